@@ -32,6 +32,12 @@ settings.load_profile("quick")
 gc.disable()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """To collect without running uses no snapshot, and is no failure."""
+    if config.option.collectonly:
+        config.option.warn_unused_snapshots = True
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

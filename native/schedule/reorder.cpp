@@ -58,7 +58,8 @@ class Reorderer {
     if (!simulation.complete) return false;
     forward_arrival_s_ = simulation.forward_arrival_s;
     backward_arrival_s_ = simulation.backward_arrival_s;
-    recompute_end_s_.assign(stages_ * microbatches_, 0.0);
+    for (auto* end_s : {&forward_end_s_, &backward_end_s_, &recompute_end_s_})
+      end_s->assign(stages_ * microbatches_, 0.0);
     ranks_.resize(orders_.num_ranks());
     for (int64_t r = 0; r < orders_.num_ranks(); ++r) {
       ranks_[r].clear();
@@ -68,7 +69,7 @@ class Reorderer {
         const auto& a = result_.actions[row];
         ranks_[r].push_back({a, simulation.start_s[row], simulation.end_s[row], level_bytes});
         level_bytes += memory_.delta_bytes[at(a)];
-        if (a.kind == kRecompute) recompute_end_s_[key(a)] = simulation.end_s[row];
+        note_end(a, simulation.end_s[row]);
       }
     }
     return true;
@@ -101,19 +102,23 @@ class Reorderer {
         return a.stage == 0 ? 0.0 : forward_arrival_s_[key(a) - microbatches_];
       case kInputGrad:
       case kBackward: {
-        const double own_s = std::max(forward_end_s(a), recompute_end_s_[key(a)]);
+        const double own_s = std::max(forward_end_s_[key(a)], recompute_end_s_[key(a)]);
         if (a.stage == stages_ - 1) return own_s;
         return std::max(own_s, backward_arrival_s_[key(a) + microbatches_]);
       }
       case kWeightGrad:
-        return backward_arrival_s_[key(a)] - transfers_.backward_s[a.stage];
+        return backward_end_s_[key(a)];
       default:
-        return forward_end_s(a);
+        return forward_end_s_[key(a)];
     }
   }
 
-  double forward_end_s(const ActionRow& a) const {
-    return forward_arrival_s_[key(a)] - transfers_.forward_s[a.stage];
+  // Ends are kept beside arrivals: an arrival less its transfer can, by rounding, lie before the
+  // end, and an action of no length would then move in front of what it needs.
+  void note_end(const ActionRow& a, double end_s) {
+    if (a.kind == kForward) forward_end_s_[key(a)] = end_s;
+    if (a.kind == kInputGrad || a.kind == kBackward) backward_end_s_[key(a)] = end_s;
+    if (a.kind == kRecompute) recompute_end_s_[key(a)] = end_s;
   }
 
   void note_gap_before(int64_t r, size_t position) {
@@ -160,7 +165,7 @@ class Reorderer {
     if (a.kind == kForward) forward_arrival_s_[key(a)] = end_s + transfers_.forward_s[a.stage];
     if (a.kind == kInputGrad || a.kind == kBackward)
       backward_arrival_s_[key(a)] = end_s + transfers_.backward_s[a.stage];
-    if (a.kind == kRecompute) recompute_end_s_[key(a)] = end_s;
+    note_end(a, end_s);
   }
 
   void write_back() {
@@ -176,7 +181,7 @@ class Reorderer {
   const int64_t stages_, microbatches_;
   const Transfers transfers_;
   std::vector<double> forward_arrival_s_, backward_arrival_s_;  // [S, m]
-  std::vector<double> recompute_end_s_;                         // [S, m], 0 where none
+  std::vector<double> forward_end_s_, backward_end_s_, recompute_end_s_;  // [S, m], 0 where none
   std::vector<std::vector<Placed>> ranks_;
   std::vector<double> latest_gap_end_s_;  // per rank, up to its cursor
   ReorderedOrders result_;

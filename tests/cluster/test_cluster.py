@@ -39,8 +39,11 @@ def test_nodes_fill_inner_levels_first() -> None:
     nvl72 = catalog.cluster("gb200-nvl72")
     assert [lv.size for lv in nvl72.with_nodes(9).levels] == [4, 9, 1]
     assert [lv.size for lv in nvl72.with_nodes(36).levels] == [4, 18, 2]
-    with pytest.raises(InvalidInput, match="multiple of 18"):
-        nvl72.with_nodes(20)
+    # 64 of the 72 devices of each domain, as NVIDIA publishes runs of 128 and 256.
+    assert [lv.size for lv in nvl72.with_nodes(32).levels] == [4, 16, 2]
+    assert [lv.size for lv in nvl72.with_nodes(64).levels] == [4, 16, 4]
+    with pytest.raises(InvalidInput, match="at least half"):
+        nvl72.with_nodes(37)
 
 
 def test_a_level_named_node_is_where_a_node_ends() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import trainwright
 from trainwright.cluster import Cluster
-from trainwright.documents.calibration import constant_rows
+from trainwright.documents.calibration import constants_of
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import write_calibrations
@@ -62,7 +62,7 @@ def test_measured_rows_are_fitted_by_accelerator_and_software() -> None:
     rows = Path(__file__).parents[2] / "examples" / "measured"
     document = trainwright.calibrate([rows]).document
     (made,) = document.calibrations
-    assert (made.accelerator, made.line, made.rows) == ("A100-80GB-SXM", "megatron-2022", 2)
+    assert (made.accelerator, made.line, made.rows) == ("A100-80GB-SXM", "megatron-lm", 2)
     assert document.fits[0].mape < 0.05
 
 
@@ -107,8 +107,8 @@ def test_an_estimate_names_its_calibration_and_what_it_fitted(
     assert "efficiencies of its description" not in times
     content = again.document.request.cluster.content
     assert isinstance(content, dict)
-    rows = list(constant_rows(decode(Cluster, content, path="cluster")))
-    fitted = [name for _, name, _, origin, _ in rows if origin == "fitted"]
+    rows = list(constants_of(decode(Cluster, content, path="cluster")))
+    fitted = [each.constant for each in rows if each.origin == "fitted"]
     assert fitted == [
         "products reach, of peak at most",
         "memory traffic reaches, of peak at most",

@@ -35,6 +35,7 @@ def test_a_megatron_job_is_priced_as_the_same_options_are(
 ) -> None:
     stated = run("estimate", "--from", "megatron", str(arguments), *WHERE, "--json").document
     options = ("--tp", "4", "--pp", "2", "--global-batch", "32", "--sequence", "2048")
+    options += ("--overlap", "gradients=0", "--overlap", "parameters=0")  # no flag asks for them
     given = run("estimate", "llama3-8b", *options, "--recompute", "full", *WHERE, "--json").document
     assert stated["step_time_s"] == given["step_time_s"]
     assert stated["memory"] == given["memory"]
@@ -152,7 +153,7 @@ def test_nodes_that_a_script_takes_from_its_surroundings_are_those_given(
     path.write_text(launcher + " ".join((VOCABULARY + ARGS).split()))
     found = run("estimate", "--from", "megatron", str(path), *WHERE, "--json").document
     assert found["devices_used"] == 16
-    assert "--nnodes $SLURM_JOB_NUM_NODES is set outside" in " ".join(found["warnings"])
+    assert "nodes: ${SLURM_JOB_NUM_NODES} is not known" in " ".join(found["warnings"])
 
 
 def test_a_degree_that_a_script_does_not_set_is_asked_for(
@@ -162,7 +163,10 @@ def test_a_degree_that_a_script_does_not_set_is_asked_for(
     path.write_text(VOCABULARY + ARGS.replace("parallel-size 4", "parallel-size ${TP}"))
     refused = run("estimate", "--from", "megatron", str(path), *WHERE)
     assert refused.code == 2
-    assert 'got "${TP}", which this script does not set' in " ".join(refused.err.split())
+    said = "--tensor-model-parallel-size: is not known: TP (line 6): is not set in the script; "
+    assert said + "give --variable TP=VALUE" in " ".join(refused.err.split())
+    given = run("estimate", "--from", "megatron", str(path), *WHERE, "--variable", "TP=4", "--json")
+    assert given.document["request"]["configuration"]["parallelism"]["tensor"] == 4
 
 
 def test_torchtitan_and_deepspeed_files_are_priced(run: Callable[..., Any], tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from trainwright.cluster import Accelerator
-from trainwright.costing.layer import KEEP_ALL, Platform, price_layer
+from trainwright.costing.layer import KEEP_ALL, Platform, RecomputeRule, price_layer
 from trainwright.formats import catalog
 from trainwright.model import LayerClass, LayerKind, Phase, RunShape, layer_graph
+from trainwright.model.operator import NORM
 from trainwright.profile import Recompute
 
 SLOW_HOST_S = 1e3  # far beyond any kernel
@@ -38,3 +39,17 @@ def test_a_slow_host_sets_the_pace_and_experts_take_it_twice(model, passes):
 def test_a_fast_host_changes_nothing(model):
     device = catalog.accelerators()["H100-80GB-SXM"]
     assert passes_s(model, replace(device, host_pass_s=1e-9)) == passes_s(model, device)
+
+
+def test_recomputing_a_module_waits_for_its_own_kernels_alone():
+    """A norm again is a few kernels: the host needs a part of a pass for them, not a whole one."""
+    device = replace(catalog.accelerators()["H100-80GB-SXM"], host_pass_s=SLOW_HOST_S)
+    run = RunShape(microbatch_size=1, sequence_length=512)
+    rules = {
+        Recompute.SELECTIVE: RecomputeRule(modules=frozenset({NORM})),
+        Recompute.FULL: RecomputeRule(whole_layer=True),
+    }
+    platform = Platform(accelerator=device, dtype="bf16", hops={})
+    named, whole = price_layer(block_of("mixtral-8x7b", run), run, rules, platform)
+    assert whole.phase_s[Phase.RECOMPUTE] == pytest.approx(2 * SLOW_HOST_S)
+    assert 0 < named.phase_s[Phase.RECOMPUTE] < 0.3 * whole.phase_s[Phase.RECOMPUTE]

@@ -44,7 +44,7 @@ def write(path: Path, *rows: dict[str, str], extra: tuple[str, ...] = ()) -> Pat
 
 def test_an_empty_cell_is_unknown_and_never_a_default(tmp_path: Path) -> None:
     (run,) = read_measured(write(tmp_path / "made.csv", {}))
-    assert run.schema == "made"
+    assert run.table == "made"
     assert run.microbatch_size is None
     assert run.virtual_stages is None
     assert run.step_time_s is None

@@ -118,7 +118,7 @@ def test_files_are_told_apart_by_content(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "rows: must have at least 1 action, got none"),
+        (b"\n", "rows: must have at least 1 action, got none"),
         (b"\xff\xfe", "orders: must be JSON or PyTorch's CSV, got text that is not UTF-8"),
         (b"{", "orders: must be a JSON object, got text that breaks off"),
         (b"0F0,0B999999999", "actions: must hold F of 1 stages x 1000000000 microbatches, got 2"),
@@ -136,7 +136,7 @@ def test_files_of_neither_kind_are_refused(tmp_path, content, problem):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="orders: cannot be read: No such file"):
+    with pytest.raises(InvalidInput, match="orders: cannot be read, there is no such file"):
         load_orders(tmp_path / "none.json")
 
 

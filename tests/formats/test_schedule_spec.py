@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import jsonschema
 import numpy as np
@@ -190,8 +191,14 @@ def test_the_placement_may_be_in_the_file(tmp_path):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="spec: cannot be read: No such file"):
+    with pytest.raises(InvalidInput, match="spec: cannot be read, there is no such file"):
         load_schedule_spec(tmp_path / "none.json")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+def test_a_file_without_end_is_refused():
+    with pytest.raises(InvalidInput, match="spec: must be at most 512 MiB"):
+        load_schedule_spec(Path("/dev/zero"))
 
 
 def test_the_schema_is_a_sound_schema():

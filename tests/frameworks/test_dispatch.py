@@ -9,11 +9,11 @@ import pytest
 import trainwright
 from export_jobs import bundle, job
 from trainwright.errors import Inexpressible, InvalidInput
+from trainwright.frameworks.jobs.megatron import read_megatron
+from trainwright.frameworks.jobs.pretraining import read_primus
+from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.megatron import megatron_fields
 from trainwright.frameworks.megatron_bridge import read_megatron_bridge
-from trainwright.frameworks.megatron_reader import read_megatron
-from trainwright.frameworks.primus import read_primus
-from trainwright.frameworks.torchtitan_reader import read_torchtitan
 from trainwright.model import Recipe, TokenDispatcher
 from trainwright.model.config import Experts
 from trainwright.plans.job import Job
@@ -90,7 +90,7 @@ def test_the_way_of_tokens_reads_back(
 
 def test_the_groups_read_back() -> None:
     found = made()
-    experts = experts_of(written(found, "megatron") + "\n--vocab-size 1000")
+    experts = experts_of(written(found, "megatron").replace("=(", "=(--vocab-size 1000 ", 1))
     assert (experts.num_groups, experts.groups_per_token) == (8, 3)
     assert found.model.experts is not None
     assert experts.num_groups == found.model.experts.num_groups

@@ -3,12 +3,13 @@
 import pytest
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks import read
-from trainwright.frameworks.deepspeed import read_deepspeed
-from trainwright.frameworks.launch_script import read_flags
-from trainwright.frameworks.megatron_reader import read_megatron
-from trainwright.frameworks.stated_run import from_yaml, to_yaml
-from trainwright.frameworks.torchtitan_reader import read_torchtitan
+from trainwright.frameworks.jobs import read
+from trainwright.frameworks.jobs.deepspeed import read_deepspeed
+from trainwright.frameworks.jobs.megatron import read_megatron
+from trainwright.frameworks.jobs.script import flags_of, read_launch
+from trainwright.frameworks.jobs.settings import NOTHING, parse_yaml
+from trainwright.frameworks.jobs.torchtitan import read_torchtitan
+from trainwright.frameworks.launch import to_yaml
 
 SCRIPT = """\
 #!/bin/bash
@@ -156,13 +157,17 @@ def test_numbers_of_repeats_have_a_limit(count: str) -> None:
 
 
 def test_comments_inside_quotes_stay() -> None:
-    assert read_flags("--data-path 'a #b' # c").values["data-path"] == ("a #b",)
+    assert flags("--data-path 'a #b' # c")["data_path"] == "a #b"
 
 
 def test_a_default_of_a_variable_is_taken() -> None:
-    flags = read_flags("run.py --lr ${LR:-0.1} --save $SAVE")
-    assert flags.one("lr") == "0.1"
-    assert flags.one("save") == "$SAVE"
+    found = flags("python run.py --lr ${LR:-0.1} --save $SAVE")
+    assert found["lr"] == "0.1"
+    assert str(found["save"]) == "${SAVE}"
+
+
+def flags(text: str):
+    return flags_of(read_launch(text, NOTHING).words)
 
 
 TITAN = """\
@@ -202,12 +207,12 @@ def test_what_is_neither_toml_nor_a_module_is_refused() -> None:
 
 def test_a_deepspeed_file_is_read() -> None:
     text = """{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2,
-    "gradient_accumulation_steps": 4, "bf16": {"enabled": true}, "optimiser": {},
+    "gradient_accumulation_steps": 4, "bf16": {"enabled": true}, "optimiser": 1,
     "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}"""
     found = read_deepspeed(text)
     assert (found.dp, found.zero, found.micro_batch, found.precision) == (8, 3, 2, "bf16")
     assert found.unknown == ("optimiser",)
-    assert found.notes == ("offload_param is not priced",)
+    assert found.offload == ("param to cpu",)
 
 
 def test_deepspeed_batches_must_agree() -> None:
@@ -250,12 +255,12 @@ def test_yaml_reads_back() -> None:
         "h": 0.5,
         "i": None,
     }
-    assert from_yaml("# top\n" + to_yaml(values)) == values
+    assert parse_yaml("# top\n" + to_yaml(values)) == values
 
 
 def test_yaml_of_another_kind_is_refused_by_line() -> None:
     with pytest.raises(InvalidInput, match="line 2"):
-        from_yaml("a: 1\n- b\n")
+        parse_yaml("a: 1\n- b\n")
 
 
 DEEPSPEED_GROUPS = """{{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1,
@@ -264,7 +269,7 @@ DEEPSPEED_GROUPS = """{{"train_batch_size": 64, "train_micro_batch_size_per_gpu"
 
 def test_groups_of_deepspeed_are_copies_of_the_state():
     found = read_deepspeed(DEEPSPEED_GROUPS.format('"mics_shard_size": 8'))
-    assert (found.dp, found.state_copies, found.notes) == (16, 2, ())
+    assert (found.dp, found.state_copies) == (16, 2)
     with pytest.raises(InvalidInput, match="mics_shard_size: must divide the 16 replicas, got 5"):
         read_deepspeed(DEEPSPEED_GROUPS.format('"mics_shard_size": 5'))
 

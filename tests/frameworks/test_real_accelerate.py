@@ -7,7 +7,7 @@ import pytest
 from export_jobs import bundle, golden_jobs, job
 from trainwright.frameworks.accelerate import PREFIX
 from trainwright.frameworks.check import check_bundle
-from trainwright.frameworks.stated_run import from_yaml
+from trainwright.frameworks.jobs.settings import parse_yaml
 from trainwright.plans.job import Job
 from trainwright.profile import Recompute
 
@@ -58,4 +58,4 @@ def test_our_yaml_reads_alike_elsewhere(target: str) -> None:
         made = job("llama3-8b", data=4, tensor=2, sequence_parallel=True, zero_stage=1,
                    global_batch=16)  # fmt: skip
     (text,) = (t for n, t in bundle(made, target).files.items() if n.endswith(".yaml"))
-    assert yaml.safe_load(text) == from_yaml(text)
+    assert yaml.safe_load(text) == parse_yaml(text)

@@ -13,16 +13,16 @@ from trainwright.documents.runs import gaps_of
 from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
 from trainwright.formats.pytorch_csv import parse_compute_comms, parse_compute_only
 from trainwright.frameworks import write
-from trainwright.frameworks.accelerate import read_accelerate
-from trainwright.frameworks.deepspeed import read_deepspeed
+from trainwright.frameworks.jobs.deepspeed import read_deepspeed
+from trainwright.frameworks.jobs.hugging_face import read_accelerate
+from trainwright.frameworks.jobs.megatron import read_megatron
+from trainwright.frameworks.jobs.pretraining import read_nanotron, read_primus
+from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import Launcher
 from trainwright.frameworks.megatron_bridge import read_megatron_bridge
-from trainwright.frameworks.megatron_reader import read_megatron
-from trainwright.frameworks.nanotron import read_nanotron
-from trainwright.frameworks.primus import read_primus, recomputed
+from trainwright.frameworks.primus import recomputed
 from trainwright.frameworks.pytorch import read_pytorch
 from trainwright.frameworks.stated_run import StatedRun
-from trainwright.frameworks.torchtitan_reader import read_torchtitan
 from trainwright.plans.capability import TARGETS, RecomputeForm
 from trainwright.plans.job import Job
 from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, mapping_name

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainwright.frameworks.launch_script import batch_variables
-from trainwright.frameworks.megatron_reader import read_megatron
+from trainwright.frameworks.jobs.megatron import read_megatron
+from trainwright.frameworks.shell import read_batch
 
 DEVICES, NODES, TASKS = "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_NTASKS"
 
@@ -28,7 +28,7 @@ DEVICES, NODES, TASKS = "SLURM_GPUS_ON_NODE", "SLURM_NNODES", "SLURM_NTASKS"
 def test_devices_are_those_among_the_resources_of_a_node(
     directives: list[str], devices: str | None
 ) -> None:
-    found = batch_variables("".join(f"#SBATCH {each}\n" for each in directives))
+    found = read_batch("".join(f"#SBATCH {each}\n" for each in directives)).variables()
     assert found.get(DEVICES) == devices
 
 
@@ -46,7 +46,7 @@ def test_devices_are_those_among_the_resources_of_a_node(
     ],
 )
 def test_every_option_of_a_line_counts(line: str, nodes: str | None, tasks: str | None) -> None:
-    found = batch_variables(f"#!/bin/bash\n#SBATCH {line}\nsrun hostname\n")
+    found = read_batch(f"#!/bin/bash\n#SBATCH {line}\nsrun hostname\n").variables()
     assert (found.get(NODES), found.get(TASKS)) == (nodes, tasks)
 
 

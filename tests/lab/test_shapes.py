@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
+from trainwright.commands.validate import known
 from trainwright.errors import UnsupportedFeature
 from trainwright.lab.run_shapes import (
     config_of,
@@ -19,9 +20,10 @@ from trainwright.lab.run_shapes import (
 from trainwright.model import count_parameters
 from trainwright.plans.measured_run import MeasuredRun
 
+KNOWN = known()
 ROW = MeasuredRun(
     row_id="made-1",
-    schema="made",
+    table="made",
     model="llama-3-70b",
     accelerator="H100-80GB-SXM",
     num_devices=8,
@@ -56,7 +58,8 @@ TOTALS = {
 
 
 def row(name: str, **settings: str) -> MeasuredRun:
-    found = replace(ROW, model=name, settings=MappingProxyType(settings))
+    expert = 8 if name == "mixtral-8x7b" else 1  # Mistral's sizes: its degree tells of experts
+    found = replace(ROW, model=name, expert=expert, settings=MappingProxyType(settings))
     if name not in SIZES:
         return found
     layers, hidden, ffn, heads, kv, vocabulary = SIZES[name]
@@ -74,17 +77,37 @@ def row(name: str, **settings: str) -> MeasuredRun:
 @pytest.mark.parametrize("name", sorted(TOTALS))
 def test_the_families_have_their_published_parameters(name: str) -> None:
     run = row(name)
-    assert count_parameters(config_of(run, line_of(run))) == TOTALS[name]
+    assert count_parameters(config_of(run, line_of(run), KNOWN)) == TOTALS[name]
 
 
-def test_an_unknown_family_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedFeature, match="mamba-3b"):
-        config_of(row("mamba-3b"), line_of(ROW))
+@pytest.mark.parametrize("name", sorted(TOTALS))
+def test_the_name_of_a_model_decides_nothing(name: str) -> None:
+    run = row(name)
+    renamed = replace(run, model="renamed")
+    assert config_of(renamed, line_of(run), KNOWN) == config_of(run, line_of(run), KNOWN)
+
+
+def test_sizes_that_nobody_published_are_a_gpt_or_a_gated_llama() -> None:
+    plain = replace(ROW, hidden_size=3000, num_heads=30, ffn_size=12000, num_kv_heads=None)
+    assert not config_of(plain, line_of(plain), KNOWN).gated
+    gated = replace(plain, ffn_size=9000)
+    assert config_of(gated, line_of(gated), KNOWN).gated
+
+
+def test_software_is_read_from_its_column() -> None:
+    def kind(**settings: str) -> str:
+        return str(line_of(row("llama-3-70b", **settings)).software.kind)
+
+    assert kind(software="nemo") == "nemo"
+    assert kind(software="megatron-deepspeed") == "deepspeed"
+    assert kind(software="torchtitan", compiled="1") == "compiled-fsdp"
+    assert kind(software="torchtitan", compiled="0") == "eager-fsdp"
+    assert kind(software="something new") == kind() == "typical"
 
 
 def test_a_row_without_sizes_says_which_are_missing() -> None:
     with pytest.raises(UnsupportedFeature, match="ffn_size"):
-        config_of(replace(ROW, ffn_size=None), line_of(ROW))
+        config_of(replace(ROW, ffn_size=None), line_of(ROW), KNOWN)
 
 
 def test_a_megatron_row_takes_its_vocabulary_from_the_tokenizer() -> None:

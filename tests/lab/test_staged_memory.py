@@ -13,7 +13,7 @@ from trainwright.profile.measured_layers import LayerSizes
 
 RUN = MeasuredRun(
     row_id="row",
-    schema="sailor_gh200",
+    table="sailor_gh200",
     model="small",
     accelerator="GH200-96GB",
     num_devices=4,

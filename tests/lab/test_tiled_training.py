@@ -33,7 +33,7 @@ def rows() -> list[Row]:
     found = []
     for run in read_measured(reference() / "measured/korthikanti.csv"):
         line = line_of(run)
-        asked = answer(run, line, config_of(run, line), cluster_of(run, line, plain))
+        asked = answer(run, line, config_of(run, line, plain), cluster_of(run, line, plain))
         found.append((run, asked.question))
     return found
 

@@ -74,7 +74,7 @@ def test_whole_backwards_in_v_collide_nowhere(num_ranks):
 def test_groups_fill_every_slot_of_a_period(num_ranks, chunks, data):
     group = data.draw(st.integers(-(-num_ranks // 2), num_ranks))
     placement = Placement.loop(num_ranks, virtual_stages=chunks)
-    block = gis_block(placement, group=group)
+    block = gis_block(placement, group=group, members=group)
     assert block.group == group
     assert block.bubble_slots == 0
     schedule = repeat(block, 3 * group)

@@ -3,12 +3,16 @@
 Times are compared in the tests of each family and against reference data.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
+from strategies_schedule import costs as costs_of
 from trainwright.errors import InvalidInput
+from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, family_named, generate
 from trainwright.scheduling.validate import validate
 
@@ -35,6 +39,19 @@ def test_a_family_gives_legal_orders_or_names_its_rule(name, request):
     validate(schedule)
     assert schedule.placement == family.place(request)
     assert schedule == family.generate(request)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@cases(20)
+@given(request=requests(), data=st.data())
+def test_a_family_gives_legal_orders_where_stages_cost_nothing(name, request, data):
+    """Without durations many actions start at once, and only their needs keep them in order."""
+    family = family_named(name)
+    if list(family.rules(request)):
+        return
+    placement = family.place(request)
+    costs = replace(data.draw(costs_of(placement)), memory=ScheduleMemory.of(placement))
+    validate(family.generate(replace(request, costs=costs)))
 
 
 def test_an_unknown_family_is_refused_with_the_names_there_are():
@@ -70,3 +87,23 @@ def test_any_number_of_microbatches_works_or_the_rule_says_which(name):
         assert bool(faults) == expected.get(name, False)
         if not faults:
             validate(generate(name, request))
+
+
+def test_rounding_does_not_put_a_weight_gradient_before_its_input_gradient():
+    """The input gradient of stage 1 takes no time, and (end + 1.3) - 1.3 lies before its end."""
+    placement = FAMILIES["wave"].place(
+        FamilyRequest(num_ranks=2, num_microbatches=2, virtual_stages=2)
+    )
+    costs = ScheduleCosts.of(
+        placement,
+        forward_s=[0.7, 1.1, 1.0, 0.9],
+        input_grad_s=[1.0, 0.0, 1.7, 1.0],
+        weight_grad_s=[1.0, 0.0, 1.2, 2.9],
+        transfer_s=[0.0, 0.0, 1.3],
+        backward_transfer_s=[1.3, 0.0, 0.6],
+    )
+    for num_microbatches in range(1, 9):
+        request = FamilyRequest(
+            num_ranks=2, num_microbatches=num_microbatches, virtual_stages=2, costs=costs
+        )
+        validate(generate("wave", request))

@@ -121,6 +121,27 @@ def test_the_critical_path_is_a_chain_from_time_0_to_the_end(case):
             assert gap_s == 0
 
 
+@given(st.lists(st.integers(1, 20), min_size=4, max_size=4), st.integers(1, 4))
+def test_a_queue_on_a_link_is_traced_in_times_that_round(milliseconds, num_microbatches):
+    """(end + transfer) - transfer may exceed end, which is no wait for the link."""
+    forward_s, input_grad_s, weight_grad_s, transfer_s = (t / 1000 for t in milliseconds)
+    request = FamilyRequest(num_ranks=2, num_microbatches=2 * num_microbatches, virtual_stages=2)
+    schedule = generate("interleaved", request)
+    costs = ScheduleCosts.of(
+        schedule.placement,
+        forward_s=forward_s,
+        input_grad_s=input_grad_s,
+        weight_grad_s=weight_grad_s,
+        transfer_s=transfer_s,
+        transfer_model=TransferModel.LINK,
+    )
+    timeline = simulate(schedule, costs)
+    path = critical_path(timeline)
+    assert path[0].waits_for is WaitsFor.NOTHING
+    for before, step in pairwise(path):
+        assert timeline.end_s[before.row] <= timeline.start_s[step.row]
+
+
 @given(schedules_with_costs(), st.randoms(use_true_random=False))
 def test_shuffled_orders_run_or_report_a_cycle(case, randomness: random.Random):
     schedule, costs = case

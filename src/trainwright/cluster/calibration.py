@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.cluster.accelerator import Accelerator
-from trainwright.cluster.cluster import Cluster, NetworkLevel, Pool
+from trainwright.cluster.cluster import Cluster, LevelKind, NetworkLevel, Pool
 from trainwright.cluster.efficiency import Saturating, Spread
 from trainwright.errors import Fault, InvalidInput
 from trainwright.provenance import Origin, Provenance
@@ -168,10 +168,11 @@ class Calibration:
 
     def applied(self, cluster: Cluster) -> Cluster:
         """The cluster with these constants in place of its defaults."""
-        pools = tuple(self._pool(pool) for pool in cluster.pools)
+        pools = tuple(map(self.on_pool, cluster.pools))
         return replace(cluster, pools=pools)
 
-    def _pool(self, pool: Pool) -> Pool:
+    def on_pool(self, pool: Pool) -> Pool:
+        """The same of one pool."""
         inner, *outer = pool.levels
         levels = (self._level(inner, "scale_up"), *(self._level(o, "scale_out") for o in outer))
         return replace(pool, accelerator=self._accelerator(pool.accelerator), levels=levels)
@@ -207,9 +208,12 @@ class Calibration:
     def _level(self, level: NetworkLevel, place: str) -> NetworkLevel:
         places = {f"{place}_{field}": field for field in ("efficiency", "latency_s")}
         sources = dict(level.sources) | self._origins(places)
+        efficiency = self.value(f"{place}_efficiency", level.efficiency)
+        if level.kind is LevelKind.TORUS:  # the share of its links that a ring uses: no software's
+            efficiency = level.efficiency
         return replace(
             level,
             sources=tuple(sources.items()),
-            efficiency=self.value(f"{place}_efficiency", level.efficiency),
+            efficiency=efficiency,
             latency_s=self.value(f"{place}_latency_s", level.latency_s),
         )

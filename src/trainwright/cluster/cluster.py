@@ -177,8 +177,9 @@ class Pool:
     def with_nodes(self, nodes: int) -> Pool:
         """The same kind of pool with `nodes` nodes: inner levels fill up before outer ones.
 
-        The outermost level grows without limit. Raises `InvalidInput` where a level between would
-        be filled unevenly.
+        The outermost level grows without limit. Units of a level between are filled alike, each at
+        least half: 32 trays of NVL72 are two domains of 16, as schedulers deal them out. Raises
+        `InvalidInput` where a level cannot be filled so.
         """
         if nodes < 1:
             raise InvalidInput.of("nodes", f"must be >= 1, got {nodes}")
@@ -191,10 +192,13 @@ class Pool:
         inside = self._levels_in_node
         left, sized = nodes, [*self.levels[:inside]]
         for level in self.levels[inside:-1]:
-            size = min(left, level.size)
-            if left % size:
+            most = min(left, level.size)
+            size = next(n for n in range(most, 0, -1) if left % n == 0)
+            if 2 * size < most:
                 raise InvalidInput.of(
-                    "nodes", f"must be a multiple of {size} to fill each {level.name}, got {nodes}"
+                    "nodes",
+                    f"must fill every {level.name} of {level.size} alike and at least half, "
+                    f"got {nodes}",
                 )
             sized.append(replace(level, size=size))
             left //= size

@@ -41,9 +41,12 @@ class Circumstance(StrEnum):
     """What makes the steps of a line scatter.
 
     SHARED_NODES: more than one node, each with several data-parallel ranks of one group, whose
-    gradients and stages share its network. EXPERTS: tokens are dispatched to experts.
+    gradients and stages share its network. EXPERTS: tokens are dispatched to experts. HOST_BOUND:
+    the products of a block take the device less time than the host needs to start its kernels, so
+    that hosts, not devices, set the pace.
     """
 
+    HOST_BOUND = "host_bound"
     SHARED_NODES = "shared_nodes"
     EXPERTS = "experts"
 

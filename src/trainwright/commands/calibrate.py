@@ -6,14 +6,12 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,7 +100,7 @@ def _from_rows(
     from trainwright.lab.fitting import fit_line
     from trainwright.lab.run_shapes import cluster_of, line_of
 
-    catalog = replace(known(), calibrations=())
+    catalog = replace(known(), calibrations=(), efficiencies=None)
     groups: dict[tuple[str, str], list[MeasuredRun]] = {}
     for source in map(Path, sources):
         for path in measured_files(source) if source.is_dir() else (source,):
@@ -121,7 +119,7 @@ def _from_rows(
             runs,
             catalog,
             _priors(cluster_of(runs[0], line_of(runs[0]), catalog), constants),
-            source="measured runs: " + ", ".join(sorted({run.schema for run in runs})),
+            source="measured runs: " + ", ".join(sorted({run.table for run in runs})),
         )
         for _, runs in sorted(groups.items())
     ]
@@ -153,6 +151,7 @@ def _from_logs(
 
 def _question(path: str | Path, line: str) -> Question:
     """What the document of an estimate or a plan asked, as the fit takes it."""
+    from trainwright.cluster.software import software_named
     from trainwright.documents.jobs import run_of_document
     from trainwright.lab.predict import Question
     from trainwright.lab.run_shapes import SoftwareLine
@@ -162,7 +161,7 @@ def _question(path: str | Path, line: str) -> Question:
     degrees = configuration.parallelism
     run = MeasuredRun(
         row_id=str(path),
-        schema="log",
+        table="log",
         model=given.embedded.name,
         accelerator=cluster.accelerator.name,
         num_devices=degrees.num_devices,
@@ -173,7 +172,7 @@ def _question(path: str | Path, line: str) -> Question:
     )
     return Question(
         run=run,
-        line=SoftwareLine(name=line),
+        line=SoftwareLine(software=software_named(line)),
         model=given.config,
         cluster=cluster,
         configuration=configuration,
@@ -212,40 +211,20 @@ _STDIN = "-"
 
 
 def command(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            help="CSV files or folders of measured runs, or documents of estimate or plan."
-        ),
-    ],
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A training log for each document (repeatable); - reads pasted lines.",
-            metavar="FILE",
-        ),
-    ] = None,
-    line: Annotated[
-        str | None, typer.Option(help="The software of the logs, or the one line to fit.")
-    ] = None,
-    constants: Annotated[
-        str, typer.Option(help="What to fit, separated by commas.")
-    ] = "gemm_max,memory_max",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the constants, as TOML.")
-    ] = None,
-    as_json: options.Json = False,
+    sources: tuple[str, ...],
+    *,
+    log: tuple[str, ...] = (),
+    output: Path | None = None,
+    as_json: bool = False,
+    **options: Any,
 ) -> None:
-    """Fit a few efficiencies from measured runs or training logs."""
+    """Fit, and write the constants as TOML."""
     from trainwright.formats.calibration_toml import write_calibrations
 
     check_output(output)
-    names = [part.strip() for part in constants.split(",") if part.strip()]
-    given = log or []
-    if given.count(_STDIN) > 1:
+    if log.count(_STDIN) > 1:
         raise InvalidInput.of("log", "must be read from stdin at most once, got - twice")
-    logs = [_read(name) for name in given]
-    report = calibrate(list(sources), logs=logs, line=line, constants=names)
+    report = calibrate(sources, logs=[_read(name) for name in log], **options)
     if output is not None:
         write_calibrations(output, report.document.calibrations)
     emit(report, as_json=as_json, output=None)
@@ -254,7 +233,4 @@ def command(
 def _read(name: str) -> str:
     if name == _STDIN:
         return sys.stdin.read()
-    try:
-        return Path(name).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InvalidInput.of("log", f"cannot be read: {error.strerror}", source=name) from None
+    return read_bytes(name, name="log").decode(errors="replace")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import format_bandwidth, format_bytes
@@ -19,7 +16,7 @@ from trainwright.units import format_bandwidth, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from trainwright.documents.view import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,40 +148,26 @@ def _schemas() -> Iterator[CatalogItem]:
 # ------------------------------------
 
 
-def catalog_report(found: CatalogResult) -> RenderableType:
+def catalog_view(found: CatalogResult) -> Iterator[Table]:
     """One table per topic."""
-    from rich.console import Group
-
-    parts = []
     for topic, items in found.topics.items():
-        made = table(topic, (("name", "left"), ("what", "left"), ("source", "left")))
-        for item in items:
-            add_row(made, item.name, item.summary, item.source)
-        parts.append(made)
-    return Group(*parts)
+        yield table_of(
+            topic,
+            (words("name"), words("what", "summary"), words("source")),
+            ((item.name, item.summary, item.source) for item in items),
+            caption=topic,
+        )
 
 
 # `trainwright catalog`
 # ---------------------
 
 
-def command(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            help="models, accelerators, clusters, calibrations, families, targets, schemas; all."
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(help="Print the JSON Schema of this input or document.", metavar="NAME"),
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """List what is built in, with where each figure comes from."""
+def command(topic: str | None = None, *, schema: str | None = None, as_json: bool = False) -> None:
+    """Print one topic or all, or a JSON Schema."""
     if schema is not None:
         from trainwright.documents.schemas import schema_of
 
-        typer.echo(json.dumps(schema_of(schema), indent=2))
+        print(json.dumps(schema_of(schema), indent=2))
         return
     emit(catalog(topic), as_json=as_json, output=None)

@@ -5,38 +5,33 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
-from trainwright.commands import command_line as options
-from trainwright.commands.output import (
-    budget,
-    check_output,
-    emit,
-    finish,
-    parse_count,
-    parse_time_limit,
-)
+from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.errors import Fault, InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
     from trainwright.execution import Budget
+    from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ModelInput
-    from trainwright.options.run import RunOptions
+    from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration
 
 
 def improve(
     document: str | Path | Report[Any] | None = None,
     *,
-    source: tuple[str, str | Path] | None = None,
+    source: tuple[str | None, str | Path] | None = None,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    vocabulary_size: int | None = None,
+    function: str | None = None,
     model: str | Path | None = None,
     cluster: str | Path | Cluster | None = None,
     nodes: int | None = None,
@@ -48,20 +43,36 @@ def improve(
 ) -> Report[ImprovementResult]:
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
-    The run is an estimate of a model (`document`), or the file of a framework (`source`, its name
-    and path) on `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the
-    file says of them, timed with what
-    `calibration` fitted (a file of `calibrate`, or a built-in software line). With `framework`,
-    only what that framework can run is considered. Raises `InvalidInput` where the run is not
-    legal, is missing a part, or is stated twice.
+    The run is an estimate of a model (`document`), or the file of a framework (`document` too, or
+    `source`, its name and path, read with `arguments` and the rest as `estimate` does) on
+    `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the file says
+    of them, timed with what `calibration` fitted (a file of `calibrate`, or a built-in software
+    line). With `framework`, only what that framework can run is considered. Raises `InvalidInput`
+    where the run is not legal, is missing a part, or is stated twice.
     """
     from trainwright.documents.jobs import run_of_document
     from trainwright.execution import Budget as NoLimit
 
     budget = budget or NoLimit()
+    if source is None and isinstance(document, (str, Path)):
+        from trainwright.frameworks.read_job import is_job
+
+        if is_job(document):
+            source, document = (None, document), None
     if source is not None and document is None:
-        beside_file: RunOptions = {"sequence": sequence, "global_batch": global_batch}
-        given, where, run, warnings = _of_file(source, model, cluster, nodes, beside_file)
+        beside_file = {"sequence": sequence, "global_batch": global_batch}
+        from trainwright.frameworks.read_job import open_stated
+
+        job = open_stated(
+            *source,
+            names_model=model is None,
+            arguments=arguments,
+            variables=variables,
+            vocabulary=vocabulary_size,
+            function=function,
+            nodes=nodes,
+        )
+        given, where, run, warnings = _of_file(job, model, cluster, nodes, beside_file)
         where = _calibrated(where, calibration)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
@@ -90,22 +101,16 @@ def _refuse_restated(beside: Mapping[str, object]) -> None:
 
 
 def _of_file(
-    source: tuple[str, str | Path],
+    job: StatedJob,
     model: str | Path | None,
     cluster: str | Path | Cluster | None,
     nodes: int | None,
-    beside: RunOptions,
+    beside: Options,
 ) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
-    from trainwright.frameworks.read_job import (
-        open_stated,
-        stated_model,
-        stated_options,
-        with_stated_batch,
-    )
+    from trainwright.frameworks.read_job import stated_model, stated_options, with_stated_batch
     from trainwright.options.clusters import opened, resolve_cluster
     from trainwright.options.run import configuration_of, devices_asked_for
 
-    job = open_stated(*source, names_model=model is None)
     given, options = stated_model(job, model), stated_options(job, beside)
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)
@@ -247,52 +252,18 @@ def _limits(found: Surroundings, document: ImprovementResult, budget: Budget) ->
 
 
 def command(
-    document: Annotated[
-        Path | None,
-        typer.Argument(help="An estimate or a plan of a model.", show_default=False),
-    ] = None,
-    source: options.Source = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The model, where the framework's file does not describe it."),
-    ] = None,
-    cluster: Annotated[str | None, typer.Option(help="A catalog cluster or a TOML file.")] = None,
-    nodes: Annotated[str | None, typer.Option(help="Nodes of the cluster.", metavar="N")] = None,
-    sequence: Annotated[
-        str | None,
-        typer.Option(help="Tokens per sequence, in place of what the file says.", metavar="N"),
-    ] = None,
-    global_batch: Annotated[
-        str | None,
-        typer.Option(help="Sequences per step, in place of what the file says.", metavar="N"),
-    ] = None,
-    calibration: options.Calibration = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(help="Consider only what this framework can run.", metavar="TARGET"),
-    ] = None,
-    time_limit: Annotated[
-        str | None,
-        typer.Option(help="Stop after this long with the best found.", metavar="TIME"),
-    ] = None,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    document: str | None = None,
+    *,
+    source: tuple[str, str] | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+    time_limit: float | None = None,
+    **options: Any,
 ) -> None:
-    """How far is a job from the best plan, and what is the smallest change that gets most of it?"""
+    """Look for changes and for the best plan; the limit ends it with the best found."""
     check_output(output, document, source[1] if source else None)
-    with budget(parse_time_limit(time_limit)) as limited:
-        report = improve(
-            document,
-            source=source,
-            model=model,
-            cluster=cluster,
-            nodes=parse_count(nodes, "nodes"),
-            sequence=parse_count(sequence, "sequence"),
-            global_batch=parse_count(global_batch, "global-batch"),
-            calibration=calibration,
-            framework=framework,
-            budget=limited,
-        )
+    with budget(time_limit) as limited:
+        report = improve(document, source=source, budget=limited, **options)
     emit(report, as_json=as_json, output=output)
     nothing_fits = report.document.best_known_s is None
     finish(3 if nothing_fits and not limited.stopped else 0, interrupted=limited.interrupted)

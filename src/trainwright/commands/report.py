@@ -5,25 +5,20 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit, save
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.open import opened
 from trainwright.documents.printing import Report, counted
 from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import VerificationResult
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plans.request import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import RenderableType
+    from collections.abc import Iterator, Sequence
 
     from trainwright.documents.difference import Difference, WhatIfResult
     from trainwright.documents.improvement import ImprovementResult
@@ -31,6 +26,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.open import AnyDocument
     from trainwright.documents.validation import ValidationResult
+    from trainwright.documents.view import Line
     from trainwright.pages.subject import Subject
 
     Reportable = (
@@ -168,16 +164,15 @@ def _differences(found: Sequence[Any]) -> tuple[Difference | None, ...]:
 # ------------------------------------------
 
 
-def report_table(document: ReportResult) -> RenderableType:
+def report_view(document: ReportResult) -> Iterator[Line]:
     """The page's size, its documents, and what was left out."""
-    from rich.console import Group
-    from rich.text import Text
-
     shown = counted(len(document.documents), "document")
-    made = table(None, (("document", "left"), ("kind", "left"), ("left out", "left")))
-    for one in document.documents:
-        add_row(made, one.name, one.kind, "; ".join(one.left_out))
-    return Group(Text(f"a page of {document.size_bytes / 1e3:,.0f} kB on {shown}"), made)
+    yield f"a page of {document.size_bytes / 1e3:,.0f} kB on {shown}"
+    yield table_of(
+        "Documents",
+        (words("document", "name"), words("kind"), words("left out", "left_out")),
+        ((one.name, one.kind, "; ".join(one.left_out)) for one in document.documents),
+    )
 
 
 # `trainwright report`
@@ -185,21 +180,10 @@ def report_table(document: ReportResult) -> RenderableType:
 
 
 def command(
-    documents: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Documents of plan, estimate, schedule, codesign, ...", metavar="DOC..."
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the page to this file.")],
-    title: Annotated[str | None, typer.Option(help="A heading of your own.")] = None,
-    date: Annotated[
-        str | None, typer.Option(help="Printed under the heading as given; none if absent.")
-    ] = None,
-    as_json: options.Json = False,
+    documents: tuple[str, ...], *, output: Path, as_json: bool = False, **options: Any
 ) -> None:
-    """Show documents on one HTML page that needs nothing else."""
+    """Write the page."""
     check_output(output, *documents)
-    page = report(*documents, title=title, date=date)
+    page = report(*documents, **options)
     save(page.save_html, output)
     emit(page, as_json=as_json, output=None)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.documents.validation import ValidationResult
@@ -22,48 +21,72 @@ if TYPE_CHECKING:
     from trainwright.lab.validate import Outcome
 
 SCORED: Final = ("time", "memory", "static_memory", "memory_apart", "static_memory_apart")
+SOURCE: Final = "source"
 SHARED_VARIABLE: Final = "TRAINWRIGHT_SHARED"
 
 
 def validate(
-    folder: str | Path, *, profiles: str | Path | None = None, files: tuple[str, ...] = ()
+    *folders: str | Path,
+    profiles: str | Path | None = None,
+    files: tuple[str, ...] = (),
+    leave_out: str | None = None,
 ) -> Report[ValidationResult]:
-    """Predict every run of the CSV files in `folder`, or of one file, and score the predictions.
+    """Predict every run of the CSV files in `folders`, or of single files, and score that.
 
-    `profiles` holds tables of layer times and defaults to the folder beside `folder`, then to that
-    under the environment variable TRAINWRIGHT_SHARED. `files` restricts to those stems. Raises
-    `InvalidInput` where a file cannot be read, breaks a rule or is no table of runs.
+    `profiles` holds tables of layer times and defaults to the folder beside the first of `folders`,
+    then to that under the environment variable TRAINWRIGHT_SHARED. `files` restricts to those
+    stems. With `leave_out="source"` each file is predicted with efficiencies that are fitted to the
+    others. Raises `InvalidInput` where a file cannot be read, breaks a rule or is no table of runs.
     """
     from trainwright.formats.measured_csv import (
         measured_files,
+        read_beside,
         read_layer_tables,
         read_measured_table,
     )
+    from trainwright.lab.pooling import without_each
     from trainwright.lab.scores import pooled_regret
     from trainwright.lab.validate import coverage, outcomes, predictor, score
 
-    place = Path(folder)
-    paths = _chosen(measured_files(place), files)
-    profile_folder = find_profiles(place.parent if place.is_file() else place, profiles)
+    if not folders:
+        raise InvalidInput.of("folder", "must be given")
+    if leave_out not in (None, SOURCE):
+        raise InvalidInput.of("leave-out", f'must be {SOURCE}, got "{leave_out}"')
+    places = [Path(folder) for folder in folders]
+    paths = _chosen([path for place in places for path in measured_files(place)], files)
+    first = places[0].parent if places[0].is_file() else places[0]
+    profile_folder = find_profiles(first, profiles)
     layers = None if profile_folder is None else read_layer_tables(profile_folder)
-    predicted = predictor(known(), layers)
-    datasets, warnings = [], []
-    pooled: list[Outcome] = []
+    catalog, warnings = known(), []
+    tables = []
     for path in paths:
         table = read_measured_table(path)
-        found = outcomes(table.runs, predicted)
-        datasets.append(score(path.stem, found, incomplete=table.incomplete))
-        pooled += found
+        beside = read_beside(path, table.runs)
+        warnings += [f"{path.name}: {line}" for line in beside.unread]
+        near = replace(catalog, models=beside.models, beside=beside.clusters)
+        tables.append((path, table, near))
         if not (table.runs or table.incomplete):
             warnings.append(f"{path.name} has a header and no rows: nothing to predict")
         if table.missing_columns:
             absent = ", ".join(table.missing_columns)
             warnings.append(f"{path.name} has no column {absent}: taken as not stated")
+    kept = {}
+    if leave_out == SOURCE:
+        kept = without_each([(str(path), table.runs, near) for path, table, near in tables])
+    datasets = []
+    pooled: list[Outcome] = []
+    for path, table, near in tables:
+        if leave_out == SOURCE:
+            others = kept.get(str(path), catalog.efficiencies)
+            near = replace(near, efficiencies=others, calibrations=(), unpublished=True)
+        found = outcomes(table.runs, predictor(near, layers))
+        datasets.append(score(path.stem, found, incomplete=table.incomplete))
+        pooled += found
     document = ValidationResult(
         datasets=tuple(datasets),
         pooled_interval_coverage=coverage(pooled),
         pooled_top1_regret=pooled_regret([(d.ranked_groups, d.top1_regret) for d in datasets]),
-        folder=str(place),
+        folder=", ".join(map(str, places)),
         profiles=None if profile_folder is None else str(profile_folder),
         warnings=tuple(warnings),
     )
@@ -101,13 +124,15 @@ def find_profiles(folder: Path, given: str | Path | None) -> Path | None:
 def known() -> Known:
     """The catalog, as the validation needs it."""
     from trainwright.formats import catalog
-    from trainwright.formats.calibration_toml import built_in_calibrations
+    from trainwright.formats.calibration_toml import built_in_calibrations, built_in_efficiencies
     from trainwright.lab.run_shapes import Known
 
     return Known(
         accelerators=catalog.accelerators(),
         clusters=tuple(catalog.cluster(name) for name in catalog.cluster_names()),
-        calibrations=built_in_calibrations(),
+        architectures=tuple(catalog.model(name).config for name in catalog.model_names()),
+        calibrations=tuple(c for c in built_in_calibrations() if not c.replaced),
+        efficiencies=built_in_efficiencies(),
     )
 
 
@@ -150,47 +175,32 @@ def missed_targets(
 
 
 def command(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder of CSV files with measured runs, or one of them.")
-    ],
-    profiles: Annotated[
-        Path | None,
-        typer.Option(help="A folder of layer profiles; by default the one beside the runs."),
-    ] = None,
-    files: Annotated[
-        str | None, typer.Option(help="Only these files, by stem, separated by commas.")
-    ] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Print every run too.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw predicted against measured into this file.")
-    ] = None,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            help="Exit with 4 where a file's mean error is larger, as vtrain_multi.time=0.08,…",
-            metavar="TARGETS",
-        ),
-    ] = None,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    folders: tuple[str, ...],
+    *,
+    rows: bool = False,
+    plot: Path | None = None,
+    fail_on: str | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+    **options: Any,
 ) -> None:
-    """Score predictions against measured runs."""
+    """Print scores, and end with 4 where a target is missed."""
     check_output(output)
     check_output(plot)
     targets = read_targets(fail_on) if fail_on else {}
-    wanted = tuple(part.strip() for part in files.split(",")) if files else ()
-    report = validate(folder, profiles=profiles, files=wanted)
+    report = validate(*folders, **options)
     if plot is not None:
         from trainwright.documents.validation import plot_validation
 
         plot_validation(report.document, plot)
     if rows and not as_json:
         from trainwright.documents.printing import to_text
-        from trainwright.documents.validation import rows_report
+        from trainwright.documents.validation import rows_table
+        from trainwright.documents.view import to_terminal
 
-        typer.echo(to_text(rows_report(report.document)))
+        print(to_text(to_terminal([rows_table(report.document)])))
     emit(report, as_json=as_json, output=output)
     missed = missed_targets(report.document, targets)
     for line in missed:
-        typer.echo(line, err=True)
+        print(line, file=sys.stderr)
     finish(4 if missed else 0, interrupted=False)

@@ -191,7 +191,8 @@ def price_layer(
             phase_s[phase] += exposed_s
             kind_s[kind] += exposed_s
         if layer.kind is LayerKind.BLOCK:
-            kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, host_pass_s)
+            share = len(operator_s[Phase.RECOMPUTE]) / max(1, len(layer.operators))
+            kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, host_pass_s, share)
         yield LayerPrice(
             tensor_parallel=run.tensor_parallel,
             recompute=mode,
@@ -210,18 +211,20 @@ def _host_passes(layer: LayerClass) -> float:
     return _EXPERT_PASSES if any(op.name == "router" for op in layer.operators) else 1.0
 
 
-def _wait_for_host(phase_s: dict[Phase, float], pass_s: float) -> float:
+def _wait_for_host(phase_s: dict[Phase, float], pass_s: float, repeated: float) -> float:
     """Stretch each pass of a block to what the host needs to start it; returns what that adds.
 
-    Input and weight gradient are one pass. A pass without work is none.
+    Input and weight gradient are one pass. A pass without work is none, and recomputing a share
+    `repeated` of the operators starts so much of one: named modules cost a few kernels, not a pass.
     """
     added_s = 0.0
     for together in _PASSES:
         kernels_s = sum(phase_s[phase] for phase in together)
-        if 0 < kernels_s < pass_s:
+        needed_s = pass_s * (repeated if together == (Phase.RECOMPUTE,) else 1.0)
+        if 0 < kernels_s < needed_s:
             for phase in together:
-                phase_s[phase] *= pass_s / kernels_s
-            added_s += pass_s - kernels_s
+                phase_s[phase] *= needed_s / kernels_s
+            added_s += needed_s - kernels_s
     return added_s
 
 

@@ -21,19 +21,54 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Annotated, Any
 
 from trainwright.cluster import Calibration, Circumstance, Constant, Spread
+from trainwright.cluster.pooled import Distance, Effect, PooledEfficiencies, Range
 from trainwright.errors import Fault, InvalidInput
-from trainwright.formats.atomic_file import write_text
+from trainwright.formats.atomic_file import read_bytes, write_text
+from trainwright.formats.document_json import decode
+from trainwright.formats.records import AtLeast, Closed
 
-_TEXTS: Final = ("accelerator", "line", "source")
-_KEYS: Final = (*_TEXTS, "rows", "low_ratio", "high_ratio", "constants", "spreads")
-_SPREAD_KEYS: Final = ("when", "rows", "low_ratio", "high_ratio")
+_Count = Annotated[int, AtLeast(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ConstantTable(Closed):
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SpreadTable(Closed):
+    when: Circumstance
+    low_ratio: float
+    high_ratio: float
+    rows: _Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CalibrationTable(Closed):
+    accelerator: str
+    line: str
+    source: str
+    low_ratio: float
+    high_ratio: float
+    rows: _Count = 0
+    constants: dict[str, _ConstantTable] = field(default_factory=dict)
+    spreads: tuple[_SpreadTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    calibration: tuple[_CalibrationTable, ...]
 
 
 @cache
@@ -45,10 +80,9 @@ def built_in_calibrations() -> tuple[Calibration, ...]:
 
 def load_calibrations(path: Path) -> tuple[Calibration, ...]:
     """Read a file; raises `InvalidInput` where it is missing, not TOML or breaks a rule."""
+    data = read_bytes(path, name="calibration")
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidInput.of("calibration", f"cannot be read: {error.strerror}") from None
+        document = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise InvalidInput.of("calibration", f"must be TOML: {error}", source=str(path)) from None
     return read_calibrations(document, source=str(path))
@@ -58,16 +92,64 @@ def read_calibrations(
     document: Mapping[str, Any], *, source: str | None = None
 ) -> tuple[Calibration, ...]:
     """Turn the content of a file into calibrations; raises `InvalidInput` with all faults."""
-    tables = document.get("calibration")
-    if not isinstance(tables, list):
-        raise InvalidInput.of("calibration", "must be a list of tables", source=source)
-    faults = [f for i, table in enumerate(tables) for f in _faults(table, f"calibration[{i}]")]
+    file = decode(_File, _with_bare_constants(document), source=source)
+    made, faults = [], []
+    for index, table in enumerate(file.calibration):
+        try:
+            made.append(_calibration(table))
+        except InvalidInput as error:
+            here = f"calibration[{index}]"
+            faults += [Fault(f"{here}.{fault.path}", fault.problem) for fault in error.faults]
     if faults:
         raise InvalidInput(faults, source=source)
-    try:
-        return tuple(map(_calibration, tables))
-    except InvalidInput as error:
-        raise InvalidInput(error.faults, source=source) from None
+    return tuple(made)
+
+
+def _with_bare_constants(document: Mapping[str, Any]) -> dict[str, Any]:
+    """`name = 0.6` is short for `name = { value = 0.6 }`."""
+
+    def whole(table: object) -> object:
+        if not isinstance(table, dict) or not isinstance(table.get("constants"), dict):
+            return table
+        constants = {
+            name: value if isinstance(value, dict) else {"value": value}
+            for name, value in table["constants"].items()
+        }
+        return table | {"constants": constants}
+
+    found = dict(document)
+    if isinstance(tables := found.get("calibration"), list):
+        found["calibration"] = [whole(table) for table in tables]
+    return found
+
+
+def _calibration(table: _CalibrationTable) -> Calibration:
+    return Calibration(
+        accelerator=table.accelerator,
+        line=table.line,
+        source=table.source,
+        rows=table.rows,
+        low_ratio=table.low_ratio,
+        high_ratio=table.high_ratio,
+        constants=tuple(
+            Constant(
+                name=name,
+                value=stated.value,
+                low=stated.value if stated.low is None else stated.low,
+                high=stated.value if stated.high is None else stated.high,
+            )
+            for name, stated in table.constants.items()
+        ),
+        spreads=tuple(
+            Spread(
+                when=stated.when,
+                low_ratio=stated.low_ratio,
+                high_ratio=stated.high_ratio,
+                rows=stated.rows,
+            )
+            for stated in table.spreads
+        ),
+    )
 
 
 def write_calibrations(path: Path, calibrations: Sequence[Calibration]) -> None:
@@ -111,91 +193,69 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _faults(table: object, path: str) -> Iterator[Fault]:
-    if not isinstance(table, dict):
-        yield Fault(path, "must be a table")
-        return
-    for key in table:
-        if key not in _KEYS:
-            yield Fault(f"{path}.{key}", f"must be one of {', '.join(_KEYS)}")
-    for key in _TEXTS:
-        if not isinstance(table.get(key), str):
-            yield Fault(f"{path}.{key}", f"must be text, got {table.get(key)!r}")
-    for key in ("low_ratio", "high_ratio"):
-        if not _is_number(table.get(key)):
-            yield Fault(f"{path}.{key}", f"must be a number, got {table.get(key)!r}")
-    yield from _rows_fault(table, path)
-    yield from _spread_faults(table.get("spreads", []), f"{path}.spreads")
-    constants = table.get("constants", {})
-    if not isinstance(constants, dict):
-        yield Fault(f"{path}.constants", "must be a table")
-        return
-    for name, value in constants.items():
-        parts = value if isinstance(value, dict) else {"value": value}
-        known = "value" in parts and parts.keys() <= {"value", "low", "high"}
-        if not (known and all(_is_number(part) for part in parts.values())):
-            yield Fault(f"{path}.constants.{name}", "must be { value = …, low = …, high = … }")
+# The pooled efficiencies that ship with the package
+# --------------------------------------------------
 
 
-def _rows_fault(table: Mapping[str, Any], path: str) -> Iterator[Fault]:
-    rows = table.get("rows", 0)
-    if not isinstance(rows, int) or isinstance(rows, bool) or rows < 0:
-        yield Fault(f"{path}.rows", f"must be a whole number >= 0, got {rows!r}")
-
-
-def _spread_faults(tables: object, path: str) -> Iterator[Fault]:
-    if not isinstance(tables, list):
-        yield Fault(path, "must be a list of tables")
-        return
-    known = tuple(circumstance.value for circumstance in Circumstance)
-    for index, table in enumerate(tables):
-        here = f"{path}[{index}]"
-        if not isinstance(table, dict):
-            yield Fault(here, "must be a table")
-            continue
-        for key in table:
-            if key not in _SPREAD_KEYS:
-                yield Fault(f"{here}.{key}", f"must be one of {', '.join(_SPREAD_KEYS)}")
-        if table.get("when") not in known:
-            yield Fault(f"{here}.when", f"must be one of {', '.join(known)}")
-        for key in ("low_ratio", "high_ratio"):
-            if not _is_number(table.get(key)):
-                yield Fault(f"{here}.{key}", f"must be a number, got {table.get(key)!r}")
-        yield from _rows_fault(table, here)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _calibration(table: Mapping[str, Any]) -> Calibration:
-    constants = []
-    for name, stated in table.get("constants", {}).items():
-        parts = stated if isinstance(stated, dict) else {"value": stated}
-        value = float(parts["value"])
-        constants.append(
-            Constant(
-                name=name,
-                value=value,
-                low=float(parts.get("low", value)),
-                high=float(parts.get("high", value)),
-            )
+@cache
+def built_in_efficiencies() -> PooledEfficiencies:
+    """The effects that ship with the package, which `benchmarks/fit_efficiencies.py` writes."""
+    file = resources.files("trainwright.cluster") / "efficiencies.toml"
+    document = tomllib.loads(file.read_text(encoding="utf-8"))
+    families = {
+        device: family for family, devices in document["families"].items() for device in devices
+    }
+    effects = {
+        tuple(table["key"]): Effect(
+            shifts=MappingProxyType(table["shifts"]),
+            runs=table["runs"],
+            sources=tuple(table["sources"]),
         )
-    return Calibration(
-        accelerator=table["accelerator"],
-        line=table["line"],
-        source=table["source"],
-        rows=int(table.get("rows", 0)),
-        low_ratio=float(table["low_ratio"]),
-        high_ratio=float(table["high_ratio"]),
-        constants=tuple(constants),
-        spreads=tuple(
-            Spread(
-                when=Circumstance(stated["when"]),
-                low_ratio=float(stated["low_ratio"]),
-                high_ratio=float(stated["high_ratio"]),
-                rows=int(stated.get("rows", 0)),
-            )
-            for stated in table.get("spreads", [])
+        for table in document["effect"]
+    }
+    ranges = {
+        Distance[name.upper()]: Range(low_ratio=ends[0], high_ratio=ends[1])
+        for name, ends in document["ranges"].items()
+    }
+    return PooledEfficiencies(
+        effects=MappingProxyType(effects),
+        families=MappingProxyType(families),
+        spreads=MappingProxyType(document["spreads"]),
+        ranges=MappingProxyType(ranges),
+        circumstances=MappingProxyType(
+            {
+                Circumstance(name): Range(low_ratio=ends[0], high_ratio=ends[1])
+                for name, ends in document["circumstances"].items()
+            }
         ),
     )
+
+
+def efficiencies_text(pooled: PooledEfficiencies) -> str:
+    """A file that `built_in_efficiencies` reads."""
+    families: dict[str, list[str]] = {}
+    for device, family in pooled.families.items():
+        families.setdefault(family, []).append(device)
+    lines = ["[families]"]
+    lines += [f"{family} = {json.dumps(devices)}" for family, devices in families.items()]
+    lines += ["", "[ranges]  # measured over predicted time, by distance from evidence"]
+    lines += [
+        f"{distance.name.lower()} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
+        for distance, ends in pooled.ranges.items()
+    ]
+    lines += ["", "[circumstances]  # where runs scatter more than their distance says"]
+    lines += [
+        f"{when} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
+        for when, ends in pooled.circumstances.items()
+    ]
+    lines += ["", "[spreads]  # standard deviations of the logarithm that remain"]
+    lines += [f"{name} = {value:.2f}" for name, value in pooled.spreads.items()]
+    for key, effect in pooled.effects.items():
+        shifts = ", ".join(f"{name} = {_shift(value)}" for name, value in effect.shifts.items())
+        lines += ["", "[[effect]]", f"key = {json.dumps(list(key))}", f"runs = {effect.runs}"]
+        lines += [f"sources = {json.dumps(list(effect.sources))}", f"shifts = {{ {shifts} }}"]
+    return "\n".join(lines) + "\n"
+
+
+def _shift(value: float) -> str:
+    return f"{value:.4f}".removeprefix("-") if abs(value) < 5e-5 else f"{value:.4f}"

@@ -90,12 +90,17 @@ def show_value(value: object) -> str:
         return digits if len(digits) <= _LONGEST_TEXT else f"{digits[:12]}… ({len(digits)} digits)"
     if isinstance(value, list):
         return "[...]" if value else "[]"
-    return "{...}" if value else "{}"
+    if isinstance(value, dict):
+        return "{...}" if value else "{}"
+    return str(value)  # TOML has dates
 
 
 def show_typed(value: object) -> str:
     """Print a JSON value with the name of its type, for values of a wrong type."""
-    return "null" if value is None else f"{show_value(value)} ({_TYPE_NAMES[type(value)]})"
+    if value is None:
+        return "null"
+    name = _TYPE_NAMES.get(type(value), type(value).__name__)
+    return f"{show_value(value)} ({name})"
 
 
 def in_document_order(faults: Iterable[PathFault], document: object) -> tuple[Fault, ...]:
@@ -149,8 +154,10 @@ _TYPE_NAMES: Final[dict[type, str]] = {
 # JSON text → Python values, strictly: what the standard library lets pass is a fault here
 # ----------------------------------------------------------------------------------------
 
+_LARGEST_FLOAT: Final = sys.float_info.max
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_HUGE_INTEGER: Final = re.compile(r"[0-9]{309}")  # may be more than a float holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +228,7 @@ def _scan(data: bytes) -> JsonText:
     value, suspicious = _parse(text)
     if type(value) not in (dict, _RepeatedKeys):
         raise _NotAnObject(show_typed(value))
-    suspicious = suspicious or _SURROGATE_ESCAPE.search(text) is not None
+    suspicious = suspicious or any(p.search(text) for p in (_SURROGATE_ESCAPE, _HUGE_INTEGER))
     return JsonText(value=value, faults=tuple(_text_faults(value)) if suspicious else ())
 
 
@@ -304,6 +311,8 @@ def _text_faults(root: Any) -> Iterator[PathFault]:
             stack += [((*path, index), entry) for index, entry in enumerate(value)]
         elif isinstance(value, float) and not math.isfinite(value):
             yield PathFault(path, f"{_UNBOUNDED}, got {show_value(value)}")
+        elif isinstance(value, int) and abs(value) > _LARGEST_FLOAT:
+            yield PathFault(path, f"must be at most {_LARGEST_FLOAT:.3g}, got {show_value(value)}")
         elif isinstance(value, str) and _is_broken(value):
             yield _broken(path)
 
@@ -326,7 +335,6 @@ def _broken(path: Path) -> PathFault:
 # stand-in of the right type where a fault was noted: whoever reads on finds the faults of the rest.
 # Paths are built only for faults, so a good field costs about 150 ns.
 
-_LARGEST_FLOAT: Final = sys.float_info.max
 _MISSING: Final = object()
 
 

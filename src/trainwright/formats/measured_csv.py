@@ -1,7 +1,8 @@
 """Reads tables of measured runs, and tables of measured layers, from CSV.
 
-The common columns (`row_id, model, accelerator, gpus, …`) become fields of `MeasuredRun`, all other
-columns its `settings`. A file's stem says which schema its further columns follow. An empty cell
+The common columns (`row_id, model, accelerator, gpus, …`) become fields of `MeasuredRun`, a column
+`options` its settings as JSON, all other columns its `settings`. Configs that a table names lie in
+`models/` beside it, clusters in `clusters/`; what a file is called decides nothing. An empty cell
 is unknown, and so is every cell of a column that the file does not have; a row that leaves open
 what each run needs is kept apart. Every fault of a file is named with its line and column.
 """
@@ -9,18 +10,24 @@ what each run needs is kept apart. Every fault of a file is named with its line 
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, TrainwrightError
 from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_layers import MeasuredLayers
 
+if TYPE_CHECKING:
+    from trainwright.cluster import Cluster
+    from trainwright.model import TransformerConfig
+
 _MOST_FAULTS: Final = 20
+_CATALOG: Final = "catalog:"
 _LOGS: Final = (".log", ".out", ".txt")
 _MOST_SHOWN: Final = 60  # characters of a file's first line
 _LARGEST_COUNT: Final = 10**9
@@ -58,8 +65,8 @@ _AMOUNTS: Final = {
     "peak_memory_bytes": "peak_memory_bytes",
     "static_memory_bytes": "static_memory_bytes",
 }
-_SPECIAL: Final = ("zero_stage", "sequence_parallel")
-COMMON_COLUMNS: Final = (*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_SPECIAL)
+_SPECIAL: Final = ("zero_stage", "sequence_parallel", "options")
+COMMON_COLUMNS: Final = (*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, "zero_stage", "sequence_parallel")
 # What tells a table of runs from any other table.
 _TELLING: Final = ("row_id", "model", "accelerator")
 
@@ -119,7 +126,7 @@ def read_measured_table(path: Path) -> MeasuredTable:
         if unstated:
             incomplete.append(unstated)
         elif not found:
-            runs.append(MeasuredRun(schema=path.stem, **fields))
+            runs.append(MeasuredRun(table=path.stem, **fields))
     if faults:
         raise InvalidInput(faults[:_MOST_FAULTS], source=str(path))
     return MeasuredTable(
@@ -127,6 +134,51 @@ def read_measured_table(path: Path) -> MeasuredTable:
         incomplete=tuple(incomplete),
         missing_columns=tuple(name for name in COMMON_COLUMNS if name not in columns),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What lies beside a table: models by the text of `model_config`, and clusters.
+
+    `unread` says of each name that could not be read why; sizes and accelerators stand in for it.
+    """
+
+    models: Mapping[str, TransformerConfig]
+    clusters: tuple[Cluster, ...]
+    unread: tuple[str, ...] = ()
+
+
+def read_beside(path: Path, runs: Sequence[MeasuredRun]) -> Beside:
+    """Configs that the runs of a table name, as files in `models/` or `catalog:NAME`; clusters.
+
+    Of clusters every file in `clusters/` of an accelerator that the runs name.
+    """
+    from trainwright.formats import catalog
+    from trainwright.formats.cluster_toml import load_cluster
+    from trainwright.formats.hf_config import load_config
+
+    models: dict[str, TransformerConfig] = {}
+    clusters: list[Cluster] = []
+    unread: list[str] = []
+    for name in sorted({name for run in runs if (name := run.setting("model_config"))}):
+        try:
+            if name.startswith(_CATALOG):
+                models[name] = catalog.model(name.removeprefix(_CATALOG)).config
+            else:
+                models[name] = load_config(path.parent / "models" / f"{name}.json").config
+        except TrainwrightError as error:
+            unread.append(f"model_config {name}: {error}; the sizes of its rows stand in")
+    if any(run.setting("cluster_hint") for run in runs):
+        wanted = {run.accelerator for run in runs}
+        for file in sorted((path.parent / "clusters").glob("*.toml")):
+            try:
+                found = load_cluster(file, accelerators=catalog.accelerators())
+            except TrainwrightError as error:
+                unread.append(f"cluster {file.stem}: {error}")
+                continue
+            if any(pool.accelerator.name in wanted for pool in found.pools):
+                clusters.append(found)
+    return Beside(models=MappingProxyType(models), clusters=tuple(clusters), unread=tuple(unread))
 
 
 def read_layer_tables(folder: Path) -> MeasuredLayers | None:
@@ -250,6 +302,7 @@ def _run_fields(
         parse(column, field, _AMOUNT, optional=True)
     parse("zero_stage", "zero_stage", _STAGE, optional=True)
     parse("sequence_parallel", "sequence_parallel", _FLAG, optional=True)
+    parse("options", "options", _OPTIONS, optional=True)
     own = {*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_AMOUNTS, *_SPECIAL}
     fields["settings"] = MappingProxyType({k: v for k, v in row.items() if k not in own})
     return fields, faults, tuple(unstated)
@@ -287,6 +340,13 @@ def _stage(text: str) -> int:
     return (0, 1, 2, 3)[(0.0, 1.0, 2.0, 3.0).index(float(text))]
 
 
+def _options(text: str) -> Mapping[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError
+    return MappingProxyType(found)
+
+
 def _flag(text: str) -> bool:
     words = {"true": 1.0, "false": 0.0}
     value = words[text.lower()] if text.lower() in words else float(text)
@@ -306,4 +366,5 @@ _COUNT: Final = _Kind(_count, f"a whole number from 1 to {_LARGEST_COUNT}")
 _AMOUNT: Final = _Kind(_amount, "a finite number > 0")
 _STAGE: Final = _Kind(_stage, "0, 1, 2 or 3")
 _FLAG: Final = _Kind(_flag, "0 or 1")
+_OPTIONS: Final = _Kind(_options, "a JSON object")
 _KEY_READERS: Final[Mapping[str, Callable[[str], Any]]] = {"micro_batch_seqs": _count, "tp": _count}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import decode, encode, refuse_newer_version
 from trainwright.formats.json_text import PathFault, collector_at_rest, in_document_order, scan_json
 from trainwright.formats.pytorch_csv import (
@@ -68,11 +69,7 @@ def load_orders(path: Path) -> Schedule:
 
     Of a lowered file the computations are kept. Raises InvalidInput with every fault.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput.of("orders", f"cannot be read: {error.strerror}") from None
-    return parse_orders(data, source=str(path))
+    return parse_orders(read_bytes(path, name="orders"), source=str(path))
 
 
 def is_json(data: bytes) -> bool:
@@ -429,11 +426,7 @@ def schedule_spec_schema() -> dict[str, Any]:
 
 def load_schedule_spec(path: Path) -> ScheduleSpec:
     """Read a spec file; raises InvalidInput with every fault."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput.of("spec", f"cannot be read: {error.strerror}") from None
-    text = scan_json(data, source=str(path), what="spec")
+    text = scan_json(read_bytes(path, name="spec"), source=str(path), what="spec")
     return read_schedule_spec(text.value, source=str(path), text_faults=text.faults)
 
 

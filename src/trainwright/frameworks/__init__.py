@@ -5,23 +5,22 @@ A target cannot be asked for what it does not express: `write` raises before any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.runs import able_targets, gaps_of
-from trainwright.errors import Inexpressible, InvalidInput
+from trainwright.errors import Fault, Inexpressible, InvalidInput
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
+from trainwright.model import Activation, Head, Norm
 from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from trainwright.frameworks.launch import Launcher
-    from trainwright.frameworks.stated_run import StatedRun
+    from trainwright.model import TransformerConfig
     from trainwright.plans.job import ExportBundle, Job, Stamp
 # Where each target is written; a picture of the schedule is no framework.
 _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -37,15 +36,9 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "nanotron": ("nanotron", "export_nanotron"),
     }
 )
-_READERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
-    {
-        "megatron": ("megatron_reader", "read_megatron"),
-        "torchtitan": ("torchtitan_reader", "read_torchtitan"),
-        "deepspeed": ("deepspeed", "read_deepspeed"),
-    }
-)
-_OF_SHELL: Final = frozenset({"megatron"})
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
+# Targets whose files say what the model is; the others run a model of the user's own.
+_WITH_MODEL: Final = _OF_CORE | {"nanotron"}
 # Targets that take the order of every action from a file.
 _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
 
@@ -83,6 +76,8 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         from trainwright.frameworks.dry_run import export_dry_run
 
         return export_dry_run(job, stamp)
+    if target in _WITH_MODEL and (faults := tuple(_beyond_gpt(job.model))):
+        raise Inexpressible(target, faults, alternatives=sorted(set(_WRITERS) - _WITH_MODEL))
     if target in _OF_CORE:
         _refuse_illegal(job, target)
     module, function = _WRITERS[target]
@@ -90,6 +85,27 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     scripts = launch_scripts(bundle, job, launcher, stamp)
     page = readme(bundle, job, launcher, stamp)
     return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
+
+
+def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
+    """What of a model the arguments of a GPT cannot say."""
+    unsaid = {
+        "blocks that differ in kind": model.choices or model.mixer is not None,
+        "blocks without attention or without a feed-forward part": not (
+            model.attends and model.mlp
+        ),
+        "a head of classes, or none": model.head is not Head.LANGUAGE,
+        "norms behind the halves of a block alone": model.norm_after,
+        "attention and feed-forward part side by side": model.parallel,
+        "query and key norms over all heads": model.query_key_norm_whole,
+        "a gate on what attention gives": model.attention_gate,
+        "value heads of a size of their own": model.value_size,
+        "norms without weights": model.norm is Norm.WITHOUT_WEIGHT,
+        "an activation that learns (xielu)": model.activation is Activation.XIELU,
+    }
+    for what, has in unsaid.items():
+        if has:
+            yield Fault("model", f"has {what}")
 
 
 def _refuse_illegal(job: Job, target: str) -> None:
@@ -100,25 +116,6 @@ def _refuse_illegal(job: Job, target: str) -> None:
     broken = broken_megatron_rules(setup_of(job, letters=letters))
     if broken:
         raise InvalidInput(broken, source=f"the plan for {target}")
-
-
-def read(name: str, text: str, *, folder: Path | None = None) -> StatedRun:
-    """The run that a framework's configuration states; raises `InvalidInput` for other formats.
-
-    `folder` is where the file lies: a script may source others of it.
-    """
-    found = _READERS.get(name)
-    if found is None:
-        known = ", ".join(_READERS)
-        raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
-    beside = (folder,) if name in _OF_SHELL else ()
-    run: StatedRun = _function(*found)(text, *beside)
-    return run
-
-
-def readable() -> Iterable[str]:
-    """The formats that `read` knows."""
-    return tuple(_READERS)
 
 
 def _function(module: str, name: str) -> Callable[..., Any]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.frameworks.launch import commented, header
-from trainwright.frameworks.stated_run import StatedRun, from_yaml, to_yaml
+from trainwright.frameworks.launch import commented, header, to_yaml
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle
 
@@ -77,27 +76,3 @@ def settings(job: Job) -> dict[str, Any]:
             f"{PREFIX}sp_size": 1,
         }
     return found
-
-
-def read_accelerate(text: str) -> StatedRun:
-    """The run that the file states; batch and sequence belong to the script."""
-    found = from_yaml(text)
-    parallel = {
-        name.removeprefix(PREFIX): value
-        for name, value in found.get("parallelism_config", {}).items()
-    }
-    fsdp = found.get("fsdp_config", {})
-    replicas = parallel.get("dp_replicate_size", found["num_processes"])
-    zero = 0
-    if found["distributed_type"] == "FSDP":
-        zero = 3 if fsdp["fsdp_reshard_after_forward"] else 2
-    return StatedRun(
-        tp=parallel.get("tp_size", 1),
-        pp=1,
-        cp=parallel.get("cp_size", 1),
-        dp=replicas * parallel.get("dp_shard_size", 1),
-        zero=zero,
-        state_copies=replicas if zero else None,
-        recompute="full" if fsdp.get("fsdp_activation_checkpointing") else None,
-        num_devices=found["num_processes"],
-    )

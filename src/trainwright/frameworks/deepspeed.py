@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.formats.json_text import parse_json
 from trainwright.frameworks.launch import commented, header
-from trainwright.frameworks.stated_run import StatedRun, StatedTable
 from trainwright.model import LayerKind
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle
@@ -23,24 +21,6 @@ if TYPE_CHECKING:
 
 FILE: Final = "ds_config.json"
 CODE: Final = "pipeline.py"
-KNOWN: Final = frozenset(
-    {
-        *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
-        *("zero_optimization", "bf16", "fp16", "pipeline", "optimizer", "scheduler"),
-        *("gradient_clipping", "steps_per_print", "wall_clock_breakdown", "zero_allow_untested"),
-        *(
-            "activation_checkpointing",
-            "communication_data_type",
-            "prescale_gradients",
-            "dump_state",
-        ),
-        *("zero_allow_untested_optimizer", "data_types"),
-    }
-)
-MICS: Final = "mics_shard_size"
-HPZ: Final = "zero_hpz_partition_size"
-_DEVICES: Final = ("none", "cpu", "nvme")
-_OFFLOADS: Final = ("offload_optimizer", "offload_param")
 
 
 def export_deepspeed(job: Job, stamp: Stamp) -> ExportBundle:
@@ -97,7 +77,7 @@ def settings(job: Job) -> dict[str, Any]:
         "gradient_accumulation_steps": job.num_microbatches,
         "zero_optimization": {"stage": job.demands.zero_stage},
     }
-    if job.precision in ("bf16", "fp8"):
+    if job.precision == "bf16":
         found["bf16"] = {"enabled": True}
     elif job.precision == "fp16":
         found["fp16"] = {"enabled": True}
@@ -147,57 +127,3 @@ def pipeline(layers, loss_fn):
         activation_checkpoint_interval={_interval(job)},
     )
 '''
-
-
-def read_deepspeed(text: str) -> StatedRun:
-    """The run that a JSON states; "auto" counts as not stated. Raises `InvalidInput`."""
-    found = StatedTable(parse_json(text.encode(), source="deepspeed", what="config"))
-    batch = found.count_or_auto("train_batch_size")
-    size = found.count_or_auto("train_micro_batch_size_per_gpu")
-    steps = found.count_or_auto("gradient_accumulation_steps")
-    if all(found.is_absent(name) for name in ("gradient_accumulation_steps", "train_batch_size")):
-        steps = 1  # DeepSpeed's own; with a batch it is what the batch leaves
-    replicas = None
-    if batch and size and steps:
-        replicas, left = divmod(batch, size * steps)
-        if left:
-            wanted = f"must be a multiple of micro-batch x accumulation ({size * steps})"
-            found.fault("train_batch_size", f"{wanted}, got {batch}")
-    zero = found.table("zero_optimization")
-    stage = zero.count("stage", least=0, most=3)
-    interval = found.table("pipeline").count("activation_checkpoint_interval", least=0)
-    formats = {name: found.table(name).switch_or_auto("enabled") for name in ("bf16", "fp16")}
-    copies, notes = _copies(zero, replicas), tuple(_notes(zero, replicas))
-    found.check()
-    return StatedRun(
-        dp=replicas,
-        zero=stage or 0,
-        state_copies=copies,
-        micro_batch=size,
-        global_batch=batch,
-        batch_per_replica=size * steps if size and steps else None,
-        precision=next((name for name, is_on in formats.items() if is_on), None),
-        recompute=None if interval is None else ("full" if interval else "none"),
-        unknown=tuple(key for key in found if key not in KNOWN),
-        notes=notes,
-    )
-
-
-def _copies(zero: StatedTable, replicas: int | None) -> int | None:
-    """Of sharded state: MiCS shards it over so many replicas, and repeats it on the others."""
-    shards = zero.count(MICS, also=-1)
-    if shards is None or shards == -1 or not replicas:
-        return None
-    if replicas % shards:
-        zero.fault(MICS, f"must divide the {replicas} replicas, got {shards}")
-    return replicas // shards
-
-
-def _notes(zero: StatedTable, replicas: int | None) -> Iterator[str]:
-    for key in _OFFLOADS:
-        if zero.table(key).one_of("device", _DEVICES, "none") != "none":
-            yield f"{key} is not priced"
-    if replicas is None and zero.count(MICS, also=-1) not in (None, -1):
-        yield f"{MICS} is not priced: the file does not say how many replicas there are"
-    if zero.count(HPZ, least=0) not in (None, 0, 1):
-        yield f"{HPZ} is not priced: it repeats the weights alone, and no gradients or states"

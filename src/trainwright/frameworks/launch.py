@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
 
@@ -99,10 +101,11 @@ srun bash {NODE_SCRIPT} "$@"
 
 
 def _nodes(job: Job) -> tuple[int, int]:
-    """Nodes and devices of each."""
+    """Nodes and devices of each: as many processes as the plan has devices, alike on all nodes."""
     devices = job.degrees.num_devices
-    per_node = min(devices, job.devices_per_node)
-    return -(-devices // per_node), per_node
+    most = min(devices, job.devices_per_node)
+    per_node = next(each for each in range(most, 0, -1) if devices % each == 0)
+    return devices // per_node, per_node
 
 
 def readme(bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp) -> str:
@@ -144,3 +147,32 @@ def _section(title: str, items: Iterable[str]) -> Iterator[str]:
     lines = [f"- {item}" for item in items]
     if lines:
         yield from ("", f"## {title}", "", *lines)
+
+
+# YAML that is written here: mappings of plain values, as readable as by hand
+# ---------------------------------------------------------------------------
+# Whatever this writes, any YAML parser reads alike: texts that could mean something else are in
+# quotes.
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_WORDS: Final = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+
+
+def to_yaml(values: Mapping[str, Any]) -> str:
+    """The text of a mapping; keys keep their order."""
+    return "".join(f"{line}\n" for line in _lines(values, ""))
+
+
+def _lines(values: Mapping[str, Any], indent: str) -> Iterator[str]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield f"{indent}{key}:" if value else f"{indent}{key}: {{}}"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{key}: {_scalar(value)}"
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+        return value
+    return json.dumps(value)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.frameworks.launch import commented, header
-from trainwright.frameworks.stated_run import StatedRun, from_yaml, to_yaml
+from trainwright.frameworks.launch import commented, header, to_yaml
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle
 from trainwright.plans.plan import DEFAULT_SCHEDULE
@@ -39,6 +38,9 @@ def export_nanotron(job: Job, stamp: Stamp) -> ExportBundle:
     )
 
 
+_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
 def settings(job: Job) -> dict[str, Any]:
     """The sections with their values."""
     degrees, engines = job.degrees, capability_of("nanotron").schedules
@@ -59,27 +61,9 @@ def settings(job: Job) -> dict[str, Any]:
             "batch_accumulation_per_replica": job.num_microbatches,
             "sequence_length": job.sequence_length,
         },
-        "optimizer": {"zero_stage": job.demands.zero_stage},
+        "model": {"dtype": _DTYPES[job.precision]},
+        "optimizer": {
+            "zero_stage": job.demands.zero_stage,
+            "accumulate_grad_in_fp32": job.recipe.gradient_dtype in (None, "fp32"),
+        },
     }
-
-
-def read_nanotron(text: str) -> StatedRun:
-    """The run that the sections state."""
-    found = from_yaml(text)
-    parallel, tokens = found["parallelism"], found["tokens"]
-    engines = {theirs: ours for ours, theirs in capability_of("nanotron").schedules.items()}
-    steps = tokens["batch_accumulation_per_replica"] * parallel["dp"]
-    return StatedRun(
-        tp=parallel["tp"],
-        pp=parallel["pp"],
-        dp=parallel["dp"],
-        cp=parallel["context_parallel_size"],
-        ep=parallel["expert_parallel_size"],
-        zero=found["optimizer"]["zero_stage"],
-        schedule=engines[parallel["pp_engine"]],
-        sequence_parallel=parallel["tp_mode"] == "REDUCE_SCATTER",
-        recompute="full" if parallel["recompute_layer"] else "none",
-        micro_batch=tokens["micro_batch_size"],
-        global_batch=tokens["micro_batch_size"] * steps,
-        sequence=tokens["sequence_length"],
-    )

@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.frameworks.launch import commented, header
+from trainwright.frameworks.launch import commented, header, to_yaml
 from trainwright.frameworks.megatron import (
     FLAG_OF,
-    dispatcher_of,
     environment_of,
     layout_of,
-    mapping_of,
     megatron_fields,
-    parse_layout,
     unsaid,
 )
-from trainwright.frameworks.stated_run import StatedRun, from_yaml, to_yaml
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle
 from trainwright.plans.plan import usual_schedule
@@ -69,7 +65,7 @@ def settings(job: Job) -> dict[str, Any]:
     fields = megatron_fields(job)
     wanted = (
         *("parallel", "recompute", "virtual", "microbatch_group", "cross_entropy"),
-        *("dispatcher", "router_dtype"),
+        *("dispatcher", "router_dtype", "capacity"),
     )
     found = {
         FLAG_OF.get(name, name).removeprefix("--").replace("-", "_"): value
@@ -90,7 +86,8 @@ def settings(job: Job) -> dict[str, Any]:
     found |= {"seq_length": job.sequence_length, **fields.ddp}
     if "data_parallel_sharding_strategy" in fields.ddp:
         found |= {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}
-    return found | {"optimizer": fields.optimizer["optimizer"]}
+    found |= {name: fields.model[name] for name in ("bf16", "fp16", "fp8") if name in fields.model}
+    return found | fields.optimizer
 
 
 def recomputed(job: Job) -> tuple[int, ...]:
@@ -101,47 +98,3 @@ def recomputed(job: Job) -> tuple[int, ...]:
         for block, mode in zip(stage.blocks, stage.block_modes, strict=True)
         if mode is Recompute.FULL
     )
-
-
-def read_primus(text: str) -> StatedRun:
-    """The run that the overrides state."""
-    found = from_yaml(text)["overrides"]
-    layout = found.get("pipeline_model_parallel_layout")
-    ranks, stages = found["pipeline_model_parallel_size"], parse_layout(layout or "")
-    chunks = found.get("num_virtual_stages_per_pipeline_rank", 1)
-    if layout is not None:
-        chunks = len(stages) // ranks
-    # Of two names for one schedule the first counts.
-    spelled = reversed(list(capability_of("primus").schedules.items()))
-    named = {theirs: ours for ours, theirs in spelled}
-    blocks = found.get("recompute_layer_ids")
-    strategy = found.get("data_parallel_sharding_strategy", "")
-    return StatedRun(
-        tp=found["tensor_model_parallel_size"],
-        pp=ranks,
-        cp=found["context_parallel_size"],
-        ep=found["expert_model_parallel_size"],
-        etp=found.get("expert_tensor_parallel_size"),
-        virtual_stages=chunks,
-        schedule=named.get(found.get("pp_algorithm", ""), usual_schedule(chunks)),
-        blocks=None if layout is None else tuple(stage.count("t") for stage in stages),
-        sequence_parallel=found["sequence_parallel"],
-        token_dispatcher=dispatcher_of(found.get("moe_token_dispatcher_type")),
-        recompute=None if blocks is not None else _recompute(found),
-        recomputed_blocks=None if blocks is None else tuple(blocks),
-        zero={"optim_grads": 2, "optim_grads_params": 3}.get(
-            strategy, int(found["use_distributed_optimizer"])
-        ),
-        state_copies=found.get("num_distributed_optimizer_instances"),
-        mapping=mapping_of(found.get("use_tp_pp_dp_mapping")),
-        micro_batch=found["micro_batch_size"],
-        global_batch=found["global_batch_size"],
-        sequence=found["seq_length"],
-    )
-
-
-def _recompute(found: dict[str, Any]) -> str:
-    granularity: str = found.get("recompute_granularity", "none")
-    if found.get("recompute_method") == "block":
-        return f"full:{found['recompute_num_layers']}"
-    return granularity

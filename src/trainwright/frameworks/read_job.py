@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
 
@@ -13,40 +14,95 @@ if TYPE_CHECKING:
 
     from trainwright.frameworks.stated_run import StatedRun
     from trainwright.options.inputs import ModelInput
-    from trainwright.options.run import RunOptions
+    from trainwright.options.option import Options
 
+_LARGEST: Final = 2**22  # of files that are looked into for a job
 _UNDESCRIBED: Final = "the model is not described"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedJob:
-    """What a file states, and what the caller should know of how it was read."""
+    """What a file states, and what the caller should know of how it was read.
+
+    `nodes` is what the caller gave in place of the file's own.
+    """
 
     name: str
     run: StatedRun
     warnings: tuple[str, ...]
+    nodes: int | None = None
 
 
-def open_stated(framework: str, path: str | Path, *, names_model: bool = True) -> StatedJob:
-    """Read a framework's configuration; raises `InvalidInput` with every fault of the file.
+def is_job(path: str | Path) -> bool:
+    """Whether a path is a file of a framework's job, told by its content."""
+    from trainwright.frameworks.jobs.detect import format_of
 
-    Where a model is given beside the file (not `names_model`), that the file describes none is no
-    warning.
+    where = Path(path)
+    try:
+        is_small = where.is_file() and where.stat().st_size <= _LARGEST
+        text = where.read_text() if is_small else ""
+    except (OSError, ValueError):
+        return False
+    if not text or (where.suffix == ".json" and "zero_optimization" not in text):
+        return False
+    return format_of(text, where.name) is not None
+
+
+def how_to_read(options: Options) -> dict[str, Any]:
+    """What the options say of how a file is read, as `open_stated` takes it."""
+    return {
+        "arguments": options.get("arguments", ()),
+        "variables": options.get("variables"),
+        "vocabulary": options.get("vocabulary_size"),
+        "function": options.get("function"),
+        "nodes": options.get("nodes"),
+    }
+
+
+def open_stated(
+    framework: str | None,
+    path: str | Path,
+    *,
+    names_model: bool = True,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    vocabulary: int | None = None,
+    function: str | None = None,
+    nodes: int | None = None,
+) -> StatedJob:
+    """Read a framework's file, whose format its content says where none is named.
+
+    `arguments` and `variables` are those of a script, `vocabulary` the size that a tokenizer
+    decides, `function` the one to read of a Python module. Where a model is given beside the file
+    (not `names_model`), that the file describes none is no warning. With `nodes` the run has as
+    many, whatever the file says. Raises `InvalidInput` with every fault of the file.
     """
     from trainwright.formats.atomic_file import read_bytes
-    from trainwright.frameworks import read
+    from trainwright.frameworks.jobs import Beside, read
 
     data = read_bytes(path, name="from")
+    where = Path(path)
+    beside = Beside(
+        folder=where.parent,
+        name=where.name,
+        arguments=tuple(arguments),
+        variables=dict(variables or {}),
+        vocabulary=vocabulary,
+        function=function,
+    )
     try:
-        run = read(framework, data.decode(), folder=Path(path).parent)
+        run = read(framework, data.decode(), beside)
     except UnicodeDecodeError:
         raise InvalidInput.of("from", f'must be a text file, got "{path}"') from None
     except InvalidInput as error:
         if error.faults[0].path == "from":
             raise
         raise InvalidInput(error.faults, source=str(path)) from None
-    warnings = tuple(_warnings(run, Path(path).name, names_model=names_model))
-    return StatedJob(name=Path(path).stem, run=run, warnings=warnings)
+    if nodes is not None and run.num_devices is not None:
+        each = run.devices_per_node
+        run = replace(run, dp=None, num_devices=None if each is None else nodes * each)
+    warnings = tuple(_warnings(run, where.name, names_model=names_model))
+    return StatedJob(name=where.stem, run=run, warnings=warnings, nodes=nodes)
 
 
 def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
@@ -55,6 +111,10 @@ def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
     for note in run.notes:
         if names_model or _UNDESCRIBED not in note:
             yield f"{name}: {note}"
+    if run.offload:
+        yield f"{name}: offload ({', '.join(run.offload)}) changes the answer, not modelled"
+    if run.weight_bits is not None:
+        yield f"{name}: frozen weights of {run.weight_bits}bit are priced in 16 bits"
 
 
 def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
@@ -63,7 +123,7 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     from trainwright.options.inputs import ModelInput, embed, resolve_model
 
     if model is not None or (job.run.model is None and job.run.model_name is not None):
-        found = resolve_model(model or job.run.model_name or "")
+        found = resolve_model(model) if model is not None else _resolved(job.run.model_name or "")
         if not isinstance(found, ModelInput):
             raise InvalidInput.of("model", "must be a model, not a profile, beside --from")
         return found
@@ -75,21 +135,39 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     )
 
 
-def stated_options(job: StatedJob, given: RunOptions) -> RunOptions:
+def _resolved(name: str) -> object:
+    """The catalog's model of a name, or that of the local cache; asks for it where neither is."""
+    from trainwright.frameworks.jobs.models import catalog_name
+    from trainwright.options.inputs import resolve_model
+
+    try:
+        return resolve_model(catalog_name(name) or name)
+    except InvalidInput:
+        wanted = f"must be given beside this file, which names {name}: a catalog model or its"
+        raise InvalidInput.of("model", f"{wanted} config.json") from None
+
+
+def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
     """What the file states, replaced by what the caller gave."""
-    stated = job.run.options
+    stated: dict[str, Any] = job.run.options
     stated.pop("recomputed_blocks", None)
-    if "dp" not in stated and job.run.num_devices is not None:
-        group = stated.get("tp", 1) * stated.get("pp", 1) * stated.get("cp", 1)
+    replaced = {name: value for name, value in given.items() if value is not None}
+    if "dp" not in stated and "dp" not in replaced and job.run.num_devices is not None:
+        merged = {**stated, **replaced}
+        group = merged.get("tp", 1) * merged.get("pp", 1) * merged.get("cp", 1)
         if job.run.num_devices % group:
-            problem = f"must be a multiple of tp*pp*cp = {group}, got {job.run.num_devices}"
+            problem = (
+                f"must be a multiple of tp*pp*cp = {group}, got {job.run.num_devices}: give --nodes"
+            )
             raise InvalidInput.of("devices of the file", problem)
         stated["dp"] = job.run.num_devices // group
-    merged: RunOptions = {**stated, **{k: v for k, v in given.items() if v is not None}}  # type: ignore[typeddict-item]
-    return merged
+    overlap = {**(stated.pop("overlap", None) or {}), **(given.get("overlap") or {})}
+    return {**stated, **replaced, "overlap": overlap}
 
 
-def with_stated_batch(job: StatedJob, options: RunOptions, *, num_devices: int) -> RunOptions:
+def with_stated_batch(
+    job: StatedJob, options: dict[str, Any], *, num_devices: int
+) -> dict[str, Any]:
     """The options with the batch of all replicas, where the file states that of each alone.
 
     Replicas that are not stated fill `num_devices`.

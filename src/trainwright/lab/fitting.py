@@ -58,14 +58,16 @@ def answer(
     run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, cluster: Cluster
 ) -> Answer:
     """Decide what is open, then predict; raises `UnsupportedFeature` where nothing is legal."""
-    if run.global_batch is None:
-        raise UnsupportedFeature("the global batch is not stated")
+    stated_batch = run.global_batch
+    if stated_batch is None:  # one microbatch a replica
+        run = replace(run, global_batch=run.data * (run.microbatch_size or 1))
     assumed = tuple(
         name
         for name, value in (
+            ("global_batch", stated_batch),
             ("microbatch_size", run.microbatch_size),
             ("virtual_stages", run.virtual_stages),
-            ("recompute", run.recompute or line.default_recompute),
+            ("recompute", run.recompute_mode[0] or line.default_recompute),
         )
         if value is None
     )
@@ -103,7 +105,7 @@ def _fits(found: Answer, limit: float) -> bool:
 
 
 def _recompute_choices(run: MeasuredRun, line: SoftwareLine) -> tuple[str, ...]:
-    stated = run.recompute or line.default_recompute
+    stated = run.recompute_mode[0] or line.default_recompute
     if stated is None:
         return RECOMPUTE_ORDER
     mode = _SAME_AS.get(stated, stated)
@@ -527,7 +529,7 @@ def _question(run: MeasuredRun, known: Known) -> Question | None:
         return None
     line = line_of(run)
     try:
-        model, cluster = config_of(run, line), cluster_of(run, line, known)
+        model, cluster = config_of(run, line, known), cluster_of(run, line, known)
         return answer(run, line, model, cluster).question
     except TrainwrightError:
         return None

@@ -8,7 +8,14 @@ from typing import Final
 from trainwright.cluster import Cluster
 from trainwright.errors import UnsupportedFeature
 from trainwright.lab.run_shapes import SoftwareLine, stage_blocks, uses_fused_attention
-from trainwright.model import ContextExchange, LayerKind, Recipe, TransformerConfig, layer_graph
+from trainwright.model import (
+    ContextExchange,
+    LayerKind,
+    Recipe,
+    TokenDispatcher,
+    TransformerConfig,
+    layer_graph,
+)
 from trainwright.plans import Parallelism, StageMemory, StepPrediction
 from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap, run_shape
 from trainwright.plans.measured_run import MeasuredRun
@@ -26,6 +33,7 @@ from trainwright.units import MIB
 _PRECISIONS: Final = {
     "bf16": "bf16",
     "fp16": "fp16",
+    "fp16_amp": "fp16",
     "fp32": "fp32",
     "bf16_amp": "bf16",
     "fp8": "fp8",
@@ -61,6 +69,9 @@ def configuration_of(
 ) -> Configuration:
     """The settings of a run as its launcher would state them; raises `UnsupportedFeature`."""
     assert run.global_batch is not None
+    copies = int(run.number("state_copies") or 1)
+    sharded = bool(run.zero_stage) and 1 < copies < run.data and run.data % copies == 0
+    sequence_parallel = run.options.get("sequence_parallel", run.sequence_parallel)
     return Configuration(
         parallelism=Parallelism(
             tensor=run.tensor,
@@ -70,8 +81,9 @@ def configuration_of(
             expert=run.expert,
             expert_tensor=run.expert_tensor,
             virtual_stages=virtual_stages,
-            sequence_parallel=bool(run.sequence_parallel) and run.tensor > 1,
+            sequence_parallel=bool(sequence_parallel) and run.tensor > 1,
             zero_stage=run.zero_stage or 0,
+            state_copies=copies if sharded else 1,
         ),
         microbatch_size=microbatch_size,
         global_batch=run.global_batch,
@@ -80,9 +92,8 @@ def configuration_of(
         if virtual_stages > 1
         else DEFAULT_SCHEDULE,
         recompute=Recompute(recompute),
-        fused_attention=uses_fused_attention(run)
-        if run.schema == "megatron_ci"
-        else line.fused_attention,
+        recompute_blocks=_recompute_blocks(run, model, virtual_stages),
+        fused_attention=uses_fused_attention(run) if run.states_arguments else line.fused_attention,
         blocks_per_stage=_stage_blocks(run, model, virtual_stages),
         fused_cross_entropy=line.fused_cross_entropy or run.flag("cross_entropy_loss_fusion"),
         vocabulary_multiple=int(
@@ -92,6 +103,14 @@ def configuration_of(
         overlap=_overlap(run, line),
         overheads=MemoryOverheads(workspace_bytes=line.fixed_bytes),
     )
+
+
+def _recompute_blocks(
+    run: MeasuredRun, model: TransformerConfig, virtual_stages: int
+) -> int | None:
+    """Blocks of each virtual stage that recompute, where a row states fewer than all."""
+    _, blocks = run.recompute_mode
+    return None if blocks is None else min(blocks // virtual_stages, model.num_layers)
 
 
 def _overlap(run: MeasuredRun, line: SoftwareLine) -> Overlap:
@@ -104,7 +123,10 @@ def _overlap(run: MeasuredRun, line: SoftwareLine) -> Overlap:
 def _stage_blocks(
     run: MeasuredRun, model: TransformerConfig, virtual_stages: int
 ) -> tuple[int, ...] | None:
-    stated = stage_blocks(run, model.num_layers)
+    listed = run.options.get("blocks")
+    if isinstance(listed, str):
+        listed = [int(count) for count in listed.split(",") if count.strip().isdecimal()]
+    stated = tuple(listed) if listed else stage_blocks(run, model.num_layers)
     fits = stated is not None and len(stated) == run.pipeline * virtual_stages
     return stated if fits else None
 
@@ -122,9 +144,12 @@ def _recipe(run: MeasuredRun, line: SoftwareLine) -> Recipe:
     exchange = ContextExchange.ALL_TO_ALL if run.setting("cp_comm_type") == "a2a" else None
     return Recipe(
         precision=precision,
-        gradient_dtype="fp16" if precision == "fp16" else line.gradient_dtype,
+        gradient_dtype=line.gradient_dtype or ("fp16" if precision == "fp16" else None),
         context_exchange=exchange or ContextExchange.RING,
         capacity_factor=1.0 if line.pads_experts else None,
+        token_dispatcher=TokenDispatcher.HIERARCHICAL
+        if line.dispatches_once
+        else TokenDispatcher.ALL_TO_ALL,
     )
 
 
@@ -347,7 +372,7 @@ def predict(question: Question) -> RunPrediction:
 def _memory(question: Question, step: StepPrediction) -> tuple[float, float]:
     """Peak and static bytes of the rank that the table reports."""
     run = question.run
-    if run.schema == "megatron_ci":
+    if run.states_arguments:
         found = megatron_memory(run, question, step.stages[-1].memory)
         return found.peak_bytes, found.static_bytes
     static_bytes = max(stage.memory.static_bytes for stage in step.stages)

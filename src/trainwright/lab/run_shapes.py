@@ -1,151 +1,170 @@
-"""The model of a megatron-core test, from its command line arguments.
+"""What a row of a table of measured runs says of itself: its software, cluster and model.
 
-Vocabularies follow from the tokenizer where no argument states them, padded to a multiple of
-`make_vocab_size_divisible_by` × tensor degree; a gated feed-forward part of unstated width has
-64 ⌊8h/192⌋. Sources: the public arguments of Megatron-LM and the tokenizers of its tests.
+Nothing here knows a file or a model by its name. The software is the row's `software` column, the
+cluster its `cluster_hint` or a catalog cluster of its accelerator, the model its `model_config` or
+the architecture whose sizes it states. What no column says is a stated default.
+
+The model of a megatron-core test follows from its command line arguments: vocabularies from the
+tokenizer where no argument states them, padded to a multiple of `make_vocab_size_divisible_by` ×
+tensor degree; a gated feed-forward part of unstated width has 64 ⌊8h/192⌋. Sources: the public
+arguments of Megatron-LM and the tokenizers of its tests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from trainwright.cluster import Accelerator, Calibration, Cluster, NetworkLevel, Pool
+from trainwright.cluster.pooled import PooledEfficiencies
+from trainwright.cluster.software import Software, software_named
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import Activation, Experts, LatentAttention, Norm, TransformerConfig
+from trainwright.model import (
+    Activation,
+    Experts,
+    LatentAttention,
+    Norm,
+    TransformerConfig,
+)
+from trainwright.model.config import LowRank, Tuning
 from trainwright.plans.measured_run import MeasuredRun
 from trainwright.units import MIB
 
-# What software each schema of measured runs was produced with, and how that software behaves
-# -------------------------------------------------------------------------------------------
-# A table of runs comes from one publication, and a publication from one line of software: which
-# kernels attention and loss use, whether communication overlaps, how vocabularies are padded. All
-# of it is a property of the schema (and of the accelerator, where one table spans generations, or
-# of the kernels, where a table says which), never of a row. Sources are those of the published
-# tables.
+# How the software behind a row behaves where the row does not say so itself
+# --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftwareLine:
-    """A framework at a point in its history.
+    """A framework as a run used it: its defaults, and what the row states in their place."""
 
-    `node_bytes_per_s` is the network of a whole node, one direction, where it is not the usual one
-    of the device; `gradient_dtype` that of the gradients on the wire.
-    """
-
-    name: str
+    software: Software
     fused_attention: bool = True
     fused_cross_entropy: bool = False
     overlaps_gradients: bool = True
     dropout: float = 0.0
     vocabulary_multiple: int = 128
-    node_bytes_per_s: float | None = None
     gradient_dtype: str | None = None
     default_recompute: str | None = None
     pads_experts: bool = False
+    dispatches_once: bool = False
     caches_dummy_gradients: bool = False
     fixed_bytes: float = 0.0
 
+    @property
+    def name(self) -> str:
+        """That of the software."""
+        return self.software.name
 
-MEGATRON_2021: Final = SoftwareLine(
-    name="megatron-2021",
-    fused_attention=False,
-    overlaps_gradients=False,
-    dropout=0.1,
-)
-_LINES: Final = {
-    "vtrain_multi": replace(
-        MEGATRON_2021, name="megatron-deepspeed-2022", node_bytes_per_s=100e9, gradient_dtype="fp16"
-    ),
-    "megatron_scaling": MEGATRON_2021,
-    "korthikanti": replace(MEGATRON_2021, name="megatron-2022"),
-    "published_runs": replace(MEGATRON_2021, name="megatron-deepspeed-2021"),
-    "simumax_b200": SoftwareLine(
-        name="megatron-core-2025-b200",
-        fused_cross_entropy=True,
-        overlaps_gradients=False,
-        pads_experts=True,
-        caches_dummy_gradients=True,
-        fixed_bytes=300.0 * MIB,
-    ),
-    "sailor_gh200": SoftwareLine(
-        name="sailor", fused_attention=False, overlaps_gradients=False, dropout=0.1
-    ),
-    "sailor_mixed": SoftwareLine(
-        name="sailor", fused_attention=False, overlaps_gradients=False, dropout=0.1
-    ),
-    "mosaicml_fsdp": SoftwareLine(
-        name="llm-foundry", vocabulary_multiple=1, node_bytes_per_s=200e9
-    ),
-    "torchtitan": SoftwareLine(name="torchtitan", vocabulary_multiple=1),
-    "megatron_ci": SoftwareLine(
-        name="megatron-core-ci", fused_attention=False, overlaps_gradients=False, dropout=0.1
-    ),
-    "nemo_releases": SoftwareLine(name="nemo"),
-    "dgxc": SoftwareLine(name="nemo"),
+
+# Before flash attention and overlapped reductions: Megatron-LM of 2021 and 2022, and DeepSpeed's.
+_FIRST_MEGATRON: Final = {"fused_attention": False, "overlaps_gradients": False, "dropout": 0.1}
+# Of other software than this the defaults of `SoftwareLine` hold.
+_BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
+    "megatron-lm": _FIRST_MEGATRON,
+    "megatron-deepspeed": _FIRST_MEGATRON,
+    "sailor": _FIRST_MEGATRON,
+    "megatron-core": {
+        "pads_experts": True,
+        "caches_dummy_gradients": True,
+        "fixed_bytes": 300.0 * MIB,
+    },
+    # Its recipes of mixtures send a token once to each node (DeepEP).
+    "nemo": {"dispatches_once": True},
+    "llm-foundry": {"vocabulary_multiple": 1},
+    "torchtitan": {"vocabulary_multiple": 1},
 }
-_MEGATRON_CORE: Final = SoftwareLine(name="megatron-core")
-# Megatron's tables of 2021 are on A100; those on later devices are of megatron-core.
-_FIRST_DEVICES: Final = ("V100", "A100")
+# Of the tests of megatron-core, whose rows state their arguments.
+_BY_ARGUMENTS: Final = {"fused_attention": False, "overlaps_gradients": False, "dropout": 0.1}
 
 
 def line_of(run: MeasuredRun) -> SoftwareLine:
-    """The software behind a run; an unknown schema counts as a current megatron-core."""
-    line = _LINES.get(run.schema, _MEGATRON_CORE)
-    if run.setting("compiled") is not None and not run.flag("compiled"):
-        return replace(line, name=f"{line.name}-eager")
-    if run.precision == "fp8_rowwise":  # scaled products of other libraries than tensor-wise ones
-        return replace(line, name=f"{line.name}-rowwise")
-    megatron = line.name.startswith(("megatron-2021", "megatron-2022", "megatron-deepspeed-2021"))
-    if megatron and not run.accelerator.startswith(_FIRST_DEVICES):
-        return _MEGATRON_CORE
-    return line
+    """The software of a run's `software` column, and how it behaves."""
+    software = software_named(run.setting("software"), compiled=_compiled(run))
+    behaviour = dict(_BEHAVIOUR.get(software.name, {}))
+    if run.states_arguments:
+        behaviour = dict(_BY_ARGUMENTS)
+    if run.setting("overlap_grad_reduce") is not None:
+        behaviour["overlaps_gradients"] = run.flag("overlap_grad_reduce")
+    for name, option in (
+        ("fused_attention", "flash_attention"),
+        ("fused_cross_entropy", "fused_cross_entropy"),
+        ("vocabulary_multiple", "vocabulary_multiple"),
+        ("gradient_dtype", "gradient_dtype"),
+        ("overlaps_gradients", "overlap_gradients"),
+        ("dropout", "dropout"),
+    ):
+        if run.options.get(option) is not None:
+            behaviour[name] = run.options[option]
+    return SoftwareLine(software=software, **behaviour)
+
+
+def _compiled(run: MeasuredRun) -> bool | None:
+    return None if run.setting("compiled") is None else run.flag("compiled")
 
 
 # From a row of a table to the cluster it ran on
 # ----------------------------------------------
-# A node of the row's size from the catalog's cluster of the same accelerator, as many as the row
-# has devices; publications that state another network per node replace that figure.
+# The cluster that the row hints at, or the catalog's first of the same accelerator; a node of the
+# row's size, and as many as the row has devices.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the catalog knows: accelerators and clusters by name, fitted constants."""
+    """What the catalog knows, and what lies beside a table.
+
+    `models` are those of `model_config`, by its text; `beside` are clusters in files beside the
+    table. `calibrations` are those of runs that are priced from measured layers. `unpublished`
+    takes no run for one of a publication that the efficiencies were fitted to.
+    """
 
     accelerators: Mapping[str, Accelerator]
     clusters: tuple[Cluster, ...]
+    architectures: tuple[TransformerConfig, ...] = ()
+    models: Mapping[str, TransformerConfig] = field(default_factory=lambda: MappingProxyType({}))
+    beside: tuple[Cluster, ...] = ()
     calibrations: tuple[Calibration, ...] = ()
+    efficiencies: PooledEfficiencies | None = None
+    unpublished: bool = False
 
-    def calibration(self, accelerator: str, line: str) -> Calibration | None:
-        """The constants of an accelerator under a software line, where they were fitted."""
+    def calibration(self, accelerator: str, software: str) -> Calibration | None:
+        """The constants of an accelerator under a software, where they were fitted by line."""
         for calibration in self.calibrations:
-            if (calibration.accelerator, calibration.line) == (accelerator, line):
+            if (calibration.accelerator, calibration.line) == (accelerator, software):
                 return calibration
         return None
 
 
 def cluster_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> Cluster:
-    """The calibrated cluster of a run; raises `UnsupportedFeature` for unknown devices."""
+    """The cluster of a run with the efficiencies expected there.
+
+    Raises `UnsupportedFeature` for unknown devices.
+    """
     device = known.accelerators.get(run.accelerator)
     if device is None:
         raise UnsupportedFeature(f"accelerator {run.accelerator} is not in the catalog")
-    levels = _levels(run, known)
-    if line.node_bytes_per_s is not None:
-        each = line.node_bytes_per_s / run.devices_per_node
-        levels = (levels[0], *(replace(o, bandwidth_bytes_per_s=each) for o in levels[1:]))
-    cluster = Cluster(name="measured", pools=(Pool(accelerator=device, levels=levels),))
-    calibration = known.calibration(run.accelerator, line.name)
-    return cluster if calibration is None else calibration.applied(cluster)
+    cluster = Cluster(
+        name="measured", pools=(Pool(accelerator=device, levels=_levels(run, known)),)
+    )
+    fitted = known.calibration(run.accelerator, line.name)
+    if fitted is not None:
+        return fitted.applied(cluster)
+    if known.efficiencies is None:
+        return cluster
+    return known.efficiencies.applied(
+        cluster, line.software, None if known.unpublished else run.publication
+    )
 
 
 def _levels(run: MeasuredRun, known: Known) -> tuple[NetworkLevel, ...]:
-    """The levels of the catalog's cluster, innermost at the row's node size, filled evenly."""
-    usual = [c for c in known.clusters if c.pools[0].accelerator.name == run.accelerator]
-    if not usual:
-        raise UnsupportedFeature(f"no cluster of {run.accelerator} is in the catalog")
-    inner, *outer = usual[0].levels
+    """The levels of the hinted cluster, innermost at the row's node size, filled evenly."""
+    found = _hinted(run, known)
+    inner, *outer = found.levels
+    if found.num_devices == run.num_devices:
+        return found.levels
     inside = min(inner.size, run.devices_per_node, run.num_devices)
     levels, left = [replace(inner, size=inside)], -(-run.num_devices // inside)
     for level in outer[:-1]:
@@ -157,6 +176,34 @@ def _levels(run: MeasuredRun, known: Known) -> tuple[NetworkLevel, ...]:
     elif left > 1:
         raise UnsupportedFeature(f"no network between nodes of {run.accelerator} is known")
     return tuple(levels)
+
+
+def _hinted(run: MeasuredRun, known: Known) -> Cluster:
+    """The cluster a row hints at, of its accelerator; the file whose size fits goes first."""
+    own = [
+        c
+        for c in (*known.beside, *known.clusters)
+        if len(c.pools) == 1 and c.pools[0].accelerator.name == run.accelerator
+    ]
+    if not own:
+        raise UnsupportedFeature(f"no cluster of {run.accelerator} is in the catalog")
+    hint = run.setting("cluster_hint") or ""
+    copies = int(run.number("state_copies") or 1)
+
+    def fitness(cluster: Cluster) -> tuple[bool, ...]:
+        named = cluster.name == hint
+        sized = cluster.num_devices == run.num_devices and cluster.levels[-1].size == copies
+        related = bool(hint) and cluster.name.startswith(hint.removesuffix("-multislice"))
+        return (
+            named and cluster.num_devices == run.num_devices,
+            related and sized,
+            related and cluster.num_devices == run.num_devices,
+            named,
+            related,
+            not hint and cluster in known.clusters,
+        )
+
+    return max(own, key=fitness)  # the first of equals
 
 
 # The model of a megatron-core test, from its command line arguments
@@ -309,14 +356,12 @@ def layout_stages(text: str | None) -> tuple[str, ...] | None:
 
 # From a row of a table to the model it trained
 # ---------------------------------------------
-# The sizes are exact; what the columns do not say (norm, activation, biases, tied head, experts)
-# follows from the family in the model's name, told by its longest known prefix, so that another
-# size of a known family needs no entry of its own. Sources are the families' published
-# configurations.
+# Where a row names no config, its sizes decide. A catalog model of the same width, feed-forward
+# width and heads lends its architecture (norm, activation, biases, experts); among several the one
+# with the row's vocabulary, depth and use of experts. Sizes that no catalog model has are a GPT's
+# where the feed-forward part is four times as wide as the model, else those of a gated Llama.
 
-Style = Mapping[str, Any]
-
-_GPT: Final[Style] = {
+_GPT: Final[Mapping[str, Any]] = {
     "family": "gpt2",
     "norm": Norm.LAYER,
     "activation": Activation.GELU,
@@ -324,136 +369,102 @@ _GPT: Final[Style] = {
     "attention_output_bias": True,
     "mlp_bias": True,
     "tied_embeddings": True,
-    "learned_positions": True,
 }
-_LLAMA: Final[Style] = {
+_LLAMA: Final[Mapping[str, Any]] = {
     "family": "llama",
     "norm": Norm.RMS,
     "activation": Activation.SILU,
     "gated": True,
     "rotary": True,
 }
-_QWEN3: Final[Style] = {**_LLAMA, "family": "qwen3", "query_key_norm": True, "head_size": 128}
-_DEEPSEEK: Final[Style] = {
-    **_LLAMA,
-    "family": "deepseek_v3",
-    "latent": LatentAttention(
-        key_value_rank=512,
-        rotary_head_size=64,
-        plain_head_size=128,
-        value_head_size=128,
-        query_rank=1536,
-    ),
-}
-_FAMILIES: Final[Mapping[str, Style]] = {
-    "gpt": _GPT,
-    "gpt-neo": _GPT,
-    "gpt-oss": {
-        **_LLAMA,
-        "family": "gpt_oss",
-        "query_key_value_bias": True,
-        "attention_output_bias": True,
-        "attention_sinks": True,
-        "mlp_bias": True,
-        "head_size": 64,
-        "experts": {"num_experts": 128, "experts_per_token": 4},
-    },
-    "gpt-oss-20b": {"experts": {"num_experts": 32, "experts_per_token": 4}},
-    "turing": _GPT,
-    "mt-nlg": _GPT,
-    "opt": {**_GPT, "family": "opt", "activation": Activation.RELU},
-    "mpt": {**_GPT, "family": "mpt"},
-    "llama": _LLAMA,
-    "mistral": {**_LLAMA, "family": "mistral"},
-    "mixtral": {
-        **_LLAMA,
-        "family": "mixtral",
-        "experts": {"num_experts": 8, "experts_per_token": 2},
-    },
-    "qwen2": {**_LLAMA, "family": "qwen2", "query_key_value_bias": True},
-    "qwen3": _QWEN3,
-    "qwen3-30b-a3b": {"experts": {"num_experts": 128, "experts_per_token": 8}},
-    "qwen3-235b-a22b": {"experts": {"num_experts": 128, "experts_per_token": 8}},
-    "grok": {
-        **_LLAMA,
-        "family": "grok-1",
-        "activation": Activation.GELU,
-        "sandwich_norm": True,
-        "tied_embeddings": True,
-        "experts": {"num_experts": 8, "experts_per_token": 2},
-    },
-    "nemotron-4": {
-        "family": "nemotron",
-        "norm": Norm.LAYER,
-        "activation": Activation.SQUARED_RELU,
-        "rotary": True,
-    },
-    "deepseek-v2": {
-        **_DEEPSEEK,
-        "experts": {
-            "num_experts": 160,
-            "experts_per_token": 6,
-            "ffn_size": 1536,
-            "shared_ffn_size": 3072,
-            "num_dense_layers": 1,
-        },
-    },
-    "deepseek-v3": {
-        **_DEEPSEEK,
-        "num_mtp_layers": 1,
-        "experts": {
-            "num_experts": 256,
-            "experts_per_token": 8,
-            "ffn_size": 2048,
-            "shared_ffn_size": 2048,
-            "num_dense_layers": 3,
-        },
-    },
-    "kimi-k2": {
-        **_DEEPSEEK,
-        "experts": {
-            "num_experts": 384,
-            "experts_per_token": 8,
-            "ffn_size": 2048,
-            "shared_ffn_size": 2048,
-            "num_dense_layers": 1,
-        },
-    },
-}
+_GPT_WIDTH: Final = 4
 _SIZES: Final = ("num_layers", "hidden_size", "ffn_size", "num_heads", "vocabulary_size")
+_PADDED: Final = 1.1  # a padded vocabulary over the plain one, at most
 
 
-def config_of(run: MeasuredRun, line: SoftwareLine) -> TransformerConfig:
-    """The model of `run`; raises `UnsupportedFeature` where family or sizes are unknown."""
+def config_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> TransformerConfig:
+    """The model of `run`; raises `UnsupportedFeature` where neither config nor sizes are stated."""
     if run.setting("family") == "hybrid_mamba":
         raise UnsupportedFeature("hybrid Mamba models are not modelled")
-    if run.schema == "megatron_ci":
+    if run.states_arguments:
         return megatron_config(run)
+    given = known.models.get(run.setting("model_config") or "")
+    model = _of_sizes(run, line, known.architectures) if given is None else given
+    rank, targets = run.options.get("lora_rank"), str(run.options.get("lora_targets") or "")
+    if rank:
+        low_rank = LowRank(rank=int(rank), targets=tuple(t for t in targets.split(",") if t))
+        model = replace(model, tuning=Tuning(low_rank=low_rank))
+    return model
+
+
+def _of_sizes(
+    run: MeasuredRun, line: SoftwareLine, architectures: Sequence[TransformerConfig]
+) -> TransformerConfig:
     require_sizes(run, _SIZES)
-    style = dict(_style(run.model.lower()))
     assert run.num_heads and run.hidden_size and run.ffn_size and run.num_layers
-    head_size = style.pop("head_size", run.hidden_size // run.num_heads)
-    latent = style.get("latent")
-    if latent is not None:
-        head_size = latent.head_size
-    positions = run.sequence_length if style.pop("learned_positions", False) else 0
-    experts = _experts(run, style.pop("experts", None))
-    if run.setting("variant") == "w/o MTP" or "no-mtp" in run.model.lower():
-        style["num_mtp_layers"] = 0
-    return TransformerConfig(
-        num_layers=run.num_layers,
-        hidden_size=run.hidden_size,
-        num_heads=run.num_heads,
-        num_kv_heads=run.num_heads if latent else run.num_kv_heads or run.num_heads,
-        head_size=head_size,
-        ffn_size=run.ffn_size,
-        vocabulary_size=run.vocabulary_size or 0,
-        max_positions=positions,
-        hidden_dropout=line.dropout,
-        attention_dropout=line.dropout,
+    sizes: dict[str, Any] = {
+        "num_layers": run.num_layers,
+        "vocabulary_size": run.vocabulary_size or 0,
+        "hidden_dropout": line.dropout,
+        "attention_dropout": line.dropout,
+    }
+    like = _like(run, architectures)
+    if like is None:
+        gpt = run.ffn_size == _GPT_WIDTH * run.hidden_size
+        return TransformerConfig(
+            hidden_size=run.hidden_size,
+            ffn_size=run.ffn_size,
+            num_heads=run.num_heads,
+            num_kv_heads=run.num_kv_heads or run.num_heads,
+            head_size=run.hidden_size // run.num_heads,
+            max_positions=run.sequence_length if gpt else 0,
+            **sizes,
+            **(_GPT if gpt else _LLAMA),
+        )
+    heads = like.num_kv_heads if like.latent else run.num_kv_heads or like.num_kv_heads
+    # A slice of a published model has no layers that predict further tokens.
+    cut = run.num_layers < like.num_layers or run.setting("variant") == "w/o MTP"
+    experts, dense = like.experts, run.number("first_dense_layers")
+    if experts is not None:
+        kept = tuple(i for i in experts.dense_layers if i < run.num_layers)
+        experts = replace(experts, dense_layers=kept)
+        if dense is not None:
+            experts = replace(experts, num_dense_layers=int(dense), dense_layers=())
+    return replace(
+        like,
+        num_kv_heads=heads,
+        max_positions=run.sequence_length if like.max_positions else 0,
+        num_mtp_layers=0 if cut else like.num_mtp_layers,
+        full_attention_layers=tuple(i for i in like.full_attention_layers if i < run.num_layers),
         experts=experts,
-        **style,
+        **sizes,
     )
+
+
+def _like(run: MeasuredRun, architectures: Sequence[TransformerConfig]) -> TransformerConfig | None:
+    """The catalog architecture of a row's width, feed-forward width and heads."""
+
+    def fits(model: TransformerConfig) -> bool:
+        widths = {model.ffn_size}
+        if model.experts is not None:
+            widths.add(model.experts.ffn_size)
+        same = model.hidden_size == run.hidden_size and model.num_heads == run.num_heads
+        return same and run.ffn_size in widths
+
+    def nearness(model: TransformerConfig) -> tuple[bool, ...]:
+        vocabulary = run.vocabulary_size or 0
+        padded = model.vocabulary_size <= vocabulary <= _PADDED * model.vocabulary_size
+        routed = model.experts is not None
+        return (
+            run.expert == 1 or routed,
+            padded,
+            model.num_layers == run.num_layers,
+            model.num_kv_heads == run.num_kv_heads,
+            not routed,
+        )
+
+    found = [model for model in architectures if fits(model)]
+    return max(found, key=nearness, default=None)
 
 
 def require_sizes(run: MeasuredRun, names: tuple[str, ...]) -> None:
@@ -461,29 +472,3 @@ def require_sizes(run: MeasuredRun, names: tuple[str, ...]) -> None:
     missing = [name for name in names if getattr(run, name) is None]
     if missing:
         raise UnsupportedFeature(f"the row does not state {', '.join(missing)}")
-
-
-def _style(name: str) -> Style:
-    """What all known prefixes of a name say, the longest last."""
-    known = sorted((p for p in _FAMILIES if name.startswith(p)), key=len)
-    if not known:
-        raise UnsupportedFeature(f"the family of {name} is not modelled")
-    style: dict[str, Any] = {}
-    for prefix in known:
-        style = (
-            {**style, **_FAMILIES[prefix]}
-            if "family" not in _FAMILIES[prefix]
-            else dict(_FAMILIES[prefix])
-        )
-    return style
-
-
-def _experts(run: MeasuredRun, mixture: Style | None) -> Experts | None:
-    """The mixture of the family; a row may state how many of its first blocks are dense."""
-    if mixture is None:
-        return None
-    sizes = {"ffn_size": run.ffn_size, **mixture}
-    first_dense = run.number("first_dense_layers")
-    if first_dense is not None:
-        sizes["num_dense_layers"] = int(first_dense)
-    return Experts(**sizes)

@@ -48,7 +48,10 @@ def acceptance_region(n: int, share: float = COVERED) -> tuple[int, int]:
 
     A count k is accepted where P(X <= k) and P(X >= k) are both above 2.5 %.
     """
-    chance = [math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
+    logs = (math.log(share), math.log(1 - share))  # whole numbers of many runs pass all floats
+    chance = [
+        math.exp(math.log(math.comb(n, k)) + k * logs[0] + (n - k) * logs[1]) for k in range(n + 1)
+    ]
     accepted = [
         k
         for k in range(n + 1)
@@ -120,15 +123,27 @@ def kendall_tau(groups: Sequence[Sequence[Pair]]) -> float | None:
     return weighted / weight if weight else None
 
 
-def regret(groups: Sequence[Sequence[Pair]]) -> RegretRecord | None:
-    """How much slower the plan predicted fastest was than the fastest one measured."""
+def regret(
+    groups: Sequence[Sequence[Pair]], *, first: int = 1, scatter: float | None = None
+) -> RegretRecord | None:
+    """How much slower the best of the `first` plans predicted fastest was than the fastest one.
+
+    `scatter` is the standard deviation of the logarithm of repeats. Two runs of one configuration
+    differ by exp(2 σ / √π) - 1 in the mean; `beyond_repeats` is the regret beyond that.
+    """
     if not groups:
         return None
+    noise = math.expm1(2 * scatter / math.sqrt(math.pi)) if scatter else 0.0
     each = []
     for group in groups:
-        chosen = min(group, key=lambda pair: pair.predicted)
-        each.append(chosen.measured / min(pair.measured for pair in group) - 1)
-    return RegretRecord(mean=sum(each) / len(each), max=max(each))
+        chosen = sorted(group, key=lambda pair: pair.predicted)[:first]
+        taken = min(pair.measured for pair in chosen)
+        each.append(taken / min(pair.measured for pair in group) - 1)
+    return RegretRecord(
+        mean=sum(each) / len(each),
+        max=max(each),
+        beyond_repeats=sum(max(0.0, lost - noise) for lost in each) / len(each),
+    )
 
 
 def pooled_regret(scores: Sequence[tuple[int, RegretRecord | None]]) -> RegretRecord | None:
@@ -138,7 +153,8 @@ def pooled_regret(scores: Sequence[tuple[int, RegretRecord | None]]) -> RegretRe
         return None
     total = sum(count for count, _ in known)
     mean = sum(count * found.mean for count, found in known) / total
-    return RegretRecord(mean=mean, max=max(found.max for _, found in known))
+    beyond = sum(count * found.beyond_repeats for count, found in known) / total
+    return RegretRecord(mean=mean, max=max(found.max for _, found in known), beyond_repeats=beyond)
 
 
 def false_fits(pairs: Sequence[Pair]) -> float | None:
@@ -210,6 +226,10 @@ def _agreement(a: Pair, b: Pair, scatter: float) -> float:
 _NOISE: Final = frozenset(
     {
         "source",
+        "note",
+        "quality",
+        "memory_kind",
+        "memory_rank",
         "release",
         "plan",
         "campaign",
@@ -235,7 +255,7 @@ _NOISE: Final = frozenset(
 
 def repeat_key(run: MeasuredRun) -> tuple[object, ...]:
     """What two measurements must share to be repeats of each other."""
-    if run.schema == "megatron_ci":  # a test's name stands for its arguments
+    if run.states_arguments:  # a test's name stands for its arguments
         return (run.model, run.accelerator, run.num_devices)
     settings = tuple(sorted((k, v) for k, v in run.settings.items() if k not in _NOISE))
     return (
@@ -287,7 +307,7 @@ def quality_of(runs: Sequence[MeasuredRun]) -> Quality:
     run = runs[0]
     if run.setting("memory_measured_here") == "0":
         return Quality.COPIED
-    if run.schema != "megatron_ci":
+    if not run.states_arguments:
         return Quality.RECORDED
     recorded = run.setting("gpus_source") in (None, "recipe")
     unusual = any(run.setting(name) for name in _APART_FLAGS)

@@ -54,6 +54,7 @@ class Outcome:
         return self.runs[0]
 
 
+_FIRST = 3  # layouts that a careful user would try
 Predictor = Callable[[MeasuredRun], tuple[RunPrediction, tuple[str, ...]]]
 
 
@@ -69,7 +70,7 @@ def predictor(known: Known, layers: MeasuredLayers | None) -> Predictor:
             if calibration is not None:
                 ratios = (calibration.low_ratio, calibration.high_ratio)
             return priced.within(*ratios), ()
-        found = answer(run, line, config_of(run, line), cluster_of(run, line, known))
+        found = answer(run, line, config_of(run, line, known), cluster_of(run, line, known))
         return found.prediction, found.assumed
 
     return predicted
@@ -103,7 +104,7 @@ def score(
     timed = [pair for o in modelled if (pair := _time_pair(o)) is not None]
     peaks = {q: _memory_pairs(modelled, q, "peak_memory_bytes") for q in Quality}
     statics = {q: _memory_pairs(modelled, q, "static_memory_bytes") for q in Quality}
-    groups = _rank_groups(modelled)
+    groups, scatter = _rank_groups(modelled), log_scatter(_repeats(modelled))
     low_high = [_interval(o) for o in modelled if _time_pair(o) is not None]
     return DatasetScore(
         name=name,
@@ -120,8 +121,9 @@ def score(
         repeat_spread=_spread(modelled),
         ranked_groups=len(groups),
         kendall_tau=kendall_tau(groups),
-        tau_ceiling=tau_ceiling(groups, log_scatter(_repeats(modelled))),
-        top1_regret=regret(groups),
+        tau_ceiling=tau_ceiling(groups, scatter),
+        top1_regret=regret(groups, scatter=scatter),
+        top3_regret=regret(groups, first=_FIRST, scatter=scatter),
         false_fits=false_fits(peaks[Quality.RECORDED]),
         interval_coverage=coverage(modelled),
         interval_check=coverage_check(_inside(modelled)),
@@ -216,6 +218,9 @@ def _by_release(outcome: Outcome) -> dict[str | None, tuple[MeasuredRun, ...]]:
 
 
 def _job(run: MeasuredRun) -> tuple[object, ...]:
+    stated = run.setting("job")
+    if stated is not None:
+        return (stated,)
     return (
         run.model,
         run.accelerator,

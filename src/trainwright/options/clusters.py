@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -14,13 +15,44 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster, Surroundings
 
 
+NO_CALIBRATION: Final = "none"  # what `--calibration` says for a roofline
+
+
+def expected(cluster: Cluster, software: str | None) -> Cluster:
+    """The cluster with the efficiencies expected of its devices under `software`.
+
+    They are pooled over public runs (`cluster.pooled`); software that nobody knows is typical. A
+    chip design and a device whose description has efficiencies of its own keep theirs.
+    """
+    from trainwright.cluster.software import software_named
+    from trainwright.formats import catalog
+    from trainwright.formats.calibration_toml import built_in_efficiencies
+
+    known, pool_of = catalog.accelerators(), built_in_efficiencies()
+    program = software_named(software)
+    pools = tuple(
+        pool_of.applied_to(pool, program)
+        if (stated := known.get(pool.accelerator.name)) is not None
+        and stated.efficiency == pool.accelerator.efficiency
+        else pool
+        for pool in cluster.pools
+    )
+    return replace(cluster, pools=pools)
+
+
 def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
-    """The cluster with the constants of a file, or of a built-in line for its accelerator."""
+    """The cluster with the constants of a file, or of a built-in line for its accelerator.
+
+    "none" leaves it as its description says: a roofline.
+    """
+    from trainwright.formats.atomic_file import exists
     from trainwright.formats.calibration_toml import built_in_calibrations, load_calibrations
 
+    if str(calibration) == NO_CALIBRATION:
+        return cluster
     path = Path(calibration)
     device = cluster.accelerator.name
-    if path.is_file():
+    if exists(path) and path.is_file():
         known = load_calibrations(path)
         fitting = [c for c in known if c.accelerator == device]
         if not fitting:
@@ -178,11 +210,6 @@ def parse_sizes(given: Sizes) -> tuple[int, ...]:
         problem = f"must be at most {MOST_SIZES} numbers, got {len(sizes)}"
         raise InvalidInput.of("devices", problem)
     return tuple(sizes)
-
-
-def is_several(devices: str | None) -> bool:
-    """Whether the text of --devices asks for a table."""
-    return devices is not None and ("," in devices or ".." in devices)
 
 
 def _part(part: str | int) -> Iterator[int]:

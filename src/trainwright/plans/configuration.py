@@ -161,15 +161,18 @@ def _batch(configuration: Configuration, model: TransformerConfig, pool: Pool) -
 def _pipeline(
     configuration: Configuration, model: TransformerConfig, pool: Pool
 ) -> Iterator[Fault]:
-    """Every virtual stage holds a block, and a stated split holds all of them."""
+    """Every virtual stage holds a block, unless a split is stated, which holds all of them."""
     degrees, blocks = configuration.parallelism, model.num_layers
-    if configuration.num_stages > blocks:
+    if configuration.num_stages > blocks and configuration.blocks_per_stage is None:
         wanted = f"x virtual stages must be at most the {blocks} blocks"
         yield Fault("pipeline", f"{wanted}, got {degrees.pipeline} x {degrees.virtual_stages}")
     if degrees.pipeline == 1 and degrees.virtual_stages > 1:
         wanted = "must be 1 without pipeline stages"
         yield Fault("virtual_stages", f"{wanted}, got {degrees.virtual_stages}")
     split = configuration.blocks_per_stage
+    if split is not None and 0 in split[1:-1]:
+        shown = ",".join(map(str, split))
+        yield Fault("blocks_per_stage", f"must give a block to every inner stage, got {shown}")
     if split is not None and sum(split) != blocks:
         yield Fault("blocks_per_stage", f"must add up to the {blocks} blocks, got {sum(split)}")
 

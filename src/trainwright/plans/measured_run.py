@@ -1,29 +1,34 @@
 """One training run that somebody measured: what was trained, how it was laid out, what came out.
 
 The columns every published table shares are fields; those of one table alone stay text in
-`settings`, by column name. What a table does not state is `None`, never a default.
+`settings`, by column name; `options` are those of its JSON column. What a table does not state is
+`None`, never a default.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from types import MappingProxyType
+from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+
+_PUBLISHED: Final = re.compile(r"arXiv:\d+\.\d+|github\.com/[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One row of a table of measured runs. `schema` names the table's kind, which is its file's.
+    """One row of a table of measured runs. `table` names the table, and decides nothing.
 
     Degrees count devices; `num_devices` is tensor × pipeline × data × context. Times are seconds of
     one step, memory bytes of one device (`settings["memory_rank"]` says which).
     """
 
     row_id: str
-    schema: str
+    table: str
     model: str
     accelerator: str
     num_devices: int
@@ -53,6 +58,7 @@ class MeasuredRun:
     peak_memory_bytes: float | None = None
     static_memory_bytes: float | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def setting(self, name: str) -> str | None:
         """A column of this table alone; `None` where it is empty or absent."""
@@ -68,6 +74,23 @@ class MeasuredRun:
             return float(self.settings.get(name, ""))
         except ValueError:
             return None
+
+    @property
+    def states_arguments(self) -> bool:
+        """Whether the row states the command line of a megatron-core run."""
+        return "transformer_impl" in self.settings
+
+    @property
+    def publication(self) -> str | None:
+        """Where the row was published: the first paper or repository that `source` names."""
+        found = _PUBLISHED.search(self.setting("source") or "")
+        return found.group() if found else None
+
+    @property
+    def recompute_mode(self) -> tuple[str | None, int | None]:
+        """Recomputation, and of how many blocks of a stage where it stops: `full:21`."""
+        mode, _, blocks = (self.recompute or "").partition(":")
+        return mode or None, int(blocks) if blocks.isdecimal() else None
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -86,6 +109,8 @@ class MeasuredRun:
             self.sequence_parallel,
             self.settings.get("stage_replicas", ""),
             self.settings.get("layers_per_stage", ""),
+            self.settings.get("state_copies", ""),
+            str(self.options.get("blocks", "")),
         )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -181,7 +182,7 @@ class Holding:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LeastCosts:
     """Least times by stage, and limits; `*_transfer_s` [S-1] are 0 within a rank.
 
@@ -244,19 +245,19 @@ class LeastCosts:
         """Whether a forward and a backward may run as one."""
         return bool((self.overlap_s > 0).any())
 
-    @property
+    @cached_property
     def reached_s(self) -> Floats:
         """Shortest time from the start of F_0 to the start of F_s, shape [S]."""
         return np.concatenate([[0.0], np.cumsum(self.forward_s[:-1] + self.forward_transfer_s)])
 
-    @property
+    @cached_property
     def returned_s(self) -> Floats:
         """Shortest time from the start of I_(S-1) to the start of I_s, shape [S]."""
         hops = (self.input_grad_s[1:] + self.backward_transfer_s)[::-1]
         from_loss_s: Floats = np.concatenate([[0.0], np.cumsum(hops)])
         return from_loss_s[::-1]
 
-    @property
+    @cached_property
     def round_trip_s(self) -> Floats:
         """Shortest time from the end of F_s to the start of I_s, shape [S]."""
         reached_s = self.reached_s
@@ -264,7 +265,7 @@ class LeastCosts:
         to_loss_s += self.returned_s
         return to_loss_s
 
-    @property
+    @cached_property
     def way_back_s(self) -> Floats:
         """Shortest time from the end of I_s to the end of W_0 after I_0, shape [S]."""
         returned_s = self.returned_s
@@ -282,9 +283,9 @@ def _least_pair_s(ranks: NDArray[np.int64], costs: ScheduleCosts) -> Floats:
 
 def _overlap_s(placement: Placement, costs: ScheduleCosts, both: Floats) -> Floats:
     """Each forward may be paired with the longest backward of its rank, shape [p]."""
-    saved = np.zeros(placement.num_ranks)
+    saved, forward_s = np.zeros(placement.num_ranks), costs.duration_s[_F]
     for rank, stages in enumerate(map(list, placement.stages_of_rank)):
-        alone = costs.duration_s[_F, stages] + both[stages].max(initial=0.0)
+        alone = forward_s[stages] + both[stages].max(initial=0.0)
         saved[rank] = np.maximum(alone - costs.pair_s[stages], 0.0).sum()
     return saved
 
@@ -496,6 +497,7 @@ def _rank_work(least: LeastCosts, m: int, objective: Objective) -> float:
     so the second form bounds the span of that rank, too. The last is of the rank's first stage.
     """
     best = 0.0
+    before_release_s = least.forward_s + least.input_grad_s
     for rank, stages in enumerate(map(list, least.placement.stages_of_rank)):
         if not stages:
             continue
@@ -505,7 +507,7 @@ def _rank_work(least: LeastCosts, m: int, objective: Objective) -> float:
         best = max(best, work_s + (head_s if objective is Objective.MAKESPAN else 0.0))
         late_s = np.sort(np.repeat(least.weight_grad_s[stages], m))
         late_s = late_s[: max(0, late_s.size - _weight_grads_held(least, rank, stages))]
-        early_s = m * float((least.forward_s + least.input_grad_s)[stages].sum()) + late_s.sum()
+        early_s = m * float(before_release_s[stages].sum()) + late_s.sum()
         best = max(best, head_s + early_s - saved_s + float(least.way_back_s[stages[0]]))
     return best
 
@@ -575,6 +577,7 @@ def _waits(least: LeastCosts, holding: Holding) -> Iterator[_Wait]:
 
     After I of the stage it still holds all but what that releases, until W of one of them.
     """
+    early = holding.pending - holding.released_late
     for rank, stages in enumerate(map(list, least.placement.stages_of_rank)):
         room = float(holding.room[rank])
         if not np.isfinite(room):
@@ -584,7 +587,7 @@ def _waits(least: LeastCosts, holding: Holding) -> Iterator[_Wait]:
             if through <= 0:
                 continue
             places = int(room // through)
-            kept = through - float((holding.pending - holding.released_late)[stage])
+            kept = through - float(early[stage])
             lag_s = 0.0
             if places * through + kept > room:
                 lag_s = _least_release_s(least, stages[: i + 1])

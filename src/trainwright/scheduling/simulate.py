@@ -275,28 +275,32 @@ class _Tracer:
         if self._rank_of(producer) == self._rank_of(consumer):
             return _Cause(producer, WaitsFor.INPUT)
         if self.timeline.costs.transfer_model is TransferModel.LINK:
-            first = self._first_of_queue(producer, consumer)
+            queues = self._transfer_s(producer) > 0  # what takes no time does not wait either
+            first = self._first_of_queue(producer, consumer) if queues else producer
             if first != producer:
                 return _Cause(first, WaitsFor.LINK)
         return _Cause(producer, WaitsFor.TRANSFER)
 
     def _first_of_queue(self, producer: int, consumer: int) -> int:
-        """The producer of the transfer that found the link free, before which none waited."""
-        sender, receiver = self._rank_of(producer), self._rank_of(consumer)
-        while self._transfer_start_s(producer) > self.timeline.end_s[producer]:
-            producer -= 1
-            while self._receiver_of(producer) != receiver:
-                producer -= 1
-            assert self._rank_of(producer) == sender, "a queue has a first transfer"
-        return producer
+        """The producer of the transfer that found the link free, before which none waited.
 
-    def _transfer_start_s(self, producer: int) -> float:
+        A transfer waited where the one before it on the link arrived after its own producer ended.
+        """
+        sender, receiver = self._rank_of(producer), self._rank_of(consumer)
+        first = producer
+        for row in range(producer - 1, int(self.schedule.rank_offsets[sender]) - 1, -1):
+            if self._receiver_of(row) != receiver or self._transfer_s(row) == 0:
+                continue
+            if self._arrival_s(row) <= self.timeline.end_s[first]:
+                break
+            first = row
+        return first
+
+    def _transfer_s(self, producer: int) -> float:
         kind, stage, _ = self.schedule.actions[producer].tolist()
         costs = self.timeline.costs
         forward, backward = costs.forward_transfer_s, costs.backward_transfer_s
-        return self._arrival_s(producer) - float(
-            forward[stage] if kind == _F else backward[stage - 1]
-        )
+        return float(forward[stage] if kind == _F else backward[stage - 1])
 
     def _receiver_of(self, row: int) -> int | None:
         action = self.schedule.action(row)

@@ -24,7 +24,6 @@ import numpy as np
 from trainwright.plans.schedule import ActionKind, Placement, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import TypeAlias
 
     from numpy.typing import NDArray
@@ -255,34 +254,42 @@ def _rewrite_cool_down(slots: Slots, max_activations: int) -> None:
 def _rewrite_warm_up(slots: Slots, max_activations: int) -> None:
     num_ranks, num_microbatches = slots.shape[1:]
     for rank in range(num_ranks):
-        for visit, places in enumerate(_warm_up_places(num_ranks, rank, max_activations)):
-            early = places[:num_microbatches]
+        places = _warm_up_places(num_ranks, rank, max_activations, num_microbatches)
+        for visit, early in enumerate(places):
             slots[visit, rank, : len(early)] = _BEFORE_ALL + early
 
 
 @lru_cache(maxsize=1024)
-def _warm_up_places(num_ranks: int, rank: int, max_activations: int) -> tuple[Ints, ...]:
-    """Of F0, F1 and I1 the places among the first visits of a rank."""
-    visits = np.array(list(_warm_up_visits(num_ranks, rank, max_activations)))
-    return tuple(np.flatnonzero(visits == visit) for visit in range(3))
+def _warm_up_places(
+    num_ranks: int, rank: int, max_activations: int, most: int
+) -> tuple[Ints, Ints, Ints]:
+    """Of F0, F1 and I1 the places among the visits of a rank until its first I0 can arrive.
 
-
-def _warm_up_visits(num_ranks: int, rank: int, max_activations: int) -> Iterator[int]:
-    """Visits (0 F0, 1 F1, 2 I1) of a rank until its first I0 can arrive."""
+    At most the first `most` of each. First F0 alone, then pairs of F0 and F1, of which one may run
+    out before the other, then one I1 every three slots, its W, and a forward: of chunk 1 until half
+    of the room is given.
+    """
     chunk_1 = min(rank + 1, max_activations // 2)
     chunk_0 = max_activations - chunk_1
     alone = min(chunk_0, 2 * (num_ranks - 1 - rank))
-    yield from [0] * alone
-    for pair in range(rank + 1):
-        if alone + pair < chunk_0:
-            yield 0
-        if pair < chunk_1:
-            yield 1
-    # One I1 every three slots, its W, and a forward: of chunk 1 until half of the room is given.
+    paired_0 = min(chunk_0 - alone, rank + 1)
     rounds = -(-(2 * num_ranks - 1 - 2 * rank) // 3)
-    for turn in range(min(rounds, max_activations // 2)):
-        yield 2
-        yield 1 if chunk_1 + turn < max_activations // 2 else 0
+    turns = min(rounds, max_activations // 2)
+    again_1 = min(turns, max_activations // 2 - chunk_1)
+    begin = alone + paired_0 + chunk_1
+
+    def first(count: int) -> Ints:
+        return np.arange(min(count, most))
+
+    pair_0, pair_1 = first(paired_0), first(chunk_1)
+    forward_0 = (
+        first(alone),
+        alone + pair_0 + np.minimum(pair_0, chunk_1),
+        begin + 1 + 2 * (again_1 + first(turns - again_1)),
+    )
+    forward_1 = alone + pair_1 + np.minimum(pair_1 + 1, paired_0), begin + 1 + 2 * first(again_1)
+    input_grad_1 = begin + 2 * first(turns)
+    return np.concatenate(forward_0)[:most], np.concatenate(forward_1)[:most], input_grad_1
 
 
 def _schedule(block: VBlock, num_microbatches: int, slots: Slots) -> Schedule:

@@ -166,7 +166,28 @@ def circumstances(
         held.add(Circumstance.SHARED_NODES)
     if model.experts is not None:
         held.add(Circumstance.EXPERTS)
+    if _is_host_bound(model, cluster, configuration):
+        held.add(Circumstance.HOST_BOUND)
     return frozenset(held)
+
+
+# Multiply-adds of a block's products for each token and squared width, as of a GPT, times two.
+_BLOCK_FLOPS: Final = 24
+# Tests of megatron-core and small layouts of nanotron scatter below, training runs above.
+_HOST_SHARE: Final = 0.25
+
+
+def _is_host_bound(
+    model: TransformerConfig, cluster: Cluster, configuration: Configuration
+) -> bool:
+    """Whether the products of a block's forward pass are far shorter than its start by the host."""
+    device, degrees = cluster.accelerator, configuration.parallelism
+    if device.cores is not None:
+        return False
+    tokens = configuration.microbatch_size * configuration.sequence_length / degrees.context
+    flops = _BLOCK_FLOPS * model.hidden_size**2 * tokens / degrees.tensor
+    share = device.peak(device.default_precision) * device.efficiency.gemm.max
+    return flops / share < _HOST_SHARE * device.host_pass_s
 
 
 # Where the time of a step goes, in parts that add up to it

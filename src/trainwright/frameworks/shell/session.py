@@ -20,7 +20,15 @@ from trainwright.frameworks.shell.files import Files, NotRead, Stream
 from trainwright.frameworks.shell.launchers import Command
 from trainwright.frameworks.shell.state import State, Variable
 from trainwright.frameworks.shell.syntax import Script
-from trainwright.frameworks.shell.values import Budget, Holes, Unknown, is_hard, shortened, too_much
+from trainwright.frameworks.shell.values import (
+    Budget,
+    Holes,
+    Unknown,
+    has_holes,
+    is_hard,
+    shortened,
+    too_much,
+)
 
 _LAST_SAID: Final = 20
 _ASSIGNED: Final = re.compile(
@@ -231,7 +239,7 @@ class Session(ABC):
     def source(self, name: str, arguments: Sequence[str], line: int) -> None:
         """Carry out a file beside the script in this shell; note it where it is not read."""
         try:
-            if is_hard(name):
+            if has_holes(name):
                 raise NotRead("its name is known only when the script runs")
             text = self.files.text(name)
             if is_hard(text) and len(text.strip()) == 1:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from trainwright.scheduling.families.family import FamilyRequest
 
 
-def block(placement: Placement, *, group: int) -> BuildingBlock:
+def block(placement: Placement, *, group: int, members: int) -> BuildingBlock:
     """The period of one group: F of chunk c in slots 3gc + 3q + r, I of chunk v-1-c likewise after
-    the last chunk's forward and the way back, W in the slot after its I.
+    the last chunk's forward and the way back, W in the slot after its I; of q the first `members`.
     """
     p = placement.num_ranks
     chunk, rank = np.divmod(np.arange(placement.num_stages, dtype=float)[:, None], p)
-    member = np.arange(group, dtype=float)[None, :]
+    member = np.arange(members, dtype=float)[None, :]
     last = placement.num_stages // p - 1
     forward = 3 * group * chunk + 3 * member + rank
     turn = 3 * group * last + rank + 3 * (p - 1 - rank) + 1
@@ -58,8 +58,9 @@ def half_order(request: FamilyRequest) -> Schedule:
 
 def _order(request: FamilyRequest, *, group: int) -> Schedule:
     """Whole groups, trimmed to the microbatches there are."""
-    whole = -(-request.num_microbatches // group) * group
-    schedule = repeat(block(looped(request), group=group), whole)
+    members = min(group, request.num_microbatches)
+    whole = -(-request.num_microbatches // members) * members
+    schedule = repeat(block(looped(request), group=group, members=members), whole)
     return trim(schedule, num_microbatches=request.num_microbatches)
 
 

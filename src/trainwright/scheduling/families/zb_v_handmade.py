@@ -13,7 +13,6 @@ from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
 from trainwright.scheduling.families.zero_bubble import SOURCE
 from trainwright.scheduling.orders import counted
-from trainwright.scheduling.passes import trim
 
 if TYPE_CHECKING:
     from trainwright.arrays import Ints
@@ -24,32 +23,42 @@ _F0, _I0, _W0, _F1, _I1, _W1 = range(6)
 
 
 def order(request: FamilyRequest) -> Schedule:
-    """Fewer than 2p-1 microbatches are cut from a schedule of so many."""
+    """Fewer than 2p-1 microbatches are the first of a schedule of so many."""
     p, m = request.num_ranks, request.num_microbatches
-    whole = max(m, 2 * p - 1)
-    schedule = Schedule.of_ranks(
-        [_rank_order(p, rank, whole) for rank in range(p)],
+    return Schedule.of_ranks(
+        [_rank_order(p, rank, m) for rank in range(p)],
         placement=two_chunks_in_v(request),
-        num_microbatches=whole,
+        num_microbatches=m,
     )
-    return trim(schedule, num_microbatches=m)
 
 
 def _rank_order(num_ranks: int, rank: int, num_microbatches: int) -> Actions:
+    """The places of the first m of each letter in the word of the rank, O(m)."""
     p, r, m = num_ranks, rank, num_microbatches
     forwards_0, forwards_1 = 2 * p - 1 - r, p
-    warm_up = [_F0] * (2 * (p - r) - 1) + [_F1, _F0] * r + [_F1, _I1, _W1] * (p - r)
-    stable = np.tile([_F0, _I0, _W0, _F1, _I1, _W1], m - forwards_0)
-    # Chunk 1 still lags; the rounds go on without F0.
-    lagging = np.tile([_I0, _W0, _F1, _I1, _W1], forwards_0 - forwards_1)
-    cool_down = [_I0, _I1] * r + [_I0, _W0] * (p - r)
-    word = np.concatenate([warm_up, stable, lagging, cool_down]).astype(np.int64)
-    left = [np.repeat(w, m - np.count_nonzero(word == w)) for w in (_W1, _W0)]
+    parts = [
+        ((_F0,), 2 * (p - r) - 1),
+        ((_F1, _F0), r),
+        ((_F1, _I1, _W1), p - r),
+        ((_F0, _I0, _W0, _F1, _I1, _W1), max(m, 2 * p - 1) - forwards_0),
+        ((_I0, _W0, _F1, _I1, _W1), forwards_0 - forwards_1),  # chunk 1 lags, F0 is through
+        ((_I0, _I1), r),
+        ((_I0, _W0), p - r),
+        ((_W1,), m),
+        ((_W0,), m),
+    ]
+    left = np.full(6, m)
+    places, letters, begin = [], [], 0
+    for pattern, times in parts:
+        for offset, letter in enumerate(pattern):
+            count = min(times, left[letter])
+            left[letter] -= count
+            places.append(begin + offset + len(pattern) * np.arange(count))
+            letters.append(np.full(count, letter))
+        begin += len(pattern) * times
+    word = np.concatenate(letters)[np.argsort(np.concatenate(places))]
     kinds = (ActionKind.F, ActionKind.I, ActionKind.W)
-    return counted(
-        np.concatenate([word, *left]),
-        [(kind, stage) for stage in (r, 2 * p - 1 - r) for kind in kinds],
-    )
+    return counted(word, [(kind, stage) for stage in (r, 2 * p - 1 - r) for kind in kinds])
 
 
 def in_flight(num_ranks: int, num_microbatches: int) -> tuple[Ints, Ints]:

@@ -1,0 +1,56 @@
+"""Jobs of other people, as they are found: which format a file has, and the run that it states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final
+
+from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.settings import NOTHING, Beside
+from trainwright.frameworks.stated_run import StatedRun
+
+__all__ = ["FORMATS", "NOTHING", "Beside", "read"]
+
+# Where each format is read.
+FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "megatron": ("megatron", "read_megatron"),
+        "torchtitan": ("torchtitan", "read_torchtitan"),
+        "deepspeed": ("deepspeed", "read_deepspeed"),
+        "accelerate": ("hugging_face", "read_accelerate"),
+        "trl": ("hugging_face", "read_trl"),
+        "axolotl": ("hugging_face", "read_axolotl"),
+        "llamafactory": ("hugging_face", "read_llamafactory"),
+        "torchtune": ("fine_tuning", "read_torchtune"),
+        "verl": ("fine_tuning", "read_verl"),
+        "neox": ("pretraining", "read_neox"),
+        "nanotron": ("pretraining", "read_nanotron"),
+        "llm-foundry": ("pretraining", "read_llm_foundry"),
+        "olmo": ("pretraining", "read_olmo"),
+        "maxtext": ("pretraining", "read_maxtext"),
+        "primus": ("pretraining", "read_primus"),
+    }
+)
+
+
+def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
+    """The run that a file states, of a format, or of that which its content says.
+
+    Raises `InvalidInput` for other formats, and with every fault of the file.
+    """
+    if name is None:
+        from trainwright.frameworks.jobs.detect import format_of
+
+        name = format_of(text, beside.name)
+        if name is None:
+            raise InvalidInput.of("from", "is not known by its content; name it by --from FORMAT")
+    found = FORMATS.get(name)
+    if found is None:
+        known = ", ".join(FORMATS)
+        raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
+    module, function = found
+    reader: Callable[[str, Beside], Any] = getattr(import_module(f"{__name__}.{module}"), function)
+    run: StatedRun = reader(text, beside)
+    return run

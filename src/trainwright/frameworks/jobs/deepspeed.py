@@ -1,0 +1,185 @@
+"""DeepSpeed's JSON: what replicas shard, number formats, batches; alone or beside a trainer.
+
+Source: the configuration page of DeepSpeed's documentation, with its defaults. "auto" stands for
+what the Hugging Face trainer fills in, and counts as not stated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trainwright.formats.json_text import parse_json
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings
+from trainwright.frameworks.stated_run import StatedRun
+
+_MICS: Final = "mics_shard_size"
+_HPZ: Final = "zero_hpz_partition_size"
+_DEVICES: Final = ("none", "cpu", "nvme")
+# What changes neither the time of a step nor its memory, or hardly.
+_HARMLESS: Final = re.compile(
+    r"gradient_clipping|steps_per_print|wall_clock_breakdown|dump_state|scheduler|"
+    r"zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer|tensorboard|wandb|csv_monitor|"
+    r"comms_logger|flops_profiler|monitor_config|zero_optimization\.(?!zero_quantized).*|"
+    r"(bf16|fp16|bfloat16)\..*|optimizer\.params|prescale_gradients|"
+    r"gradient_predivide_factor|disable_allgather|memory_breakdown|checkpoint|"
+    r"activation_checkpointing\.(number_checkpoints|synchronize.*|profile|contiguous.*)|"
+    r"curriculum_learning|data_efficiency|elasticity|aio|nebula|eigenvalue|"
+    r"zero_allow_untested|communication_data_type|load_universal_checkpoint|seq_parallel_communication_data_type|"
+    r"pipeline\.(?!activation).*|sparse_gradients|_.*|seed|gradient_accumulation_dtype"
+)
+_UNMODELLED: Final = (
+    "compression_training", "sparse_attention", "progressive_layer_drop", "quantize_training",
+    "zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients",
+    "torch_autocast", "amp", "hybrid_engine", "autotuning", "compile",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """What a JSON says of the run beside its model."""
+
+    zero: int
+    precision: str | None
+    batch: int | None
+    micro_batch: int | None
+    steps: int | None
+    offload: tuple[str, ...]
+    optimizer: str | None
+    tensor: int | None
+    sequence_parallel: int | None
+    overlap: Mapping[str, float]
+
+    @property
+    def replicas(self) -> int | None:
+        """Replicas, where the batches say how many there are."""
+        if not (self.batch and self.micro_batch and self.steps):
+            return None
+        return self.batch // (self.micro_batch * self.steps) or None
+
+
+def sharding_of(found: Settings) -> Sharding:
+    """What the settings say; faults are noted in them."""
+    zero = found.table("zero_optimization")
+    stage = zero.count("stage", least=0, most=3) or 0
+    half = found.first("bfloat16", "bf16")
+    formats = {name: found.table(name).switch_or_auto("enabled") for name in (half, "fp16")}
+    on = next((name for name, is_on in formats.items() if is_on), None)
+    optimizer = found.table("optimizer")
+    batch = found.count_or_auto("train_batch_size")
+    steps = found.count_or_auto("gradient_accumulation_steps")
+    if all(found.is_absent(name) for name in ("gradient_accumulation_steps", "train_batch_size")):
+        steps = 1  # DeepSpeed's own; with a batch it is what the batch leaves
+    overlaps = zero.value("overlap_comm")
+    share = 0.9 if overlaps is True or (overlaps in (None, "auto") and stage == 3) else 0.0
+    return Sharding(
+        zero=stage,
+        precision="bf16" if on == "bfloat16" else on,
+        batch=batch,
+        micro_batch=found.count_or_auto("train_micro_batch_size_per_gpu"),
+        steps=steps,
+        offload=tuple(_offload(zero)),
+        optimizer=optimizer.text("type"),
+        tensor=found.table("tensor_parallel").count("autotp_size"),
+        sequence_parallel=found.count("sequence_parallel_size"),
+        overlap={"gradients": share, "parameters": share},
+    )
+
+
+def _offload(zero: Settings) -> Iterator[str]:
+    for name in ("optimizer", "param"):
+        device = zero.table(f"offload_{name}").one_of("device", _DEVICES, "none")
+        if device != "none":
+            yield f"{name} to {device}"
+    if zero.value("cpu_offload") is True:
+        yield "optimizer to cpu"
+
+
+def optimizer_of(name: str | None) -> dict[str, Any]:
+    """The optimizer of a name, as options: what it keeps, and in how many bits.
+
+    Names are those of PyTorch, DeepSpeed, Composer and the Hugging Face trainer.
+    """
+    if name is None:
+        return {}
+    word = name.lower().rpartition(".")[2]
+    kind = next((known for known in ("muon", "sgd") if known in word), None)
+    if kind is None:
+        kind = "momentum" if "lion" in word or "adagrad" in word else "adam"
+    found: dict[str, Any] = {"optimizer": kind}
+    if re.search(r"8bit|8_bit", word):
+        found["moment_dtypes"] = ("int8",)
+    return found
+
+
+def odd_optimizer(name: str | None) -> Iterator[str]:
+    """A note on an optimizer that is priced as one near it."""
+    word = (name or "").lower()
+    for odd, near in (
+        ("lion", "one moment, as SGD with momentum"),
+        ("adafactor", "Adam, which keeps more"),
+        ("lamb", "Adam"), ("galore", "Adam"), ("apollo", "Adam"), ("lomo", "Adam"),
+        ("shampoo", "Adam"), ("soap", "Adam"), ("4bit", "Adam in 32 bit, which keeps more"),
+        ("fp8", "Adam in 32 bit, which keeps more"),
+        ("paged", "its unpaged form: what is moved to the host is not modelled"),
+    ):  # fmt: skip
+        if odd in word:
+            yield f"optimizer {name} is priced as {near}"
+
+
+def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """The run that a JSON states; raises `InvalidInput`."""
+    found = Settings(parse_json(text.encode(), source="deepspeed", what="config"))
+    said = sharding_of(found)
+    if said.batch and said.micro_batch and said.steps:
+        each = said.micro_batch * said.steps
+        if said.batch % each:
+            wanted = f"must be a multiple of micro-batch x accumulation ({each})"
+            found.fault("train_batch_size", f"{wanted}, got {said.batch}")
+    zero = found.table("zero_optimization")
+    replicas = said.replicas
+    interval = found.table("pipeline").count("activation_checkpoint_interval", least=0)
+    copies, notes = _copies(zero, replicas), tuple(_notes(zero, said, found))
+    unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
+    found.check()
+    size, steps = said.micro_batch, said.steps
+    return StatedRun(
+        tp=said.tensor,
+        cp=said.sequence_parallel,
+        context_exchange=None if said.sequence_parallel is None else "all_to_all",
+        dp=replicas,
+        zero=said.zero,
+        state_copies=copies,
+        micro_batch=size,
+        global_batch=said.batch,
+        batch_per_replica=size * steps if size and steps else None,
+        precision=said.precision,
+        recompute=None if interval is None else ("full" if interval else "none"),
+        offload=said.offload,
+        overlap=said.overlap,
+        **optimizer_of(said.optimizer),
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+def _copies(zero: Settings, replicas: int | None) -> int | None:
+    """Of sharded state: MiCS shards it over so many replicas, and repeats it on the others."""
+    shards = zero.count(_MICS, also=-1)
+    if shards is None or shards == -1 or not replicas:
+        return None
+    if replicas % shards:
+        zero.fault(_MICS, f"must divide the {replicas} replicas, got {shards}")
+    return replicas // shards
+
+
+def _notes(zero: Settings, said: Sharding, found: Settings) -> Iterator[str]:
+    if said.replicas is None and zero.count(_MICS, also=-1) not in (None, -1):
+        yield f"{_MICS} is not priced: the file does not say how many replicas there are"
+    if zero.count(_HPZ, least=0) not in (None, 0, 1):
+        yield f"{_HPZ} is not priced: it repeats the weights alone, and no gradients or states"
+    yield from odd_optimizer(said.optimizer)
+    if said.precision is None and found.is_absent("bf16") and found.is_absent("fp16"):
+        yield "neither bf16 nor fp16 is said: the precision is that of --precision"

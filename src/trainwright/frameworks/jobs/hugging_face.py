@@ -1,0 +1,458 @@
+"""Jobs on the Hugging Face trainer: TRL, LLaMA-Factory, axolotl, and accelerate's own file.
+
+They share the names of `TrainingArguments`; each adds its adapters, its sharding and its defaults.
+What shards the model may stand in another file (accelerate's, or DeepSpeed's JSON): one that lies
+beside this file is read, for one that does not the file's name says the stage where it does.
+Sources: `transformers/training_args.py`, `trl/trainer`, `llamafactory/hparams`,
+`axolotl/utils/schemas`, `accelerate/commands/config`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
+from trainwright.frameworks.jobs.deepspeed import (
+    Sharding,
+    odd_optimizer,
+    optimizer_of,
+    sharding_of,
+)
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.stated_run import StatedRun
+from trainwright.plans.plan import usual_schedule
+
+# What changes neither the time of a step nor its memory, or hardly.
+_HARMLESS: Final = re.compile(
+    r"(?:learning_rate|lr_|warmup|weight_decay|adam_|max_grad_norm|num_train_epochs|num_epochs|"
+    r"max_steps|logging|log_|save_|saves_|output_dir|output|report_to|push_to_hub|hub_|run_name|"
+    r"seed|do_|eval|per_device_eval|dataset|datasets|data_|dataloader|preprocessing|template|"
+    r"chat_template|stage|trust_remote|overwrite|plot_loss|resume|val_|test_|train_on|wandb|mlflow|"
+    r"comet|trackio|swanlab|use_wandb|swan|special_tokens|tokens|tokenizer|type_of|model_type|"
+    r"model_revision|remove_unused|neftune|ddp_(?!find)|beta|pref_|loss_type|rl|lora_alpha|"
+    r"lora_fan|lora_model_dir|peft_|flash_attention|sdp_attention|attn_implementation|flash_attn|"
+    r"bf16_full_eval|xformers|tf32|warmup|early_stop|group_by_length|pad_to|is_|auto_resume|"
+    r"local_rank|debug|hf_|base_model_config|torch_dtype|dtype|strict|max_prompt|max_samples|"
+    r"gradient_checkpointing_kwargs|bnb_|bnb|double_quant|quantization_method|disable_grad|"
+    r"dataset_kwargs|lora_bias|bias|task_type|adapter_name|create_new|additional_target|"
+    r"unfrozen|roles|field|eot_|shuffle|skip_|chunk|plugins?|experimental|hello|use_mlflow|"
+    r"mixed_precision_.*|compute_environment|machine_rank|main_|rdzv|same_network|tpu_|use_cpu|"
+    r"downcast|dynamo|command|deepspeed_(?:hostfile|multinode|moe)|enable_cpu_affinity|"
+    r"fsdp_(?:auto|backward|forward|state|sync|use_orig|cpu_ram|transformer|limit|min_num|"
+    r"version)|zero3_|zero_hpz|commands|ipex|gpu_ids|fp8_config|mpirun|profile|metrics?_|include_|"
+    r"greater_|load_best|optim_args|ray_|enable_thinking|average_|reward|ref_model|image_|video_|"
+    r"media|vllm_|sglang|infer|streaming|mix_|buffer|cutoff_side|relora|s2_|quantization_device|"
+    r"bias_activation|apply_rope|moe_grouped|moe_router|moe_aux|swiglu|offload_|remote|"
+    r"auto_wrap_policy|transformer_layer|state_dict|cpu_ram|reshard_|fsdp_config|prompt|system|"
+    r"use_kernels|kernels|ddp_timeout|ddp_find|rope_|yarn|router_aux|excess|sequence_len_|"
+    r"conversation|pretraining_dataset|curriculum|ema|min_|unsloth|fp16_backend|half_prec|"
+    r"variance|noise|label_|dpo|kto|orpo|simpo|gamma|alpha|lambda|response|assistant|"
+    r"ignore_|eos_token|pad_token|loss_watchdog|model_quantization_config|callback|trl|torch_empty|include_tokens|use_fast|resize|mask_|max_grad|cosine|"
+    r"mean_|sample_|batch_flat|deepspeed_plugin|lr|reference|load_from|wait|"
+    r"fp8_(?:enable|format|recipe|amax|margin|interval|backend)|mod_|mixture|badam|"
+    r"use_reentrant|fsdp_final|overlap_|use_distributed|calculate|dist_|pissa|loraplus|"
+    r"init_lora|rm_|ppo|answer|num_generations|temperature|top_|generation|max_completion|"
+    r"max_new|packing_strategy|eval_packing|padding_free|neat|weights|columns?|split|id|config|"
+    r"resolution|val|wb|hub|compile_mode|torch_compile_|env|qat|dp_)"
+    r".*"
+)
+_UNMODELLED: Final = (
+    "use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy", "use_galore",
+    "use_apollo", "use_badam", "use_unsloth", "activation_offloading", "torch_compile",
+    "liger_rope", "liger_rms_norm", "liger_glu_activation", "cut_cross_entropy", "use_dora",
+    "tiled_mlp", "use_scattermoe", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel",
+    "fp8_enable_fsdp_float8_all_gather", "shift_attn", "freeze_trainable_layers",
+    "expert_parallel_size_", "flex_attention", "mixture_of_depths", "use_cce", "sequence_parallel_",
+    "freeze_vision_tower", "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
+    "pure_bf16_", "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
+)  # fmt: skip
+# Adapted products by the names that libraries give them.
+_TARGETS: Final = {
+    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "attention_output",
+    "gate_proj": "gate", "up_proj": "up", "down_proj": "down", "output_proj": "attention_output",
+    "w1": "gate", "w2": "down", "w3": "up", "out_proj": "attention_output", "wq": "query",
+    "wk": "key", "wv": "value", "wo": "attention_output", "fc1": "up", "fc2": "down",
+    "query": "query", "value": "value", "key": "key",
+}  # fmt: skip
+_ALL: Final = ("query", "key", "value", "attention_output", "gate", "up", "down")
+
+
+def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A recipe of TRL's command line, or of the alignment handbook."""
+    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    adapters = _adapters(
+        found,
+        on=found.switch("use_peft"),
+        rank="lora_r",
+        usual_rank=16,
+        targets=found.texts("lora_target_modules") or ("q_proj", "v_proj"),
+    )
+    bits = _bits(found)
+    packing = found.switch("packing")
+    return _trainer(
+        found,
+        beside,
+        sequence=found.count(found.first("max_length", "max_seq_length")),
+        usual_sequence=1024,
+        recompute=found.switch("gradient_checkpointing"),
+        adapters=adapters,
+        bits=bits,
+        sharding=_deepspeed(found, beside),
+        packing=packing,
+    )
+
+
+def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file for `llamafactory-cli train`; it recomputes every block unless told otherwise."""
+    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    kind = found.text("finetuning_type") or "lora"
+    adapters = _adapters(
+        found,
+        on=kind in ("lora", "oft"),
+        rank="lora_rank",
+        usual_rank=8,
+        targets=_split(found.texts("lora_target") or ("all",)),
+    )
+    bits = found.count("quantization_bit")
+    off = found.switch("disable_gradient_checkpointing")
+    if found.switch("use_muon"):
+        adapters["optimizer"] = "muon"
+    notes = []
+    if kind == "freeze":
+        notes.append("finetuning_type freeze: changes the answer, not modelled; give --freeze")
+    return _trainer(
+        found,
+        beside,
+        sequence=found.count("cutoff_len"),
+        usual_sequence=2048,
+        recompute=not off,
+        adapters=adapters,
+        bits=bits,
+        sharding=_deepspeed(found, beside),
+        packing=found.switch("packing"),
+        degrees=_megatron_degrees(found),
+        more_notes=notes,
+    )
+
+
+def _megatron_degrees(found: Settings) -> dict[str, Any]:
+    """Degrees of its Megatron trainer, which shards the optimizer where it is told to."""
+    tensor = found.count("tensor_model_parallel_size") or 1
+    pipeline = found.count("pipeline_model_parallel_size") or 1
+    experts = found.count("expert_model_parallel_size") or 1
+    chunks = found.count("virtual_pipeline_model_parallel_size") or 1
+    context = found.count("context_parallel_size") or found.count("sequence_parallel_size") or 1
+    named = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
+    granularity = found.text("recompute_granularity")
+    method = found.text("recompute_method")
+    layers = found.count("recompute_num_layers")
+    is_sharded, is_parallel = (
+        found.switch("use_distributed_optimizer"),
+        found.switch("sequence_parallel"),
+    )
+    found.value("moe_token_dispatcher_type")
+    if all(found.is_absent(name) for name in named) and context == 1:
+        return {}
+    degrees: dict[str, Any] = {
+        "tp": tensor,
+        "pp": pipeline,
+        "ep": experts,
+        "cp": context,
+        "virtual_stages": chunks,
+        "schedule": usual_schedule(chunks),
+        "sequence_parallel": tensor > 1 and is_parallel,
+        "zero": int(is_sharded),
+        "etp": 1 if experts > 1 and tensor == 1 else None,
+    }
+    if granularity == "full":
+        degrees["recompute"] = f"full:{layers or 1}" if method == "block" else "full"
+    elif granularity == "selective":
+        degrees["recompute"] = "selective"
+    return degrees
+
+
+def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file of axolotl."""
+    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    adapter = found.text("adapter")
+    linear = found.switch("lora_target_linear")
+    modules = found.texts("lora_target_modules")
+    adapters = _adapters(
+        found,
+        on=adapter in ("lora", "qlora"),
+        rank="lora_r",
+        usual_rank=8,
+        targets=("all",) if linear else modules or ("q_proj", "v_proj"),
+    )
+    loaded = _bits(found)
+    bits = 4 if adapter == "qlora" and loaded is None else loaded
+    checkpointing = found.value("gradient_checkpointing")
+    tensor = found.count("tensor_parallel_size") or 1
+    context = found.count(found.first("sequence_parallel_degree", "context_parallel_size")) or 1
+    experts = found.count("expert_parallel_size") or 1
+    replicas, shards = found.count("dp_replicate_size") or 1, found.count("dp_shard_size")
+    degrees: dict[str, Any] = {
+        "tp": tensor, "cp": context, "ep": experts, "sequence_parallel": tensor > 1 or None,
+    }  # fmt: skip
+    sharding = _deepspeed(found, beside)
+    zero, offload = _fsdp(found)
+    if sharding is None and (zero is not None or shards):
+        degrees["zero"] = 3 if zero is None else zero
+    notes = [] if shards is None else [f"dp_shard_size {shards}: replicas are those of --nodes"]
+    if shards and replicas > 1:
+        degrees["state_copies"] = replicas
+    return _trainer(
+        found,
+        beside,
+        sequence=found.count("sequence_len"),
+        usual_sequence=512,
+        recompute=checkpointing not in (None, False, "false"),
+        adapters=adapters,
+        bits=bits,
+        sharding=sharding,
+        packing=found.switch("sample_packing"),
+        degrees=degrees,
+        offload=offload,
+        model_key="base_model",
+        more_notes=notes,
+    )
+
+
+def read_accelerate(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """Accelerate's own file; batch, sequence and model belong to the script that it starts."""
+    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    kind = (found.text("distributed_type") or "NO").upper()
+    processes, machines = found.count("num_processes"), found.count("num_machines")
+    precision = found.text("mixed_precision")
+    sharding = None
+    zero = 0
+    offload: tuple[str, ...] = ()
+    notes = list[str]()
+    degrees: dict[str, Any] = {}
+    fsdp = found.table("fsdp_config")
+    recompute = None
+    if kind == "FSDP":
+        zero = _fsdp_stage(fsdp)
+        if fsdp.switch("fsdp_offload_params"):
+            offload = ("params to cpu", "optimizer to cpu")
+        if fsdp.switch("fsdp_activation_checkpointing"):
+            recompute = "full"
+    given = found.table("deepspeed_config")
+    if kind == "DEEPSPEED":
+        path = given.text("deepspeed_config_file")
+        if path is not None:
+            sharding = _json_of(path, beside, notes)
+            zero = 0 if sharding is None else sharding.zero
+        else:
+            stage = given.count("zero_stage", least=0, most=3)
+            zero = 2 if stage is None else stage
+        for name in ("optimizer", "param"):
+            if given.text(f"offload_{name}_device") not in (None, "none"):
+                offload = (*offload, f"{name} to {given.text(f'offload_{name}_device')}")
+        steps = given.value("gradient_accumulation_steps")
+        if steps not in (None, 1, "auto"):
+            notes.append(f"gradient_accumulation_steps {steps}: the script's batch decides")
+    parallel = {
+        name.removeprefix("parallelism_config_"): name for name in found.table("parallelism_config")
+    }
+    axes = found.table("parallelism_config")
+    sizes = {
+        name: axes.count(parallel[f"{name}_size"]) if f"{name}_size" in parallel else None
+        for name in ("tp", "cp", "sp", "dp_replicate", "dp_shard")
+    }
+    tensor, context = sizes["tp"] or 1, (sizes["cp"] or 1) * (sizes["sp"] or 1)
+    if kind != "MEGATRON_LM":
+        degrees = {"tp": tensor, "pp": 1, "cp": context}
+    if any(sizes.values()):
+        replicas, shards = sizes["dp_replicate"], sizes["dp_shard"]
+        if replicas or shards:
+            degrees["dp"] = (replicas or 1) * (shards or 1)
+        if zero and replicas and replicas > 1 and shards and shards > 1:
+            degrees["state_copies"] = replicas
+    found.table("megatron_lm_config")
+    if kind == "MEGATRON_LM":
+        notes.append("megatron_lm_config: changes the answer, not modelled")
+    words = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
+    unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
+    found.check()
+    if precision == "no":
+        notes.append("mixed_precision no: the weights are those of the script, priced as fp32")
+    return StatedRun(
+        **{**degrees, "zero": zero},
+        precision=words.get(precision or ""),
+        recompute=recompute,
+        offload=offload or (() if sharding is None else sharding.offload),
+        num_devices=None if kind == "NO" and processes is None else processes,
+        devices_per_node=None if processes is None else processes // (machines or 1) or None,
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+# What they share
+# ---------------
+
+
+def _trainer(
+    found: Settings,
+    beside: Beside,
+    *,
+    sequence: int | None,
+    usual_sequence: int,
+    recompute: bool,
+    adapters: dict[str, Any],
+    bits: int | None,
+    sharding: Sharding | None,
+    packing: bool,
+    degrees: dict[str, Any] | None = None,
+    offload: tuple[str, ...] = (),
+    model_key: str = "model_name_or_path",
+    more_notes: Iterable[str] = (),
+) -> StatedRun:
+    """The run of the trainer's arguments; raises `InvalidInput` with every fault."""
+    size = found.count(found.first("micro_batch_size", "per_device_train_batch_size")) or 8
+    steps = found.count("gradient_accumulation_steps") or 1
+    name = found.text(model_key)
+    optimizer = found.text(found.first("optim", "optimizer"))
+    notes = list(more_notes)
+    if sequence is None:
+        notes.append(f"the longest sequence is not said: priced as {usual_sequence}, the default")
+    if not packing:
+        notes.append("sequences are priced at their longest: shorter ones take less")
+    degrees = dict(degrees or {})
+    stage = 0 if sharding is None else sharding.zero
+    degrees.setdefault("zero", stage)
+    degrees.setdefault("recompute", "full" if recompute else "none")
+    dropout = adapters.get("lora_dropout")
+    notes += odd_optimizer(optimizer)
+    precision = _precision(found)
+    unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
+    found.check()
+    return StatedRun(
+        **degrees,
+        **{**optimizer_of(optimizer), **{k: v for k, v in adapters.items() if k != "lora_dropout"}},
+        lora_dropout=dropout,
+        weight_bits=bits,
+        micro_batch=size,
+        batch_per_replica=size * steps,
+        sequence=sequence or usual_sequence,
+        precision=precision,
+        offload=offload or (() if sharding is None else sharding.offload),
+        model_name=name,
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+def _precision(found: Settings) -> str:
+    eight = found.switch("fp8")
+    half = found.value("bf16")
+    whole = found.value("fp16")
+    kept = found.text(found.first("torch_dtype", "dtype")) or ""
+    pure = found.switch("pure_bf16") or found.value("bf16") == "full" or found.switch("bfloat16")
+    if eight:
+        return "fp8"
+    if half not in (None, False, "false") or pure or "bf" in kept:
+        return "bf16"
+    if whole not in (None, False, "false") or "float16" in kept:
+        return "fp16"
+    return "fp32"
+
+
+def _adapters(
+    found: Settings, *, on: bool, rank: str, usual_rank: int, targets: tuple[str, ...]
+) -> dict[str, Any]:
+    """Low-rank adapters as options; nothing where the run has none."""
+    number, dropout = found.count(rank), found.number("lora_dropout")
+    if not on:
+        return {}
+    return {
+        "lora_rank": number or usual_rank,
+        "lora_targets": products_of(targets),
+        "lora_dropout": dropout or None,
+    }
+
+
+def products_of(targets: Iterable[str]) -> tuple[str, ...]:
+    """The products that adapters lie beside, by the names that libraries give them."""
+    words = tuple(targets)
+    if any(each in ("all", "all-linear") for each in words):
+        return _ALL
+    known = (_TARGETS.get(each.rpartition(".")[2], "") for each in words)
+    return tuple(dict.fromkeys(filter(None, known))) or _ALL
+
+
+def _bits(found: Settings) -> int | None:
+    four, eight = found.switch("load_in_4bit"), found.switch("load_in_8bit")
+    return 4 if four else 8 if eight else None
+
+
+def _split(words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part.strip() for word in words for part in word.split(","))
+
+
+def _fsdp(found: Settings) -> tuple[int | None, tuple[str, ...]]:
+    """The stage that FSDP stands for, None without it, and what it moves to the host."""
+    given, config = found.value("fsdp"), found.value("fsdp_config")
+    found.value("fsdp_version")
+    if not given and not config:
+        return None, ()
+    table = found.table("fsdp_config") if isinstance(config, dict) else Settings({})
+    words = given if isinstance(given, list) else str(given or "").split()
+    offload = "offload" in words or any(
+        table.switch(name) for name in ("fsdp_offload_params", "offload_params")
+    )
+    stage = _fsdp_stage(table)
+    if "shard_grad_op" in words:
+        stage = 2
+    return stage, (("params to cpu", "optimizer to cpu") if offload else ())
+
+
+def _fsdp_stage(config: Settings) -> int:
+    """What the strategy of FSDP shards, in stages of ZeRO."""
+    for name in ("fsdp_reshard_after_forward", "reshard_after_forward"):
+        value = config.value(name)
+        if isinstance(value, bool):
+            return 3 if value else 2
+        if isinstance(value, str):
+            return {"SHARD_GRAD_OP": 2, "NO_SHARD": 0, "FALSE": 2}.get(value.upper(), 3)
+    words = {"1": 3, "2": 2, "3": 0, "4": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
+    strategy = config.value(config.first("sharding_strategy", "fsdp_sharding_strategy"))
+    return words.get(str(strategy).upper(), 3)
+
+
+def _deepspeed(found: Settings, beside: Beside) -> Sharding | None:
+    """The sharding of DeepSpeed's JSON: inside this file, beside it, or by the file's name."""
+    given = found.value("deepspeed")
+    if given in (None, False, ""):
+        return None
+    if isinstance(given, dict):
+        return sharding_of(found.table("deepspeed"))
+    return _json_of(str(given), beside, [])
+
+
+_STAGE: Final = re.compile(r"(?:zero|z|stage)[-_]?(?:stage[-_]?)?([0-3])", re.IGNORECASE)
+
+
+def _json_of(path: str, beside: Beside, notes: list[str]) -> Sharding | None:
+    """What the JSON at a path says, which may lie beside the file; else what its name says."""
+    if beside.folder is not None and not Path(path).is_absolute():
+        try:
+            text = read_bytes(beside.folder / path, name="deepspeed", most=2**20).decode()
+            return sharding_of(Settings(parse_yaml(text), from_words=True))
+        except (InvalidInput, UnicodeDecodeError):
+            pass
+    name = path.rpartition("/")[2]
+    said = _STAGE.search(name)
+    notes.append(f"{name} is not beside this file: its ZeRO stage is read from its name")
+    if said is None:
+        raise InvalidInput.of("deepspeed", f"{path} is not beside this file: put it there")
+    offload = ("optimizer to cpu",) if "offload" in name or "cpu" in name.lower() else ()
+    return Sharding(
+        zero=int(said[1]), precision=None, batch=None, micro_batch=None, steps=None,
+        offload=offload, optimizer=None, tensor=None, sequence_parallel=None, overlap={},
+    )  # fmt: skip

@@ -1,0 +1,749 @@
+"""Megatron-LM's arguments, wherever they stand, as a stated run.
+
+The same settings are flags of a script, keys of the YAML of its tests, an argument dump at the top
+of a log, keys of Primus and of LLaMA-Factory's Megatron trainer. All are read by the names that
+argparse gives them. Flags of five years are known, and those of forks: Megatron-DeepSpeed (with
+the JSON that it is given), BigScience's, Alibaba's Pai. Defaults are those of
+`megatron/training/arguments.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Final
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, sharding_of
+from trainwright.frameworks.jobs.models import vocabulary_of
+from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.megatron import dispatcher_of, mapping_of, parse_layout
+from trainwright.frameworks.stated_run import StatedRun
+from trainwright.model import TransformerConfig
+from trainwright.model.config import Activation, Experts, LatentAttention, Norm
+from trainwright.plans.capability import capability_of
+from trainwright.plans.plan import usual_schedule
+
+# What changes neither the time of a step nor its memory, or hardly.
+_HARMLESS: Final = re.compile(
+    r"(?:lr|min_lr|warmup|decoupled|weight_decay|start_weight|end_weight|clip_grad|adam_|muon_|"
+    r"lion_|seed|init_method|train_|valid_|test_|data_path|data_impl|data_cache|data_args|split|"
+    r"eval_|log_|logging_|tensorboard|wandb|save|load|ckpt_|no_load|no_save|exit_|tokenizer_|"
+    r"tiktoken|vocab_file|merge_file|mock_data|num_workers|distributed_|master_|node_rank|rdzv|"
+    r"dataloader_|timing_|profile|nsys|manual_gc|no_mmap|use_mcore|use_legacy|transformer_impl|"
+    r"moe_router_(?!padding)|moe_aux_loss|moe_z_loss|moe_loss|moe_eval|moe_min|moe_permute|"
+    r"moe_token_drop|moe_flex|moe_per_layer|async_|rotary_|rope_|use_rotary|use_rope|apply_rope|"
+    r"initial_loss|loss_scale|min_loss|hysteresis|norm_epsilon|layernorm_epsilon|"
+    r"use_checkpoint|override_opt|attention_softmax|mtp_loss|dist_ckpt|num_dataset|reset_|eod_|"
+    r"create_attention|no_create|check_|no_check|finetune|mscale|beta_|yarn_|no_rope|no_masked|"
+    r"masked_softmax|no_bias|bias_|no_persist|persist_|apply_layernorm|apply_query|no_query|"
+    r"no_gradient_accumulation|gradient_accumulation_fusion|deterministic|short_seq|mask_prob|"
+    r"bert_|biencoder|retriever|ict_|block_data|indexer|titles|use_one_sent|evidence|query_in|"
+    r"dino_|img_|iter_per|patch_dim|classes_|num_classes|num_channels|vision|head_lr|swin|"
+    r"result_rejected|local_rank|rank|lazy_mpu|use_cpu_init|no_async|no_data_sharding|"
+    r"empty_unused|spec|squared|export_|inference|max_tokens_to|cuda_graph_scope|"
+    r"fp8_(?:margin|interval|amax|wgrad|multi|dot)|no_fp8|barrier|no_barrier|enable_ft|one_logger|"
+    r"no_one_logger|straggler|use_pytorch|record_|memory_snapshot|rerun|error_injection|"
+    r"consumed|iteration|adlr|glu_linear|activation_func|softmax_type|enable_gpt_oss|dataset|"
+    r"max_padding|extra_vocab|patch_tokenizer|task|epochs|lora_alpha|vocab_extra|"
+    r"use_dist_ckpt|auto_detect|te_rng|high_priority|nccl_comm|use_nccl|enable_gloo|"
+    r"use_gloo|disable_gloo|sft|legacy_tokenizer|trust_remote|overlap_p2p|no_overlap_p2p|"
+    r"use_sharp|calculate_per|account_for|codecarbon|kill_switch|abort_on|sync_tp|embed_layernorm|no_log|use_persist|no_ckpt|no_position|outer_dp|enable_exper|disable_bf16|enable_zbh1|"
+    r"pp_partition|universal|norm_target|skip_train|reweight|loss_on|no_pipeline|"
+    r"deepspeed|zero_|partition_activations|contigious|synchronize_each|"
+    r"random_ltd|curriculum|custom_token|layerwise|use_pin|no_pin|create_moe|using_|"
+    r"data_efficiency|hidden_size_teacher|teacher|num_layers_teacher|kd|mos|"
+    r"test_mode|onnx|dump|disable_last|auto_continue|stderr|sink_level|file_sink|"
+    r"primus_turbo|use_turbo_(?!deepep)|enable_primus|disable_wandb|disable_tensor|disable_mlflow|"
+    r"mlflow|hf_|file_sink|sink_|wandb|log_avg|skip_iter|model_type|framework|config|max_position|"
+    r"make_vocab|full_validation|multiple_val|pretrained|exp_|cross_entropy_fusion|"
+    r"disable_compile|use_flash|attention_backend|qk_clip|perform_init|"
+    r"ddp_(?:bucket|num|average|pad)|ddp_impl|no_contiguous|overlap_|nope|no_align|align_|"
+    r"delay_|defer_|fim|rl_|langrl|grpo|heterogeneous_layers|encoder_tensor|encoder_pipeline|"
+    r"world_size|data_parallel_size|params_dtype|pad_vocab|num_microbatches|ffn_hidden|"
+    r"replication|non_persistent|decrease_batch|skip_|grad_reduce|wgrad|"
+    r"use_ring|moe_use_legacy|moe_use_fused|moe_enable|null_tokenizer|step_batch|rampup)"
+    r".*"
+)
+# What changes time or memory and is not priced; named where it is on.
+_UNMODELLED: Final = (
+    "tp_comm_overlap", "cpu_offloading_num_layers", "fp8_param_gather", "fp4_param_gather",
+    "enable_cuda_graph", "external_cuda_graph", "cuda_graph_impl",
+    "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
+    "fine_grained_activation_offloading", "offload_modules", "moe_pad_expert_input_to_capacity",
+    "moe_router_padding_for_fp8", "moe_router_padding_for_quantization",
+    "hierarchical_context_parallel_sizes", "attention_output_gate", "linear_attention_type",
+    "experimental_attention_variant", "heterogeneous_layers_config_path", "window_size",
+    "window_attn_skip_freq", "cp_comm_type", "calculate_per_token_loss_off", "checkpoint_in_cpu",
+    "distribute_saved_activations", "cpu_torch_adam", "memory_centric_tiled_linear",
+    "split_transformers", "use_tutel", "enable_expert_tensor_parallelism",
+    "use_turbo_deepep", "use_turbo_attention_fp8", "fp32_residual_connection",
+    "moe_latent_size", "use_torch_optimizer_for_cpu_offload", "optimizer_offload_fraction",
+    "fp16_lm_cross_entropy", "first_last_layers_bf16", "fsdp_double_buffer",
+    "nccl_ub", "moe_expert_capacity_factor_eval", "use_sink_attention", "patch_primus_pipeline",
+    "use_turbo_parallel_linear", "attention_config", "sparsity_config",
+)  # fmt: skip
+# Names of old versions and of forks, as those of today.
+_RENAMED: Final = {
+    "model_parallel_size": "tensor_model_parallel_size",
+    "pipe_parallel_size": "pipeline_model_parallel_size",
+    "batch_size": "micro_batch_size",
+    "moe_expert_parallel_size": "expert_model_parallel_size",
+    "num_key_value_heads": "num_query_groups",
+    "num_moe_experts": "num_experts",
+    "topk": "moe_router_topk",
+    "moe_train_capacity_factor": "moe_expert_capacity_factor",
+    "hybrid_override_pattern": "hybrid_layer_pattern",
+    "encoder_num_layers_": "num_layers",
+    "use_custom_fsdp": "use_megatron_fsdp",
+    "moe_router_num_experts": "num_experts",
+    "n_gpus_per_node": "gpus_per_node",
+}
+_SWITCHED_PRECISION: Final = ("bf16", "fp16")
+_NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads")
+_SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+
+
+def spelled(path: str) -> str:
+    """A setting as a flag."""
+    return "--" + path.replace("_", "-")
+
+
+def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """The run that a script, a file of arguments, a YAML of arguments or a log states."""
+    if (dumped := _dump(text)) is not None:
+        return _read_dump(text, dumped, beside)
+    if re.search(r"^MODEL_ARGS:", text, re.MULTILINE):
+        return _read_test(text, beside)
+    launch = read_launch(text, beside)
+    flags = flags_of(launch.words)
+    found = settings_of(flags)
+    config = found.value("deepspeed_config") if found.switch("deepspeed") else None
+    sharding = _given_sharding(launch.file(str(config)) if config else None)
+    run = read_arguments(
+        found,
+        beside,
+        devices=launch.devices,
+        program=launch.program,
+        sharding=sharding,
+    )
+    return replace(run, notes=(*launch.notes, *run.notes))
+
+
+def settings_of(values: Mapping[str, Any], *, lists: bool = True) -> Settings:
+    """The arguments by their names of today, to be read."""
+    named = {}
+    for name, value in values.items():
+        plain = name.lstrip("-").replace("-", "_")
+        named[_RENAMED.get(plain, plain)] = tuple(value) if isinstance(value, list) else value
+    return Settings(named, spelled=spelled, from_words=True)
+
+
+def _given_sharding(text: str | None) -> Sharding | None:
+    """What the JSON says that a script writes for DeepSpeed."""
+    if text is None:
+        return None
+    try:
+        found = Settings(parse_yaml(text), from_words=True)
+        sharding = sharding_of(found)
+        found.check()
+    except InvalidInput:
+        return None
+    return sharding
+
+
+# The YAML of its tests, and the dump at the top of a log
+# -------------------------------------------------------
+
+_DUMPED: Final = re.compile(
+    r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$(.*?)^[^\n]{0,40}-{6,}\s*end of arguments",
+    re.MULTILINE | re.DOTALL,
+)
+_ENTRY: Final = re.compile(r"(?:^|[\s:\]])\s*([A-Za-z]\w*)(?: \.{2,}|  )\s*(.*?)\s*$")
+_PADDED: Final = re.compile(r"padded vocab \(size: (\d+)\)")
+
+
+def _read_test(text: str, beside: Beside) -> StatedRun:
+    values = parse_yaml(text, variables=beside.variables).get("MODEL_ARGS")
+    if not isinstance(values, dict):
+        raise InvalidInput.of("MODEL_ARGS", "must be a mapping of arguments")
+    return read_arguments(settings_of(values), beside)
+
+
+def _dump(text: str) -> str | None:
+    found = _DUMPED.search(text)
+    return None if found is None else found[1]
+
+
+def _read_dump(text: str, dumped: str, beside: Beside) -> StatedRun:
+    values: dict[str, Any] = {}
+    for line in dumped.splitlines():
+        if entry := _ENTRY.search(line):
+            values.setdefault(entry[1], _literal(entry[2]))
+    if (padded := _PADDED.search(text)) is not None:
+        values["vocab_size"] = int(padded[1])
+    size = values.get("world_size")
+    devices = Devices(total=size if type(size) is int and size > 0 else None)
+    return read_arguments(settings_of(values), beside, devices=devices, is_dump=True)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+# All arguments
+# -------------
+
+
+_OPEN: Final = Devices()
+
+
+def read_arguments(
+    found: Settings,
+    beside: Beside,
+    *,
+    devices: Devices = _OPEN,
+    program: str = "",
+    sharding: Sharding | None = None,
+    is_dump: bool = False,
+    names_unknown: bool = True,
+) -> StatedRun:
+    """The run that arguments state; raises `InvalidInput` with every fault."""
+    where = program or f"{beside.folder or ''}/{beside.name}"  # tests are named by their folder
+    kind = next((kind for kind in ("bert", "t5") if kind in where.lower()), "gpt")
+    notes: list[str] = list(devices.notes)
+    model = _model(found, beside, kind, notes)
+    size = found.count("micro_batch_size")
+    accumulated = found.count("gas")
+    recompute = _recompute(found, notes)
+    numbers = _numbers(found, notes)
+    zero, offload = _sharded(found, sharding, numbers["precision"], notes)
+    pipeline = _pipeline(found, None if model is None else model.num_layers)
+    degrees = _degrees(found)
+    batch = found.count("global_batch_size")
+    if batch is None and accumulated and size and devices.total:
+        group = degrees["tp"] * degrees["pp"] * degrees["cp"]
+        batch = accumulated * size * max(1, devices.total // group)
+    dispatcher = found.text("moe_token_dispatcher_type")
+    mapping = mapping_of(found.switch("use_tp_pp_dp_mapping"))
+    run = StatedRun(
+        **degrees,
+        **pipeline,
+        **recompute,
+        **numbers,
+        micro_batch=size,
+        global_batch=batch,
+        batch_per_replica=size,
+        sequence=_sequence(found, kind, notes),
+        vocabulary_multiple=found.count("make_vocab_size_divisible_by"),
+        fused_cross_entropy=found.switch("cross_entropy_loss_fusion") or None,
+        flash_attention=False if found.text("attention_backend") == "unfused" else None,
+        zero=zero,
+        state_copies=found.count("num_distributed_optimizer_instances"),
+        mapping=mapping,
+        overlap=_overlap(found, sharding, zero),
+        offload=offload,
+        capacity_factor=_capacity(found),
+        token_dispatcher=dispatcher_of(dispatcher),
+        model=model,
+        num_devices=devices.total,
+        devices_per_node=devices.per_node,
+    )
+    notes += _notes(found, degrees, dispatcher)
+    unknown, changing = found.remarks(
+        harmless=_HARMLESS,
+        unmodelled=_UNMODELLED,
+        names_unknown=names_unknown and not is_dump,
+    )
+    found.check()
+    return replace(run, unknown=unknown, notes=(*notes, *changing))
+
+
+def _degrees(found: Settings) -> dict[str, Any]:
+    tensor = found.count("tensor_model_parallel_size") or 1
+    heads = found.count("ds_sequence_parallel_size") or 1
+    context = found.count("context_parallel_size") or 1
+    return {
+        "tp": tensor,
+        "pp": found.count("pipeline_model_parallel_size", least=0) or 1,
+        "cp": context * heads,
+        "context_exchange": "all_to_all" if heads > 1 else None,
+        "ep": found.count("expert_model_parallel_size") or 1,
+        "etp": found.count("expert_tensor_parallel_size"),
+        "sequence_parallel": found.switch("sequence_parallel") and tensor > 1,
+    }
+
+
+def _sequence(found: Settings, kind: str, notes: list[str]) -> int | None:
+    decoder, encoder = found.count("decoder_seq_length"), found.count("encoder_seq_length")
+    if kind == "t5" and decoder is not None and decoder != encoder:
+        notes.append(f"--decoder-seq-length {decoder} is priced as the encoder's {encoder}")
+    return found.count("seq_length") or encoder
+
+
+def _pipeline(found: Settings, num_layers: int | None) -> dict[str, Any]:
+    ranks = found.count("pipeline_model_parallel_size", least=0) or 1
+    layout = found.text("pipeline_model_parallel_layout")
+    if layout is not None:
+        stages = parse_layout(layout)
+        if len(stages) % ranks:
+            problem = f"must have a multiple of {ranks} stages, got {len(stages)}"
+            found.fault("pipeline_model_parallel_layout", problem)
+        chunks = max(1, len(stages) // ranks)
+        blocks: tuple[int, ...] | None = tuple(stage.count("t") for stage in stages)
+    else:
+        chunks = _chunks(found, ranks, num_layers)
+        blocks = _uneven(found, ranks, num_layers) if chunks == 1 else None
+    split = found.switch("enable_zbh1_pipeline") or found.switch("enable_zbh1_exact_pipeline")
+    schedule = "zb-h1" if split and ranks > 1 and chunks == 1 else usual_schedule(chunks)
+    return {"virtual_stages": chunks, "blocks": blocks, "schedule": schedule}
+
+
+def _chunks(found: Settings, ranks: int, num_layers: int | None) -> int:
+    for name in ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
+        if (chunks := found.count(name)) is not None:
+            return chunks if ranks > 1 else 1
+    each = found.count("num_layers_per_virtual_pipeline_stage")
+    if each is None:
+        return 1
+    ends = found.switch("account_for_embedding_in_pipeline_split") + found.switch(
+        "account_for_loss_in_pipeline_split"
+    )
+    if num_layers is None:
+        counted = found.count("num_layers")
+        num_layers = counted
+    if num_layers is None or (num_layers + ends) % (ranks * each):
+        problem = f"must divide the layers of a rank, got {each}"
+        found.fault("num_layers_per_virtual_pipeline_stage", problem)
+        return 1
+    return (num_layers + ends) // (ranks * each)
+
+
+def _uneven(found: Settings, ranks: int, num_layers: int | None) -> tuple[int, ...] | None:
+    first = found.count("decoder_first_pipeline_num_layers", least=0)
+    last = found.count("decoder_last_pipeline_num_layers", least=0)
+    parts = found.text("pp_partition_method") or ""
+    if num_layers is not None and ranks > 1 and "embedding" in parts:
+        return _counted_with_ends(num_layers, ranks)
+    if num_layers is None or (first is None and last is None):
+        return None
+    middle = ranks - (first is not None) - (last is not None)
+    left = num_layers - (first or 0) - (last or 0)
+    if middle == 0 or left % middle or left < 0:
+        problem = f"must leave a multiple of {middle} stages, got {left} layers"
+        found.fault("decoder_first_pipeline_num_layers", problem)
+        return None
+    ends = [[] if count is None else [count] for count in (first, last)]
+    return (*ends[0], *[left // middle] * middle, *ends[1])
+
+
+def _counted_with_ends(num_layers: int, ranks: int) -> tuple[int, ...]:
+    """DeepSpeed's `type:transformer|embedding`: blocks, embedding and tied head count alike.
+
+    The list of all layers is cut so that no part holds more than needed; the embedding is the
+    first of them, the head the last.
+    """
+    share, rest = divmod(num_layers + 2, ranks)
+    counts = [share + (rank < rest) for rank in range(ranks)]
+    counts[0] -= 1
+    counts[-1] -= 1
+    return tuple(counts)
+
+
+def _recompute(found: Settings, notes: list[str]) -> dict[str, Any]:
+    granularity = found.text("recompute_granularity")
+    method = found.text(found.first("activations_checkpoint_method", "recompute_method"))
+    layers = found.count(
+        found.first("activations_checkpoint_num_layers", "recompute_num_layers"), least=0
+    )
+    modules = found.texts("recompute_modules")
+    if granularity is None and (
+        found.switch("checkpoint_activations")
+        or (method in ("uniform", "block") and not found.is_absent("activations_checkpoint_method"))
+    ):
+        granularity = "full"  # until 2022
+    found.value("checkpoint_num_layers")
+    if found.switch("recompute_activations") and granularity is None:
+        granularity = "selective"
+    if granularity is None:
+        return {"recompute": "none"}
+    if granularity == "selective":
+        given = tuple(chain.from_iterable(each.split() for each in modules)) or ("core_attn",)
+        known = {*(capability_of("megatron").modules or {}).values()} | {"moe_act"}
+        notes += [
+            f"--recompute-modules {name} is not priced: it repeats a whole module"
+            for name in given
+            if name not in known
+        ]
+        return {"recompute": "selective", "recompute_modules": _our_modules(given)}
+    if granularity != "full":
+        found.fault("recompute_granularity", f'must be full or selective, got "{granularity}"')
+    if method == "block":
+        return {"recompute": f"full:{layers or 1}"}
+    return {"recompute": "full"}
+
+
+def _our_modules(given: tuple[str, ...]) -> tuple[str, ...] | None:
+    names = capability_of("megatron").modules or {}
+    ours = {theirs: own for own, theirs in names.items()} | {"moe_act": "mlp_activation"}
+    return tuple(dict.fromkeys(ours[name] for name in given if name in ours)) or None
+
+
+def _numbers(found: Settings, notes: list[str]) -> dict[str, Any]:
+    name = found.text("optimizer") or "adam"
+    moving = found.number("sgd_momentum")
+    if name == "sgd":  # Megatron's momentum is 0.9 unless it is said
+        optimizer = "sgd" if moving is not None and moving <= 0 else "momentum"
+    elif "muon" in name:
+        optimizer = "muon"
+    else:
+        optimizer = "momentum" if name == "lion" else "adam"
+        notes += odd_optimizer(name)
+    precision = next((each for each in _SWITCHED_PRECISION if found.switch(each)), "fp32")
+    eight = found.text(found.first("fp8_format", "fp8"))
+    eight_old = found.switch("fp8_e4m3") or found.switch("fp8_hybrid")
+    recipe = found.text("fp8_recipe")
+    if eight not in (None, "None", "False", "false") or eight_old:
+        if precision == "fp32":
+            notes.append("--fp8-format without --bf16: what is not in 8 bit is priced as bf16")
+        if recipe not in (None, "delayed", "tensorwise"):
+            notes.append(f"--fp8-recipe {recipe} is priced as tensorwise")
+        precision = "fp8"
+    four = found.text(found.first("fp4_format", "fp4"))
+    if four not in (None, "None", "False", "false"):
+        notes.append(f"--fp4-format {four} is priced as fp8")
+        precision = "fp8"
+    numbers: dict[str, Any] = {
+        "precision": precision,
+        "optimizer": optimizer,
+        "gradient_dtype": "bf16" if found.switch("grad_reduce_in_bf16") else None,
+    }
+    if found.switch("accumulate_allreduce_grads_in_fp32"):
+        numbers["gradient_dtype"] = None
+    kept = [found.text(each) or "fp32" for each in ("exp_avg_dtype", "exp_avg_sq_dtype")]
+    main = found.text("main_params_dtype") or "fp32"
+    if found.switch("use_precision_aware_optimizer"):
+        words = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+        numbers["moment_dtypes"] = tuple(words.get(each, each) for each in kept)
+        numbers["main_weight_dtype"] = words.get(main, main)
+    return numbers
+
+
+def _sharded(
+    found: Settings, sharding: Sharding | None, precision: str, notes: list[str]
+) -> tuple[int, tuple[str, ...]]:
+    """The ZeRO stage and what lies in the host's memory."""
+    offload = list[str]()
+    if found.switch("optimizer_cpu_offload") or found.switch("cpu_optimizer"):
+        offload.append("optimizer to cpu")
+    if "cpu" in (found.text("optimizer") or ""):  # Pai's cpu-adam
+        offload.append("optimizer to cpu")
+    if found.text("optimizer_offload") not in (None, "False", "false", "none"):
+        offload.append("optimizer to cpu")
+    if found.switch("cpu_offloading"):
+        offload.append("activations to cpu")
+    strategy = found.text("data_parallel_sharding_strategy") or "no_shard"
+    stated = found.count("zero_stage", least=0, most=3)
+    is_sharded = found.switch("use_distributed_optimizer")
+    if found.switch("deepspeed"):
+        stage = stated if sharding is None else sharding.zero
+        if sharding is not None:
+            offload += sharding.offload
+        elif stated is None:
+            notes.append("the JSON of --deepspeed-config is not beside the script: ZeRO 0")
+        if precision == "bf16" and not stage:
+            stage = 1  # its optimizer for bf16 shards what it keeps
+        return stage or 0, tuple(dict.fromkeys(offload))
+    if found.switch("use_torch_fsdp2"):
+        return (2 if found.switch("torch_fsdp2_no_reshard_after_forward") else 3), tuple(offload)
+    if found.switch("use_megatron_fsdp"):
+        if strategy not in _SHARDING:
+            problem = f'must be one of {", ".join(_SHARDING)}, got "{strategy}"'
+            found.fault("data_parallel_sharding_strategy", problem)
+        return _SHARDING.get(strategy, 0), tuple(offload)
+    return int(is_sharded), tuple(dict.fromkeys(offload))
+
+
+def _overlap(found: Settings, sharding: Sharding | None, zero: int) -> dict[str, float]:
+    """What a Megatron job does not ask for does not overlap."""
+    if sharding is not None:
+        return dict(sharding.overlap)
+    if zero >= 2:
+        return {}  # FSDP overlaps by itself
+    return {
+        "gradients": 0.9 if found.switch("overlap_grad_reduce") else 0.0,
+        "parameters": 0.9 if found.switch("overlap_param_gather") else 0.0,
+    }
+
+
+def _capacity(found: Settings) -> float | None:
+    """The capacity of experts; DeepSpeed's counts where tokens are dropped."""
+    factor = found.number("moe_expert_capacity_factor")
+    drops = not found.switch("disable_moe_token_dropping")
+    return factor if drops and factor is not None and factor > 0 else None
+
+
+def _notes(found: Settings, degrees: dict[str, Any], dispatcher: str | None) -> Iterator[str]:
+    """Settings that are read and priced as something near."""
+    if (ramp := found.value("rampup_batch_size")) is not None:
+        shown = " ".join(map(str, ramp)) if isinstance(ramp, (list, tuple)) else ramp
+        yield f"--rampup-batch-size {shown}: the step is that of the whole batch"
+    if found.value("step_batch_size_schedule") is not None:
+        yield "--step-batch-size-schedule: the step is that of the whole batch"
+    gathers = degrees["ep"] > 1 and (dispatcher or "allgather") == "allgather"
+    if gathers and found.value("deepspeed") is None:
+        yield "--moe-token-dispatcher-type allgather is priced as alltoall"
+    group = found.count("microbatch_group_size_per_virtual_pipeline_stage")
+    if group is not None and group != degrees["pp"]:
+        yield f"a microbatch group of {group} is priced as {degrees['pp']}, the pipeline's size"
+    if found.switch("enable_zb_runtime") or found.switch("zero_bubble_v_schedule"):
+        yield "zero-bubble schedules of this fork are priced as 1F1B; give --schedule"
+    for name in ("nnodes", "nproc_per_node"):
+        found.value(name)
+    if (expert := found.value("expert_parallel")) is not None and expert is not False:
+        yield "--expert-parallel: experts are dealt out over all replicas; give --ep"
+
+
+# The model that the arguments describe
+# -------------------------------------
+
+_PART: Final = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d+))?")
+_PATTERN: Final = re.compile(rf"\(?{_PART.pattern}(?:\+{_PART.pattern})*\)?")
+_MOST_DIGITS: Final = 5
+_READ_AS: Final = {
+    "num_layers": "--num-layers",
+    "hidden_size": "--hidden-size",
+    "num_heads": "--num-attention-heads",
+    "num_kv_heads": "--num-query-groups",
+    "head_size": "--kv-channels",
+    "ffn_size": "--ffn-hidden-size",
+    "num_mtp_layers": "--mtp-num-layers",
+    "experts.num_experts": "--num-experts",
+    "experts.experts_per_token": "--moe-router-topk",
+    "experts.ffn_size": "--moe-ffn-hidden-size",
+    "experts.shared_ffn_size": "--moe-shared-expert-intermediate-size",
+    "experts.num_groups": "--moe-router-num-groups",
+    "experts.groups_per_token": "--moe-router-group-topk",
+}
+_TOKENIZER_OF: Final = {
+    "gpt": "GPT2BPETokenizer", "bert": "BertWordPieceLowerCase", "t5": "BertWordPieceLowerCase",
+}  # fmt: skip
+
+
+def _model(
+    found: Settings, beside: Beside, kind: str, notes: list[str]
+) -> TransformerConfig | None:
+    """The model; None, with a note, where a size is missing that nothing else says."""
+    layers = _layers(found, notes)
+    sizes = {name: found.count(name) for name in _NEEDED if name != "num_layers"}
+    missing = [] if layers else ["num_layers"]
+    missing += [name for name, value in sizes.items() if value is None]
+    vocabulary = _vocabulary(found, beside, kind, notes)
+    if missing:
+        shown = ", ".join(map(spelled, missing))
+        notes.insert(0, f"the model is not described: {shown} not given")
+    elif vocabulary is None:
+        notes.insert(
+            0,
+            "the model is not described: no --vocab-size, which its tokenizer decides; give "
+            "--vocab-size",
+        )
+    try:
+        model = _described(found, layers or 1, vocabulary or 1, kind)
+        return None if missing or vocabulary is None else model
+    except InvalidInput as error:  # of a model, whose fields have other names than the arguments
+        for fault in () if missing else error.faults:
+            path = _READ_AS.get(fault.path, fault.path)
+            found.fault(path.removeprefix("--").replace("-", "_"), fault.problem)
+        return None
+
+
+def _layers(found: Settings, notes: list[str]) -> int | None:
+    layers = found.count("num_layers")
+    encoder, decoder = found.count("encoder_num_layers"), found.count("decoder_num_layers")
+    if decoder:
+        layers = (encoder or layers or 0) + decoder
+        notes.append(f"encoder and decoder are priced as one stack of {layers} blocks")
+    layers = layers or encoder
+    pattern = found.text("hybrid_layer_pattern")
+    if pattern:
+        stages = pattern.split("/")[0].replace("|", "")
+        layers = len(stages)
+        others = sorted(set(stages) - {"*"})
+        notes.append(
+            f"--hybrid-layer-pattern: layers {', '.join(others)} are priced as whole blocks of "
+            "attention and feed-forward, which is too much"
+        )
+    return layers
+
+
+def _vocabulary(found: Settings, beside: Beside, kind: str, notes: list[str]) -> int | None:
+    tokenizer = found.text("tokenizer_type")
+    name = found.first("tokenizer_name_or_path", "tokenizer_model")
+    model = found.value(name)
+    stated = found.count("vocab_size")
+    padded = found.count(found.first("pad_vocab_size_to", "padded_vocab_size"))
+    patched = found.text("patch_tokenizer_type")
+    if beside.vocabulary is not None:
+        return beside.vocabulary
+    if stated or padded:
+        return stated or padded
+    usual = _TOKENIZER_OF[kind]
+    if tokenizer is None and patched is None and found.is_absent("vocab_file"):
+        usual = ""
+    spoken = patched or tokenizer or usual
+    size = vocabulary_of(spoken, model if isinstance(model, str) else None)
+    if size is not None:
+        notes.append(f"the vocabulary of {size} is that of {spoken}; --vocab-size replaces it")
+    return size
+
+
+def _described(found: Settings, layers: int, vocabulary: int, kind: str) -> TransformerConfig:
+    hidden, heads = found.count("hidden_size") or 0, found.count("num_attention_heads") or 0
+    glu = found.text("glu_activation")
+    activation, gated = _activation(found, glu)
+    latent = _latent(found)
+    groups = found.count("num_query_groups")
+    is_deepspeed = not found.is_absent("deepspeed")
+    grouped = found.switch("group_query_attention") or is_deepspeed
+    unbiased = found.switch("disable_bias_linear")
+    has_bias = found.switch("add_bias_linear", default=True) and not unbiased
+    qkv_bias = found.switch("add_qkv_bias")
+    position = found.text("position_embedding_type")
+    old_rotary = found.switch("use_rotary_position_embeddings")
+    rotary = old_rotary or position in ("rope", "rotary", "yarn", "mrope")
+    learned = not rotary and position in (None, "learned_absolute", "absolute")
+    head_size = found.count("kv_channels") or (hidden // heads if heads else 0)
+    experts = _experts(found, layers)
+    norm = found.text("normalization")
+    untied = found.switch("untie_embeddings_and_output_weights")
+    qk_norm = found.switch("qk_layernorm")
+    positions = found.count("max_position_embeddings") or 0
+    return TransformerConfig(
+        family="megatron",
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=heads if latent or groups is None or not grouped else groups,
+        head_size=head_size if latent is None else latent.head_size,
+        ffn_size=_width(found),
+        vocabulary_size=vocabulary,
+        norm=Norm.RMS if (norm or "").lower() == "rmsnorm" else Norm.LAYER,
+        activation=activation,
+        gated=gated,
+        causal=kind != "bert",
+        query_key_norm=qk_norm and latent is None,
+        query_key_value_bias=qkv_bias or has_bias,
+        attention_output_bias=has_bias,
+        mlp_bias=has_bias,
+        tied_embeddings=not untied,
+        embedding_norm=found.switch("embed_layernorm"),
+        mlm_transform=kind == "bert",
+        num_token_types=2 if kind == "bert" else 0,
+        max_positions=positions if learned else 0,
+        rotary=rotary,
+        hidden_dropout=_share(found, "hidden_dropout"),
+        attention_dropout=_share(found, "attention_dropout"),
+        experts=experts,
+        latent=latent,
+        num_mtp_layers=found.count("mtp_num_layers", least=0) or 0,
+    )
+
+
+def _share(found: Settings, name: str) -> float:
+    number = found.number(name)
+    return 0.1 if number is None else number  # Megatron's default
+
+
+def _activation(found: Settings, glu: str | None) -> tuple[Activation, bool]:
+    swiglu, quick = found.switch("swiglu"), found.switch("quick_geglu")
+    squared = found.switch("squared_relu")
+    if swiglu or glu == "swiglu":
+        return Activation.SILU, True
+    if quick or (glu or "").endswith("glu"):
+        return Activation.GELU, True
+    return (Activation.SQUARED_RELU if squared else Activation.GELU), False
+
+
+def _width(found: Settings) -> int:
+    """That of the feed-forward part; what Megatron takes where none is given."""
+    hidden = found.count("hidden_size") or 0
+    usual = hidden * 8 // 3 // 64 * 64 if found.switch("swiglu") else 4 * hidden
+    return found.count("ffn_hidden_size") or usual
+
+
+def _latent(found: Settings) -> LatentAttention | None:
+    ranks = {
+        "key_value_rank": found.count("kv_lora_rank") or 512,
+        "rotary_head_size": found.count("qk_pos_emb_head_dim") or 64,
+        "plain_head_size": found.count("qk_head_dim") or 128,
+        "value_head_size": found.count("v_head_dim") or 128,
+        "query_rank": found.count("q_lora_rank"),
+    }
+    return LatentAttention(**ranks) if found.switch("multi_latent_attention") else None  # type: ignore[arg-type]
+
+
+def _experts(found: Settings, num_layers: int) -> Experts | None:
+    given = found.value("num_experts")
+    if isinstance(given, tuple):
+        found.fault("num_experts", "must be one number: experts differ by layer, not modelled")
+        return None
+    count = found.count("num_experts", least=0)
+    width = found.count("moe_ffn_hidden_size") or _width(found)
+    token = found.count("moe_router_topk")
+    shared = found.count("moe_shared_expert_intermediate_size", least=0) or 0
+    groups = found.count("moe_router_num_groups") or 1
+    limit = found.count("moe_router_group_topk")
+    ranks = found.count("moe_router_topk_limited_devices")
+    pattern, interval = found.text("moe_layer_freq"), found.count("expert_interval")
+    is_deepspeed = not found.is_absent("deepspeed")
+    found.switch("moe_grouped_gemm")
+    if not count or (count == 1 and is_deepspeed):
+        return None
+    if ranks is not None:  # until core 0.11
+        groups, limit = found.count("expert_model_parallel_size") or 1, ranks
+    elif limit is not None and found.is_absent("moe_router_num_groups"):
+        raise InvalidInput(
+            [Fault("moe_router_group_topk", "needs --moe-router-num-groups beside it")]
+        )
+    dense: tuple[int, ...] = ()
+    if pattern is not None:
+        routed = _routed(found, pattern, num_layers)
+        dense = tuple(i for i, one in enumerate(routed) if not one)
+    elif is_deepspeed:  # one layer in every two, unless --expert-interval says otherwise
+        each = interval or 2
+        dense = tuple(i for i in range(num_layers) if (i + 1) % each)
+    leading = next((i for i, layer in enumerate(dense) if layer != i), len(dense))
+    return Experts(
+        num_experts=count,
+        experts_per_token=token or (1 if is_deepspeed else 2),
+        ffn_size=width,
+        shared_ffn_size=shared,
+        num_groups=1 if limit is None else groups,
+        groups_per_token=1 if limit is None else limit,
+        num_dense_layers=leading,
+        dense_layers=dense[leading:],
+    )
+
+
+def _routed(found: Settings, pattern: str, num_layers: int) -> list[int]:
+    """Which layers route: one in every n, or a list such as ([0]*3+[1]*58)."""
+    if pattern.isdecimal() and int(pattern[:9]):
+        return [int(layer % int(pattern[:9]) == 0) for layer in range(num_layers)]
+    plain = pattern.replace(" ", "")
+    parts = _PART.findall(plain) if _PATTERN.fullmatch(plain) else []
+    if any(len(n) > _MOST_DIGITS for _, n in parts):
+        parts = []
+    listed = [int(v) for vs, n in parts for v in vs.split(",") * int(n or 1)]
+    if len(listed) != num_layers:
+        wanted = f"must be a number, or a list of {num_layers} zeros and ones"
+        found.fault("moe_layer_freq", f'{wanted}, got "{pattern}"')
+        return [1] * num_layers
+    return listed

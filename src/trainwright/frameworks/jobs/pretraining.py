@@ -1,0 +1,673 @@
+"""YAML files of trainers that describe their model in full, or name a preset of it.
+
+GPT-NeoX, nanotron, LLM-foundry, OLMo, MaxText and Primus, which drives Megatron-LM, torchtitan and
+MaxText. Defaults are those of `neox_arguments/neox_args.py`, `nanotron/config`,
+`llmfoundry/models/mpt/configuration_mpt.py`, `olmo/config.py`, `maxtext/configs/base.yml` and
+`primus/configs`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
+from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
+from trainwright.frameworks.jobs.models import catalog_name, vocabulary_of
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_settings
+from trainwright.frameworks.jobs.torchtitan import read_tables
+from trainwright.frameworks.stated_run import StatedRun
+from trainwright.model import TransformerConfig
+from trainwright.model.config import Activation, Experts, Norm
+
+_UNDESCRIBED: Final = "the model is not described"
+
+
+def _read(text: str, beside: Beside) -> Settings:
+    return Settings(parse_settings(text, variables=beside.variables), from_words=True)
+
+
+# GPT-NeoX
+# --------
+
+_NEOX_HARMLESS: Final = re.compile(
+    r"(?:lr|min_lr|warmup|train_|valid_|test_|data_|label_|eval_|log_|save|load|checkpoint_factor|"
+    r"checkpoint_scale|checkpoint_valid|extra_save|tokenizer_type|vocab_file|merge_file|seed|"
+    r"distributed_backend|clip_grad|gradient_clipping|weight_decay|init_method|output_layer_|"
+    r"use_wandb|wandb|tensorboard|print|steps_per|wall_clock|split|num_workers|master|launcher|"
+    r"hostfile|deepspeed|user_script|optimizer|norm|rms_norm|layernorm|use_bias|bias_|scaled_|"
+    r"rope_fusion|rotary|gpt_j|scalenorm|keep_last|max_position|mlp_multiple|mup|use_shared|"
+    r"synchronize|partition_activations|contiguous|do_|finetune|attention_softmax|loss_|"
+    r"precision|override|short_seq|pack|eod|make_vocab|fp16|bf16|attention_config|attention_dropout|"
+    r"attention_probs|hidden_dropout|zero_|pipe_partition|soft_prompt|adam|hysteresis|"
+    r"comet|peak|profile|nsight|memory_profil|monitor|force_multi|detect_nvlink|sparsity|"
+    r"iteration|dump|prescale|gradient_pred|communication|fp32_allreduce|exit_interval|"
+    r"include|exclude|checkpoint_in|reset_|s3_|text_gen|sample_|mmap|apply_query|pos_emb|"
+    r"activation|num_gpus|optim|use_checkpoint|no_ssh|dataset|shuffle|curriculum|moe_loss|"
+    r"autotuning|use_tutel|use_qk|serve|allow_chopped|causal|keep)"
+    r".*"
+)
+_NEOX_UNMODELLED: Final = (
+    "mamba_selective_scan_fusion", "ws_config", "checkpoint_in_cpu", "expansion_factor",
+    "te_layernorm_mlp", "fp8_params",
+)  # fmt: skip
+
+
+def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file of GPT-NeoX: Megatron's names of 2021, and DeepSpeed's settings beside them."""
+    flat = parse_settings(text.replace("\t", " "), variables=beside.variables)
+    found = Settings({k.replace("-", "_"): v for k, v in flat.items()}, from_words=True)
+    sharding = sharding_of(found)
+    size, steps = sharding.micro_batch, sharding.steps or 1
+    tensor = found.count("model_parallel_size") or 1
+    pipeline = found.count("pipe_parallel_size", least=0) or 1
+    layers, hidden = found.count("num_layers"), found.count("hidden_size")
+    heads = found.count("num_attention_heads")
+    vocabulary = beside.vocabulary or found.count("vocab_size")
+    notes = list[str]()
+    if vocabulary is None:
+        kind, file = found.text("tokenizer_type"), found.text("vocab_file")
+        vocabulary = vocabulary_of(kind or "GPT2BPETokenizer", file)
+        if vocabulary is not None:
+            shown = kind or "GPT2BPETokenizer"
+            notes.append(
+                f"the vocabulary of {vocabulary} is that of {shown}; --vocab-size replaces it"
+            )
+    activation = found.text("activation") or "gelu"
+    gated = activation.lower() in ("swiglu", "geglu", "reglu", "bilinear", "glu")
+    width = found.count("intermediate_size")
+    if width is None:
+        width = (hidden or 0) * (8 if gated else 4)
+    elif gated:
+        width //= 3  # both halves of the gate and the way back are counted in it
+    if gated and found.is_absent("intermediate_size"):
+        width //= 3
+    position = found.text("pos_emb") or "learned"
+    positions = found.count("max_position_embeddings") or 0
+    experts = _neox_experts(found, layers or 1, width)
+    is_full = found.switch("checkpoint_activations")
+    found.count("checkpoint_num_layers")
+    precision = found.text("precision") or sharding.precision
+    words = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32", "bf16": "bf16"}
+    dropouts = [found.number(name) for name in ("hidden_dropout", "attention_dropout")]
+    untied = found.switch("no_weight_tying")
+    groups = found.count("num_kv_heads")
+    norm = (found.text("norm") or "layernorm").lower()
+    parallel = found.switch("sequence_parallel")
+    model = None
+    missing = [
+        name
+        for name, value in (
+            ("num_layers", layers), ("hidden_size", hidden), ("num_attention_heads", heads),
+        )
+        if value is None
+    ]  # fmt: skip
+    if missing:
+        notes.insert(0, f"{_UNDESCRIBED}: {', '.join(missing)} not given")
+    elif vocabulary is None:
+        notes.insert(0, f"{_UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size")
+    else:
+        model = TransformerConfig(
+            family="gpt-neox",
+            num_layers=layers or 1,
+            hidden_size=hidden or 1,
+            num_heads=heads or 1,
+            num_kv_heads=groups or heads or 1,
+            head_size=(hidden or 1) // (heads or 1),
+            ffn_size=width,
+            vocabulary_size=vocabulary,
+            norm=Norm.RMS if norm.endswith("rmsnorm") else Norm.LAYER,
+            activation=Activation.SILU if activation == "swiglu" else Activation.GELU,
+            gated=gated,
+            query_key_value_bias=found.switch("use_bias_in_attn_linear", default=True),
+            attention_output_bias=found.switch("use_bias_in_attn_linear", default=True),
+            mlp_bias=found.switch("use_bias_in_mlp", default=True),
+            tied_embeddings=not untied,
+            rotary=position == "rotary",
+            max_positions=positions if position == "learned" else 0,
+            hidden_dropout=dropouts[0] or 0.0,
+            attention_dropout=dropouts[1] or 0.0,
+            experts=experts,
+        )
+    sequence, spread = found.count("seq_length"), found.count("moe_expert_parallel_size")
+    notes += odd_optimizer(sharding.optimizer)
+    if missing_size := size is None:
+        notes.append("train_micro_batch_size_per_gpu is not given: priced as 1")
+    if "mamba" in str(found.value("attention_config")):
+        notes.append("attention_config has layers that are priced as attention")
+    unknown, changing = found.remarks(harmless=_NEOX_HARMLESS, unmodelled=_NEOX_UNMODELLED)
+    found.check()
+    return StatedRun(
+        tp=tensor,
+        pp=pipeline,
+        ep=spread,
+        zero=sharding.zero,
+        sequence_parallel=parallel and tensor > 1,
+        micro_batch=None if missing_size else size,
+        global_batch=sharding.batch,
+        batch_per_replica=None if sharding.batch else (size or 1) * steps,
+        sequence=sequence,
+        recompute="full" if is_full else "none",
+        precision=words.get(precision or "", precision),
+        offload=sharding.offload,
+        overlap=sharding.overlap,
+        **optimizer_of(sharding.optimizer),
+        model=model,
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+def _neox_experts(found: Settings, layers: int, width: int) -> Experts | None:
+    count = found.count("moe_num_experts", least=0)
+    chosen = found.count("moe_top_k") or 1
+    each = found.count("moe_expert_interval") or 1
+    if not count or count == 1:
+        return None
+    return Experts(
+        num_experts=count,
+        experts_per_token=chosen,
+        ffn_size=width,
+        dense_layers=tuple(i for i in range(layers) if i % each),
+    )
+
+
+# nanotron
+# --------
+
+_NANOTRON_HARMLESS: Final = re.compile(
+    r"(?:checkpoints|data_stages|general|lighteval|logging|tokenizer|metrics_logging|profiler|"
+    r"s3_upload|data|doremi)(?:\..*)?|"
+    r"(?:ddp_bucket_cap_mb|init_method|make_vocab_size_divisible_by|bos_token_id|eos_token_id|"
+    r"pad_token_id|initializer_range|pretraining_tp|rms_norm_eps|rope_.*|use_cache|is_.*|"
+    r"learning_rate_scheduler|adam_.*|torch_adam_is_fused|clip_grad|weight_decay.*|z_loss.*|_.*|"
+    r"limit_.*|train_steps|val_check_interval|batch_size_rampup|tp_recompute_allgather|"
+    r"tp_linear_async_communication|max_position_embeddings|attention_bias|no_rope_layer|"
+    r"router_.*|layer_norm.*|token_dispatcher_type|flex_attention_mask|scale_.*|"
+    r"moe_z_loss.*|moe_loss.*|moe_aux.*|expert_parallel_size|log_attn_probs|layers_block_type)"
+)
+_NANOTRON_UNMODELLED: Final = ("sliding_window_size", "moe_glu", "grouped_gemm_imple")
+
+
+def read_nanotron(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file of nanotron, whose model is a configuration of the Hugging Face kind."""
+    found = _read(text, beside)
+    parallel, tokens = found.table("parallelism"), found.table("tokens")
+    optimizer, inside = found.table("optimizer"), found.table("model")
+    tensor, pipeline = parallel.count("tp") or 1, parallel.count("pp") or 1
+    data, context = parallel.count("dp") or 1, parallel.count("context_parallel_size") or 1
+    size = tokens.count("micro_batch_size")
+    steps = tokens.count("batch_accumulation_per_replica") or 1
+    engine = (parallel.text("pp_engine") or "1f1b").lower()
+    mode = (parallel.text("tp_mode") or "ALL_REDUCE").upper()
+    schedule = {"afab": "gpipe", "1f1b": "1f1b"}.get(engine, "1f1b")
+    recompute = parallel.switch("recompute_layer")
+    zero = optimizer.count("zero_stage", least=0, most=3) or 0
+    precision = inside.text("dtype") or "bfloat16"
+    accumulates = optimizer.switch("accumulate_grad_in_fp32")
+    factory = optimizer.table("optimizer_factory").text("name")
+    model, factor = _nanotron_model(inside.table("model_config"), beside)
+    experts = parallel.count("expert_parallel_size") or 1
+    sequence = tokens.count("sequence_length")
+    notes = list(odd_optimizer(factory))
+    is_spread = experts > 1 and tensor * data * context % (experts * tensor) != 0
+    if is_spread:
+        notes.append(
+            f"expert_parallel_size {experts} does not fit into dp {data}: experts are priced "
+            "whole, over the devices of tensor parallelism; some versions start more for them"
+        )
+    words = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+    unknown, changing = found.remarks(harmless=_NANOTRON_HARMLESS, unmodelled=_NANOTRON_UNMODELLED)
+    found.check()
+    return StatedRun(
+        tp=tensor,
+        pp=pipeline,
+        dp=data,
+        cp=context,
+        ep=experts,
+        etp=1 if is_spread else None,
+        zero=zero,
+        sequence_parallel=mode == "REDUCE_SCATTER" and tensor > 1,
+        micro_batch=size,
+        global_batch=None if size is None else size * steps * data,
+        sequence=sequence,
+        schedule=schedule,
+        recompute="full" if recompute else "none",
+        precision=words.get(precision, "bf16"),
+        gradient_dtype=None if accumulates or precision == "float32" else words.get(precision),
+        capacity_factor=factor,
+        model=model,
+        **optimizer_of(factory),
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+def _nanotron_model(
+    found: Settings, beside: Beside
+) -> tuple[TransformerConfig | None, float | None]:
+    layers, hidden = found.count("num_hidden_layers"), found.count("hidden_size")
+    heads, width = found.count("num_attention_heads"), found.count("intermediate_size")
+    groups, vocabulary = found.count("num_key_value_heads"), found.count("vocab_size")
+    tied = found.switch("tie_word_embeddings")
+    activation = found.text("hidden_act") or "silu"
+    bias = found.switch("attention_bias")
+    is_starcoder = found.switch("is_starcoder2_config")
+    moe = found.table("moe_config")
+    count = moe.count("num_experts") or found.count("moe_num_experts") or found.count("num_experts")
+    chosen = moe.count("top_k") or found.count(
+        found.first("num_experts_per_token", "num_experts_per_tok")
+    )
+    expert_width = moe.count("moe_intermediate_size")
+    shared = moe.switch("enable_shared_expert")
+    shared_width = moe.count("shared_expert_intermediate_size")
+    factor = found.number(found.first("moe_capacity_factor", "capacity_factor"))
+    if layers is None or hidden is None or heads is None:
+        return None, None
+    routed = None
+    if count and count > 1:
+        routed = Experts(
+            num_experts=count,
+            experts_per_token=chosen or 1,
+            ffn_size=expert_width or width or 4 * hidden,
+            shared_ffn_size=(shared_width or width or 4 * hidden) if shared else 0,
+        )
+    return TransformerConfig(
+        family="nanotron",
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=groups or heads,
+        head_size=hidden // heads,
+        ffn_size=width or 4 * hidden,
+        vocabulary_size=beside.vocabulary or vocabulary or 1,
+        norm=Norm.LAYER if is_starcoder else Norm.RMS,
+        activation=Activation.SILU if "silu" in activation else Activation.GELU,
+        gated=not is_starcoder,
+        query_key_value_bias=bias,
+        tied_embeddings=tied,
+        rotary=True,
+        experts=routed,
+    ), factor
+
+
+# LLM-foundry and OLMo, both on Composer's names
+# ----------------------------------------------
+
+_COMPOSER_HARMLESS: Final = re.compile(
+    r"(?:variables|run_name|tokenizer|train_loader|eval_loader|eval_loaders|scheduler|algorithms|"
+    r"callbacks|loggers|save_.*|load_.*|eval.*|seed|max_duration|progress_bar|log_.*|console.*|"
+    r"data|data_.*|wandb|evaluators|speed_monitor|remote_.*|stop_.*|dry_run|gen1.*|max_grad.*|"
+    r"device_eval.*|autoresume|python_log_level|icl.*|metadata|dist_timeout|env|softmax.*|"
+    r"time_limit|extra_steps|epoch|no_pre.*|force_save|restore.*|reset.*|keep_.*|canceled.*|"
+    r"train_loader_.*|profiler|reparam|expandable.*|max_seq_len|max_split.*|code_paths|"
+    r"torch_profiling|auxiliary.*|fused_loss|module_outputs.*|hf_.*|module|global_seed|"
+    r"early_stopping.*|sharded_checkpointer|instance_filter|single|dump_.*)(?:\..*)?|"
+    r"(?:init_.*|attn_config\..*|attn_impl|learned_pos_emb|verbose|emb_.*|norm_.*|logit_scale|"
+    r"no_bias|resid_pdrop|alibi|rope|rope_.*|clip_qkv|attention_layer_norm.*|layer_norm_.*|"
+    r"bias_for_layer_norm|block_type|multi_query_attention|max_sequence_length|eos_token_id|"
+    r"pad_token_id|flash_attention|attention_dropout|residual_dropout|embedding_dropout|"
+    r"norm_after|scale_.*|include_bias|lr|betas|eps|weight_decay|learning_rate|decay_.*|"
+    r"metrics_.*|name|pretrained.*|use_auth_token|config_overrides|use_flash_attention_2|"
+    r"limit_all_gathers|forward_prefetch|backward_prefetch|activation_checkpointing_.*|"
+    r"mixed_precision|sync_module_states|verbose|state_dict_type|use_orig_params|wrapping_strategy|"
+    r"load_monolith.*|cpu_offload_off|precision|grad_sync_mode|find_unused_params|compile|"
+    r"fc_type|qk_ln|qk_gn|attn_uses.*|embedding_layer_norm|selective.*|cross_entropy_.*)"
+)
+
+
+def _composer(
+    found: Settings, *, sharding: Settings, zero: int, recompute: bool, default_optimizer: str
+) -> dict[str, Any]:
+    """What both say alike: batches, precision, optimizer."""
+    batch = found.count("global_train_batch_size")
+    value = found.value("device_train_microbatch_size")
+    notes = list[str]()
+    size = None
+    if value == "auto":
+        notes.append("device_train_microbatch_size auto is found by trial; priced as 1")
+    else:
+        size = found.count("device_train_microbatch_size")
+    precision = found.text("precision") or "amp_bf16"
+    words = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": "fp32"}
+    own = next((ours for word, ours in words.items() if word in precision), "bf16")
+    name = found.table("optimizer").text("name") or default_optimizer
+    offload = sharding.switch("activation_cpu_offload")
+    notes += odd_optimizer(name)
+    return {
+        "zero": zero,
+        "global_batch": batch,
+        "micro_batch": size,
+        "precision": own,
+        "recompute": "full" if recompute else "none",
+        "offload": ("activations to cpu",) if offload else (),
+        **optimizer_of(name),
+        "notes": tuple(notes),
+    }
+
+
+_SHARDED: Final = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "DDP": 0}
+
+
+def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A training file of LLM-foundry: MPT in full, or a model of the hub by name."""
+    found = _read(text, beside)
+    sharding = found.table("fsdp_config")
+    strategy = (sharding.text("sharding_strategy") or "FULL_SHARD").upper()
+    zero = _SHARDED.get(strategy, 3) if "fsdp_config" in found else 0
+    recompute = sharding.switch("activation_checkpointing")
+    shared = _composer(
+        found, sharding=sharding, zero=zero, recompute=recompute, default_optimizer="adamw"
+    )
+    inside = found.table("model")
+    attention = inside.table("attn_config")
+    hub = inside.text("pretrained_model_name_or_path")
+    layers, hidden, heads = (inside.count(n) for n in ("n_layers", "d_model", "n_heads"))
+    ratio = inside.number("expansion_ratio") or 4
+    groups = attention.count("kv_n_heads")
+    kind = attention.text("attn_type") or "multihead_attention"
+    if kind == "multiquery_attention":
+        groups = 1
+    vocabulary = beside.vocabulary or inside.count("vocab_size")
+    ffn = inside.table("ffn_config")
+    count = ffn.count("moe_num_experts")
+    chosen, ffn_width = ffn.count("moe_top_k"), ffn.count("ffn_hidden_size")
+    gated = (ffn.text("ffn_type") or "mptmlp") in ("mptglu", "mb_dmoe", "torch_dmoe")
+    rotary = attention.switch("rope")
+    tied = inside.switch("tie_word_embeddings", default=True)
+    norm = inside.text("norm_type") or "low_precision_layernorm"
+    sequence = found.count("max_seq_len") or inside.count("max_seq_len")
+    lora = found.table("peft_config") if "peft_config" in found else inside.table("peft_config")
+    rank = lora.count("r")
+    targets = lora.texts("target_modules")
+    model = None
+    notes = shared.pop("notes")
+    if layers and hidden and heads and vocabulary:
+        width = ffn_width or int(ratio * hidden)
+        biased = not inside.switch("no_bias")
+        model = TransformerConfig(
+            family="mpt",
+            num_layers=layers,
+            hidden_size=hidden,
+            num_heads=heads,
+            num_kv_heads=groups or heads,
+            head_size=hidden // heads,
+            ffn_size=width,
+            vocabulary_size=vocabulary,
+            norm=Norm.RMS if "rms" in norm else Norm.LAYER,
+            activation=Activation.SILU if gated else Activation.GELU,
+            gated=gated,
+            query_key_value_bias=biased,
+            attention_output_bias=biased,
+            mlp_bias=biased,
+            tied_embeddings=tied,
+            rotary=rotary,
+            max_positions=0 if rotary or attention.switch("alibi") else sequence or 0,
+            experts=None
+            if not count
+            else Experts(num_experts=count, experts_per_token=chosen or 1, ffn_size=width),
+        )
+    elif hub is None:
+        notes = (f"{_UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given", *notes)
+    from trainwright.frameworks.jobs.hugging_face import products_of
+
+    adapters: dict[str, Any] = (
+        {} if rank is None else {"lora_rank": rank, "lora_targets": products_of(targets)}
+    )
+    unknown, changing = found.remarks(
+        harmless=_COMPOSER_HARMLESS, unmodelled=("compile_config", "sharded_ckpt_prefix_dir")
+    )
+    found.check()
+    return StatedRun(
+        tp=1,
+        pp=1,
+        sequence=sequence,
+        model=model,
+        model_name=hub,
+        **shared,
+        **adapters,
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+def read_olmo(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A training file of OLMo; a gated `mlp_hidden_size` is twice the real width."""
+    found = _read(text, beside)
+    sharding, inside = found.table("fsdp"), found.table("model")
+    strategy = (sharding.text("sharding_strategy") or "FULL_SHARD").upper()
+    how = (found.text("distributed_strategy") or "fsdp").lower()
+    zero = 0 if how == "ddp" or how == "single" else _SHARDED.get(strategy, 3)
+    kept = found.value("activation_checkpointing")
+    shared = _composer(
+        found,
+        sharding=sharding,
+        zero=zero,
+        recompute=kept not in (None, False, "none"),
+        default_optimizer="lionw",
+    )
+    notes = list(shared.pop("notes"))
+    if isinstance(kept, str) and kept not in ("whole_layer", "none"):
+        notes.append(f"activation_checkpointing {kept} is priced as every block")
+    layers, hidden, heads = (inside.count(n) for n in ("n_layers", "d_model", "n_heads"))
+    ratio, stated = inside.number("mlp_ratio") or 4, inside.count("mlp_hidden_size")
+    activation = (inside.text("activation_type") or "swiglu").lower()
+    gated = activation.endswith("glu")
+    whole = stated or int(ratio * (hidden or 0))
+    groups = inside.count("n_kv_heads") or (1 if inside.switch("multi_query_attention") else heads)
+    vocabulary = beside.vocabulary or inside.count(inside.first("embedding_size", "vocab_size"))
+    inside.value("vocab_size")
+    tied = inside.switch("weight_tying", default=True)
+    rotary, alibi = inside.switch("rope"), inside.switch("alibi")
+    biased = inside.switch("include_bias", default=True)
+    norm = inside.text("layer_norm_type") or "default"
+    sequence = inside.count("max_sequence_length") or 1024
+    model = None
+    if layers and hidden and heads and vocabulary:
+        model = TransformerConfig(
+            family="olmo",
+            num_layers=layers,
+            hidden_size=hidden,
+            num_heads=heads,
+            num_kv_heads=groups or heads,
+            head_size=hidden // heads,
+            ffn_size=whole // 2 if gated else whole,
+            vocabulary_size=vocabulary,
+            norm=Norm.RMS if norm == "rms" else Norm.LAYER,
+            activation=Activation.SILU if "swi" in activation else Activation.GELU,
+            gated=gated,
+            query_key_norm=inside.switch("attention_layer_norm"),
+            query_key_value_bias=biased,
+            attention_output_bias=biased,
+            mlp_bias=biased,
+            tied_embeddings=tied,
+            rotary=rotary,
+            max_positions=0 if rotary or alibi else sequence,
+            hidden_dropout=inside.number("residual_dropout") or 0.0,
+            attention_dropout=inside.number("attention_dropout") or 0.0,
+        )
+    else:
+        notes.insert(0, f"{_UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given")
+    unknown, changing = found.remarks(harmless=_COMPOSER_HARMLESS, unmodelled=("compile",))
+    found.check()
+    return StatedRun(
+        tp=1, pp=1, sequence=sequence, model=model, **shared, unknown=unknown,
+        notes=(*notes, *changing),
+    )  # fmt: skip
+
+
+# MaxText
+# -------
+
+_MAXTEXT_HARMLESS: Final = re.compile(
+    r"(?:base_config|base_output_directory|run_name|hardware|steps|enable_checkpointing|use_iota.*|"
+    r"scan_layers|dataset_.*|async_checkpointing|logits_dot.*|max_segments.*|tokenizer_.*|profiler.*|"
+    r"gcs_.*|learning_rate.*|attention|sa_.*|reuse_.*|checkpoint_.*|log_.*|enable_.*|hf_.*|"
+    r"grain_.*|tfds_.*|load_.*|save_.*|packing|eval_.*|adam_.*|opt_.*|warmup.*|cosine.*|gradient_clip.*|"
+    r"monitor_.*|jax_.*|compile.*|xla.*|shardy|cost_.*|upload_.*|metrics_.*|goodput.*|init_weights.*|"
+    r"allow_split.*|use_vertex.*|vertex.*|skip_.*|normalization_.*|fused_.*|megablox|sparse_matmul|"
+    r"moe_dispatch.*|data_shuffle_seed|num_slices|optimizer_memory.*|collect_.*|tile_.*|ragged.*|"
+    r"enable_goodput.*|rope_.*|dropout_rate|decoder_block|global_parameter_scale|target_eval.*|"
+    r"inhomogeneous.*|trainable_.*|muon_.*|use_tokamax.*|mla_.*|max_position.*|logits_via.*|"
+    r"float32_.*|matmul_.*|record_.*|use_random.*|load_balance.*|routed_bias.*|hlo.*|profile.*|tokenizer)"
+)
+_AXES: Final = (
+    "data", "fsdp", "fsdp_transpose", "sequence", "context", "tensor", "tensor_transpose",
+    "tensor_sequence", "expert", "pipeline", "autoregressive",
+)  # fmt: skip
+# What each policy of rematerialisation comes to.
+_POLICIES: Final = {
+    "full": "full", "minimal": "selective", "minimal_flash": "selective",
+    "minimal_with_context": "selective", "minimal_with_context_and_quantization": "selective",
+    "save_dot_with_context_except_mlp": "selective", "save_dot_except_mlp": "selective",
+    "save_dot_except_mlpwi": "selective", "save_qkv_proj": "selective",
+    "save_out_proj": "selective", "qkv_proj_offloaded": "selective",
+    "minimal_offloaded": "selective", "custom": "selective", "none": "none",
+}  # fmt: skip
+
+
+def read_maxtext(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file of MaxText; what it does not say is that of its `base.yml`."""
+    return maxtext_run(_read(text, beside))
+
+
+def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
+    """The run of MaxText's settings; the batch of a device times the devices is the batch."""
+    size = found.number("per_device_batch_size")
+    if size is None:
+        size = 12.0
+    inside = {axis: found.count(f"ici_{axis}_parallelism", also=-1) for axis in _AXES}
+    across = {axis: found.count(f"dcn_{axis}_parallelism", also=-1) for axis in _AXES}
+    if inside["fsdp"] is None and not any(v == -1 for v in inside.values()):
+        inside["fsdp"] = -1  # of base.yml: whatever devices are left shard the model
+
+    def ways(*axes: str) -> int:
+        """Ways along some axes; what fills the devices counts for none."""
+        found_ways = 1
+        for axis in axes:
+            for each in (inside[axis], across[axis]):
+                found_ways *= each if each is not None and each > 0 else 1
+        return found_ways
+
+    tensor = ways("tensor", "tensor_transpose", "tensor_sequence")
+    pipeline, context = ways("pipeline"), ways("sequence", "context")
+    experts, fills = ways("expert"), inside["expert"] == -1
+    is_sharded = inside["fsdp"] == -1 or across["fsdp"] == -1 or ways("fsdp", "fsdp_transpose") > 1
+    notes = list[str]()
+    if size != int(size):
+        notes.append(f"per_device_batch_size {size} is a part of a sequence; priced as 1")
+    policy = found.text("remat_policy") or "full"
+    recompute = _POLICIES.get(policy)
+    if recompute is None:
+        found.fault("remat_policy", f'must be one of {", ".join(_POLICIES)}, got "{policy}"')
+    if recompute == "selective":
+        notes.append(f"remat_policy {policy} is priced as selective recomputation")
+    offload = ("activations to cpu",) if "offload" in policy else ()
+    eight = found.text("quantization") or ""
+    steps = found.count("gradient_accumulation_steps") or 1
+    dtype = found.text("dtype") or "bfloat16"
+    found.text("weight_dtype")
+    name = found.text(found.first("override_model_name", "model_name")) or preset
+    precision = "fp8" if "fp8" in eight or "nanoo" in eight else "bf16" if "b" in dtype else "fp32"
+    if eight and precision != "fp8":
+        notes.append(f"quantization {eight}: changes the answer, not modelled")
+    sequence = found.count("max_target_length") or 2048
+    chunks = found.count("num_pipeline_repeats", also=-1)
+    factor = found.number("capacity_factor")
+    optimizer = found.text("opt_type")
+    if found.switch("optimizer_memory_host_offload"):
+        offload = (*offload, "optimizer to cpu")
+    if fills:
+        notes.append("experts are dealt out over all devices of a node")
+    unknown, changing = found.remarks(
+        harmless=_MAXTEXT_HARMLESS,
+        unmodelled=("use_qwix_quantization", "shard_mode", "weight_sparsity"),
+    )
+    found.check()
+    devices_of_experts = 8 if fills else experts
+    each = max(1, int(size))
+    return StatedRun(
+        tp=tensor,
+        pp=pipeline,
+        cp=context,
+        ep=devices_of_experts,
+        etp=1 if devices_of_experts > 1 else None,
+        virtual_stages=chunks if chunks and chunks > 1 and pipeline > 1 else None,
+        zero=3 if is_sharded else 0,
+        # a batch is spread over all devices, those of tensor parallelism too
+        micro_batch=each * tensor * context,
+        batch_per_replica=each * tensor * context * pipeline * steps,
+        sequence=sequence,
+        recompute=recompute,
+        precision=precision,
+        capacity_factor=factor if factor and factor > 0 else None,
+        offload=offload,
+        model_name=name,
+        **optimizer_of(optimizer),
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+# Primus
+# ------
+
+
+def read_primus(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file of Primus: a preset of a model, and overrides in the words of another framework."""
+    whole = parse_settings(text, variables=beside.variables)
+    modules = whole.get("modules")
+    trainer: Any = whole
+    if isinstance(modules, dict):
+        trainer = modules.get("pre_trainer") or next(iter(modules.values()), None)
+    if not isinstance(trainer, dict):
+        raise InvalidInput.of("modules", "must hold a trainer, as pre_trainer")
+    framework = str(trainer.get("framework", "megatron"))
+    overrides = trainer.get("overrides") or {}
+    if not isinstance(overrides, dict):
+        raise InvalidInput.of("overrides", "must be a table")
+    preset = trainer.get("model")
+    name = re.sub(r"\.ya?ml$", "", str(preset)) if preset else None
+    if framework == "torchtitan":
+        found = Settings({**overrides, "model_name": name}, from_words=True)
+        run = read_tables(found)
+    elif framework == "maxtext":
+        run = maxtext_run(Settings(overrides, from_words=True), preset=name)
+    elif framework == "megatron":
+        run = _primus_megatron(overrides, beside, name)
+    else:
+        raise InvalidInput.of(
+            "framework", f"must be megatron, torchtitan or maxtext, got {framework}"
+        )
+    if run.model is None and run.model_name is None:
+        run = replace(run, model_name=name)
+    return run
+
+
+# What `pre_trainer.yaml` sets where a file does not.
+_PRIMUS: Final[Mapping[str, Any]] = {"use_distributed_optimizer": True, "bf16": True}
+
+
+def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None) -> StatedRun:
+    values = {**_PRIMUS, **overrides}
+    layers = values.pop("recompute_layer_ids", None)
+    algorithm = values.pop("pp_algorithm", None)
+    tensor = values.get("tensor_model_parallel_size")
+    if "sequence_parallel" not in values and isinstance(tensor, int) and tensor > 1:
+        values["sequence_parallel"] = True  # as its base configuration has it
+    run = read_arguments(settings_of(values), beside)
+    known = name is not None and catalog_name(name) is not None
+    described = run.model is not None or not known
+    notes = tuple(note for note in run.notes if described or _UNDESCRIBED not in note)
+    if algorithm is not None:
+        from trainwright.plans.capability import capability_of
+
+        spelled = reversed(list(capability_of("primus").schedules.items()))
+        named = {theirs: ours for ours, theirs in spelled}
+        run = replace(run, schedule=named.get(str(algorithm), run.schedule))
+    if isinstance(layers, list):
+        run = replace(run, recompute=None, recomputed_blocks=tuple(layers))
+    return replace(run, notes=notes, model_name=None if run.model else name)

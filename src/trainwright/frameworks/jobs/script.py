@@ -1,0 +1,246 @@
+"""What a launch script starts, as settings: its trainer's arguments, its devices, files it writes.
+
+The script is followed as bash would (`frameworks.shell`), and nothing is run. A file of arguments
+alone is read as well, and a file that only sets an array of them.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.frameworks.jobs.settings import Beside
+from trainwright.frameworks.shell import ScriptRun, TrainerCall, Value, read_script
+
+_LISTS: Final = re.compile(r"\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS|CONFIGS?)", re.IGNORECASE)
+# What scripts call the number of their devices, where a launcher takes it from a file of hosts.
+_OWN_COUNTS: Final = ("NUM_GPUS", "NGPUS", "N_GPUS", "NUM_GPU", "GPU_NUM", "TOTAL_GPUS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """Devices as a launcher or Slurm states them; None for what they leave open."""
+
+    total: int | None = None
+    per_node: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """The trainer of a script: its program (without folders), its arguments, where it runs.
+
+    `files` are the texts that the script writes, by their names without folders.
+    """
+
+    program: str
+    words: tuple[Value, ...]
+    devices: Devices = Devices()
+    files: Mapping[str, Value] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def file(self, name: str) -> str | None:
+        """The text of a file that the script writes, None where a part of it is not known."""
+        found = self.files.get(posixpath.basename(name))
+        return None if found is None else found.shown()
+
+
+def read_launch(text: str, beside: Beside) -> Launch:
+    """The trainer that a script starts; raises `InvalidInput` that says why there is none."""
+    plain = text.lstrip()
+    if _starts_with_flag(plain):
+        try:
+            shlex.split(plain, comments=True)
+        except ValueError as error:
+            raise InvalidInput.of("arguments", f"cannot be read: {error}") from None
+        alone = read_script(f'A=({text}\n)\npython - "${{A[@]}}"\n', variables=beside.variables)
+        array = alone.variables.get("A", ())
+        return Launch(program="", words=array if isinstance(array, tuple) else ())
+    run = read_script(
+        text,
+        name=f"./{beside.name}",
+        folder=beside.folder,
+        arguments=beside.arguments,
+        variables=beside.variables,
+    )
+    if not run.trainers and (words_of_arrays := tuple(_arrays(run))):
+        return Launch(program="", words=words_of_arrays)
+    call = run.trainer()
+    kept = tuple(_known_words(call.arguments, run))
+    return Launch(
+        program=posixpath.basename(call.program.shown()),
+        words=kept,
+        devices=_devices(call, run),
+        files={posixpath.basename(path): value for path, value in run.files.items()},
+        notes=tuple(_notes(call, run)),
+    )
+
+
+def _starts_with_flag(text: str) -> bool:
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and not line.startswith("#")), "")
+    return first.startswith("--")
+
+
+def _arrays(run: ScriptRun) -> Iterator[Value]:
+    """The words of arrays and texts that hold arguments, where nothing is started."""
+    for value in run.variables.values():
+        if isinstance(value, tuple):
+            if value and value[0].shown().startswith("--"):
+                yield from value
+        elif (text := value.text) is not None and text.lstrip().startswith("--"):
+            yield from (Value((word,)) for word in text.split())
+
+
+def _known_words(words: Sequence[Value], run: ScriptRun) -> Iterator[Value]:
+    """The words but for arguments of the script that are not given.
+
+    Raises `InvalidInput` where a file that is not read may set a whole list of words.
+    """
+    faults = []
+    for word in words:
+        if word.is_open:
+            unknown = word.unknowns[0]
+            if unknown.kind == "argument" and unknown.name in ("@", "*", "$@", "$*"):
+                continue
+            if unknown.kind == "sourced" and _LISTS.fullmatch(unknown.name):
+                why = "; ".join(map(str, run.not_sourced))
+                fix = f"give --variable {unknown.name}=VALUE, or put the file beside the script"
+                faults.append(Fault(unknown.name, f"is not set here ({why}): {fix}"))
+        yield word
+    if faults:
+        raise InvalidInput(faults)
+
+
+def _notes(call: TrainerCall, run: ScriptRun) -> Iterator[str]:
+    if call.condition is not None:
+        yield f"the trainer of line {call.line} starts only if {call.condition}"
+    for word in call.arguments:
+        unknown = word.unknowns[0] if word.is_open else None
+        if unknown is not None and unknown.is_unset and _LISTS.fullmatch(unknown.name):
+            yield f"{unknown.name} is not set here, and what it holds is not used"
+    yield from (str(each) for each in run.not_sourced)
+
+
+# Devices, from the innermost launcher that says something, else from Slurm
+# -------------------------------------------------------------------------
+
+
+def _devices(call: TrainerCall, run: ScriptRun) -> Devices:
+    batch, names = run.batch, {each.name for each in call.launchers}
+    nodes, each = _whole(call.nodes), _whole(call.processes_per_node)
+    unclear = tuple(_unclear(call))
+    if (total := _whole(call.processes)) is not None and "torchrun" not in names:
+        return Devices(total=total, per_node=batch.devices_per_node, notes=unclear)
+    if unclear:
+        return Devices(per_node=each, notes=unclear)
+    if "torchrun" in names:
+        each = 1 if each is None and call.processes_per_node is None else each
+        nodes = 1 if nodes is None and call.nodes is None else nodes
+        return Devices(total=_product(nodes, each), per_node=each)
+    if "deepspeed" in names:
+        return Devices(total=_product(nodes or 1, each) or _own_count(run), per_node=each)
+    if names & {"srun", "mpirun", "flux", "jsrun", "aprun"}:
+        return _of_slurm(run, nodes=nodes, tasks_per_node=each)
+    if call.is_distributed:
+        return Devices(total=_product(nodes or 1, each), per_node=each)
+    if batch.directives:
+        return _of_slurm(run, nodes=None, tasks_per_node=None)
+    return Devices(total=1, per_node=1)
+
+
+def _of_slurm(run: ScriptRun, *, nodes: int | None, tasks_per_node: int | None) -> Devices:
+    """A task to each device, or one to a node that starts the others.
+
+    None where the tasks of a node are neither one nor as many as its devices.
+    """
+    batch = run.batch
+    nodes, devices = nodes or batch.nodes, batch.devices_per_node
+    each = tasks_per_node or batch.tasks_per_node
+    tasks = batch.tasks if tasks_per_node is None else _product(nodes, each)
+    if devices is None or each == devices or (tasks and tasks == _product(nodes, devices)):
+        return Devices(total=tasks, per_node=each or devices)
+    if nodes is None or tasks not in (None, nodes):
+        return Devices()
+    return Devices(total=nodes * devices, per_node=devices)
+
+
+def _own_count(run: ScriptRun) -> int | None:
+    for name in _OWN_COUNTS:
+        value = run.variables.get(name)
+        if isinstance(value, Value) and (found := _whole(value)) is not None:
+            return found
+    return None
+
+
+def _unclear(call: TrainerCall) -> Iterator[str]:
+    for what, value in (("nodes", call.nodes), ("processes of a node", call.processes_per_node)):
+        if value is not None and _whole(value) is None:
+            yield f"{what}: {value} is not known; the devices are those of --nodes, or of one node"
+
+
+def _whole(value: Value | None) -> int | None:
+    text = "" if value is None else (value.text or "")
+    return int(text) if re.fullmatch(r"[0-9]{1,7}", text) and int(text) else None
+
+
+def _product(first: int | None, second: int | None) -> int | None:
+    return None if first is None or second is None else first * second
+
+
+# Words as settings
+# -----------------
+
+
+def flags_of(words: Sequence[Value]) -> dict[str, Any]:
+    """Values by flag, with _ for -: True for a switch, a word or `Value`, a tuple of several.
+
+    A flag that is given twice keeps its last value, as argparse does.
+    """
+    found: dict[str, Any] = {}
+    name, values = "", list[Any]()
+    for word in words:
+        text = word.text if word.text is not None else word.shown()
+        if text.startswith("--") and len(text) > 2:
+            if name:
+                found[name] = _one_or_more(values)
+            flag, equals, value = text[2:].partition("=")
+            name, values = flag.replace("-", "_"), [value] if equals else []
+        elif name:
+            values.append(word if word.text is None else word.text)
+    if name:
+        found[name] = _one_or_more(values)
+    return found
+
+
+def _one_or_more(values: list[Any]) -> Any:
+    while values and isinstance(values[-1], Value) and values[-1].is_unset and len(values) > 1:
+        values.pop()
+    if not values:
+        return True
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def overrides_of(words: Sequence[Value]) -> dict[str, Any]:
+    """The nested mapping of words such as `trainer.nnodes=2` (Hydra); flags are left out."""
+    found: dict[str, Any] = {}
+    for word in words:
+        text = word.text if word.text is not None else word.shown()
+        name, equals, value = text.lstrip("+").partition("=")
+        if not equals or text.startswith("-"):
+            continue
+        inside = found
+        *above, last = name.split(".")
+        for part in above:
+            inside = inside.setdefault(part, {})
+            if not isinstance(inside, dict):
+                break
+        else:
+            is_open = word.text is None and value.startswith("$")
+            inside[last] = Value(word.unknowns) if is_open else value
+    return found

@@ -1,0 +1,417 @@
+"""Settings of a job's file: typed, with every fault noted, and with what nobody asked for.
+
+A reader asks for each key that it understands, by the type that it needs; a key that is absent, or
+null, has its default. What is left at the end is named, unless it is known to be harmless. So a
+reader and the list of what it understands are one text. Paths are printed as the file spells them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.json_text import parse_json, show_typed
+from trainwright.frameworks.shell.values import Value
+
+_AUTO: Final = "auto"
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0", "none", "null", ""})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What is given beside a job's file.
+
+    `folder` and `name` say where the file lies: a script may source others of its folder.
+    `arguments` and `variables` are those of a script (and of `${NAME:default}` in a YAML file),
+    `vocabulary` the size that a tokenizer decides, `function` the one to read of a Python module.
+    """
+
+    folder: Path | None = None
+    name: str = "script.sh"
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    vocabulary: int | None = None
+    function: str | None = None
+
+
+NOTHING: Final = Beside()
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What the tables of one file share: their faults, and which keys were asked for."""
+
+    faults: list[Fault] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+
+
+class Settings:
+    """A table of a file; `check` raises what it and the tables inside it noted.
+
+    With `spelled`, keys are printed as it says (flags with their dashes). With `from_words`, values
+    may be words of a command line: "8" is a number and "true" a switch.
+    """
+
+    __slots__ = ("_found", "_from_words", "_ledger", "_path", "_spelled")
+
+    def __init__(
+        self,
+        found: Mapping[str, Any],
+        *,
+        spelled: Callable[[str], str] = str,
+        from_words: bool = False,
+        path: str = "",
+        ledger: _Ledger | None = None,
+    ) -> None:
+        self._found = found
+        self._path = path
+        self._spelled = spelled
+        self._from_words = from_words
+        self._ledger = ledger or _Ledger()
+
+    def __contains__(self, name: str) -> bool:
+        self._ledger.asked.add(self._path + name)
+        return self._found.get(name) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def value(self, name: str) -> Any:
+        """The value as it stands in the file, None where it is absent."""
+        self._ledger.asked.add(self._path + name)
+        return self._found.get(name)
+
+    def check(self) -> None:
+        """Raise `InvalidInput` with every fault that was noted."""
+        if self._ledger.faults:
+            raise InvalidInput(dict.fromkeys(self._ledger.faults))
+
+    def fault(self, name: str, problem: str) -> None:
+        """Note a fault of a field."""
+        self._ledger.faults.append(Fault(self._spelled(self._path + name), problem))
+
+    def is_absent(self, name: str) -> bool:
+        """Whether a field is not written, or null."""
+        return self.value(name) is None
+
+    def first(self, *names: str) -> str:
+        """The name of several that is there, else the last: keys that were renamed."""
+        for name in names:
+            self._ledger.asked.add(self._path + name)
+        return next((name for name in names if self._found.get(name) is not None), names[-1])
+
+    def table(self, name: str) -> Settings:
+        """A table inside this one; empty where it is absent."""
+        value = self.value(name)
+        if value is not None and not isinstance(value, dict):
+            self._wrong(name, "a table", value)
+        return Settings(
+            value if isinstance(value, dict) else {},
+            spelled=self._spelled,
+            from_words=self._from_words,
+            path=f"{self._path}{name}.",
+            ledger=self._ledger,
+        )
+
+    def count(
+        self, name: str, *, least: int = 1, most: int | None = None, also: int | None = None
+    ) -> int | None:
+        """A whole number from `least` to `most`, or `also`."""
+        value = self._plain(name)
+        if value is None:
+            return None
+        number = self._number(value)
+        is_whole = number is not None and number == int(number)
+        if is_whole and number is not None:
+            whole = int(number)
+            if whole == also or (least <= whole and (most is None or whole <= most)):
+                return whole
+        wanted = f">= {least}" if most is None else f"from {least} to {most}"
+        other = "" if also is None else f", or {also}"
+        self._wrong(name, f"a whole number {wanted}{other}", value)
+        return None
+
+    def count_or_auto(self, name: str) -> int | None:
+        """A whole number >= 1; "auto" counts as absent."""
+        return None if self.value(name) == _AUTO else self.count(name)
+
+    def number(self, name: str) -> float | None:
+        """Any finite number."""
+        value = self._plain(name)
+        found = None
+        if value is not None and type(value) is not bool:
+            try:
+                found = float(value)  # YAML takes 1e-5 for a text
+            except (TypeError, ValueError, OverflowError):
+                found = None
+            if found is None or not abs(found) < float("inf"):
+                self._wrong(name, "a number", value)
+                return None
+        return found
+
+    def _number(self, value: Any) -> float | int | None:
+        if isinstance(value, str) and self._from_words:
+            plain = value.replace("_", "")
+            return int(plain) if re.fullmatch(r"[-+]?[0-9]{1,18}", plain) else None
+        if type(value) is float and self._from_words and value == int(value):
+            return int(value)
+        return value if type(value) is int else None
+
+    def switch(self, name: str, *, default: bool = False) -> bool:
+        """True or false; a flag is on where it stands, whatever words follow it."""
+        value = self.value(name)
+        if self._from_words and isinstance(value, (Value, tuple)):
+            return True
+        if value is None or isinstance(value, bool):
+            return default if value is None else value
+        word = str(value).lower()
+        if self._from_words and word in _TRUE | _FALSE:
+            return word in _TRUE
+        self._wrong(name, "true or false", value)
+        return default
+
+    def switch_or_auto(self, name: str) -> bool:
+        """True or false; "auto" counts as absent, which is false."""
+        return self.value(name) != _AUTO and self.switch(name)
+
+    def text(self, name: str) -> str | None:
+        """A text."""
+        value = self._plain(name)
+        if value is None or isinstance(value, str):
+            return value
+        if self._from_words and isinstance(value, (bool, int, float)):
+            return str(value)
+        self._wrong(name, "a text", value)
+        return None
+
+    def one_of(self, name: str, known: Iterable[str], default: str) -> str:
+        """One of some words."""
+        value, words = self._plain(name), tuple(known)
+        if value is None:
+            return default
+        if isinstance(value, str) and value in words:
+            return value
+        self._wrong(name, f"one of {', '.join(word for word in words if word)}", value)
+        return default
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A text, or a list of them; empty where it is absent."""
+        value = self.value(name)
+        if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+            return tuple(value)
+        found = self.text(name)
+        return () if found is None else (found,)
+
+    def names(self, name: str) -> list[list[str]]:
+        """A list of lists of texts, none of them empty; empty where it is absent."""
+        value = self.value(name)
+        if value is None:
+            return []
+        if isinstance(value, list) and all(
+            isinstance(part, list) and part and all(isinstance(each, str) for each in part)
+            for part in value
+        ):
+            return value
+        self._wrong(name, "a list of lists of names", value)
+        return []
+
+    def missing(self, name: str, problem: str) -> None:
+        """Note that a field must be there."""
+        self.fault(name, problem)
+
+    def remarks(
+        self,
+        *,
+        harmless: re.Pattern[str],
+        unmodelled: Iterable[str] = (),
+        names_unknown: bool = True,
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The keys that nobody asked for, and notes on those of them that change the answer.
+
+        A key is harmless where the pattern matches the whole of its path or of its last part, and
+        so is everything inside it. One that is switched off is not named.
+        """
+        unknown, notes = [], []
+        changing = frozenset(unmodelled)
+        for path, value in _leaves(self._found, self._path, harmless, changing):
+            if path in self._ledger.asked or _is_off(value):
+                continue
+            if path in changing or path.rpartition(".")[2] in changing:
+                said = "" if value is True else f" {_short(value)}"
+                notes.append(f"{self._spelled(path)}{said}: changes the answer, not modelled")
+            elif names_unknown:
+                unknown.append(self._spelled(path))
+        return tuple(unknown), tuple(notes)
+
+    def _plain(self, name: str) -> Any:
+        """The value; one that cannot be known is a fault that says what to give."""
+        value = self.value(name)
+        if isinstance(value, Value):
+            self._refuse_open(name, value)
+            return None
+        if isinstance(value, tuple):  # words of a flag: one is wanted
+            if len(value) == 1:
+                return value[0]
+            self._wrong(name, "one value", " ".join(map(str, value)))
+            return None
+        return value
+
+    def _refuse_open(self, name: str, value: Value) -> None:
+        for unknown in value.unknowns:
+            fix = {
+                "unset": f"; give --variable {unknown.name}=VALUE",
+                "sourced": f"; give --variable {unknown.name}=VALUE",
+                "slurm": f"; give --variable {unknown.name}=VALUE",
+                "argument": "; give --argument VALUE once for each",
+            }.get(unknown.kind, "; write its value into the file")
+            self.fault(name, f"is not known: {unknown}{fix}")
+
+    def _wrong(self, name: str, wanted: str, value: object) -> None:
+        self.fault(name, f"must be {wanted}, got {_shown(value)}")
+
+
+def _leaves(
+    found: Mapping[str, Any], path: str, harmless: re.Pattern[str], changing: frozenset[str]
+) -> Iterator[tuple[str, Any]]:
+    """Values by path, without those that are harmless, tables opened."""
+    for name, value in found.items():
+        whole = f"{path}{name}"
+        if {whole, str(name)} & changing:
+            yield whole, value
+        elif harmless.fullmatch(whole) or harmless.fullmatch(str(name)):
+            continue
+        elif isinstance(value, dict):
+            yield from _leaves(value, f"{whole}.", harmless, changing)
+        else:
+            yield whole, value
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or value is False or value in ("", "None", "False", "null", [], {}, ())
+
+
+def _short(value: Any) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
+def _shown(value: object) -> str:
+    if value is None or isinstance(value, (bool, str, int, float, list, dict)):
+        return show_typed(value)
+    return f"{value} ({type(value).__name__})"
+
+
+# YAML, as files of jobs have it
+# ------------------------------
+# Aliases are shared, not copied, so that a small file stays small. A tag of a framework's own is
+# taken for the plain value under it; nothing is ever made or imported.
+
+_MOST_CHARACTERS: Final = 2**22
+_MOST_VALUES: Final = 100_000
+_REFERENCE: Final = re.compile(r"\$\{([^${}]*)\}")
+_DEEPEST: Final = 20
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The safe loader, for which an unknown tag means nothing."""
+
+
+def _untagged(loader: Any, suffix: str, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_scalar(node)
+
+
+_Loader.add_multi_constructor("", _untagged)
+
+
+def parse_yaml(text: str, *, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The mapping of a YAML or JSON text, `${…}` replaced by what it refers to.
+
+    `${a.b}` is a key of the file (OmegaConf), `${NAME:default}` a variable of the environment.
+    What refers to nothing stays as it is. Raises `InvalidInput` naming the line.
+    """
+    if len(text) > _MOST_CHARACTERS:
+        raise InvalidInput.of("file", f"must have at most {_MOST_CHARACTERS} characters")
+    try:
+        found = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = 0 if error.problem_mark is None else error.problem_mark.line + 1
+        raise InvalidInput.of(f"line {line}", f"is not YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInput.of("file", f"is not YAML: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidInput.of("file", "must be a mapping of keys to values")
+    if "${" not in text:
+        return found
+    resolved = _Resolver(found, variables or {}).whole(found, 0)
+    return resolved if isinstance(resolved, dict) else {}
+
+
+class _Resolver:
+    """Puts in what `${…}` refers to, in a bounded number of values."""
+
+    def __init__(self, root: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+        self._root, self._variables, self._count = root, variables, 0
+
+    def whole(self, value: Any, depth: int) -> Any:
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise InvalidInput.of("file", f"comes to more than {_MOST_VALUES} values")
+        if depth > _DEEPEST:
+            return value
+        if isinstance(value, dict):
+            return {key: self.whole(each, depth + 1) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.whole(each, depth + 1) for each in value]
+        return self._text(value, depth) if isinstance(value, str) else value
+
+    def _text(self, value: str, depth: int) -> Any:
+        alone = _REFERENCE.fullmatch(value)
+        if alone:
+            found = self._of(alone[1], value)
+            return found if found == value else self.whole(found, depth + 1)
+        if len(value) > 2_000:
+            return value
+        return _REFERENCE.sub(lambda one: str(self._of(one[1], one[0])), value)
+
+    def _of(self, name: str, otherwise: str) -> Any:
+        """What a reference stands for; itself where that is not known."""
+        plain, colon, default = name.partition(":")
+        if plain == "oc.env":
+            plain, colon, default = default.partition(",")
+        if plain in self._variables:
+            return _scalar_of(self._variables[plain])
+        if colon:
+            return _scalar_of(default.lstrip("-=").strip())
+        found: Any = self._root
+        for part in plain.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        return otherwise if found is None or isinstance(found, (dict, list)) else found
+
+
+def _scalar_of(text: str) -> Any:
+    try:
+        found = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        return text
+    return found if not isinstance(found, (dict, list)) else text
+
+
+def parse_settings(text: str, *, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The mapping of a YAML file, or of a JSON file, whose faults are those of JSON."""
+    if text.lstrip().startswith("{"):
+        try:
+            return parse_json(text.encode(), source="file", what="config")
+        except InvalidInput:
+            pass  # GPT-NeoX writes YAML in braces, with comments
+    return parse_yaml(text, variables=variables)

@@ -1,0 +1,593 @@
+"""An existing torchtitan job: its TOML file, or a Python module of its registry, as a stated run.
+
+Versions 0.1 to 0.3 are read: until 0.1 degrees stood under `training` and `experimental`; from 0.3
+jobs are functions of a module, whose values are read from its syntax tree. Nothing is imported.
+Defaults are those of `torchtitan/config`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
+from trainwright.frameworks.jobs.models import catalog_name
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings
+from trainwright.frameworks.stated_run import StatedRun
+from trainwright.frameworks.torchtitan import TITAN_02, TITAN_03, blocks_of
+from trainwright.model import TransformerConfig
+from trainwright.model.config import Activation, Experts, LatentAttention, Norm
+from trainwright.plans.plan import DEFAULT_SCHEDULE, usual_schedule
+
+_HARMLESS: Final = re.compile(
+    r"(?:job|profiling|profiler|metrics|lr_scheduler|checkpoint|comm|experimental|validation|"
+    r"validator|fault_tolerance|memory_estimation|loss|dataloader|hf_assets_path|tokenizer|debug|"
+    r"quantize|float8|mx|override|ft|encoder|eval)(?:\..*)?|"
+    r"(?:steps|dataset|dataset_path|max_norm|gc_freq|gc_debug|seed|deterministic|warmup_steps|"
+    r"dataset_subset|disable_cuda_graphs|print_args|print_config|file_sink_level|stderr_sink_level|mixed_precision_param|"
+    r"tokenizer_path|hf_assets_path|disable_loss_parallel|spmd_backend|context_parallel_.*|"
+    r"pipeline_parallel_(?:first|last)_stage_less_layers|data_parallel_.*|"
+    r"per_op_sac_force_recompute_mm_shapes_by_fqns|early_stop|visualize_memory_budget_pareto|"
+    r"lr|eps|beta1|beta2|betas|weight_decay|implementation|fused|foreach|name|print_after_.*|"
+    r"norm_type|tensor_parallel_.*|_class|moe_force_load_balance|lora_.*|components|backend|"
+    r"enable_symm_mem.*|enable_fsdp_symm_mem|preserve_rng_state|determinism_check|debug)"
+)
+_UNMODELLED: Final = (
+    "enable_async_tensor_parallel", "compile.enable", "compile", "training.compile",
+    "optimizer.early_step_in_backward", "early_step_in_backward", "memory_budget",
+    "training.mixed_precision_reduce", "pipeline_parallel_layers_per_stage",
+    "pipeline_parallel_split_points", "enable_compiled_autograd", "primus_turbo",
+)  # fmt: skip
+_DISPATCHERS: Final = {
+    "standard": "all_to_all",
+    "deepep": "hierarchical",
+    "hybridep": "hierarchical",
+}
+_FAMILIES: Final = {
+    "1F1B": "1f1b",
+    "GPipe": "gpipe",
+    "Interleaved1F1B": "interleaved",
+    "LoopedBFS": "breadth-first",
+    "InterleavedZeroBubble": "zb-1p",
+    "ZBVZeroBubble": "zb-v",
+    "DualPipeV": "dualpipe-v",
+}
+_LOOPED: Final = ("interleaved", "breadth-first", "zb-1p", "zb-v", "dualpipe-v")
+_MODES: Final = ("none", "selective", "full", "memory_budget")
+_LOCAL_BATCH: Final = 8  # torchtitan's own, where the file does not say
+_REPEATED: Final = (
+    "the pipeline fills and drains in each accumulation step, which is priced once: the step takes "
+    "longer than this"
+)
+
+
+def read_torchtitan(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """The run that a file states; raises `InvalidInput` where it is neither TOML nor such a module.
+
+    Every field that is used is checked, and all faults are raised together. A schedule from a CSV
+    file is taken for the named one beside it, and a note says so.
+    """
+    try:
+        tables: Mapping[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        if "def " not in text:
+            raise InvalidInput.of("torchtitan", f"is not a TOML file: {error}") from None
+        tables = _tables_of_module(text, beside)
+    found = Settings(tables)
+    for name, value in tables.items():
+        is_table = isinstance(value, dict) or name in ("model_name", "loss", "hf_assets_path")
+        if not is_table and value is not None:
+            found.table(name)
+    return read_tables(found)
+
+
+def read_tables(found: Settings, *, model: TransformerConfig | None = None) -> StatedRun:
+    """The run that the tables state; raises `InvalidInput` with every fault."""
+    training, parallel = found.table("training"), found.table("parallelism")
+    experimental, checkpoint = found.table("experimental"), found.table("activation_checkpoint")
+    places = (parallel, training, experimental)  # until 0.1 degrees stood elsewhere
+    named = _model(found)
+    ranks, tensor = _degree(places, "pipeline"), _degree(places, "tensor")
+    context = _degree(places, "context")
+    parts, chunks = _parts(parallel, ranks)
+    replicas = _degree(places, "data_parallel_replicate_degree")
+    shards = _first(places, "data_parallel_shard_degree", also=-1) or -1
+    data = None if shards == -1 else replicas * shards
+    zero = _zero(parallel, has_pipeline=ranks > 1, is_whole=shards == 1 and context == 1)
+    mode, every = _recompute(checkpoint)
+    sequence = training.count("seq_len") or training.count("max_context_length") or 2048
+    batch, micro_batch, accumulated = _batches(training, parallel, places, ranks, data, sequence)
+    schedule = _schedule(places, ranks, chunks)
+    if ranks > 1 and chunks == 1 and not parts and schedule in _LOOPED:
+        chunks = 2  # as many as such a schedule needs, where stages are not listed
+    backend = parallel.one_of("expert_parallel_comm_backend", ("", *_DISPATCHERS), "")
+    sequence_parallel = parallel.switch("enable_sequence_parallel", default=True)
+    half = training.one_of("mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
+    whole = training.one_of("dtype", ("bfloat16", "float32", ""), "float32")
+    experts = _degree(places, "expert")
+    expert_tensor = _degree(places, "expert_tensor")
+    precision, converted = _converters(found, half)
+    optimizer = found.table("optimizer").text("name")
+    offload = ("params, gradients and optimizer to cpu",)
+    run = {
+        "tp": tensor,
+        "pp": ranks,
+        "cp": context,
+        "ep": experts,
+        "etp": expert_tensor if experts > 1 else None,
+        "dp": data,
+        "zero": zero,
+        "state_copies": replicas if zero else None,
+        "micro_batch": micro_batch,
+        "global_batch": batch,
+        "batch_per_replica": _local_batch(training, parallel, ranks, sequence),
+        "sequence": sequence,
+        "virtual_stages": chunks,
+        "schedule": schedule,
+        "blocks": blocks_of(parts) if parts else None,
+        "sequence_parallel": tensor > 1 and sequence_parallel,
+        "token_dispatcher": _DISPATCHERS.get(backend),
+        "recompute": mode if mode in ("none", "selective", "full") else None,
+        "precision": precision,
+        "offload": offload if training.switch("enable_cpu_offload") else (),
+        **optimizer_of(optimizer),
+        **(_PURE if whole == "bfloat16" else {}),
+    }
+    notes = (
+        *named[1],
+        *accumulated,
+        *converted,
+        *odd_optimizer(optimizer),
+        *_notes(places, mode, every),
+    )
+    unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
+    found.check()
+    own, name = named[0] if isinstance(named[0], TransformerConfig) else None, named[0]
+    return StatedRun(
+        **run,
+        model=model or own,
+        model_name=name if isinstance(name, str) else None,
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+# Everything in 16 bits: weights, gradients and moments, without a second copy of the weights.
+_PURE: Final[dict[str, Any]] = {
+    "gradient_dtype": "bf16",
+    "main_weight_dtype": "none",
+    "moment_dtypes": ("bf16",),
+}
+
+
+def _model(found: Settings) -> tuple[str | TransformerConfig | None, tuple[str, ...]]:
+    """The catalog's name of the model, or its sizes where it is torchtitan's own."""
+    model = found.table("model")
+    name, flavor = model.text("name"), model.text("flavor")
+    given = found.value("model_name")
+    for key in ("hf_assets_path", "tokenizer_path", "print_after_conversion", "norm_type"):
+        model.value(key)
+    if isinstance(given, str):
+        return given, ()
+    if name is None or flavor is None:
+        return None, ()
+    known = {sizes: own for own, sizes in TITAN_02.models.items()}
+    plain = re.sub(r"_(?:flex|varlen|irope)(?:_attn)?$|_flex_attn$|_varlen_attn$", "", flavor)
+    if (name, plain) in known:
+        return known[name, plain], ()
+    if (name, plain) in _OWN:
+        return _own(name, **_OWN[name, plain]), ()
+    if (same := catalog_name(f"{name}-{plain}")) is not None:
+        return same, ()
+    return None, (f"the model is not described: {name} {flavor} is not known here",)
+
+
+# Models that only torchtitan has, by name and flavor: `torchtitan/models/*/__init__.py`.
+_OWN: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
+    ("llama3", "debugmodel"): {"ffn_size": 768},
+    ("llama4", "debugmodel"): {"ffn_size": 768, "experts": (8, 1, 512, 512, 2)},
+    ("llama4", "17bx16e"): {
+        "num_layers": 48, "hidden_size": 5120, "num_heads": 40, "num_kv_heads": 8,
+        "ffn_size": 16384, "vocabulary_size": 202_048, "experts": (16, 1, 8192, 8192, 1),
+    },
+    ("llama4", "17bx128e"): {
+        "num_layers": 48, "hidden_size": 5120, "num_heads": 40, "num_kv_heads": 8,
+        "ffn_size": 16384, "vocabulary_size": 202_048, "experts": (128, 1, 8192, 8192, 2),
+    },
+    ("qwen3", "debugmodel"): {
+        "num_layers": 8, "num_kv_heads": 8, "head_size": 128, "ffn_size": 3072, "tied": True,
+    },
+    ("qwen3", "debugmodel_moe"): {
+        "num_layers": 8, "num_kv_heads": 8, "head_size": 128, "ffn_size": 3072,
+        "experts": (64, 8, 768, 0, 1),
+    },
+    ("qwen3", "0.6B"): {
+        "num_layers": 28, "hidden_size": 1024, "num_kv_heads": 8, "head_size": 128,
+        "ffn_size": 3072, "vocabulary_size": 151_936, "tied": True,
+    },
+    ("qwen3", "1.7B"): {
+        "num_layers": 28, "hidden_size": 2048, "num_kv_heads": 8, "head_size": 128,
+        "ffn_size": 6144, "vocabulary_size": 151_936, "tied": True,
+    },
+    ("deepseek_v3", "debugmodel"): {
+        "ffn_size": 1024, "experts": (8, 3, 256, 512, 1), "dense": 1,
+        "latent": LatentAttention(
+            key_value_rank=512, rotary_head_size=64, plain_head_size=128, value_head_size=128
+        ),
+    },
+}  # fmt: skip
+
+
+def _own(
+    name: str,
+    *,
+    ffn_size: int,
+    num_layers: int = 6,
+    hidden_size: int = 256,
+    num_heads: int = 16,
+    num_kv_heads: int = 16,
+    head_size: int | None = None,
+    vocabulary_size: int = 2048,
+    tied: bool = False,
+    experts: tuple[int, int, int, int, int] | None = None,
+    dense: int = 0,
+    latent: LatentAttention | None = None,
+) -> TransformerConfig:
+    """Experts are how many, of a token, their width, that of shared ones, one layer in so many."""
+    routed = None
+    if experts is not None:
+        count, chosen, width, shared, step = experts
+        plain = tuple(layer for layer in range(num_layers) if (layer + 1) % step)
+        routed = Experts(
+            num_experts=count,
+            experts_per_token=chosen,
+            ffn_size=width,
+            shared_ffn_size=shared,
+            num_dense_layers=dense,
+            dense_layers=plain,
+        )
+    size = head_size or hidden_size // num_heads
+    return TransformerConfig(
+        family=name,
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_size=size if latent is None else latent.head_size,
+        ffn_size=ffn_size,
+        vocabulary_size=vocabulary_size,
+        norm=Norm.RMS,
+        activation=Activation.SILU,
+        gated=True,
+        query_key_norm=name == "qwen3",
+        tied_embeddings=tied,
+        rotary=True,
+        experts=routed,
+        latent=latent,
+    )
+
+
+# Degrees, batches, formats
+# -------------------------
+
+
+def _first(places: tuple[Settings, ...], name: str, *, also: int | None = None) -> int | None:
+    for place in places:
+        if (count := place.count(name, also=also)) is not None:
+            return count
+    return None
+
+
+def _degree(places: tuple[Settings, ...], name: str) -> int:
+    whole = name if name.endswith("_degree") else f"{name}_parallel_degree"
+    return _first(places, whole) or 1
+
+
+def _parts(parallel: Settings, ranks: int) -> tuple[list[list[str]], int]:
+    """Modules of every stage, none where the file lists none, and stages per rank."""
+    parts = parallel.names("module_fqns_per_model_part")
+    if len(parts) % ranks:
+        problem = f"must have a multiple of {ranks} stages, got {len(parts)}"
+        parallel.fault("module_fqns_per_model_part", problem)
+    return parts, max(len(parts) // ranks, 1)
+
+
+def _local_batch(training: Settings, parallel: Settings, ranks: int, sequence: int) -> int:
+    """Sequences of a replica in one accumulation step."""
+    tokens = training.count("num_tokens_per_microbatch_per_dp_rank")
+    pipelined = parallel.count("num_pp_microbatches") or 1
+    local = training.count(training.first("batch_size", "local_batch_size"))
+    if tokens is not None:
+        return max(1, tokens // sequence) * (pipelined if ranks > 1 else 1)
+    return local or _LOCAL_BATCH
+
+
+def _batches(
+    training: Settings,
+    parallel: Settings,
+    places: tuple[Settings, ...],
+    ranks: int,
+    data: int | None,
+    sequence: int,
+) -> tuple[int | None, int, tuple[str, ...]]:
+    """Global batch where it is stated, microbatch, and what is to be said of accumulation.
+
+    A pipeline takes `local_batch_size` in microbatches; where that times the replicas is less than
+    the global batch, whole pipelines follow each other, each with a fill and a drain of its own.
+    """
+    batch = training.count("global_batch_size", also=-1)
+    step_tokens = training.count("num_tokens_per_train_step", also=-1)
+    if step_tokens not in (None, -1):
+        batch = max(1, (step_tokens or 0) // sequence)
+    local = _local_batch(training, parallel, ranks, sequence)
+    size = _first(places, "pipeline_parallel_microbatch_size") or 1
+    if training.count("num_tokens_per_microbatch_per_dp_rank") is not None:
+        size = local // (parallel.count("num_pp_microbatches") or 1) or 1
+    wanted = _first(places, "pipeline_parallel_microbatches")  # until 0.1: how many, not how large
+    if wanted is not None and local % wanted == 0:
+        size = local // wanted
+    batch = None if batch == -1 else batch
+    if ranks == 1:
+        return batch, local, ()
+    if local % size:
+        problem = f"must be a multiple of pipeline_parallel_microbatch_size {size}, got {local}"
+        training.fault("local_batch_size", problem)
+    if batch is None or batch == local * (data or 0):
+        return batch, size, ()
+    if data is None:
+        enough = -(-batch // local)
+        note = (
+            f"on fewer than {enough} replicas local_batch_size {local} is less than the "
+            f"part of the batch that each has, and {_REPEATED}"
+        )
+        return batch, size, (note,)
+    steps, left = divmod(batch, local * data)
+    if left:
+        problem = f"must be a multiple of local_batch_size x replicas = {local * data}, got {batch}"
+        training.fault("global_batch_size", problem)
+    note = (
+        f"the batch takes {steps} accumulation steps of local_batch_size {local} x {data} "
+        f"replicas; {_REPEATED}; local_batch_size = {batch // data} makes one"
+    )
+    return batch, size, (note,)
+
+
+def _zero(parallel: Settings, *, has_pipeline: bool, is_whole: bool) -> int:
+    policy = parallel.one_of(
+        "fsdp_reshard_after_forward", ("default", "always", "never"), "default"
+    )
+    if is_whole:
+        return 0
+    return 2 if policy == "never" or (policy == "default" and has_pipeline) else 3
+
+
+def _schedule(places: tuple[Settings, ...], ranks: int, chunks: int) -> str:
+    """PyTorch looks schedules up without regard to upper and lower case."""
+    holder = next((p for p in places if "pipeline_parallel_schedule" in p), places[0])
+    name = holder.text("pipeline_parallel_schedule") or "1F1B"
+    known = {theirs.lower(): own for theirs, own in _FAMILIES.items()}
+    if name.lower() not in known:
+        problem = f'must be one of {", ".join(_FAMILIES)}, got "{name}"'
+        holder.fault("pipeline_parallel_schedule", problem)
+    if ranks == 1:
+        return usual_schedule(chunks)
+    return known.get(name.lower(), DEFAULT_SCHEDULE)
+
+
+def _recompute(checkpoint: Settings) -> tuple[str, str]:
+    """What is recomputed, and which layers "selective" leaves as they are."""
+    mode = checkpoint.one_of("mode", _MODES, "selective")
+    every = checkpoint.value("selective_ac_option")
+    return mode, str(every) if every not in (None, "op") else ""
+
+
+_EIGHT: Final = re.compile(r"float8|mxfp8|\bmx\b|fp8", re.IGNORECASE)
+_FOUR: Final = re.compile(r"nvfp4|mxfp4|fp4", re.IGNORECASE)
+
+
+def _converters(found: Settings, half: str) -> tuple[str | None, tuple[str, ...]]:
+    """The number format that converters of the model's products give, and notes on it."""
+    model = found.table("model")
+    value = model.value("converters")
+    names = [str(each) for each in value] if isinstance(value, (list, tuple)) else []
+    if isinstance(value, str):
+        names = value.split(",")
+    old = found.table("float8").switch("enable_float8_linear")
+    notes = []
+    has_recipe = found.table("quantize").table("linear").value("mx") is not None
+    if has_recipe and any("mx" in name for name in names):
+        notes.append("the recipe of quantize.linear.mx is priced as fp8 with one scale a tensor")
+    precision = "bf16" if half == "bfloat16" else "fp32"
+    for name in names:
+        if _FOUR.search(name):
+            notes.append(f"converter {name} is priced as fp8")
+            precision = "fp8"
+        elif _EIGHT.search(name):
+            precision = "fp8"
+        elif name.strip():
+            notes.append(f"converter {name}: changes the answer, not modelled")
+    return ("fp8" if old else precision), tuple(notes)
+
+
+def _notes(places: tuple[Settings, ...], mode: str, every: str) -> Iterator[str]:
+    holder = next((p for p in places if "pipeline_parallel_schedule_csv" in p), places[0])
+    if holder.text("pipeline_parallel_schedule_csv"):
+        name = holder.text("pipeline_parallel_schedule") or "1F1B"
+        yield f"the order of actions is in a CSV file; it is priced as {name}"
+    if mode == "selective":
+        which = f" in one layer of every {every}" if every.isdecimal() else ""
+        yield (
+            f"torchtitan decides which operators to recompute{which}; the default ones here are "
+            "priced, in every layer"
+        )
+    if mode not in ("none", "selective", "full"):
+        yield f"activation_checkpoint.mode {mode} is not priced"
+
+
+# Modules of Python, read from their syntax tree
+# ----------------------------------------------
+# A job is a function that returns `Trainer.Config(…)`, or one of another job with values set anew.
+# What is not written out (a computed name) stays a `_Computed`, which is refused where it is used.
+
+_CHECKPOINTS: Final = {
+    "SelectiveAC": "selective",
+    "FullAC": "full",
+    "MemoryBudgetAC": "memory_budget",
+}
+_MOST_DEPTH: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _tables_of_module(text: str, beside: Beside) -> dict[str, Any]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidInput.of("torchtitan", f"is not a Python module: {error}") from None
+    module = _Module(tree)
+    found = module.job(beside.function)
+    made = found.get("activation_checkpoint")
+    if isinstance(made, dict):
+        kind = str(made.get("_class", ""))
+        found["activation_checkpoint"] = {**made, "mode": _CHECKPOINTS.get(kind, kind)}
+    elif "activation_checkpoint" in found:
+        mode = "none" if made is None else str(made)
+        found["activation_checkpoint"] = {"mode": mode}
+    elif module.is_registry:
+        found["activation_checkpoint"] = {"mode": "none"}  # since 0.3 it is off unless it is said
+    spec = found.pop("model_spec", None)
+    if isinstance(spec, dict) and "flavor" in spec:
+        found["model"] = {"name": spec["name"], "flavor": spec["flavor"], **_converted(spec)}
+    return {
+        key: {} if isinstance(value, _Computed) else value
+        for key, value in found.items()
+        if key != "_class"
+    }
+
+
+def _converted(spec: Mapping[str, Any]) -> dict[str, Any]:
+    given = spec.get("converters")
+    if not isinstance(given, list):
+        return {}
+    return {"converters": [e.get("_class", "") if isinstance(e, dict) else str(e) for e in given]}
+
+
+class _Module:
+    """The jobs that a module defines."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._functions = {
+            each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)
+        }
+        self._imported = {
+            alias.asname or alias.name: alias.name
+            for each in ast.walk(tree)
+            if isinstance(each, ast.ImportFrom) and (each.module or "").endswith("config_registry")
+            for alias in each.names
+        }
+        self.is_registry = not self._imported
+
+    def job(self, name: str | None) -> dict[str, Any]:
+        """The tables of a function; raises `InvalidInput` listing all where none is named."""
+        public = [each for each in self._functions if not each.startswith("_")]
+        if name is None and len(public) == 1:
+            name = public[0]
+        if name is None or name not in self._functions:
+            got = "" if name is None else f', got "{name}"'
+            raise InvalidInput.of("function", f"must be one of {', '.join(public)}{got}")
+        made = self._call(name, 0)
+        if not isinstance(made, dict):
+            raise InvalidInput.of("function", f"{name} returns no configuration that is known here")
+        return made
+
+    def _call(self, name: str, depth: int) -> Any:
+        if depth > _MOST_DEPTH:
+            raise InvalidInput.of("function", f"{name} calls itself")
+        names: dict[str, Any] = {}
+        for line in self._functions[name].body:
+            if isinstance(line, ast.Assign) and len(line.targets) == 1:
+                self._assign(line.targets[0], self._value(line.value, names, name, depth), names)
+            elif isinstance(line, ast.AnnAssign) and line.value is not None:
+                self._assign(line.target, self._value(line.value, names, name, depth), names)
+            elif isinstance(line, ast.Return) and line.value is not None:
+                return self._value(line.value, names, name, depth)
+        return None
+
+    def _assign(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
+        path: list[str] = []
+        while isinstance(target, ast.Attribute):
+            path.insert(0, target.attr)
+            target = target.value
+        if not isinstance(target, ast.Name):
+            return
+        if not path:
+            names[target.id] = value
+            return
+        inside = names.setdefault(target.id, {})
+        for part in path[:-1]:
+            if not isinstance(inside, dict):
+                return
+            inside = inside.setdefault(part, {})
+        if isinstance(inside, dict):
+            inside[path[-1]] = value
+
+    def _value(self, node: ast.expr, names: dict[str, Any], function: str, depth: int) -> Any:
+        if isinstance(node, ast.Name) and node.id in names:
+            return names[node.id]
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return [self._value(each, names, function, depth) for each in node.elts]
+        if isinstance(node, ast.Call):
+            return self._made(node, names, function, depth)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Add, ast.Sub)):
+            left, right = (
+                self._value(each, names, function, depth) for each in (node.left, node.right)
+            )
+            if type(left) is int and type(right) is int and max(abs(left), abs(right)) < 2**31:
+                if isinstance(node.op, ast.Mult):
+                    return left * right
+                return left + right if isinstance(node.op, ast.Add) else left - right
+        try:
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            return _Computed(ast.unparse(node))
+
+    def _made(self, node: ast.Call, names: dict[str, Any], function: str, depth: int) -> Any:
+        """What a call makes: another job, a model of the registry, or an object's fields."""
+        called = ast.unparse(node.func)
+        if called in self._functions:
+            return self._call(called, depth + 1)
+        if called in self._imported:
+            known = {theirs: own for own, (_, theirs) in TITAN_03.models.items()}
+            original = self._imported[called]
+            return {"model_name": known.get(original) or catalog_name(original)}
+        given = {
+            each.arg: self._value(each.value, names, function, depth)
+            for each in node.keywords
+            if each.arg
+        }
+        if called == "model_registry" and node.args:
+            flavor = self._value(node.args[0], names, function, depth)
+            return {"name": _family(function, str(flavor)), "flavor": flavor, **given}
+        parts = called.split(".")
+        kind = parts[-2] if parts[-1] == "Config" and len(parts) > 1 else parts[-1]
+        if parts[-1] != "Config" and not kind.endswith("Config"):
+            return _Computed(ast.unparse(node)[:80])
+        return {"_class": kind, **given}
+
+
+def _family(function: str, flavor: str) -> str:
+    """`llama3_8b` makes a llama3 of the flavor 8B."""
+    plain = re.sub(r"[-.]", "_", flavor.lower())
+    found = re.match(rf"(.+?)_{re.escape(plain)}(?:_|$)", function)
+    return found[1] if found else re.match(r"[a-z]+(?:_v\d+|_oss)?\d*", function)[0]  # type: ignore[index]

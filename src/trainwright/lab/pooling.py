@@ -1,0 +1,595 @@
+"""Fit the pooled efficiencies to measured runs, and refit them without one source in turn.
+
+With f_i the logarithm of the predicted step of run i, y_i of the measured one, and u the effects of
+`cluster.pooled` under normal priors of width s, the fit minimises
+
+    Σ w_i ρ((f_i(u) - y_i) / σ) + Σ (u_j - p_j)² / (2 s_j²)
+
+by Gauss-Newton in the dual (a matrix of runs, not of effects). ρ is Cauchy's, because some measured
+runs follow no function of their plan; σ is the median absolute residual of the run's source. The
+weight w_i lets no source count as more than `_MOST_OF_A_SOURCE` runs. Sensitivities of f are taken
+once per round, one price per constant and run. Everything is deterministic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Cluster, Constant
+from trainwright.cluster.pooled import (
+    PACE,
+    PACED,
+    Distance,
+    Effect,
+    Key,
+    PooledEfficiencies,
+    Range,
+    keys_of,
+)
+from trainwright.cluster.software import Software
+from trainwright.errors import TrainwrightError
+from trainwright.lab.fitting import answer
+from trainwright.lab.predict import Question, price
+from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
+from trainwright.lab.scores import median_of, repeat_key
+from trainwright.plans.measured_run import MeasuredRun
+from trainwright.step.account import circumstances
+
+if TYPE_CHECKING:
+    from trainwright.arrays import Floats, Ints
+
+# What is known before any run: centres, and what published figures say of families and devices
+# ---------------------------------------------------------------------------------------------
+
+CENTRES: Final[Mapping[str, float]] = {
+    "gemm_max": 0.65,
+    "gemm_half_flops": 2e10,
+    "memory_max": 0.60,
+    "attention_forward": 0.45,
+    "attention_backward": 0.33,
+    "attention_half_flops": 2e10,
+    "fp8_ratio": 0.75,
+    "launch_overhead_s": 5e-6,
+    "host_pass_s": 1.5e-3,
+    "scale_up_efficiency": 0.60,
+    "scale_up_latency_s": 8e-6,
+    "scale_out_efficiency": 0.50,
+    "scale_out_latency_s": 2e-5,
+    "step_overhead_s": 0.02,
+}
+FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "volta": ("V100-SXM2-16GB", "V100-SXM2-32GB"),
+    "ampere": ("A100-40GB-SXM", "A100-80GB-SXM", "RTX-A6000"),
+    "hopper": (
+        "H100-80GB-SXM",
+        "H100-96GB-HBM2e-500W",
+        "H800-80GB-SXM",
+        "H200-SXM",
+        "H200-NVL",
+        "GH200-96GB",
+    ),
+    "ada": ("L40S", "RTX-4090"),
+    "blackwell": ("B200", "GB200", "B300", "GB300", "RTX-5090"),
+    "cdna2": ("MI250X-GCD",),
+    "cdna3": ("MI300X", "MI325X"),
+    "cdna4": ("MI355X",),
+    "tpu": ("TPU-v4", "TPU-v5e", "TPU-v5p", "TPU-v6e"),
+    "trainium": ("Trainium2",),
+    "gaudi": ("Gaudi3",),
+}
+# The pace of a family against Hopper under like software, as a share of its peak. In large bf16
+# products H100 reaches 720 and MI300X 620 TFLOP/s of 989 and 1,307 (SemiAnalysis, December 2024),
+# A100 about 260 of 312; PaLM ran at 57.8 % of TPU v4's peak with what it recomputed (Chowdhery et
+# al., 2022, section 4). That Blackwell reaches less of its peak than Hopper is an assumption.
+PACE_OF_FAMILY: Final = {
+    "ampere": 0.10,
+    "blackwell": -0.10,
+    "cdna3": -0.35,
+    "cdna4": -0.35,
+    "tpu": 0.25,
+}
+# Clocks under load follow the power a device may draw: a part of the same peak with less of it is
+# slower by the share to this exponent (H100 SXM of 500 W against 700 W: about 20 %).
+_POWER_EXPONENT: Final = 0.6
+_MOST_OF_POWER: Final = -0.25
+
+# Widths of the priors: standard deviations of the logarithm, by level. Tuned on the mean error of
+# sources left out in turn, which is flat around them (a factor of two changes it by 3 % of itself).
+_PACE_WIDTH: Final = {
+    "centre": 0.20,
+    "family": 0.10,
+    "device": 0.08,
+    "school": 0.10,
+    "kin": 0.10,
+    "class": 0.12,
+    "program": 0.06,
+    "pair": 0.10,
+    "publication": 0.12,
+}
+_OWN_WIDTH: Final = {
+    "centre": 1.0,
+    "family": 0.25,
+    "device": 0.15,
+    "school": 0.20,
+    "kin": 0.15,
+    "class": 0.20,
+    "program": 0.15,
+    "pair": 0.25,
+    "publication": 0.30,
+}
+_SHARE_WIDTH: Final = 0.3  # of shares of a peak at the centre
+_OVERHEAD_WIDTH: Final = 0.6  # of times and sizes there
+
+_MOST_OF_A_SOURCE: Final = 25
+_LARGEST_SAMPLE: Final = 50  # configurations of a source that are priced for the fit
+_CAUCHY: Final = 2.5
+_SCALES: Final = (0.06, 0.20)  # least and largest σ of a source
+_STEP: Final = 0.08  # finite difference of a logarithm
+_LARGEST_MOVE: Final = 0.6
+_ROUNDS: Final = 2
+_STEPS: Final = 4
+_STEPS_LINEAR: Final = 10
+_CONVERGED: Final = 1e-3
+_FROM_MEDIAN: Final = 1.4826
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledRun:
+    """A measured configuration, with the question that prices it. `source` is its table."""
+
+    source: str
+    run: MeasuredRun
+    question: Question
+    measured_s: float
+
+    @property
+    def software(self) -> Software:
+        """Whose software ran."""
+        return self.question.line.software
+
+    @property
+    def device(self) -> str:
+        """What it ran on."""
+        return self.run.accelerator
+
+
+def pooled_runs(
+    tables: Iterable[tuple[str, Sequence[MeasuredRun], Known]], *, tests: bool = False
+) -> tuple[PooledRun, ...]:
+    """The timed configurations of tables, settings that they leave open decided.
+
+    A table of many gives an even sample. Runs priced from measured layers are none, and neither are
+    tests of code (`test_type`), which hosts bind; or `tests` alone.
+    """
+    found = []
+    for source, runs, known in tables:
+        groups: dict[object, list[MeasuredRun]] = defaultdict(list)
+        for run in runs:
+            if (run.setting("test_type") is not None) != tests or run.setting("stage_replicas"):
+                continue
+            if run.step_time_s is not None:
+                groups[repeat_key(run)].append(run)
+        every = max(1, -(-len(groups) // _LARGEST_SAMPLE))
+        for group in list(groups.values())[::every]:
+            measured_s = median_of([run.step_time_s for run in group])
+            question = _question(group[0], known)
+            if question is not None and measured_s is not None:
+                found.append(
+                    PooledRun(source=source, run=group[0], question=question, measured_s=measured_s)
+                )
+    return tuple(found)
+
+
+def _question(run: MeasuredRun, known: Known) -> Question | None:
+    try:
+        line = line_of(run)
+        cluster = _with(cluster_of(run, line, known), dict(CENTRES))
+        return answer(run, line, config_of(run, line, known), cluster).question
+    except TrainwrightError:
+        return None
+
+
+def _with(cluster: Cluster, values: Mapping[str, float]) -> Cluster:
+    constants = (
+        Constant(name=name, value=value, low=0.0, high=math.inf) for name, value in values.items()
+    )
+    return Calibration(
+        accelerator=cluster.accelerator.name,
+        line="trial",
+        constants=tuple(constants),
+        low_ratio=1.0,
+        high_ratio=1.0,
+        source="trial",
+    ).applied(cluster)
+
+
+# The fit
+# -------
+
+
+class Pool:
+    """Runs with their effects: what a fit asks again and again.
+
+    `shifts` of the effects have the shape [effects, constants + 1], the last one the pace.
+    """
+
+    def __init__(self, runs: Sequence[PooledRun], devices: Mapping[str, float]) -> None:
+        """`devices` says how much power each draws for its peak, against the most of its family."""
+        self.runs, self.devices = runs, devices
+        self.names = tuple(CENTRES)
+        self.families = {d: f for f, members in FAMILIES.items() for d in members}
+        of_run = [
+            keys_of(r.device, r.software, self.families.get(r.device), r.run.publication)
+            for r in runs
+        ]
+        self.keys: tuple[Key, ...] = tuple(sorted({key for keys in of_run for key in keys}))
+        place = {key: number for number, key in enumerate(self.keys)}
+        self.member = np.zeros((len(runs), len(self.keys)))
+        for number, keys in enumerate(of_run):
+            self.member[number, [place[key] for key in keys]] = 1.0
+        self.measured = np.log([run.measured_s for run in runs])
+        self.paced = [self.names.index(name) for name in PACED]
+        self.ceilings = np.log([min(CONSTANTS[name], 1e300) for name in self.names])
+        sources = [run.source for run in runs]
+        self.weight = np.array([min(1.0, _MOST_OF_A_SOURCE / sources.count(s)) for s in sources])
+        self.groups = {
+            source: np.array([i for i, s in enumerate(sources) if s == source])
+            for source in dict.fromkeys(sources)
+        }
+        self.prior, self.width = self._priors(devices)
+        self.held = [_held(run) for run in runs]
+
+    def _priors(self, devices: Mapping[str, float]) -> tuple[Floats, Floats]:
+        shape = (len(self.keys), len(self.names) + 1)
+        prior, width = np.zeros(shape), np.zeros(shape)
+        is_share = np.array([CONSTANTS[name] == 1.0 for name in self.names])
+        for number, key in enumerate(self.keys):
+            own = np.where(is_share, _SHARE_WIDTH, _OVERHEAD_WIDTH)
+            width[number, :-1] = own * _OWN_WIDTH[key[0]]
+            width[number, -1] = _PACE_WIDTH[key[0]]
+            if key[0] == "centre":
+                prior[number, :-1] = np.log(list(CENTRES.values()))
+            elif key[0] == "family":
+                prior[number, -1] = PACE_OF_FAMILY.get(key[1], 0.0)
+            elif key[0] == "device":
+                prior[number, -1] = devices.get(key[1], 0.0)
+        return prior, width
+
+    def constants(self, shifts: Floats) -> Floats:
+        """Logarithms of the constants of each run, [runs, constants]."""
+        total = self.member @ shifts
+        logs: Floats = total[:, :-1].copy()
+        logs[:, self.paced] += total[:, -1:]
+        return np.minimum(logs, self.ceilings)
+
+    def times(self, logs: Floats) -> Floats:
+        """Logarithms of the predicted steps."""
+        return np.array([self._time(i, logs[i]) for i in range(len(self.runs))])
+
+    def _time(self, number: int, logs: Floats) -> float:
+        question = self.runs[number].question
+        values = dict(zip(self.names, np.exp(logs).tolist(), strict=True))
+        priced = price(replace(question, cluster=_with(question.cluster, values)))
+        return math.log(priced.step_time_s)
+
+    def slopes(self, logs: Floats, times: Floats) -> Floats:
+        """How each step changes with its constants and with the pace, [runs, constants + 1]."""
+        found = np.zeros((len(self.runs), len(self.names) + 1))
+        for number, run in enumerate(self.runs):
+            for each, name in enumerate(self.names):
+                if not _matters(name, run.question):
+                    continue
+                moved = logs[number].copy()
+                moved[each] -= _STEP
+                found[number, each] = (times[number] - self._time(number, moved)) / _STEP
+        found[:, -1] = found[:, self.paced].sum(axis=1)
+        return found
+
+    def next_shifts(self, shifts: Floats, residual: Floats, slopes: Floats, own: Ints) -> Floats:
+        """One Gauss-Newton step with the runs `own`."""
+        weight = self._weights(residual, own)[own]
+        design = (self.member[:, :, np.newaxis] * slopes[:, np.newaxis, :])[own]
+        design = design.reshape(len(own), -1)
+        used = np.flatnonzero(np.abs(design).sum(axis=0))
+        design, variance = design[:, used], self.width.reshape(-1)[used] ** 2
+        wanted = design @ (shifts - self.prior).reshape(-1)[used] - residual[own]
+        pulled = design * variance
+        dual = np.linalg.solve(pulled @ design.T + np.diag(1 / weight), wanted)
+        moved = np.zeros(shifts.size)
+        moved[used] = pulled.T @ dual
+        found: Floats = moved.reshape(shifts.shape) + self.prior
+        reach = float(np.abs(self.member @ (found - shifts)).max())
+        return shifts + (found - shifts) * min(1.0, _LARGEST_MOVE / max(reach, 1e-9))
+
+    def _weights(self, residual: Floats, own: Ints) -> Floats:
+        scale = np.ones(len(residual))
+        kept = set(own.tolist())
+        for members in self.groups.values():
+            mine = [i for i in members.tolist() if i in kept]
+            if mine:
+                middle = _FROM_MEDIAN * float(np.median(np.abs(residual[mine])))
+                scale[mine] = min(max(middle, _SCALES[0]), _SCALES[1])
+        found: Floats = self.weight / scale**2 / (1 + (residual / scale / _CAUCHY) ** 2)
+        return found
+
+
+def _held(run: PooledRun) -> frozenset[Circumstance]:
+    question = run.question
+    return circumstances(question.model, question.cluster, question.configuration)
+
+
+def _matters(name: str, question: Question) -> bool:
+    """Whether a constant may change the price of a question; saves prices where it cannot."""
+    if name == "fp8_ratio":
+        return (question.configuration.recipe.precision or "").startswith(("fp8", "fp4"))
+    if name.startswith("scale_out"):
+        levels = question.cluster.levels
+        return question.configuration.parallelism.num_devices > levels[0].size
+    if name.startswith("attention"):
+        return question.configuration.fused_attention
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledFit:
+    """Effects with the point around which they may be refitted: constants, times and slopes."""
+
+    shifts: Floats
+    logs: Floats
+    times: Floats
+    slopes: Floats
+
+
+def fit(pool: Pool) -> PooledFit:
+    """The effects that explain all runs best."""
+    shifts = pool.prior.copy()
+    logs = pool.constants(shifts)
+    times = pool.times(logs)
+    everyone = np.arange(len(pool.runs))
+    for _ in range(_ROUNDS):
+        slopes = pool.slopes(logs, times)
+        for _ in range(_STEPS):
+            after = pool.next_shifts(shifts, times - pool.measured, slopes, everyone)
+            moved = float(np.abs(pool.member @ (after - shifts)).max())
+            shifts, logs = after, pool.constants(after)
+            times = pool.times(logs)
+            if moved < _CONVERGED:
+                break
+    return PooledFit(shifts=shifts, logs=logs, times=times, slopes=pool.slopes(logs, times))
+
+
+def refit_without(pool: Pool, found: PooledFit, source: str) -> Floats:
+    """The effects without the runs of a source, times taken linear around the whole fit."""
+    held = set(pool.groups[source].tolist())
+    own = np.array([i for i in range(len(pool.runs)) if i not in held])
+    shifts = pool.prior.copy()
+    for _ in range(_STEPS_LINEAR):
+        logs = pool.constants(shifts)
+        times = found.times + ((logs - found.logs) * found.slopes[:, :-1]).sum(axis=1)
+        after = pool.next_shifts(shifts, times - pool.measured, found.slopes, own)
+        moved = float(np.abs(pool.member @ (after - shifts)).max())
+        shifts = after
+        if moved < _CONVERGED:
+            break
+    return shifts
+
+
+# What a fit is for others: effects with their runs, and ranges by distance from evidence
+# ---------------------------------------------------------------------------------------
+
+_COVERED: Final = 0.9
+_LEAST_WIDTH: Final = 0.05
+_FEW_RUNS: Final = 10
+_FEW_SOURCES: Final = 3  # fewer say nothing of the next one
+_WIDER: Final = 1.25  # from one distance to the next where nothing says how much
+_ASSUMED: Final = Range(low_ratio=0.7, high_ratio=1.6)
+
+
+def effects_of(pool: Pool, shifts: Floats, *, without: str | None = None) -> dict[Key, Effect]:
+    """The effects by key, with the number of their runs; a source may be left out."""
+    found = {}
+    for number, key in enumerate(pool.keys):
+        own = [
+            run
+            for run, member in zip(pool.runs, pool.member[:, number], strict=True)
+            if member and run.source != without
+        ]
+        if not own:
+            continue
+        named = zip((*pool.names, PACE), shifts[number].tolist(), strict=True)
+        found[key] = Effect(
+            shifts=MappingProxyType({n: v for n, v in named if n == PACE or abs(v) >= 5e-5}),
+            runs=len(own),
+            sources=tuple(sorted({run.source for run in own})),
+        )
+    return found
+
+
+Residuals = dict[str, list[tuple[Distance, float]]]  # by source: log(measured / predicted)
+
+
+def pooled(
+    pool: Pool,
+    shifts: Floats,
+    residuals: Residuals,
+    *,
+    without: str | None = None,
+    tests: Sequence[PooledRun] = (),
+) -> PooledEfficiencies:
+    """What predicts, with ranges from the residuals of all sources but the one left out.
+
+    `tests` are runs that hosts bind; the range of such runs is theirs, too.
+    """
+    spread = dict.fromkeys(pool.names, _SHARE_WIDTH / 2)
+    spread |= {name: _OVERHEAD_WIDTH / 2 for name in pool.names if CONSTANTS[name] != 1.0}
+    kept = {source: found for source, found in residuals.items() if source != without}
+    known = {("family", family): pace for family, pace in PACE_OF_FAMILY.items()}
+    known |= {("device", device): pace for device, pace in pool.devices.items() if pace}
+    priors: dict[Key, Effect] = {
+        key: Effect(shifts=MappingProxyType({PACE: pace})) for key, pace in known.items()
+    }
+    bare = PooledEfficiencies(
+        effects=MappingProxyType(priors | effects_of(pool, shifts, without=without)),
+        families=MappingProxyType(pool.families),
+        spreads=MappingProxyType(spread),
+        ranges=MappingProxyType(_ranges(kept)),
+    )
+    of_tests = [
+        math.log(run.measured_s / _expected_s(run, bare))
+        for run in tests
+        if Circumstance.HOST_BOUND in _held(run)
+    ]
+    return replace(bare, circumstances=MappingProxyType(_circumstances(pool, kept, of_tests)))
+
+
+def _expected_s(run: PooledRun, efficiencies: PooledEfficiencies) -> float:
+    cluster = efficiencies.applied(run.question.cluster, run.software)
+    return price(replace(run.question, cluster=cluster)).step_time_s
+
+
+def _ranges(residuals: Residuals) -> dict[Distance, Range]:
+    """Nine of ten at each distance, every source counting alike, never narrower farther away.
+
+    The shortest range that holds them: a source of which half the runs follow no function of their
+    plan would else widen all others.
+    """
+    found: dict[Distance, Range] = {}
+    low, high = -_LEAST_WIDTH, _LEAST_WIDTH
+    for distance in Distance:
+        weighted, sources = [], 0
+        for own in residuals.values():
+            here = [ratio for at, ratio in own if at == distance]
+            weighted += [(ratio, 1 / len(here)) for ratio in here]
+            sources += bool(here)
+        if sources >= _FEW_SOURCES:
+            shortest = _shortest(sorted(weighted))
+            low, high = min(low, shortest[0]), max(high, shortest[1])
+        elif distance:
+            low, high = low * _WIDER, high * _WIDER
+        found[distance] = Range(low_ratio=math.exp(low), high_ratio=math.exp(high))
+    return found
+
+
+def _circumstances(
+    pool: Pool, residuals: Residuals, tests: Sequence[float]
+) -> dict[Circumstance, Range]:
+    """Nine of ten of the left-out runs under a circumstance, every source counting alike."""
+    found = {}
+    for when in (Circumstance.HOST_BOUND, Circumstance.EXPERTS):
+        weighted = []
+        if when is Circumstance.HOST_BOUND:
+            weighted += [(ratio, 1 / len(tests)) for ratio in tests]
+        for source, own in residuals.items():
+            mine = zip(pool.groups[source].tolist(), own, strict=False)  # the left-out ones first
+            here = [ratio for i, (_, ratio) in mine if when in pool.held[i]]
+            weighted += [(ratio, 1 / len(here)) for ratio in here]
+        if len(weighted) >= _FEW_RUNS:
+            low, high = _shortest(sorted(weighted))
+            found[when] = Range(
+                low_ratio=math.exp(min(low, -_LEAST_WIDTH)),
+                high_ratio=math.exp(max(high, _LEAST_WIDTH)),
+            )
+    return found
+
+
+def _shortest(ordered: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The shortest range that holds nine tenths of the weight of sorted values."""
+    wanted = _COVERED * sum(weight for _, weight in ordered)
+    best, first, held = (-math.inf, math.inf), 0, 0.0
+    for value, weight in ordered:
+        held += weight
+        while held - ordered[first][1] >= wanted:
+            held -= ordered[first][1]
+            first += 1
+        if held >= wanted and value - ordered[first][0] < best[1] - best[0]:
+            best = (ordered[first][0], value)
+    return best
+
+
+def left_out(pool: Pool, found: PooledFit) -> tuple[dict[str, Floats], Residuals]:
+    """Of each source the effects fitted without it, and its residuals under these."""
+    shifts, residuals = {}, {}
+    for source, members in pool.groups.items():
+        shifts[source] = refit_without(pool, found, source)
+        bare = PooledEfficiencies(
+            effects=MappingProxyType(effects_of(pool, shifts[source], without=source)),
+            families=MappingProxyType(pool.families),
+            spreads=MappingProxyType({}),
+            ranges=MappingProxyType(dict.fromkeys(Distance, _ASSUMED)),
+        )
+        logs = pool.constants(shifts[source])
+        residuals[source] = [
+            (
+                bare.evidence(pool.runs[i].device, pool.runs[i].software).distance,
+                float(pool.measured[i]) - pool._time(i, logs[i]),
+            )
+            for i in members.tolist()
+        ]
+    return shifts, residuals
+
+
+def with_own(pool: Pool, found: PooledFit, residuals: Residuals) -> Residuals:
+    """The residuals of left-out sources, and of each source under constants that saw it."""
+    seen = [
+        (run.source, float(measured - time))
+        for run, measured, time in zip(pool.runs, pool.measured, found.times, strict=True)
+    ]
+    both: Residuals = {source: list(values) for source, values in residuals.items()}
+    for source, ratio in seen:
+        both[source].append((Distance.SAME_PUBLICATION, ratio))
+    return both
+
+
+def power_shifts(known: Known) -> dict[str, float]:
+    """By device, what less power for the same peak costs of its pace."""
+    found = {}
+    for members in FAMILIES.values():
+        watts = {
+            name: device.power_watts / device.peak(device.default_precision)
+            for name in members
+            if (device := known.accelerators.get(name)) is not None
+            and device.power_watts is not None
+        }
+        for name, each in watts.items():
+            usual = sorted(watts.values())[len(watts) // 2]
+            shift = _POWER_EXPONENT * math.log(each / usual)
+            found[name] = min(0.0, max(_MOST_OF_POWER, shift))
+    return found
+
+
+def without_each(
+    tables: Sequence[tuple[str, Sequence[MeasuredRun], Known]],
+) -> dict[str, PooledEfficiencies]:
+    """Of each table that has timed runs the efficiencies that all others give.
+
+    Times are taken linear around the efficiencies that ship, if there are, so that sensitivities
+    are priced once; those of the left-out runs themselves are exact.
+    """
+    if not tables:
+        return {}
+    pool = Pool(pooled_runs(tables), power_shifts(tables[0][2]))
+    found = around(pool, tables[0][2].efficiencies)
+    shifts, residuals = left_out(pool, found)
+    both = with_own(pool, found, residuals)
+    return {source: pooled(pool, shifts[source], both, without=source) for source in pool.groups}
+
+
+def around(pool: Pool, efficiencies: PooledEfficiencies | None) -> PooledFit:
+    """The point of known efficiencies, with slopes; a fit where there are none."""
+    if efficiencies is None:
+        return fit(pool)
+    shifts = pool.prior.copy()
+    for number, key in enumerate(pool.keys):
+        effect = efficiencies.effects.get(key)
+        if effect is not None:
+            shifts[number] = [effect.shifts.get(name, 0.0) for name in (*pool.names, PACE)]
+    logs = pool.constants(shifts)
+    times = pool.times(logs)
+    return PooledFit(shifts=shifts, logs=logs, times=times, slopes=pool.slopes(logs, times))

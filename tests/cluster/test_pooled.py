@@ -1,0 +1,96 @@
+"""Efficiencies of pairs that were measured, and of those that borrow from neighbours."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import pytest
+
+from trainwright.cluster.pooled import (
+    PACE,
+    Distance,
+    Effect,
+    Key,
+    PooledEfficiencies,
+    Range,
+)
+from trainwright.cluster.software import software_named
+from trainwright.formats import catalog
+from trainwright.formats.calibration_toml import built_in_efficiencies
+
+NEMO, FSDP = software_named("nemo"), software_named("fms-fsdp")
+
+
+def made(**more: Effect) -> PooledEfficiencies:
+    """Two devices of a family, one of them measured under NeMo."""
+    effects: dict[Key, Effect] = {
+        ("centre",): Effect(shifts=MappingProxyType({"gemm_max": -0.5, "host_pass_s": -6.0})),
+        ("family", "hopper"): Effect(shifts=MappingProxyType({PACE: -0.1}), runs=9),
+        ("device", "H100-80GB-SXM"): Effect(shifts=MappingProxyType({PACE: 0.05}), runs=9),
+        ("class", "nemo"): Effect(shifts=MappingProxyType({"host_pass_s": -1.0}), runs=9),
+        ("pair", "H100-80GB-SXM", "nemo"): Effect(
+            shifts=MappingProxyType({PACE: 0.02}), runs=9, sources=("one",)
+        ),
+        ("publication", "a.paper", "H100-80GB-SXM"): Effect(
+            shifts=MappingProxyType({PACE: 0.1}), runs=9, sources=("one",)
+        ),
+    }
+    return PooledEfficiencies(
+        effects=MappingProxyType(effects | {(name,): e for name, e in more.items()}),
+        families=MappingProxyType({"H100-80GB-SXM": "hopper", "H200-SXM": "hopper"}),
+        spreads=MappingProxyType({"gemm_max": 0.1}),
+        ranges=MappingProxyType(
+            {d: Range(low_ratio=0.9 - 0.1 * d, high_ratio=1.1 + 0.1 * d) for d in Distance}
+        ),
+    )
+
+
+def test_a_constant_is_the_sum_of_the_effects_on_its_logarithm() -> None:
+    found = made().value_of("gemm_max", "H100-80GB-SXM", NEMO)
+    assert found == pytest.approx(2.718281828 ** (-0.5 - 0.1 + 0.05 + 0.02))
+    of_paper = made().value_of("gemm_max", "H100-80GB-SXM", NEMO, "a.paper")
+    assert of_paper == pytest.approx(found * 2.718281828**0.1)
+
+
+def test_a_share_of_a_peak_is_never_above_one() -> None:
+    whole = {("centre",): Effect(shifts=MappingProxyType({"gemm_max": 0.2}))}
+    pool = PooledEfficiencies(
+        effects=MappingProxyType(whole),
+        families=MappingProxyType({}),
+        spreads=MappingProxyType({}),
+        ranges=made().ranges,
+    )
+    assert pool.value_of("gemm_max", "anything", NEMO) == 1.0
+
+
+def test_ranges_widen_with_the_distance_from_evidence() -> None:
+    pool = made()
+    at = [
+        pool.evidence("H100-80GB-SXM", NEMO, "a.paper"),
+        pool.evidence("H100-80GB-SXM", NEMO),
+        pool.evidence("H200-SXM", NEMO),
+        pool.evidence("H200-SXM", FSDP),
+        pool.evidence("unheard-of", FSDP),
+    ]
+    assert [found.distance for found in at] == list(Distance)
+    widths = [found.high_ratio - found.low_ratio for found in at]
+    assert widths == sorted(widths)
+    assert at[-1].runs == 0 and "no run" in at[-1].sentence
+
+
+def test_the_built_in_ranges_widen_too_and_hold_for_every_device() -> None:
+    pool = built_in_efficiencies()
+    widths = [pool.ranges[d].high_ratio - pool.ranges[d].low_ratio for d in Distance]
+    assert widths == sorted(widths)
+    for name in catalog.cluster_names():
+        cluster = catalog.cluster(name)
+        if cluster.accelerator.cores is None:
+            calibrated = pool.applied(cluster, NEMO)
+            assert calibrated.accelerator.calibration is not None
+            assert 0 < calibrated.accelerator.efficiency.gemm.max <= 1
+
+
+def test_own_software_is_told_by_its_name_and_by_whether_it_is_compiled() -> None:
+    assert software_named("Megatron-Bridge").kind == "nemo"
+    assert software_named(None).kind == software_named("my own trainer").kind == "typical"
+    assert software_named("torchtitan", compiled=False).kind == FSDP.kind

@@ -1,0 +1,98 @@
+"""Real files of public repositories: what they state, field by field, against what they mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from reference import needs_reference, reference
+from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs import Beside, read
+from trainwright.frameworks.jobs.detect import format_of
+
+SAME = {
+    "megatron-deepspeed": "megatron",
+    "megatron-yaml": "megatron",
+    "log-megatron": "megatron",
+    "torchtitan-python": "torchtitan",
+}
+# What the files of `accelerate/examples` name lies elsewhere: `truth` has accelerate's default.
+ELSEWHERE = {"files/accelerate__examples__config_yaml_templates__deepspeed.yaml": {"zero"}}
+
+
+def cases():
+    """None, and so a visible skip, without the data."""
+    if "TRAINWRIGHT_SHARED" not in os.environ:
+        return []
+    return json.loads((reference() / "jobs" / "truth.json").read_text())
+
+
+def stated(case):
+    path, beside = reference() / "jobs" / case["file"], case["with"]
+    return read(
+        SAME.get(case["format"], case["format"]),
+        path.read_text(),
+        Beside(
+            folder=path.parent,
+            name=path.name,
+            arguments=tuple(beside.get("args", ())),
+            variables=beside.get("env", {}),
+            vocabulary=beside.get("vocab"),
+            function=beside.get("function"),
+        ),
+    )
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case["file"][6:])
+def test_a_file_states_what_it_means(case) -> None:
+    run, truth = stated(case), case["truth"]
+    for name in ("tp", "pp", "ep", "micro_batch", "global_batch", "zero", "sequence_parallel"):
+        given = getattr(run, name)
+        free = {*case["follows"], *ELSEWHERE.get(case["file"], ())}
+        if name in truth and name not in free and given is not None:
+            assert given == truth[name], name
+    if "cp" in truth and run.cp is not None:
+        assert run.cp == max(truth["cp"], truth.get("ulysses", 1))
+    if "seq" in truth:
+        assert run.sequence == truth["seq"]
+    if "precision" in truth and run.precision is not None:
+        assert run.precision == truth["precision"]
+    if "recompute" in truth and run.recompute is not None:
+        assert run.recompute.split(":")[0] == truth["recompute"]["granularity"]
+    assert bool(run.offload) == bool(truth.get("offload"))
+    assert run.lora_rank == truth.get("lora", {}).get("rank")
+    if run.model is not None:
+        sizes = {"layers": "num_layers", "hidden": "hidden_size", "heads": "num_heads"}
+        for name, ours in sizes.items():
+            assert truth["model"].get(name, value := getattr(run.model, ours)) == value, name
+
+
+@needs_reference
+def test_the_format_of_a_file_is_found_by_its_content() -> None:
+    for case in cases():
+        path = reference() / "jobs" / case["file"]
+        wanted = SAME.get(case["format"], case["format"])
+        assert format_of(path.read_text(), path.name) == wanted, path.name
+
+
+@needs_reference
+def test_a_file_is_read_in_three_tenths_of_a_second() -> None:
+    for case in cases():
+        start_s = time.process_time()
+        stated(case)
+        assert time.process_time() - start_s < 0.3, case["file"]
+
+
+def test_a_word_is_no_job() -> None:
+    assert format_of("hello\n", "hello") is None
+    with pytest.raises(InvalidInput, match="none of which starts a trainer"):
+        read("megatron", "hello\n")
+
+
+def test_models_and_documents_are_no_jobs() -> None:
+    assert format_of('{"model_type": "llama", "hidden_size": 64}', "config.json") is None
+    assert format_of('{"kind": "model_plan", "format_version": 1}', "plan.json") is None
+    assert format_of("[cluster]\nname = 'x'\n", "cluster.toml") is None
