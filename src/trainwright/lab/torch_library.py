@@ -209,6 +209,7 @@ def _candidates(document: Mapping[str, Any], config: Any) -> Iterator[tuple[Any,
             found.append(made[0] if isinstance(made, tuple) else made)
     for made in sorted(found, key=lambda made: not isinstance(config, made.config_class)):
         yield from _with_configuration(made, config)
+    yield from ((made, config) for made in found)  # of another type's class, by the library's word
 
 
 def _with_configuration(made: Any, config: Any) -> Iterator[tuple[Any, Any]]:
