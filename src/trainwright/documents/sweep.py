@@ -24,7 +24,7 @@ from trainwright.documents.view import (
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import DEFAULT_RECIPE, count_parameters
 from trainwright.options.inputs import inside, naming_options
-from trainwright.options.question import ModelOptions
+from trainwright.options.table import fields_given, option_of
 from trainwright.planning.reasons.objectives import (
     Objective,
     Outcome,
@@ -45,9 +45,6 @@ from trainwright.units import (
     format_bytes,
     format_percent_up,
     format_seconds,
-    parse_bandwidth,
-    parse_deadline,
-    parse_duration,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats
     from trainwright.documents.view import Line, Table
     from trainwright.options.inputs import ModelInput
+    from trainwright.options.option import Options
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import WeightedAim
 
@@ -94,7 +92,6 @@ class SweepRow:
     step_time_high_s: float | None = None
     lower_bound_s: float | None = None
     gap: float | None = None
-    lower_bound_all_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu: float | None = None
@@ -163,33 +160,6 @@ class ModelSweepResult:
 # What a sweep prefers, and what a training costs beside its steps: from options
 # ------------------------------------------------------------------------------
 
-_OPTION_OF: Final = {
-    "price_per_hour": "price",
-    "power_watts": "power",
-    "deadline_s": "deadline",
-    "device_mtbf_s": "mtbf",
-    "checkpoint_bytes_per_s": "checkpoint-bandwidth",
-    "restart_s": "restart",
-}
-
-
-class SweepOptions(ModelOptions, total=False):
-    """What to prefer, and what a training costs beside its steps; see `docs/plan.md`.
-
-    `price` is per device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device)
-    and `restart` are seconds or text with a unit, `checkpoint_bandwidth` of one device likewise.
-    """
-
-    objective: str
-    pareto: str | Iterable[str] | None
-    tokens: float | None
-    price: float | None
-    power: float | None
-    deadline: str | float | None
-    mtbf: str | float | None
-    checkpoint_bandwidth: str | float | None
-    restart: str | float | None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
@@ -202,25 +172,21 @@ class Goal:
     tokens_per_step: float
 
 
-def goal_of(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goal:
+def goal_of(given: ModelInput, largest: ModelCall, options: Options) -> Goal:
     """The goal that the options state; raises `InvalidInput` naming options."""
     device, workload = largest.question.cluster.accelerator, largest.question.workload
     objective = _objective(options.get("objective") or Objective.STEP_TIME, "objective")
     both = _pair(options.get("pareto"))
-    price, power = options.get("price"), options.get("power")
     stated = {
-        "tokens": options.get("tokens"),
-        "price_per_hour": device.price_per_hour if price is None else price,
-        "power_watts": device.power_watts if power is None else power,
-        "deadline_s": _deadline_s(options.get("deadline")),
-        "device_mtbf_s": _seconds(options.get("mtbf"), "mtbf"),
-        "checkpoint_bytes_per_s": _rate(options.get("checkpoint_bandwidth")),
-        "restart_s": _seconds(options.get("restart"), "restart"),
+        "price_per_hour": device.price_per_hour,
+        "power_watts": device.power_watts,
+        **fields_given("sweep", "training", options),
     }
-    with naming_options(_OPTION_OF):
+    flags = option_of("sweep")
+    with naming_options(flags):
         training = Training(**{k: v for k, v in stated.items() if v is not None})
     faults = [
-        Fault(name := _OPTION_OF.get(field, field), f"must be given for {wanted}, as --{name} X")
+        Fault(name := flags.get(field, field), f"must be given for {wanted}, as --{name} X")
         for wanted in dict.fromkeys((objective, *both))
         for field in required(wanted)
         if getattr(training, field) is None
@@ -258,19 +224,6 @@ def _pair(given: str | Iterable[str] | None) -> tuple[Objective, ...]:
         problem = f"must name two objectives, such as step-time,cost; got {','.join(names)}"
         raise InvalidInput.of("pareto", problem)
     return pair
-
-
-def _deadline_s(value: str | float | None) -> float | None:
-    return parse_deadline(value, name="deadline") if isinstance(value, str) else value
-
-
-def _seconds(value: str | float | None, name: str) -> float | None:
-    return parse_duration(value, name=name) if isinstance(value, str) else value
-
-
-def _rate(value: str | float | None) -> float | None:
-    name = "checkpoint-bandwidth"
-    return parse_bandwidth(value, name=name) if isinstance(value, str) else value
 
 
 # The rows of a sweep: from plans to totals, and which row is best
@@ -328,7 +281,6 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
         devices=size,
         status=plan.status,
         lower_bound_s=plan.lower_bound_s,
-        lower_bound_all_s=plan.lower_bound_all_s,
         reason=plan.binding.description if plan.binding else None,
         search_s=plan.search_s,
     )
@@ -355,16 +307,14 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
 def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
     """A plan as the answer of a search on more devices that found none as fast, with its bound."""
     step_s, bound_s = plan.step_time_s or 0.0, own.lower_bound_s or 0.0
-    all_s = own.lower_bound_all_s
+    one_stage_s = own.lower_bound_one_stage_s
     gap = relative_gap(step_s, bound_s)
-    gap_all = None if all_s is None else relative_gap(step_s, all_s)
     return replace(
         plan,
-        status=Status.OPTIMAL if max(gap, gap_all or 0.0) <= OPTIMAL_TOLERANCE else Status.GAP,
+        status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
         lower_bound_s=min(bound_s, step_s),
         gap=gap,
-        lower_bound_all_s=None if all_s is None else min(all_s, step_s),
-        gap_all=gap_all,
+        lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, step_s),
         interrupted=own.interrupted,
         considered=own.considered,
         pruned=own.pruned,
@@ -487,8 +437,7 @@ def _step_bound_s(row: SweepRow) -> float:
     """What no step on at most the row's devices is shorter than."""
     if row.status is Status.INFEASIBLE:
         return math.inf
-    bound_s = row.lower_bound_s if row.lower_bound_all_s is None else row.lower_bound_all_s
-    return bound_s or 0.0
+    return row.lower_bound_s or 0.0
 
 
 def _figure(objective: Objective, score: float) -> float | None:
@@ -635,7 +584,7 @@ def _gap_cell(row: SweepRow) -> Cell:
         return Cell.of("")
     if row.status is Status.OPTIMAL:
         return Cell(text="0 %", value=0.0)
-    gap = _whole_gap(row)
+    gap = row.gap or 0.0
     return Cell(text="<0.01 %" if gap < _FINE_GAP else format_percent_up(gap), value=gap)
 
 
@@ -672,13 +621,6 @@ def training_table(document: ModelSweepResult) -> Table:
 
 def _scaled(value: float | None, unit: float, shown: str) -> Cell:
     return Cell.of("") if value is None else Cell(text=f"{value / unit:{shown}}", value=value)
-
-
-def _whole_gap(row: SweepRow) -> float:
-    """How much faster a plan of any family that was allowed could be, at most."""
-    if row.lower_bound_all_s is None:
-        return row.gap or 0.0
-    return max(row.gap or 0.0, relative_gap(row.step_time_s or 0.0, row.lower_bound_all_s))
 
 
 def _mark(document: ModelSweepResult, index: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainwright.model.config import LatentAttention, Norm, TransformerConfig
+from trainwright.model.config import Indexer, LatentAttention, Norm, TransformerConfig
 from trainwright.model.operator import (
     ATTENTION_CORE,
     LATENT_UP_PROJECTION,
@@ -137,12 +137,16 @@ def held_key_value_size(config: TransformerConfig, run: RunShape) -> int:
 def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool) -> float:
     """Query-key pairs of one sequence and head that a kernel computes.
 
-    All s² of them, or s·min(w, s) within a sliding window; a kernel that skips what a causal mask
-    hides computes s(s + 1)/2, within a window w(w + 1)/2 + (s − w)·w.
+    All s² of them, or s·min(w, s) within a sliding window or for w keys that an indexer chose; a
+    kernel that skips what a causal mask hides computes s(s + 1)/2, within a window
+    w(w + 1)/2 + (s − w)·w, in chunks of w a triangle each.
     """
-    window = min(config.sliding_window or length, length)
+    window = min(config.attended_keys or length, length)
     if not (config.causal and skips_masked):
         return float(length) * window
+    if config.chunked:
+        whole, rest = divmod(length, window)
+        return whole * window * (window + 1) / 2 + rest * (rest + 1) / 2
     return window * (window + 1) / 2 + float(length - window) * window
 
 
@@ -331,7 +335,63 @@ def latent_projections(
         _up("key_value_up", run, inputs=latent.key_value_rank, outputs=expanded),
         _rotate(config, latent, run),
     ]
+    if latent.indexer is not None and not latent.reuses_index and rank is not None:
+        operators += _index(config, latent.indexer, run, rank=rank)
     return tuple(operators)
+
+
+def _index(
+    config: TransformerConfig, indexer: Indexer, run: RunShape, *, rank: int
+) -> list[Operator]:
+    """Which keys each token attends to: narrow heads, whole on every device, score all pairs.
+
+    Each device scores its own tokens where sequence parallelism has cut them. The choice itself has
+    no gradient; training the indexer takes one of its scores, which costs as much again twice.
+    """
+    h, heads, size = config.hidden_size, indexer.num_heads, indexer.head_size
+    normed = linear_input(_NORMED, run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
+    narrow = linear_input("query_up.input", run, width=rank, shard=Shard.SEQUENCE, dropped_by=NORM)
+
+    def product(name: str, inputs: int, outputs: int, kept: SavedTensor) -> Operator:
+        return linear(
+            name,
+            run,
+            inputs=inputs,
+            outputs=outputs,
+            split="sequence",
+            parameters=(Parameter(name=f"{name}.weight", count=inputs * outputs),),
+            saved=(kept,),
+        )
+
+    pairs = float(run.sequence_length) ** 2
+    executed = pairs * (1 + 1 / run.sequence_length) / 2 if config.causal else pairs
+    each = 2.0 * heads * size * run.microbatch_size / run.context_parallel
+    element = run.precision.activation_bytes
+    read = element * run.tokens * (heads * size + heads) / run.sequence_shards
+    read += element * run.microbatch_size * run.sequence_length * size
+    kept = SavedTensor(
+        name="index_scores.input",
+        elements=run.tokens * (heads * size + size + heads),
+        element_bytes=element,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+    )
+    scores = Operator(
+        name="index_scores",
+        kind=OperatorKind.ATTENTION,
+        forward=Work(flops=each * executed / run.sequence_shards, read_bytes=read),
+        input_grad=Work(flops=2 * each * executed / run.sequence_shards, read_bytes=2 * read),
+        model_flops=each * pairs,
+        saved=(kept,),
+        dtype=run.precision.base_dtype,
+    )
+    return [
+        product("index_query", rank, heads * size, narrow),
+        product("index_key", h, size, normed),
+        norm("index_key_norm", run, kind=Norm.LAYER, width=size),
+        product("index_weights", h, heads, normed),
+        scores,
+    ]
 
 
 def latent_exchanges(
@@ -432,11 +492,16 @@ def attention_operators(config: TransformerConfig, run: RunShape) -> tuple[Opera
     around = [
         *_projections(config, run),
         *attention_core(config, run),
+        *_gate(config, run),
         _output_projection(config, run),
     ]
     if config.sandwich_norm:
         around.append(norm("attention_output_norm", run, kind=config.norm, width=h))
+    if config.norm_after:
+        around.append(norm("attention_norm", run, kind=config.norm, width=h))
     around.append(residual_add("attention_residual", run, width=h, dropout=config.hidden_dropout))
+    if config.norm_after:
+        return tuple(around)
     if config.pre_norm:
         before = norm("attention_norm", run, kind=config.norm, width=h, is_layer_input=True)
         return (before, *around)
@@ -491,35 +556,80 @@ def _projections(config: TransformerConfig, run: RunShape) -> tuple[Operator, ..
 
 def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
     t = run.tensor_parallel
-    queries, keys = config.query_size, config.key_value_size
+    queries = config.query_size
+    keys = config.num_kv_heads * (config.head_size + config.value_head_size)  # and values
     kv_shards = min(t, config.num_kv_heads)
     parameters = [
         Parameter(name="query.weight", count=config.hidden_size * queries, shards=t),
-        Parameter(name="key_value.weight", count=2 * config.hidden_size * keys, shards=kv_shards),
+        Parameter(name="key_value.weight", count=config.hidden_size * keys, shards=kv_shards),
     ]
     if config.query_key_value_bias:
         parameters += [
             Parameter(name="query.bias", count=queries, shards=t),
-            Parameter(name="key_value.bias", count=2 * keys, shards=kv_shards),
+            Parameter(name="key_value.bias", count=keys, shards=kv_shards),
         ]
-    kept = linear_input(
-        "query_key_value.input",
-        run,
-        width=config.hidden_size,
-        shard=Shard.SEQUENCE,
-        dropped_by=NORM if config.pre_norm else None,
-        is_layer_input=not config.pre_norm,
-    )
+    kept = _projection_input(config, run)
     return linear(
         "query_key_value",
         run,
         inputs=config.hidden_size,
-        outputs=queries + 2 * held_key_value_heads(config, run) * config.head_size,
+        outputs=queries + held_key_value_size(config, run),
         split="column",
         parameters=tuple(parameters),
         saved=(kept,),
-        model_outputs=queries + 2 * keys,
+        model_outputs=queries + keys,
     )
+
+
+def _projection_input(config: TransformerConfig, run: RunShape) -> SavedTensor:
+    """The hidden state that projections read, normed before or not."""
+    normed = config.pre_norm and not config.norm_after
+    return linear_input(
+        "query_key_value.input",
+        run,
+        width=config.hidden_size,
+        shard=Shard.SEQUENCE,
+        dropped_by=NORM if normed else None,
+        is_layer_input=not normed,
+    )
+
+
+def _gate(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """A product with the hidden state whose sigmoid weighs heads, or their features."""
+    if not (width := config.attention_gate):
+        return ()
+    h, t = config.hidden_size, run.tensor_parallel
+    weights = [Parameter(name="attention_gate.weight", count=h * width, shards=t)]
+    if config.attention_gate_bias:
+        weights.append(Parameter(name="attention_gate.bias", count=width, shards=t))
+    product = linear(
+        "attention_gate",
+        run,
+        inputs=h,
+        outputs=width,
+        split="column",
+        parameters=tuple(weights),
+        saved=(_projection_input(config, run),),
+    )
+    factors = {"weights": width, "input": config.attention_output_size}
+    weighed = elementwise(
+        "attention_gate_product",
+        run,
+        elements=run.tokens * config.attention_output_size / t,
+        forward=(2, 1),
+        backward=(3, 2),
+        saved=tuple(
+            SavedTensor(
+                name=f"attention_gate_product.{name}",
+                elements=run.tokens * size,
+                element_bytes=run.precision.activation_bytes,
+                shard=Shard.TENSOR,
+                until=Phase.INPUT_GRAD,
+            )
+            for name, size in factors.items()
+        ),
+    )
+    return (product, weighed)
 
 
 def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
@@ -528,8 +638,11 @@ def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     if config.query_key_norm:
-        # One norm for all query heads and one for all key heads.
-        parameters = norm_parameters("query_key_norm", kind=config.norm, width=2 * config.head_size)
+        # One norm for all query heads and one for all key heads, or over all heads at once.
+        norms = 2 * config.head_size
+        if config.query_key_norm_whole:
+            norms = config.query_size + config.key_value_size
+        parameters = norm_parameters("query_key_norm", kind=config.norm, width=norms)
         kept = SavedTensor(
             name="query_key_norm.input",
             elements=run.tokens * width,
