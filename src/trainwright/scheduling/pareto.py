@@ -87,7 +87,8 @@ def searched_front(
 ) -> tuple[ParetoPoint, ...]:
     """The named front improved by a search at each limit, each from the schedules before it.
 
-    The question's evaluations are for all limits together; the default is that of four searches.
+    The question's evaluations are for all limits together, half of them for the largest, whose
+    schedule is the answer; the default is that of four searches.
     """
     limits = sorted(limits or some_limits(question, count=8))
     points = list(named_front(question, limits=limits))
@@ -100,7 +101,7 @@ def searched_front(
             question,
             placement=placement,
             max_activations=limit,
-            evaluations=max(1, evaluations // len(limits)),
+            evaluations=max(1, evaluations // (2 if limit == limits[-1] else 2 * len(limits))),
         )
         outcome = search_schedule(at_limit, budget=budget, known=known)
         if isinstance(outcome, SearchOutcome):
