@@ -211,11 +211,6 @@ def parse_sizes(given: Sizes) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def is_several(devices: str | None) -> bool:
-    """Whether the text of --devices asks for a table."""
-    return devices is not None and ("," in devices or ".." in devices)
-
-
 def _part(part: str | int) -> Iterator[int]:
     if isinstance(part, int) and not isinstance(part, bool) and part >= 1:
         yield part
