@@ -211,6 +211,7 @@ class PooledEfficiencies:
             high_ratio=found.high_ratio,
             source=found.sentence,
             rows=found.runs,
+            pooled=True,
             spreads=tuple(
                 Spread(
                     when=when,
