@@ -231,7 +231,7 @@ def print_default(case: Case) -> None:
     found = plan_model(asked(case), Budget(), num_alternatives=0)
     (best,) = found.priced
     step_s = best.step.step_time_s
-    bound_s = found.least_bound_s
+    bound_s = found.lower_bound_s
     print(f"\ndefault space: {best.candidate}")
     print(
         f"{step_s:.2f} s, at most {100 * (1 - bound_s / step_s):.1f} % from the best of "

@@ -20,7 +20,6 @@ from trainwright.planning.question.question import (
     estimate_profile,
 )
 from trainwright.planning.question.room import rank_buffer_bytes
-from trainwright.planning.splits.loop import nearly_even
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import NO_OVERHEADS, Configuration, broken_rules
 from trainwright.plans.parallelism import PIPELINE_INSIDE, Parallelism
@@ -88,7 +87,7 @@ def every_candidate(question):
     batch = question.workload.global_batch
     alone = "1f1b" if "1f1b" in allowed.schedules else allowed.schedules[0]
     cuts = (None,) if model.experts is None else (1, 2, 4)
-    for size, tp, cp, pp, dp in product((1, 2, 4), counts, counts, counts, counts):
+    for size, tp, cp, pp, dp in product(range(1, batch + 1), counts, counts, counts, counts):
         if tp * cp * pp * dp > devices or pool.devices_per_node % tp or size > batch:
             continue
         degrees = {"tensor": tp, "context": cp, "pipeline": pp, "data": dp, "microbatch_size": size}
@@ -131,7 +130,7 @@ def candidates_of(question, degrees, size, alone):
     if broken_rules(configuration, model, question.cluster.pool_of()):
         return
     pp = degrees.pipeline
-    for family, chunks in families(question.allowed):
+    for family, chunks in families(question.allowed, model.num_layers):
         if pp * chunks <= model.num_layers and (pp > 1 or family == alone):
             yield Candidate(
                 microbatch_size=size,
@@ -167,24 +166,27 @@ def every_copies(question, degrees):
             yield copies
 
 
-def families(allowed):
+def families(allowed, num_blocks):
     """The allowed families with their virtual stages; those of a loop have any number."""
     for family in allowed.schedules:
         chunks = chunks_per_rank(family)
-        yield from ((family, count) for count in ((2, 3, 4) if chunks is None else (chunks,)))
+        many = range(2, num_blocks + 1) if chunks is None else (chunks,)
+        yield from ((family, count) for count in many)
 
 
 def every_step_s(question, candidate, profile):
-    """Step times of all plans of a candidate that are searched, and fit with its buffers."""
+    """Step times of all plans of a candidate that fit with its buffers.
+
+    Of several chunks per rank the first has the embedding, the last what follows the blocks.
+    """
     layers, costs = profile.structure.layers, profile.costs
     options = [[costs.option_ids[r] for r in costs.rows_of(x.layer_class)] for x in layers]
     stages = candidate.pipeline * candidate.virtual_stages
     overheads = replace(question.overheads, buffers=False)
     own_bytes = rank_buffer_bytes(candidate, profile) if question.overheads.buffers else 0.0
-    even = nearly_even(profile, stages) if candidate.schedule in LOOPED else None
     for inner in combinations(range(1, len(layers)), stages - 1):
         ends = (0, *inner, len(layers))
-        if candidate.schedule in LOOPED and (even is None or not even.holds(ends)):
+        if candidate.schedule in LOOPED and not has_its_ends(layers, ends):
             continue
         cuts = list(pairwise(ends))
         for chosen in product(*options):
@@ -217,6 +219,12 @@ def every_step_s(question, candidate, profile):
                 return
             if question.holds(step.peak_memory_bytes + own_bytes):
                 yield step.step_time_s
+
+
+def has_its_ends(layers, cuts) -> bool:
+    """Whether all that precedes the blocks is in the first stage, what follows them in the last."""
+    blocks = [number for number, layer in enumerate(layers) if layer.name == "block"]
+    return cuts[1] >= blocks[0] and cuts[-2] <= blocks[-1] + 1
 
 
 def _in_order(options) -> bool:

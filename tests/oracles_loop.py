@@ -43,7 +43,7 @@ def rank_times_s(chain, rank, ends, instants, running):
     optimizer_s = float(chain.edges.optimizer_s[edges].sum())
     static = float(chain.edges.static_bytes[edges].sum())
     kept = instants[:, chunk_of_edge] @ chain.edges.kept_bytes[edges]
-    extra = np.arange(int((most - least).sum()) + 1)
+    extra = np.arange(len(chain.sharing[rank].tail_s))
     count = int(least.sum()) + extra
     held = static + count * chain.blocks.static_bytes
     runs_blocks = running @ (least > 0) > 0

@@ -8,7 +8,14 @@ from functools import cache
 from itertools import combinations, pairwise
 from math import comb, prod
 
-from exhaustive import LLAMA, TINY_MIXTURE, asked, every_candidate, two_nodes_of_two
+from exhaustive import (
+    LLAMA,
+    TINY_MIXTURE,
+    asked,
+    every_candidate,
+    has_its_ends,
+    two_nodes_of_two,
+)
 from trainwright.model import Optimizer, Recipe
 from trainwright.planning.question.families import LOOPED
 from trainwright.planning.question.question import (
@@ -17,7 +24,6 @@ from trainwright.planning.question.question import (
     Span,
     estimate_profile,
 )
-from trainwright.planning.splits.loop import nearly_even
 from trainwright.plans.configuration import DEFAULT_OVERHEADS, NO_OVERHEADS, Overlap
 from trainwright.profile import Recompute
 
@@ -90,15 +96,12 @@ def _num_plans_of(candidate, profile):
     stages = candidate.pipeline * candidate.virtual_stages
     if candidate.schedule not in LOOPED:
         return _num_of_chain(classes, options, stages)
-    even = nearly_even(profile, stages)
-    if even is None:
-        return 0
     inner = combinations(range(1, len(layers)), stages - 1)
     cuts = ((0, *each, len(layers)) for each in inner)
     return sum(
         prod(_num_of_stage(classes[a:b], options) for a, b in pairwise(ends))
         for ends in cuts
-        if even.holds(ends)
+        if has_its_ends(layers, ends)
     )
 
 

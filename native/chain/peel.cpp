@@ -37,6 +37,7 @@ struct Pick {
 
 // The longest rank counts.
 struct Shortest {
+  static constexpr bool kTimeAlone = true;
   Weights weights(int64_t) const { return {}; }
   double own(const PeelProblem&, const RankTime& rank) const { return rank.step_s; }
   double with(double own, double later) const { return std::max(own, later); }
@@ -47,6 +48,7 @@ struct Shortest {
 
 // How far chunks are from one length counts, in squares.
 struct Even {
+  static constexpr bool kTimeAlone = false;
   double chunk_s;
   Weights weights(int64_t) const { return {}; }
   double own(const PeelProblem& x, const RankTime& rank) const {
@@ -72,6 +74,7 @@ double ends_s(const PeelProblem& x, int64_t near, int64_t far) {
 // A weighted sum counts. What a front's point takes but for forward and weight gradient is its
 // input gradient with all that it recomputes.
 struct Weighted {
+  static constexpr bool kTimeAlone = false;
   PeelWeights w;
   double num_microbatches;
   int64_t far_stage(int64_t r) const { return 2 * static_cast<int64_t>(w.ranks.size()) - 1 - r; }
@@ -248,14 +251,46 @@ class Peeler {
     if (m * least_s > enough_s) return {};
     const double idle_s = wait_s(r, a, a2, b, near, far);
     if (m * least_s + idle_s > enough_s) return {};
-    const Points points = fastest(r, a, b2, near, far);
-    if (points.near < 0) return {};
-    const double time_s = x_.fronts.time_s[points.near] + x_.fronts.time_s[points.far];
-    return {m * time_s + idle_s, r, near, far, points};
+    if constexpr (Aim::kTimeAlone) {
+      const Lives lives = lives_of(r, a, b2, near, far);
+      const Points points = fastest(r, a, b2, near, far, lives, idle_s);
+      if (points.near < 0) return {};
+      return {points.time_s, r, near, far, points};
+    } else {
+      const Points points = fastest(r, a, b2, near, far, {}, 0);
+      if (points.near < 0) return {};
+      const double time_s = x_.fronts.time_s[points.near] + x_.fronts.time_s[points.far];
+      return {m * time_s + idle_s, r, near, far, points};
+    }
   }
 
-  // Points count from the first of all kinds.
-  Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
+  // How long one activation of each chunk is kept at least, from its forward to the end of its
+  // input gradient, by m over the bytes of the rank: whatever the order, the bytes it keeps over
+  // all of the step are no more than those it has.
+  struct Lives {
+    double near = 0, far = 0;  // seconds of the step for each byte of an activation
+    double after_s = 0;        // beside them
+  };
+
+  Lives lives_of(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
+    const double m = static_cast<double>(x_.num_microbatches);
+    const double across_s = reached_[p_ - 1];
+    const double room = x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far];
+    if (room <= 0) return {};
+    const auto from = [&](int64_t layer) {
+      return x_.forward_before_s[size_] - x_.forward_before_s[layer] +
+             x_.input_grad_before_s[size_] - x_.input_grad_before_s[layer];
+    };
+    return {m / room * (from(a) + 4 * across_s - 2 * reached_[r]),
+            m / room * (from(b2) + 2 * reached_[r]),
+            x_.kinds.tail_s[near] + x_.kinds.tail_s[far] + x_.kinds.optimizer_s[near] +
+                x_.kinds.optimizer_s[far]};
+  }
+
+  // Points count from the first of all kinds. Where time alone counts, `time_s` of those found is
+  // what the rank takes in a step, else their weighted seconds.
+  Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, const Lives& lives,
+                 double idle_s) const {
     Points found;
     const double whole = x_.kinds.weight_bytes[near] + x_.kinds.weight_bytes[far];
     const double heaviest =
@@ -265,7 +300,7 @@ class Peeler {
     const Weights weights = aim_.weights(r);
     for (int64_t u = last_level(near); u >= x_.fronts.level_offset[near]; --u) {
       for (int64_t v = last_level(far); v >= x_.fronts.level_offset[far]; --v) {
-        const Points own = fastest_of_levels(r, a, b2, u, v, room, weights);
+        const Points own = fastest_of_levels(r, a, b2, u, v, room, weights, lives, idle_s);
         if (own.time_s < found.time_s) found = own;
       }
     }
@@ -273,7 +308,7 @@ class Peeler {
   }
 
   Points fastest_of_levels(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, double room,
-                           const Weights& weights) const {
+                           const Weights& weights, const Lives& lives, double idle_s) const {
     Points found;
     const double once = room - x_.fronts.transient_bytes[far];
     const double many =
@@ -296,6 +331,25 @@ class Peeler {
     };
     int64_t j = x_.fronts.point_offset[far + 1] - 1;
     const int64_t first = x_.fronts.point_offset[far], last = x_.fronts.point_offset[near + 1] - 1;
+    if constexpr (Aim::kTimeAlone) {
+      const double m = static_cast<double>(x_.num_microbatches);
+      for (int64_t i = last; i >= x_.fronts.point_offset[near]; --i) {
+        for (int64_t k = j; k >= first; --k) {
+          const double work_s = m * (x_.fronts.time_s[i] + x_.fronts.time_s[k]) + idle_s;
+          if (work_s >= found.time_s) break;
+          const double kept_s = lives.near * x_.fronts.kept_bytes[i] +
+                                lives.far * x_.fronts.kept_bytes[k] + lives.after_s;
+          const double step_s = std::max(work_s, kept_s);
+          if (step_s < found.time_s && fits(i, k)) {
+            found = {step_s, i, k};
+            if (work_s >= kept_s) break;
+          }
+        }
+        // A leaner near chunk takes longer with any other.
+        if (found.time_s <= m * (x_.fronts.time_s[i] + x_.fronts.time_s[j]) + idle_s) break;
+      }
+      return found;
+    }
     const auto time_s = [&](int64_t i, int64_t j) {
       return weights.near * x_.fronts.time_s[i] + weights.far * x_.fronts.time_s[j];
     };
@@ -358,7 +412,10 @@ class Peeler {
       result.far.push_back(pick.far);
       result.near_point.push_back(own.points.near);
       result.far_point.push_back(own.points.far);
-      result.rank_s.push_back(own.step_s);
+      const double time_s =
+          x_.fronts.time_s[own.points.near] + x_.fronts.time_s[own.points.far];
+      result.rank_s.push_back(static_cast<double>(x_.num_microbatches) * time_s +
+                              wait_s(r, a, a2, b, own.near, own.far));
       result.ends_s.push_back(ends_s(x_, own.near, own.far));
       a = a2;
       b = b2;

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+# Marks a field of a choice that few inputs make: documents leave it out at its default.
+RARE: Final = "rare"
+
 
 class Origin(StrEnum):
     """How a figure came to be known, from weakest to strongest claim about reality."""

@@ -188,11 +188,13 @@ def format_count(count: int, noun: str) -> str:
     return f"{count} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
+_FINEST: Final = 1e-6  # what is less is printed as one of the last digit
+
+
 def format_percent_up(fraction: float) -> str:
     """Print a gap as a percentage, rounded up so that the printed claim stays true."""
     if fraction <= 0:
         return "0 %"
-    fraction = max(fraction, 1e-14)
-    digits = max(2, 1 - math.floor(math.log10(fraction * 100)))
+    digits = max(2, 1 - math.floor(math.log10(max(fraction, _FINEST) * 100)))
     scale = 10.0**digits
     return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f} %"

@@ -9,7 +9,7 @@ import pytest
 
 import trainwright
 from trainwright.cluster import Cluster
-from trainwright.documents.calibration import constant_rows
+from trainwright.documents.calibration import constants_of
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import write_calibrations
@@ -107,8 +107,8 @@ def test_an_estimate_names_its_calibration_and_what_it_fitted(
     assert "efficiencies of its description" not in times
     content = again.document.request.cluster.content
     assert isinstance(content, dict)
-    rows = list(constant_rows(decode(Cluster, content, path="cluster")))
-    fitted = [name for _, name, _, origin, _ in rows if origin == "fitted"]
+    rows = list(constants_of(decode(Cluster, content, path="cluster")))
+    fitted = [each.constant for each in rows if each.origin == "fitted"]
     assert fitted == [
         "products reach, of peak at most",
         "memory traffic reaches, of peak at most",

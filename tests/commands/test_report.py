@@ -258,6 +258,7 @@ def test_stages_of_unequal_degrees_have_a_page_without_a_schedule():
         cluster="dgx-a100",
         devices=5,
         memory="40GiB",
+        micro_batch=1,
         global_batch=12,
         sequence=1024,
         schedule="1f1b",

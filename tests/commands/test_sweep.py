@@ -84,7 +84,6 @@ def test_where_a_search_ends_early_the_plan_of_fewer_devices_stands_in():
     own = replace(
         late,
         lower_bound_s=wide.lower_bound_s,
-        lower_bound_all_s=wide.lower_bound_all_s,
         request=wide.request,
     )
     found = on_more_devices(plan, own)
@@ -148,15 +147,14 @@ def test_a_sweep_whose_rows_are_all_late_has_nothing_to_export():
         trainwright.export(late, "megatron")
 
 
-def test_the_gap_of_a_row_is_to_the_bound_on_all_families():
+def test_the_gap_of_a_row_is_told():
     document = sweep("8", **MONEY).document
     row = document.rows[0]
     row = replace(
         row,
         status=Status.GAP,
-        gap=0.0,
-        lower_bound_s=row.step_time_s,
-        lower_bound_all_s=0.75 * row.step_time_s,
+        gap=0.25,
+        lower_bound_s=0.75 * row.step_time_s,
     )
     told = Report(replace(document, rows=(row,), best=None, best_plan=None)).explain()
     assert "25.00 %" in told

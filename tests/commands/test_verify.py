@@ -62,6 +62,7 @@ def unequal() -> ModelPlanResult:
         cluster="dgx-a100",
         devices=5,
         memory="40GiB",
+        micro_batch=1,
         global_batch=12,
         sequence=1024,
         schedule="1f1b",

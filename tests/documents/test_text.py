@@ -7,10 +7,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Group
 
 from trainwright.documents.printing import TEXT_WIDTH, ranges, to_text
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import Facts, column, table_of, to_terminal, words
 
 
 @pytest.mark.parametrize(
@@ -38,13 +37,12 @@ def test_ranges_name_exactly_the_ids(ids):
 
 
 def shown(*cells: str, width: int = TEXT_WIDTH) -> str:
-    made = table("title", (("left", "left"), ("right", "right")))
-    add_row(made, *cells)
-    return to_text(made, width=width)
+    made = table_of("title", (words("left"), column("right")), (cells,))
+    return to_text(to_terminal([made]), width=width)
 
 
 def test_lines_have_no_trailing_blanks_and_end_once():
-    text = to_text(Group(table("t", (("a", "left"),)), "x  "))
+    text = to_text(to_terminal([table_of("t", (words("a"),), ()), "x  "]))
     assert not re.search(r"[ \t]$", text, flags=re.MULTILINE)
     assert text.endswith("x\n")
     assert not text.startswith("\n")
@@ -61,3 +59,12 @@ def test_numbers_stay_whole_and_long_words_are_folded_not_cut():
     assert "123.4 GiB" in text
     assert text.count("x") == 150
     assert "…" not in text
+
+
+def test_facts_are_two_columns_under_their_title():
+    text = to_text(to_terminal([Facts(title="chip", rows=(("area", "3 mm2"), ("clock", "1 GHz")))]))
+    assert [line.split() for line in text.splitlines() if "mm2" in line or "GHz" in line] == [
+        ["area", "3", "mm2"],
+        ["clock", "1", "GHz"],
+    ]
+    assert text.startswith("chip\n")

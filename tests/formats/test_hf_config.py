@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.hf_config import load_config, read_config
+from trainwright.formats.hf_decoders import DECODERS
 from trainwright.formats.hf_families import FAMILIES
+from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.model import Activation, Norm, count_parameters
 
 LLAMA = {
@@ -107,7 +109,7 @@ def test_an_unknown_family_is_refused_with_the_nearest_one() -> None:
         read({"model_type": "llama4"})
 
 
-@pytest.mark.parametrize("family", ["mamba", "rwkv", "jamba", "t5", "llava"])
+@pytest.mark.parametrize("family", ["rwkv", "zamba2", "t5", "llava"])
 def test_families_out_of_scope_are_refused_by_kind(family: str) -> None:
     with pytest.raises(UnsupportedFeature, match="are not modelled; supported are"):
         read({"model_type": family})
@@ -178,7 +180,9 @@ def test_opt_with_a_narrow_embedding_projects_in_and_out() -> None:
 
 
 def test_the_families_differ_where_they_should() -> None:
-    configs = {family: read({"model_type": family}).config for family in FAMILIES}
+    others = {*DECODERS, *HYBRIDS}  # which the library itself is held against
+    families = [family for family in FAMILIES if family not in others]
+    configs = {family: read({"model_type": family}).config for family in families}
     where = {
         "layer norm": lambda c: c.norm is not Norm.RMS,
         "not causal": lambda c: not c.causal,
@@ -285,7 +289,7 @@ def test_an_architecture_names_its_family(architecture: str, family: str) -> Non
     assert read({"architectures": [architecture]}).config.family == family
 
 
-@pytest.mark.parametrize("architecture", ["Llama4ForCausalLM", "Qwen3NextForCausalLM"])
+@pytest.mark.parametrize("architecture", ["Llama4ForCausalLM", "Qwen2AudioForCausalLM"])
 def test_a_later_architecture_of_a_line_is_not_taken_for_an_earlier(architecture: str) -> None:
     with pytest.raises(UnsupportedFeature, match=f'"{architecture}" is not modelled'):
         read({"architectures": [architecture]})

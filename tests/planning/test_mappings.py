@@ -20,7 +20,12 @@ from exhaustive import (
 from exhaustive import two_nodes_of_two as pairs
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.planning.question.layouts import exchanges_no_nearer, layouts_of, with_mappings
+from trainwright.planning.question.layouts import (
+    exchanges_no_nearer,
+    layouts_of,
+    schedules_of,
+    with_mappings,
+)
 from trainwright.planning.question.question import Candidate, Point, Span, StepAim
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.frontier import Frontier
@@ -169,7 +174,7 @@ def test_no_plan_of_experts_under_the_second_mapping_alone_is_below_the_roots(gi
         }
         | given,
     )
-    frontier = Frontier(asked_for, Shelf.of(asked_for), StepAim())
+    frontier = Frontier(asked_for, Shelf.of(asked_for), StepAim(), schedules_of(asked_for.allowed))
     assert frontier.open(Budget())
     least_s = least_step_s(asked_for)
     assert frontier.least_s <= least_s * (1 + 1e-12)

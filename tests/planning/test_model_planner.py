@@ -345,7 +345,7 @@ def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch)
     monkeypatch.setattr(model_search, "_MOST_IN_CHUNKS", 0)
     some = plan_model(asked, Budget())
     best_s = whole.priced[0].step.step_time_s
-    assert some.least_bound_s <= best_s < some.priced[0].step.step_time_s
+    assert some.lower_bound_s <= best_s < some.priced[0].step.step_time_s
     assert some.not_reached > 0
     assert some.not_reached + some.pruned + len(some.priced) <= some.considered
     # Of plans with one stage per rank nothing is left out.

@@ -77,13 +77,13 @@ def test_experts_are_dealt_out_over_whole_groups():
     assert {d for _, d in offered(point=point)} == {2, 4, 6}
 
 
-def test_microbatches_are_powers_of_two_that_divide_the_batch():
-    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), ANY) == (1, 2, 4, 8)
-    assert microbatch_sizes(Workload(global_batch=7, sequence_length=8), ANY) == (1,)
-    assert microbatch_sizes(Workload(global_batch=4096, sequence_length=8), ANY)[-1] == 32
+def test_microbatches_are_all_that_divide_the_batch():
+    every = (1, 2, 3, 4, 6, 8, 12, 24)
+    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), ANY) == every
+    assert microbatch_sizes(Workload(global_batch=7, sequence_length=8), ANY) == (1, 7)
     assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), Span.only(3)) == (3,)
     span = Span(least=2, most=7)
-    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), span) == (2, 4)
+    assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), span) == (2, 3, 4, 6)
 
 
 def test_tensor_degrees_divide_heads_node_and_sequence():

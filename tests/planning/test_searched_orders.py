@@ -49,7 +49,7 @@ def test_a_searched_order_is_never_slower_and_fits(blocks, memory_gib, schedules
     named_s = named.priced[0].step.step_time_s
     assert best.step.step_time_s <= named_s
     assert outcome.lower_bound_s <= best.step.step_time_s
-    assert outcome.least_bound_s <= best.step.step_time_s
+    assert outcome.lower_bound_s <= best.step.step_time_s
     assert question.holds(best.step.peak_memory_bytes)
     assert {each.plan.schedule for each in outcome.priced[1:]} & {SEARCHED} == set()
     if best.plan.order is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 import pytest
 
 from exhaustive import on_four_ranks
 from trainwright.execution import Budget
+from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.search.search import plan_model
-from trainwright.planning.splits.vee_cuts import is_uneven
 
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "v-half")
 
@@ -38,7 +40,7 @@ def test_more_families_never_make_the_plan_worse(blocks, memory_gib):
         both = outcome_of(blocks, memory_gib, pair)
         assert step_s(both) <= min(step_s(alone[name]) for name in pair) * (1 + 1e-12)
     for outcome in (together, *alone.values()):
-        assert all(outcome.least_bound_s <= each.step.step_time_s for each in outcome.priced)
+        assert all(outcome.lower_bound_s <= each.step.step_time_s for each in outcome.priced)
 
 
 def test_an_uneven_plan_is_found_where_no_nearly_even_one_fits():
@@ -47,11 +49,6 @@ def test_an_uneven_plan_is_found_where_no_nearly_even_one_fits():
     found = outcome.priced[0]
     layers = [layer for stage in found.plan.stages for layer in stage.layers]
     assert len(layers) == len(set(layers)) == len(found.profile.structure.layers)
-    assert is_uneven(found.plan, found.profile)
-
-
-def test_a_plan_says_whether_its_stages_are_nearly_even():
-    even = outcome_of(14, 60, ("zb-v",)).priced[0]
-    chain = outcome_of(23, 60, ("1f1b",)).priced[0]
-    assert not is_uneven(even.plan, even.profile)
-    assert not is_uneven(chain.plan, chain.profile)
+    stages = nearly_even(found.profile, 8).stages(len(layers))
+    ends = accumulate((len(stage.layers) for stage in found.plan.stages), initial=0)
+    assert not all(stages[cut] for cut in pairwise(ends))

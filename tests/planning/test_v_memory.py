@@ -11,7 +11,7 @@ from random_cases import cases
 from trainwright.planning.bounds.stages import orders_of
 from trainwright.planning.question.families import (
     MOST_ACTIVATIONS,
-    WARM_UP,
+    PUBLISHED_WARM_UP,
     most_in_flight,
     published_in_flight,
 )
@@ -77,7 +77,7 @@ def test_published_counts_lie_between_the_least_of_either_chunk_and_the_most_of_
     for num_ranks in range(2, 20):
         for num_microbatches in (1, 2, num_ranks, 3 * num_ranks):
             near, far = published_in_flight(family, num_ranks, num_microbatches)
-            least = WARM_UP[family](np.arange(1, num_ranks + 1))
+            least = PUBLISHED_WARM_UP[family](np.arange(1, num_ranks + 1))
             assert (np.minimum(near, far).max(axis=0) >= np.minimum(least, num_microbatches)).all()
             assert (near + far <= MOST_ACTIVATIONS[family](num_ranks)).all()
             assert max(near.max(), far.max()) <= num_microbatches

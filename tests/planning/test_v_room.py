@@ -38,7 +38,7 @@ def test_more_memory_never_turns_a_plan_in_v_to_none(family, blocks):
         had_plan = bool(outcome.priced)
         for each in outcome.priced:
             assert question.holds(each.step.peak_memory_bytes)
-            assert outcome.least_bound_s <= each.step.step_time_s
+            assert outcome.lower_bound_s <= each.step.step_time_s
     assert had_plan
 
 

@@ -115,7 +115,7 @@ def check_against_exhaustion(question, family: str) -> bool:
     least_s = min((step.step_time_s for *_, step in plans), default=math.inf)
     found_s = outcome.priced[0].step.step_time_s if outcome.priced else math.inf
     assert found_s <= least_s * (1 + 1e-9)
-    assert outcome.least_bound_s <= least_s * (1 + 1e-9)
+    assert outcome.lower_bound_s <= least_s * (1 + 1e-9)
     assert outcome.exhausted
     return math.isfinite(found_s)
 

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import (
+    Cell,
+    Facts,
+    column,
+    number,
+    percent,
+    seconds,
+    table_of,
+    words,
+)
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status
 from trainwright.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from rich.console import RenderableType
-
+    from trainwright.documents.view import Line, Table
     from trainwright.formats.codesign_document import (
         CodesignResult,
         DesignRecord,
@@ -25,162 +35,172 @@ if TYPE_CHECKING:
 _SHOWN = 12
 
 
-def codesign_report(found: CodesignResult) -> RenderableType:
+def codesign_view(found: CodesignResult) -> Iterator[Line]:
     """Summary, then details as far as they were worked out."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [_summary(found)]
+    yield Facts(title="co-design", rows=tuple(_summary(found)))
     if found.best is None:
-        return Group(*parts)
-    parts += [_design(found.best), _plans(found)]
+        return
+    yield Facts(title="best design", rows=tuple(_design(found.best)))
+    yield plan_table(found)
     if found.operators:
-        parts.append(_operators(found))
-    parts += [Text(_layer(schedule)) for schedule in found.layer_schedules]
+        yield operator_table(found)
+    yield from map(_layer, found.layer_schedules)
     if found.sensitivity:
-        parts.append(_sensitivity(found))
+        yield sensitivity_table(found)
     if found.real_chips:
-        parts.append(_real(found))
+        yield chip_table(found)
     if found.pareto:
-        parts.append(_front(found))
-    return Group(*parts)
+        yield _front(found)
 
 
-def stage_report(found: StageResult) -> RenderableType:
+def stage_view(found: StageResult) -> Iterator[Facts]:
     """What one stage wrote."""
-    made = table(f"stage {found.stage}", (("", "left"), ("", "left")))
-    add_row(made, "file", found.file)
-    for name, count in found.counts.items():
-        add_row(made, name, f"{count:,}")
-    add_row(made, "CPU", f"{found.stage_s:.2f} s")
-    return made
+    counts = ((name, f"{count:,}") for name, count in found.counts.items())
+    rows = (("file", found.file), *counts, ("CPU", f"{found.stage_s:.2f} s"))
+    yield Facts(title=f"stage {found.stage}", rows=rows)
 
 
-def _summary(found: CodesignResult) -> RenderableType:
-    made = table("co-design", (("", "left"), ("", "left")))
-    add_row(made, "status", str(found.status))
+def _summary(found: CodesignResult) -> Iterator[tuple[str, str]]:
+    yield "status", str(found.status)
     if found.infeasible_because:
-        add_row(made, "because", found.infeasible_because)
-    add_row(made, "objective", found.objective)
+        yield "because", found.infeasible_because
+    yield "objective", found.objective
     counted = f"{found.candidates:,} designs"
     if found.searched != found.candidates:
         counted += f" x {found.searched // found.candidates} variants"
-    add_row(made, "candidates", counted)
+    yield "candidates", counted
     share = f"{found.visited:,} placed ({found.visited_share:.2%})"
     levels = ", ".join(f"{count:,} by {name}" for name, count in found.pruned_by.items() if count)
-    add_row(made, "visited", f"{share}; pruned {levels or 'none'}")
+    yield "visited", f"{share}; pruned {levels or 'none'}"
     spent = f"{found.search_s:.2f} s search"
     if found.front_s is not None:
         spent += f", {found.front_s:.2f} s front"
-    add_row(made, "CPU", spent)
+    yield "CPU", spent
     if found.recheck is not None:
         checked = f"{found.recheck.confirmed:,} of {found.recheck.sampled:,} pruned designs"
-        add_row(made, "rechecked", checked)
+        yield "rechecked", checked
     for warning in found.warnings:
-        add_row(made, "warning", warning)
-    return made
+        yield "warning", warning
 
 
-def _design(best: DesignRecord) -> RenderableType:
-    chip = best.architecture
-    around = chip.surroundings
-    made = table("best design", (("", "left"), ("", "left")))
-    add_row(made, "tensor cores", f"{chip.num_tc} x {chip.width} x {chip.depth}")
-    add_row(made, "vector cores", f"{chip.num_vc} x {chip.width_vc} lanes")
-    add_row(made, "global buffer", format_bytes(chip.glb_bytes))
-    add_row(made, "peak", f"{chip.peak_flops_per_s / 1e12:.4g} TFLOP/s")
+def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
+    """The cores, and what surrounds them."""
+    chip, around = best.architecture, best.architecture.surroundings
+    yield "tensor cores", f"{chip.num_tc} x {chip.width} x {chip.depth}"
+    yield "vector cores", f"{chip.num_vc} x {chip.width_vc} lanes"
+    yield "global buffer", format_bytes(chip.glb_bytes)
+    yield "peak", f"{chip.peak_flops_per_s / 1e12:.4g} TFLOP/s"
     memory = format_bytes(around.memory_bytes)
     pace = format_bandwidth(around.memory_bandwidth_bytes_per_s)
     links = format_bandwidth(around.link_bandwidth_bytes_per_s)
-    clock = f"{around.clock_hz / 1e9:g} GHz, {best.architecture.precision}"
-    add_row(made, "memory", f"{memory} at {pace}, links {links}, {clock}")
-    add_row(made, "area", f"{best.area_mm2:.2f} mm2 ({best.area_scope})")
+    clock = f"{around.clock_hz / 1e9:g} GHz, {chip.precision}"
+    yield "memory", f"{memory} at {pace}, links {links}, {clock}"
     if best.die_area_mm2 is not None:
-        cost = (
-            "" if best.cost_per_good_die is None else f", {best.cost_per_good_die:.0f} a good die"
-        )
-        add_row(made, "die", f"{best.die_area_mm2:.2f} mm2{cost}")
+        each = best.cost_per_good_die
+        cost = "" if each is None else f", {each:.0f} a good die"
+        yield "die", f"{best.die_area_mm2:.2f} mm2{cost}"
     if best.chip_cost_per_token is not None:
         each = best.chip_cost_per_token * 1e9
-        add_row(made, "dies", f"{each:.4g} per 1e9 tokens, over three years of training")
+        yield "dies", f"{each:.4g} per 1e9 tokens, over three years of training"
+
+
+def _design(best: DesignRecord) -> Iterator[tuple[str, str]]:
+    yield from chip_rows(best)
+    yield "area", f"{best.area_mm2:.2f} mm2 ({best.area_scope})"
     power = f"{best.power_watts:.0f} W a chip over a step"
     if best.peak_power_watts is not None:
         power += f", {best.peak_power_watts:.0f} W in its hungriest operator"
-    add_row(made, "power", power)
-    add_row(made, "energy", f"{best.energy_per_token_j:.4g} J a token, all chips")
-    add_row(made, "throughput", f"{best.tokens_per_s:,.0f} tokens/s")
-    return made
+    yield "power", power
+    yield "energy", f"{best.energy_per_token_j:.4g} J a token, all chips"
+    yield "throughput", f"{best.tokens_per_s:,.0f} tokens/s"
 
 
-def _plans(found: CodesignResult) -> RenderableType:
+def plan_table(found: CodesignResult) -> Table:
+    """The plan of each model, and published strategies on the same design."""
     assert found.best is not None
-    columns = (
-        ("model", "left"),
-        ("t", "right"),
-        ("d", "right"),
-        ("p", "right"),
-        ("microbatches", "right"),
-        ("schedule", "left"),
-        ("recompute", "left"),
-        ("step", "right"),
-        ("tokens/s", "right"),
-        ("MFU", "right"),
+    return table_of(
+        "Plans",
+        (
+            words("model"),
+            column("tensor", "tensor_parallel", "t"),
+            column("data", "data_parallel", "d"),
+            column("pipeline", "pipeline_parallel", "p"),
+            column("microbatches", "num_microbatches"),
+            words("schedule"),
+            words("recompute"),
+            column("step", "step_time_s"),
+            column("tokens/s", "tokens_per_s"),
+            column("MFU", "mfu"),
+        ),
+        (
+            *(
+                (
+                    plan.model,
+                    *(plan.tensor_parallel, plan.data_parallel, plan.pipeline_parallel),
+                    plan.num_microbatches,
+                    plan.schedule,
+                    plan.recompute,
+                    seconds(plan.step_time_s),
+                    number(plan.tokens_per_s),
+                    percent(plan.mfu),
+                )
+                for plan in found.best.plans
+            ),
+            *(
+                (
+                    f"{fixed.model}, published",
+                    *(fixed.tensor_parallel, fixed.data_parallel, fixed.pipeline_parallel),
+                    "",
+                    DEFAULT_SCHEDULE,
+                    fixed.recompute or fixed.reason or "",
+                    seconds(fixed.step_time_s),
+                    number(fixed.tokens_per_s),
+                    "",
+                )
+                for fixed in found.fixed_strategies
+            ),
+        ),
+        caption="plans",
     )
-    made = table("plans", columns)
-    for plan in found.best.plans:
-        degrees = (plan.tensor_parallel, plan.data_parallel, plan.pipeline_parallel)
-        add_row(
-            made,
-            plan.model,
-            *map(str, degrees),
-            str(plan.num_microbatches),
-            plan.schedule,
-            plan.recompute,
-            format_seconds(plan.step_time_s),
-            f"{plan.tokens_per_s:,.0f}",
-            f"{plan.mfu:.1%}",
-        )
-    for fixed in found.fixed_strategies:
-        add_row(
-            made,
-            f"{fixed.model}, published",
-            str(fixed.tensor_parallel),
-            str(fixed.data_parallel),
-            str(fixed.pipeline_parallel),
-            "",
-            DEFAULT_SCHEDULE,
-            fixed.recompute or fixed.reason or "",
-            "" if fixed.step_time_s is None else format_seconds(fixed.step_time_s),
-            "" if fixed.tokens_per_s is None else f"{fixed.tokens_per_s:,.0f}",
-            "",
-        )
-    return made
 
 
-def _operators(found: CodesignResult) -> RenderableType:
-    columns = (
-        ("operator", "left"),
-        ("phase", "left"),
-        ("time", "right"),
-        ("share", "right"),
-        ("bound by", "left"),
-        ("utilisation", "right"),
-        ("stationary", "left"),
+def operator_table(found: CodesignResult) -> Table:
+    """Every operator with the share of its peak that it reaches; a terminal shows the longest."""
+    return table_of(
+        "Operators",
+        (
+            words("operator"),
+            words("phase"),
+            column("time", "seconds"),
+            column("of the block", "share", "share"),
+            words("bound by", "bound"),
+            column("utilisation"),
+            words("stationary", "dataflow"),
+        ),
+        (
+            (
+                use.operator.replace("_", " "),
+                use.phase.replace("_", " "),
+                seconds(use.seconds),
+                percent(use.share),
+                BOUNDS.get(use.bound, use.bound),
+                percent(use.utilisation),
+                use.dataflow,
+            )
+            for use in sorted(found.operators, key=lambda use: -use.seconds)
+        ),
+        caption="one block of the first model",
+        brief=range(min(_SHOWN, len(found.operators))),
     )
-    made = table("one block of the first model", columns)
-    longest = sorted(found.operators, key=lambda use: -use.seconds)[:_SHOWN]
-    for use in longest:
-        add_row(
-            made,
-            use.operator,
-            use.phase.replace("_", " "),
-            format_seconds(use.seconds),
-            f"{use.share:.1%}",
-            use.bound,
-            f"{use.utilisation:.1%}",
-            use.dataflow or "",
-        )
-    return made
+
+
+BOUNDS: Final = {
+    "mac": "multipliers",
+    "vector": "vector lanes",
+    "hbm": "memory",
+    "glb": "global buffer",
+    "launch": "starting it",
+}
 
 
 def _layer(found: LayerScheduleRecord) -> str:
@@ -194,61 +214,89 @@ def _layer(found: LayerScheduleRecord) -> str:
     )
 
 
-def _sensitivity(found: CodesignResult) -> RenderableType:
-    columns = (("more of", "left"), ("factor", "right"), ("throughput", "right"))
-    made = table("what more would buy", columns)
-    for gain in found.sensitivity:
-        add_row(made, gain.resource, f"{gain.factor:g}", f"{gain.throughput_gain:+.2%}")
-    return made
+_RESOURCES: Final = {
+    "clock_hz": "clock",
+    "memory_bytes": "memory",
+    "memory_bandwidth_bytes_per_s": "memory bandwidth",
+    "link_bandwidth_bytes_per_s": "link bandwidth",
+    "glb_bytes_per_cycle": "bandwidth of the global buffer",
+    "num_tc": "tensor cores",
+    "num_vc": "vector cores",
+    "glb_mib": "global buffer",
+    "area": "area",
+}
 
 
-def _real(found: CodesignResult) -> RenderableType:
-    columns = (
-        ("chip", "left"),
-        ("peak TFLOP/s", "right"),
-        ("t", "right"),
-        ("d", "right"),
-        ("p", "right"),
-        ("tokens/s", "right"),
-        ("against best", "right"),
+def sensitivity_table(found: CodesignResult) -> Table:
+    """What more of each resource would buy, most first."""
+    return table_of(
+        "What more would buy",
+        (words("more of", "resource"), column("factor"), column("throughput", "throughput_gain")),
+        (
+            (
+                _RESOURCES.get(gain.resource, gain.resource.replace("_", " ")),
+                number(gain.factor, "g"),
+                percent(gain.throughput_gain, digits=2, sign=True),
+            )
+            for gain in sorted(found.sensitivity, key=lambda one: -one.throughput_gain)
+        ),
+        caption="what more would buy",
     )
-    assert found.best is not None
-    made = table("real chips, same network, first model", columns)
-    own = found.best.plans[0].tokens_per_s
-    for chip in found.real_chips:
-        degrees = (chip.tensor_parallel, chip.data_parallel, chip.pipeline_parallel)
-        rate = chip.tokens_per_s
-        add_row(
-            made,
-            chip.name,
-            f"{chip.peak_flops_per_s / 1e12:.4g}",
-            *("" if degree is None else str(degree) for degree in degrees),
-            "does not fit" if rate is None else f"{rate:,.0f}",
-            "" if rate is None else f"{rate / own:.2f}",
-        )
-    return made
 
 
-def _front(found: CodesignResult) -> RenderableType:
-    columns = (
-        ("design", "left"),
-        ("tokens/s", "right"),
-        ("mm2", "right"),
-        ("W", "right"),
-        ("J/token", "right"),
+def chip_table(found: CodesignResult) -> Table:
+    """Accelerators of the catalog on the same job."""
+    own = found.best.plans[0].tokens_per_s if found.best else math.inf
+    return table_of(
+        "The same models, network and number of devices",
+        (
+            words("chip", "name"),
+            column("peak TFLOP/s", "peak_flops_per_s"),
+            column("tensor", "tensor_parallel", "t"),
+            column("data", "data_parallel", "d"),
+            column("pipeline", "pipeline_parallel", "p"),
+            column("tokens/s", "tokens_per_s"),
+            column("of this design", "ratio", "against best"),
+            words("known from", "source", on="page"),
+        ),
+        (
+            (
+                chip.name,
+                Cell(text=f"{chip.peak_flops_per_s / 1e12:,.4g}", value=chip.peak_flops_per_s),
+                *(chip.tensor_parallel, chip.data_parallel, chip.pipeline_parallel),
+                "does not fit" if chip.tokens_per_s is None else number(chip.tokens_per_s),
+                number(None if chip.tokens_per_s is None else chip.tokens_per_s / own, ".2f"),
+                chip.source,
+            )
+            for chip in found.real_chips
+        ),
+        caption="real chips, same network, first model",
     )
-    made = table(f"front, {_SHOWN} of {len(found.pareto)} designs", columns)
+
+
+def _front(found: CodesignResult) -> Table:
     step = max(1, len(found.pareto) // _SHOWN)
-    for point in found.pareto[::step][:_SHOWN]:
-        add_row(
-            made,
-            point.architecture,
-            f"{point.tokens_per_s:,.0f}",
-            f"{point.area_mm2:.1f}",
-            f"{point.power_watts:.0f}",
-            f"{point.energy_per_token_j:.4g}",
-        )
-    return made
+    return table_of(
+        "The front",
+        (
+            words("design", "architecture"),
+            column("tokens/s", "tokens_per_s"),
+            column("mm2", "area_mm2"),
+            column("W", "power_watts"),
+            column("J/token", "energy_per_token_j"),
+        ),
+        (
+            (
+                point.architecture,
+                number(point.tokens_per_s),
+                number(point.area_mm2, ".1f"),
+                number(point.power_watts),
+                number(point.energy_per_token_j, ".4g"),
+            )
+            for point in found.pareto[::step][:_SHOWN]
+        ),
+        caption=f"front, {_SHOWN} of {len(found.pareto)} designs",
+    )
 
 
 # The front, the floor area and the operators of the best design as a figure (extra `[plot]`)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import format_bandwidth, format_bytes
@@ -16,7 +16,7 @@ from trainwright.units import format_bandwidth, format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from trainwright.documents.view import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,17 +148,15 @@ def _schemas() -> Iterator[CatalogItem]:
 # ------------------------------------
 
 
-def catalog_report(found: CatalogResult) -> RenderableType:
+def catalog_view(found: CatalogResult) -> Iterator[Table]:
     """One table per topic."""
-    from rich.console import Group
-
-    parts = []
     for topic, items in found.topics.items():
-        made = table(topic, (("name", "left"), ("what", "left"), ("source", "left")))
-        for item in items:
-            add_row(made, item.name, item.summary, item.source)
-        parts.append(made)
-    return Group(*parts)
+        yield table_of(
+            topic,
+            (words("name"), words("what", "summary"), words("source")),
+            ((item.name, item.summary, item.source) for item in items),
+            caption=topic,
+        )
 
 
 # `trainwright catalog`

@@ -214,8 +214,15 @@ def _with_front(
         prepared=prepared,
     )
     if not finished:
-        warning = "the front was interrupted and is left out"
-        return replace(document, warnings=(*document.warnings, warning))
+        warning = (
+            f"the front was interrupted and is of the {len(everything):,} designs priced so far; "
+            "--journal FILE keeps them, and the same command goes on from there"
+            if len(everything)
+            else "the front was interrupted before a design was priced and is left out"
+        )
+        document = replace(document, warnings=(*document.warnings, warning))
+    if not finished and not len(everything):
+        return document
     if extras.csv is not None:
         _write_csv(extras.csv, question, outcome, everything)
     figures = everything.figures()

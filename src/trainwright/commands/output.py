@@ -162,5 +162,8 @@ def _show(progress: Progress) -> None:
     found = "nothing yet"
     if progress.best < float("inf"):
         found = f"best {progress.best:.6g} s, gap {progress.gap:.2%}"
-    line = f"{progress.stage}: {progress.elapsed_s:.0f} s, {found}"
+    passed = f"{progress.elapsed_s:.0f} s"
+    if progress.remaining_s < float("inf"):
+        passed += f", at most {progress.remaining_s:.0f} s left"
+    line = f"{progress.stage}: {passed}, {found}"
     print(f"{_CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)

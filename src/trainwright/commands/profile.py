@@ -10,16 +10,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import (
+    column,
+    percent,
+    seconds,
+    size,
+    table_of,
+    to_terminal,
+    warning_lines,
+    words,
+)
 from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
-from trainwright.units import format_bytes, format_seconds
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
     from trainwright.cluster import Pool
+    from trainwright.documents.view import Line
     from trainwright.execution import Budget, Progress
     from trainwright.lab.layer_timing import Device
     from trainwright.model import LayerGraph, TransformerConfig
@@ -131,7 +141,6 @@ def time_all(
 
 def _refuse_too_large(graphs: Sequence[LayerGraph], device: Device) -> None:
     from trainwright.costing.measured import needed_bytes
-    from trainwright.units import format_bytes
 
     for graph in graphs:
         for layer in graph.classes:
@@ -165,7 +174,7 @@ class ProfileReport(Report[LayerProfileResult]):
 
     def renderable(self) -> RenderableType:
         """The table of its layers."""
-        return layer_profile_report(self.document)
+        return to_terminal(layer_profile_view(self.document))
 
     def to_dict(self) -> dict[str, Any]:
         """The profile file as JSON values."""
@@ -380,49 +389,46 @@ def _rows(profile: Profile, timings: dict[tuple[int, int], LayerTiming]) -> Iter
 # A measured profile as a table: seconds by phase with their spread, bytes kept and needed
 # ----------------------------------------------------------------------------------------
 
-_COLUMNS = (
-    ("layer", "left"),
-    ("count", "right"),
-    ("t", "right"),
-    ("forward", "right"),
-    ("input", "right"),
-    ("weight", "right"),
-    ("total", "right"),
-    ("spread", "right"),
-    ("runs", "right"),
-    ("saved", "right"),
-    ("beside", "right"),
-)
 
-
-def layer_profile_report(found: LayerProfileResult) -> RenderableType:
+def layer_profile_view(found: LayerProfileResult) -> Iterator[Line]:
     """One row per layer class and tensor degree t, then its origin and what to know.
 
     "input" and "weight" are the two gradients, "beside" the peak beyond what is saved.
     """
-    from rich.console import Group
-    from rich.text import Text
-
-    profile = found.file.profiles[0]
-    made = table("one layer, one microbatch", _COLUMNS)
-    for row in found.rows:
-        phases = (row.forward_s, row.input_grad_s, row.weight_grad_s)
-        add_row(
-            made,
-            row.name,
-            str(row.num_layers),
-            str(row.tensor_parallel),
-            *("" if time_s is None else format_seconds(time_s) for time_s in phases),
-            format_seconds(row.duration_s),
-            "" if row.spread is None else f"{row.spread:.1%}",
-            "" if row.num_repeats is None else str(row.num_repeats),
-            format_bytes(row.saved_bytes),
-            format_bytes(row.transient_bytes),
-        )
-    provenance = profile.costs.provenance
-    lines = [f"{provenance.origin}: {provenance.source}"]
-    lines += [f"warning: {warning}" for warning in found.warnings]
-    return Group(made, *map(Text, lines))
+    yield table_of(
+        "One layer, one microbatch",
+        (
+            words("layer", "name"),
+            column("count", "num_layers"),
+            column("t", "tensor_parallel"),
+            column("forward", "forward_s"),
+            column("input", "input_grad_s"),
+            column("weight", "weight_grad_s"),
+            column("total", "duration_s"),
+            column("spread"),
+            column("runs", "num_repeats"),
+            column("saved", "saved_bytes"),
+            column("beside", "transient_bytes"),
+        ),
+        (
+            (
+                row.name,
+                row.num_layers,
+                row.tensor_parallel,
+                *map(seconds, (row.forward_s, row.input_grad_s, row.weight_grad_s)),
+                seconds(row.duration_s),
+                percent(row.spread),
+                row.num_repeats,
+                size(row.saved_bytes),
+                size(row.transient_bytes),
+            )
+            for row in found.rows
+        ),
+        caption="one layer, one microbatch",
+    )
+    provenance = found.file.profiles[0].costs.provenance
+    yield f"{provenance.origin}: {provenance.source}"
+    yield from warning_lines(found.warnings)
 
 
 # `trainwright profile`

@@ -13,14 +13,12 @@ from trainwright.documents.open import opened
 from trainwright.documents.printing import Report, counted
 from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import VerificationResult
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plans.request import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import RenderableType
+    from collections.abc import Iterator, Sequence
 
     from trainwright.documents.difference import Difference, WhatIfResult
     from trainwright.documents.improvement import ImprovementResult
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.open import AnyDocument
     from trainwright.documents.validation import ValidationResult
+    from trainwright.documents.view import Line
     from trainwright.pages.subject import Subject
 
     Reportable = (
@@ -165,16 +164,15 @@ def _differences(found: Sequence[Any]) -> tuple[Difference | None, ...]:
 # ------------------------------------------
 
 
-def report_table(document: ReportResult) -> RenderableType:
+def report_view(document: ReportResult) -> Iterator[Line]:
     """The page's size, its documents, and what was left out."""
-    from rich.console import Group
-    from rich.text import Text
-
     shown = counted(len(document.documents), "document")
-    made = table(None, (("document", "left"), ("kind", "left"), ("left out", "left")))
-    for one in document.documents:
-        add_row(made, one.name, one.kind, "; ".join(one.left_out))
-    return Group(Text(f"a page of {document.size_bytes / 1e3:,.0f} kB on {shown}"), made)
+    yield f"a page of {document.size_bytes / 1e3:,.0f} kB on {shown}"
+    yield table_of(
+        "Documents",
+        (words("document", "name"), words("kind"), words("left out", "left_out")),
+        ((one.name, one.kind, "; ".join(one.left_out)) for one in document.documents),
+    )
 
 
 # `trainwright report`

@@ -173,7 +173,7 @@ class _Rows:
             self.searched.append(
                 SearchedObjective(
                     objective=str(objective),
-                    bound=outcome.least_bound_s if proved else None,
+                    bound=outcome.lower_bound_s if proved else None,
                     search_s=self.budget.cpu_s - started_s,
                 )
             )

@@ -195,9 +195,10 @@ def command(
         plot_validation(report.document, plot)
     if rows and not as_json:
         from trainwright.documents.printing import to_text
-        from trainwright.documents.validation import rows_report
+        from trainwright.documents.validation import rows_table
+        from trainwright.documents.view import to_terminal
 
-        print(to_text(rows_report(report.document)))
+        print(to_text(to_terminal([rows_table(report.document)])))
     emit(report, as_json=as_json, output=output)
     missed = missed_targets(report.document, targets)
     for line in missed:

@@ -8,17 +8,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster.calibration import Calibration
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import column, number, percent, table_of, warning_lines, words
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.provenance import UNSTATED, Origin
 from trainwright.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import RenderableType
+    from collections.abc import Iterable, Iterator
 
     from trainwright.cluster import Accelerator, Cluster, NetworkLevel
+    from trainwright.documents.view import Line, Table
     from trainwright.provenance import Provenance
 
     Row = tuple[str, float | tuple[float, float], str, Provenance]
@@ -80,73 +79,71 @@ class ConstantsResult:
 # ----------------------------------------------------------------------------------------
 
 
-def calibration_report(found: CalibrationResult) -> RenderableType:
+def calibration_view(found: CalibrationResult) -> Iterator[Line]:
     """One table of constants for all lines, one of errors."""
-    from rich.console import Group
-    from rich.text import Text
-
-    columns = (
-        ("accelerator", "left"),
-        ("software", "left"),
-        ("constant", "left"),
-        ("value", "right"),
-        ("low", "right"),
-        ("high", "right"),
-    )
-    constants = table("constants, with 90 % intervals", columns)
-    for made in found.calibrations:
-        head = (made.accelerator, made.line)
-        for constant in made.constants:
-            figures = (constant.value, constant.low, constant.high)
-            add_row(constants, *head, constant.name, *(f"{value:.4g}" for value in figures))
-            head = ("", "")
-    errors = table(
-        "errors of the fit",
+    head = (words("accelerator"), words("software", "line"))
+    yield table_of(
+        "Constants",
+        (*head, words("constant"), column("value"), column("low"), column("high")),
         (
-            ("accelerator", "left"),
-            ("software", "left"),
-            ("rows", "right"),
-            ("mean", "right"),
-            ("mean, unseen", "right"),
-            ("9 of 10 steps within", "right"),
+            (
+                *((made.accelerator, made.line) if at == 0 else ("", "")),
+                constant.name,
+                *(number(value, ".4g") for value in (constant.value, constant.low, constant.high)),
+            )
+            for made in found.calibrations
+            for at, constant in enumerate(made.constants)
         ),
+        caption="constants, with 90 % intervals",
     )
-    for made, fit in zip(found.calibrations, found.fits, strict=True):
-        unseen = "" if fit.unseen_mape is None else f"{fit.unseen_mape:.1%}"
-        spread = f"{made.low_ratio:.2f} to {made.high_ratio:.2f}"
-        add_row(errors, fit.accelerator, fit.line, str(fit.rows), f"{fit.mape:.1%}", unseen, spread)
-    return Group(constants, errors, *(Text(f"warning: {line}") for line in found.warnings))
+    yield table_of(
+        "Errors of the fit",
+        (
+            *head,
+            column("rows"),
+            column("mean", "mape"),
+            column("mean, unseen", "unseen_mape"),
+            column("9 of 10 steps within", "spread"),
+        ),
+        (
+            (
+                fit.accelerator,
+                fit.line,
+                fit.rows,
+                percent(fit.mape),
+                percent(fit.unseen_mape),
+                f"{made.low_ratio:.2f} to {made.high_ratio:.2f}",
+            )
+            for made, fit in zip(found.calibrations, found.fits, strict=True)
+        ),
+        caption="errors of the fit",
+    )
+    yield from warning_lines(found.warnings)
 
 
 # Every constant of a cluster with where it is known from, as a table
 # -------------------------------------------------------------------
 
-# Key of a column → its title.
-CONSTANT_COLUMNS: Final = {
-    "of": "of",
-    "constant": "constant",
-    "value": "value",
-    "origin": "known from",
-    "source": "source",
-}
 
-
-def constants_report(document: ConstantsResult) -> RenderableType:
+def constants_view(document: ConstantsResult) -> Iterator[Table]:
     """Devices and networks, each constant with its value, origin and source."""
-    columns = tuple((title, "left") for title in CONSTANT_COLUMNS.values())
-    found = table(f"constants of {document.cluster}", columns)
-    for each in document.constants:
-        add_row(found, *_texts(each))
-    return found
+    yield constant_table(document.constants, caption=f"constants of {document.cluster}")
 
 
-def constant_rows(cluster: Cluster) -> Iterator[tuple[str, ...]]:
-    """A text for each of `CONSTANT_COLUMNS`, constant by constant."""
-    return map(_texts, constants_of(cluster))
-
-
-def _texts(each: ClusterConstant) -> tuple[str, ...]:
-    return each.of, each.constant, each.text, str(each.origin), each.source
+def constant_table(constants: Iterable[ClusterConstant], *, caption: str = "") -> Table:
+    """Constants with where each is known from."""
+    return table_of(
+        "Constants",
+        (
+            words("of"),
+            words("constant"),
+            words("value"),
+            words("known from", "origin"),
+            words("source"),
+        ),
+        ((each.of, each.constant, each.text, str(each.origin), each.source) for each in constants),
+        caption=caption,
+    )
 
 
 def constants_of(cluster: Cluster) -> Iterator[ClusterConstant]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import column, size, table_of, words
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from trainwright.documents.view import Line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +67,15 @@ class ExportResult:
 # ---------------------------------------------------
 
 
-def export_report(found: ExportResult) -> RenderableType:
+def export_view(found: ExportResult) -> Iterator[Line]:
     """Files, then lists of what to add and what is missing."""
-    from rich.console import Group
-    from rich.text import Text
-
-    files = table(found.target, (("file", "left"), ("size", "right")))
-    for each in found.files:
-        add_row(files, each.name, format_bytes(each.bytes))
-    lines = [Text(line, overflow="fold") for line in _lines(found)]
-    return Group(files, *lines)
+    yield table_of(
+        "Files",
+        (words("file", "name"), column("size", "bytes")),
+        ((each.name, size(each.bytes)) for each in found.files),
+        caption=found.target,
+    )
+    yield from _lines(found)
 
 
 def _lines(found: ExportResult) -> Iterator[str]:

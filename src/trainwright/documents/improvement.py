@@ -252,12 +252,12 @@ def best_plan(
     with naming_options(QUESTION_OPTION_OF):
         outcome = plan_runnable(question, budget, num_alternatives=0)
     if not outcome.priced:
-        return None, outcome.least_bound_s
+        return None, outcome.lower_bound_s
     best = outcome.priced[0]
     priced = PricedPlan(
         asked=asked, options=options, plan=best.plan, profile=best.profile, step=best.step
     )
-    return priced, outcome.least_bound_s
+    return priced, outcome.lower_bound_s
 
 
 def record_of(priced: PricedPlan, *, base_s: float) -> BestPlanRecord:

@@ -165,8 +165,7 @@ class MixedPlanResult:
     # What only a plan on one pool has; whoever shows plans need not ask on how many it is.
     order: ClassVar[None] = None
     named_step_time_s: ClassVar[None] = None
-    lower_bound_all_s: ClassVar[None] = None
-    gap_all: ClassVar[None] = None
+    lower_bound_one_stage_s: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
     time_by_part_s: ClassVar[dict[str, float]] = {}
     relaxations: ClassVar[tuple[()]] = ()

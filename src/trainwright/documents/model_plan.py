@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from trainwright.documents.plan_view import UNEVEN_STAGES
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
 from trainwright.documents.runs import family_shape, layer_kinds, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
@@ -26,7 +25,6 @@ from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
 from trainwright.planning.search.per_stage import plan_per_stage
 from trainwright.planning.search.search import NUM_ALTERNATIVES
-from trainwright.planning.splits.vee_cuts import is_uneven
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Configuration
@@ -35,7 +33,14 @@ from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
-from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
+from trainwright.plans.status import (
+    OPTIMAL_TOLERANCE,
+    Binding,
+    BoundKind,
+    Relaxation,
+    Status,
+    relative_gap,
+)
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import time_by_part_s, time_range
@@ -112,8 +117,9 @@ class ModelPlanResult:
     pipeline order, `ranks` says what each pipeline rank does with all of its stages and
     `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says
     where the step's time goes: compute, recompute, tensor, context, expert, data, transfers,
-    bubble, optimizer, overhead add up to it. Where no schedule is named `lower_bound_s` and `gap`
-    are about plans with one stage per rank, `lower_bound_all_s` and `gap_all` about all families.
+    bubble, optimizer, overhead add up to it. `lower_bound_s` and `gap`
+    are about every plan that the request admits. Where no schedule is named, no plan with one stage
+    per rank is faster than `lower_bound_one_stage_s`, which is never above the plan's own step.
     Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
     of the same stages in the order of the family that it began with.
     """
@@ -133,8 +139,7 @@ class ModelPlanResult:
     lower_bound_s: float | None = None
     bound_kind: BoundKind | None = None
     gap: float | None = None
-    lower_bound_all_s: float | None = None
-    gap_all: float | None = None
+    lower_bound_one_stage_s: float | None = None
     time_per_sample_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
@@ -229,9 +234,6 @@ def with_plan(
         step_time_low_s=None if low is None else low * step.step_time_s,
         step_time_high_s=None if high is None else high * step.step_time_s,
         gap=relative_gap(step.step_time_s, document.lower_bound_s or 0.0),
-        gap_all=None
-        if document.lower_bound_all_s is None
-        else relative_gap(step.step_time_s, document.lower_bound_all_s),
         time_per_sample_s=step.pipeline_s / plan.num_microbatches,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / plan.devices_used if tokens_per_s else None,
@@ -396,8 +398,6 @@ def _assumptions(
         "schedule": _schedule_in_words(plan),
         "memory": memory_assumption(question.cluster.accelerator, question.overheads),
     }
-    if is_uneven(plan, profile):
-        found["schedule"] += f"; {UNEVEN_STAGES}"
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:
@@ -422,18 +422,13 @@ def _assumptions_of_measured(
     }
     if point.precision is not None:
         found["precision"] = point.precision
-    if is_uneven(plan, profile):
-        found["schedule"] += f"; {UNEVEN_STAGES}"
     return found
 
 
 def _schedule_in_words(plan: Plan) -> str:
     if plan.order is None:
         return f"{plan.schedule}, simulated"
-    return (
-        f"{plan.schedule}, simulated: an order found from {plan.order.family}, "
-        "outside the space that the bound is on"
-    )
+    return f"{plan.schedule}, simulated: an order found from {plan.order.family}"
 
 
 def state_in_words(recipe: Recipe, numbers: Precision) -> str:
@@ -467,7 +462,7 @@ def plan_model(
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,
-        lower_bound_all_s=outcome.lower_bound_all_s,
+        lower_bound_one_stage_s=outcome.lower_bound_one_stage_s,
         bound_kind=BoundKind.PROVED,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
         interrupted=outcome.interrupted,
@@ -511,7 +506,11 @@ def _status(outcome: ModelOutcome) -> Status:
     if not outcome.priced:
         return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
     best_s = outcome.priced[0].step.step_time_s
-    return Status.OPTIMAL if relative_gap(best_s, outcome.least_bound_s) <= 1e-9 else Status.GAP
+    return (
+        Status.OPTIMAL
+        if relative_gap(best_s, outcome.lower_bound_s) <= OPTIMAL_TOLERANCE
+        else Status.GAP
+    )
 
 
 def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:

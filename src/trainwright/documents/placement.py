@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.documents.printing import counted, ranges
-from trainwright.documents.profile_plan import check_stage
+from trainwright.documents.profile_plan import check_stage, reason_lines
 from trainwright.documents.view import (
     MARKS,
     Table,
@@ -320,7 +320,7 @@ def placement_view(document: PlacementResult) -> Iterator[Line]:
     if document.stages:
         yield stage_table(document)
         yield _what_binds(document)
-    yield from _reasons(document)
+    yield from reason_lines(document, "placement")
     if document.fixed_strategy is not None:
         yield strategy_line(document.fixed_strategy)
     yield from warning_lines(document.warnings)
@@ -395,16 +395,6 @@ def _what_binds(document: PlacementResult) -> str:
         f"{document.rounds} rounds of stage {loads.index(max(loads))}, then gradients: "
         f"{format_seconds(sync_s)}, {share:.1%} of the batch{simulated}"
     )
-
-
-def _reasons(document: PlacementResult) -> Iterator[str]:
-    if document.binding is not None:
-        yield f"why: {document.binding.description}"
-    if document.relaxations:
-        yield "any one of these is enough:"
-        yield from (f"  {fix.change}: {fix.description}" for fix in document.relaxations)
-    if document.interrupted:
-        yield "interrupted: this is the best placement found so far"
 
 
 def strategy_line(fixed: FixedStrategyRecord) -> str:

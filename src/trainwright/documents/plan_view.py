@@ -32,7 +32,7 @@ from trainwright.documents.view import (
     warning_lines,
     words,
 )
-from trainwright.plans.status import Status
+from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.provenance import Origin
 from trainwright.units import format_count, format_percent_up, format_seconds
 
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     Planned: TypeAlias = ModelPlanResult | MixedPlanResult
     Considered: TypeAlias = Alternative | MixedAlternative
 
-# Of a plan beside the certified space; in the assumption on its schedule.
-UNEVEN_STAGES: Final = "stages not nearly even, outside the space that the bound is on"
 VERDICTS: Final = {
     Status.OPTIMAL: "optimal, proved",
     Status.GAP: "a plan with a gap",
@@ -111,8 +109,7 @@ def _headline(document: Planned) -> Iterator[str]:
         gain = 1 - document.step_time_s / document.named_step_time_s
         yield (
             f"the order of actions was found from that of {document.order.family}, which takes "
-            f"{format_seconds(document.named_step_time_s)} ({gain:.2%} less now); "
-            "the proof is about plans of named families"
+            f"{format_seconds(document.named_step_time_s)} ({gain:.2%} less now)"
         )
     if request.num_devices and document.devices_used != request.num_devices:
         yield f"uses {document.devices_used} of {request.num_devices} devices"
@@ -151,26 +148,17 @@ def _throughput(document: Planned) -> Iterator[str]:
 def proof(document: Planned) -> str:
     """What is proved about the step time."""
     if document.status is Status.OPTIMAL:
-        space, beside = proved_space(document)
-        return f"no {space} is faster, proved{beside}"
+        return f"no {proved_space(document)} is faster, proved"
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
-    if document.gap_all is None or document.gap_all <= (document.gap or 0):
+    step_s, one_stage_s = document.step_time_s or 0.0, document.lower_bound_one_stage_s
+    if one_stage_s is None or relative_gap(step_s, one_stage_s) > OPTIMAL_TOLERANCE:
         return gap
-    if not document.gap:
-        return (
-            f"gap <= {format_percent_up(document.gap_all)} to a proved bound on all families; "
-            "no plan with one stage per rank is faster"
-        )
-    return f"{gap} on one stage per rank, {format_percent_up(document.gap_all)} on all families"
+    return f"{gap} on all plans; no plan with one stage per rank is faster"
 
 
-def proved_space(document: Planned) -> tuple[str, str]:
-    """What the bound is on, and what beside it may be faster; nothing where the plan is in it."""
-    if document.order is not None:
-        return "plan of a named family", "; other orders may be"
-    if UNEVEN_STAGES in document.assumptions.get("schedule", ""):
-        return "plan of nearly even stages", "; other uneven stages may be"
-    return "plan of the space", ""
+def proved_space(document: Planned) -> str:
+    """What the bound is on: every plan that the request admits, or the layouts over pools."""
+    return "plan of the space" if document.groups else "plan that the request admits"
 
 
 def _shares(parts_s: Mapping[str, float], step_s: float) -> str:

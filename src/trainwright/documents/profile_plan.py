@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright._version import __version__
+from trainwright.documents.plan_view import relaxation_lines
 from trainwright.documents.printing import counted, ranges
 from trainwright.documents.view import (
     MARKS,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.documents.placement import PlacementResult
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
     from trainwright.partitioning.problem import Restrictions
@@ -621,7 +623,7 @@ def plan_view(document: PlanResult) -> Iterator[Line]:
     """Headline, stages, what binds or what would make it fit, and the baselines."""
     yield from _headline(document)
     yield from _stages(document.stages, document.request)
-    yield from _reasons(document)
+    yield from reason_lines(document, "plan")
     if document.baselines:
         yield baseline_table(document.baselines)
     yield from warning_lines(document.warnings)
@@ -722,14 +724,13 @@ def is_over(memory_bytes: float, limit_bytes: float | None) -> bool:
     return limit_bytes is not None and memory_bytes > limit_bytes * (1 + 1e-12)
 
 
-def _reasons(document: PlanResult) -> Iterator[str]:
+def reason_lines(document: PlanResult | PlacementResult, what: str) -> Iterator[str]:
+    """Why nothing fits and what would change that, or that a search was cut short."""
     if document.binding is not None:
         yield f"why: {document.binding.description}"
-    if document.relaxations:
-        yield "any one of these is enough:"
-        yield from (f"  {fix.change}: {fix.description}" for fix in document.relaxations)
+    yield from relaxation_lines(document.relaxations)
     if document.interrupted:
-        yield "interrupted: this is the best plan found so far"
+        yield f"interrupted: this is the best {what} found so far"
 
 
 def _what_binds(found: Explanation, limit_bytes: float | None) -> Iterator[str]:

@@ -120,12 +120,12 @@ def _claim_faults(document: Any) -> Iterator[Fault]:
         yield Fault("lower_bound_s", f"must be from 0 to the {most_s!r} found, got {bound_s!r}")
     if time_s is None or not decided:
         return
-    gap = max(document.gap or 0.0, getattr(document, "gap_all", None) or 0.0)
-    all_s = getattr(document, "lower_bound_all_s", None)
-    if all_s is not None and not 0 <= all_s <= (bound_s or 0.0):
-        wanted = f"must be from 0 to the {bound_s!r} of fewer plans"
-        yield Fault("lower_bound_all_s", f"{wanted}, got {all_s!r}")
-    proved = document.bound_kind is BoundKind.PROVED and gap <= OPTIMAL_TOLERANCE
+    one_stage_s = getattr(document, "lower_bound_one_stage_s", None)
+    if one_stage_s is not None and not (bound_s or 0.0) <= one_stage_s <= most_s * (1 + _TOLERANCE):
+        wanted = f"must be from the {bound_s!r} of all plans to the {most_s!r} found"
+        yield Fault("lower_bound_one_stage_s", f"{wanted}, got {one_stage_s!r}")
+    is_proved = document.bound_kind is BoundKind.PROVED
+    proved = is_proved and (document.gap or 0.0) <= OPTIMAL_TOLERANCE
     if status is Status.OPTIMAL and not proved:
         yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')
 

@@ -83,12 +83,12 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "PlacementResult",
             "placement_view",
             remake="remake_placement",
-            page="placement:placement_content",
+            page="profile_plan:profile_plan_content",
         ),
         "schedule": _kind(
             "documents.schedule",
             "ScheduleResult",
-            "schedule_report",
+            "schedule_view",
             remake="remake_schedule",
             page="schedule:schedule_content",
         ),
@@ -135,29 +135,27 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         ),
         "codesign": Kind(
             record="formats.codesign_document:CodesignResult",
-            view="chips.tables:codesign_report",
+            view="chips.tables:codesign_view",
             page="pages.codesign:codesign_content",
         ),
         "validation": _kind(
             "documents.validation",
             "ValidationResult",
-            "validation_report",
+            "validation_view",
             page="validation:validation_content",
         ),
-        "verification": _kind(
-            "documents.verification", "VerificationResult", "verification_report"
-        ),
+        "verification": _kind("documents.verification", "VerificationResult", "verification_view"),
         "diff": _kind("documents.difference", "Difference", "difference_view"),
-        "export": _kind("documents.export", "ExportResult", "export_report"),
-        "calibration": _kind("documents.calibration", "CalibrationResult", "calibration_report"),
-        "constants": _kind("documents.calibration", "ConstantsResult", "constants_report"),
+        "export": _kind("documents.export", "ExportResult", "export_view"),
+        "calibration": _kind("documents.calibration", "CalibrationResult", "calibration_view"),
+        "constants": _kind("documents.calibration", "ConstantsResult", "constants_view"),
         "codesign-stage": Kind(
-            record="formats.codesign_document:StageResult", view="chips.tables:stage_report"
+            record="formats.codesign_document:StageResult", view="chips.tables:stage_view"
         ),
         "model": _kind("documents.model_summary", "ModelSummary", "model_summary_report"),
         "refusal": _kind("documents.refusal", "RefusalResult", "refusal_view"),
-        "catalog": _kind("commands.catalog", "CatalogResult", "catalog_report"),
-        "report": _kind("commands.report", "ReportResult", "report_table"),
+        "catalog": _kind("commands.catalog", "CatalogResult", "catalog_view"),
+        "report": _kind("commands.report", "ReportResult", "report_view"),
     }
 )
 

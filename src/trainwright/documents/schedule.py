@@ -11,7 +11,7 @@ import numpy as np
 from trainwright._version import __version__
 from trainwright.documents.printing import ranges
 from trainwright.documents.verification import GradientCheck
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import Cell, column, size, table_of, warning_lines, words
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode, encode_compact
 from trainwright.formats.schedule_json import ScheduleSpec, order_rows, read_order_rows
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from rich.console import RenderableType
-
+    from trainwright.documents.view import Line, Table
     from trainwright.options.schedule import SearchOptions
     from trainwright.plans.schedule import Placement, Schedule
     from trainwright.plans.schedule_costs import ScheduleCosts
@@ -525,33 +524,33 @@ _WAITS = {
 _MOST_RANKS = 16
 
 
-def schedule_report(document: ScheduleResult) -> RenderableType:
+def schedule_view(document: ScheduleResult) -> Iterator[Line]:
     """Headline, figures, ranks, what makes it so long, the front, what real runs gave."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts: list[RenderableType] = [Text(_headline(document))]
+    yield _headline(document)
     if document.makespan_s is not None:
-        parts.append(_figures(document))
+        yield _figures(document)
         if document.ranks <= _MOST_RANKS:
-            parts.append(_ranks(document))
-        parts.extend(Text(line) for line in _explanation(document))
-    parts.extend(Text(line) for line in _reasons(document))
+            yield rank_table(document)
+        yield from _explanation(document)
+    yield from _reasons(document)
     if document.points:
-        parts.append(_front(document))
-    parts.extend(Text(line) for line in _verification(document))
-    parts.extend(Text(f"warning: {warning}") for warning in document.warnings)
-    return Group(*parts)
+        yield front_table(document)
+    yield from _verification(document)
+    yield from warning_lines(document.warnings)
 
 
 def _headline(document: ScheduleResult) -> str:
-    name = document.family
-    if document.found_by is not None and document.found_by != name:
-        name = f"{name} ({document.found_by})"
     size = f"{_counted(document.ranks, 'rank')}, {_counted(document.microbatches, 'microbatch')}"
     if document.chunks_per_rank is not None and document.chunks_per_rank > 1:
         size += f", {document.chunks_per_rank} chunks per rank"
-    return f"{name} on {size}: {_verdict(document)}"
+    return f"{name_of(document)} on {size}: {_verdict(document)}"
+
+
+def name_of(document: ScheduleResult) -> str:
+    """The family, and by what it was found where that is another."""
+    if document.found_by in (None, document.family):
+        return document.family
+    return f"{document.family} ({document.found_by})"
 
 
 def _verdict(document: ScheduleResult) -> str:
@@ -567,30 +566,29 @@ def _verdict(document: ScheduleResult) -> str:
     return "unknown: the limit was reached before a schedule was found"
 
 
-def _figures(document: ScheduleResult) -> RenderableType:
+def _figures(document: ScheduleResult) -> Table:
+    columns = (words(""), column("time"), column("bubble"), words(""))
+    return table_of("Times", columns, _figure_rows(document))
+
+
+def _figure_rows(document: ScheduleResult) -> Iterator[tuple[str, ...]]:
     time = document.request.time_unit.describe
     assert document.makespan_s is not None
     assert document.span_s is not None
-    made = table(None, (("", "left"), ("time", "right"), ("bubble", "right"), ("", "left")))
-    rows = (
-        ("makespan", document.makespan_s, document.bubble_of_makespan),
-        ("span", document.span_s, document.bubble_of_span),
-    )
-    for name, value_s, bubble in rows:
-        note = "of all ranks" if name == "makespan" else "of the rank that is longest at work"
-        add_row(made, name, time(value_s), _percent(bubble), note)
+    bubbles = (_percent(document.bubble_of_makespan), _percent(document.bubble_of_span))
+    yield "makespan", time(document.makespan_s), bubbles[0], "of all ranks"
+    yield "span", time(document.span_s), bubbles[1], "of the rank that is longest at work"
     if document.lower_bound_s is not None:
         where = f" in any of {document.tried} pipelines tried" if document.tried else ""
         note = f"no {document.objective} is shorter{where}, by {document.bound}"
-        add_row(made, "bound", time(document.lower_bound_s), "", note)
+        yield "bound", time(document.lower_bound_s), "", note
     own = document.bound_at_placement
     if own is not None and own.lower_bound_s > (document.lower_bound_s or 0.0):
-        add_row(made, "", time(own.lower_bound_s), "", f"nor of this placement, by {own.bound}")
+        yield "", time(own.lower_bound_s), "", f"nor of this placement, by {own.bound}"
     at_peak = document.bound_at_peak
     if at_peak is not None and at_peak.lower_bound_s > _best_bound_s(document):
         note = f"nor with no more than {at_peak.max_activations} activations, by {at_peak.bound}"
-        add_row(made, "", time(at_peak.lower_bound_s), "", note)
-    return made
+        yield "", time(at_peak.lower_bound_s), "", note
 
 
 def _best_bound_s(document: ScheduleResult) -> float:
@@ -602,17 +600,25 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{max(share, 0.0):.2%}"
 
 
-def _ranks(document: ScheduleResult) -> RenderableType:
+def rank_table(document: ScheduleResult) -> Table:
+    """What each rank holds at its fullest, where bytes are known in bytes, too."""
     in_bytes = document.peak_memory_bytes_per_rank
-    columns = [("rank", "right"), ("stages", "left"), ("activations", "right")]
-    made = table(None, [*columns, ("memory", "right")] if in_bytes else columns)
     stages: list[list[int]] = [[] for _ in range(document.ranks)]
     for stage, rank in enumerate(document.rank_of_stage):
         stages[rank].append(stage)
-    for rank, held in enumerate(document.peak_activations_per_rank):
-        cells = [str(rank), ranges(stages[rank]), str(held)]
-        add_row(made, *cells, *((format_bytes(in_bytes[rank]),) if in_bytes else ()))
-    return made
+    return table_of(
+        "Ranks at their fullest",
+        (
+            column("rank"),
+            words("stages"),
+            column("activations", "peak_activations"),
+            column("memory", "peak_memory_bytes", on="both" if in_bytes else "none"),
+        ),
+        (
+            (rank, ranges(stages[rank]), held, size(in_bytes[rank] if in_bytes else None))
+            for rank, held in enumerate(document.peak_activations_per_rank)
+        ),
+    )
 
 
 def _explanation(document: ScheduleResult) -> Iterator[str]:
@@ -660,33 +666,41 @@ def _reasons(document: ScheduleResult) -> Iterator[str]:
         yield "interrupted: this is the best schedule found so far"
 
 
-def _front(document: ScheduleResult) -> RenderableType:
-    in_bytes = document.peak_memory_bytes is not None
-    made = table(
-        "memory against time",
+def front_table(document: ScheduleResult) -> Table:
+    """Schedules that none beats in both memory and time."""
+    return table_of(
+        "The front",
         (
-            ("activations", "right"),
-            *((("memory", "right"),) if in_bytes else ()),
-            (document.objective, "right"),
-            ("bubble of span", "right"),
-            ("gap", "right"),
-            ("schedule", "left"),
+            column("activations", "peak_activations"),
+            column(
+                "memory",
+                "peak_memory_bytes",
+                on="none" if document.peak_memory_bytes is None else "both",
+            ),
+            column(document.objective, f"{document.objective}_s"),
+            column("bubble of span", "bubble_of_span"),
+            column("gap"),
+            words("schedule", "family"),
         ),
+        (tuple(_front_row(point, document)) for point in document.points),
+        caption="memory against time",
     )
-    for point in document.points:
-        add_row(made, *_front_row(point, document))
-    return made
 
 
-def _front_row(point: FrontPoint, document: ScheduleResult) -> Iterator[str]:
-    yield str(point.peak_activations)
-    if point.peak_memory_bytes is not None:
-        yield format_bytes(point.peak_memory_bytes)
-    value_s = point.span_s if document.objective == "span" else point.makespan_s
-    yield document.request.time_unit.describe(value_s)
-    yield _percent(point.bubble_of_span)
-    yield format_percent_up(point.gap if point.gap > OPTIMAL_TOLERANCE else 0.0)
+def _front_row(point: FrontPoint, document: ScheduleResult) -> Iterator[Cell | float | str]:
+    yield point.peak_activations
+    yield size(point.peak_memory_bytes)
+    value_s = value_of(document, point)
+    yield Cell(text=document.request.time_unit.describe(value_s), value=value_s)
+    yield Cell(text=_percent(point.bubble_of_span), value=point.bubble_of_span)
+    gap = point.gap if point.gap > OPTIMAL_TOLERANCE else 0.0
+    yield Cell(text=format_percent_up(gap), value=point.gap)
     yield point.family
+
+
+def value_of(document: ScheduleResult, point: FrontPoint) -> float:
+    """The objective's value of a schedule of the front."""
+    return point.span_s if document.objective == "span" else point.makespan_s
 
 
 def _verification(document: ScheduleResult) -> Iterator[str]:

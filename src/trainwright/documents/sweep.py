@@ -92,7 +92,6 @@ class SweepRow:
     step_time_high_s: float | None = None
     lower_bound_s: float | None = None
     gap: float | None = None
-    lower_bound_all_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu: float | None = None
@@ -282,7 +281,6 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
         devices=size,
         status=plan.status,
         lower_bound_s=plan.lower_bound_s,
-        lower_bound_all_s=plan.lower_bound_all_s,
         reason=plan.binding.description if plan.binding else None,
         search_s=plan.search_s,
     )
@@ -309,16 +307,14 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
 def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
     """A plan as the answer of a search on more devices that found none as fast, with its bound."""
     step_s, bound_s = plan.step_time_s or 0.0, own.lower_bound_s or 0.0
-    all_s = own.lower_bound_all_s
+    one_stage_s = own.lower_bound_one_stage_s
     gap = relative_gap(step_s, bound_s)
-    gap_all = None if all_s is None else relative_gap(step_s, all_s)
     return replace(
         plan,
-        status=Status.OPTIMAL if max(gap, gap_all or 0.0) <= OPTIMAL_TOLERANCE else Status.GAP,
+        status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
         lower_bound_s=min(bound_s, step_s),
         gap=gap,
-        lower_bound_all_s=None if all_s is None else min(all_s, step_s),
-        gap_all=gap_all,
+        lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, step_s),
         interrupted=own.interrupted,
         considered=own.considered,
         pruned=own.pruned,
@@ -441,8 +437,7 @@ def _step_bound_s(row: SweepRow) -> float:
     """What no step on at most the row's devices is shorter than."""
     if row.status is Status.INFEASIBLE:
         return math.inf
-    bound_s = row.lower_bound_s if row.lower_bound_all_s is None else row.lower_bound_all_s
-    return bound_s or 0.0
+    return row.lower_bound_s or 0.0
 
 
 def _figure(objective: Objective, score: float) -> float | None:
@@ -589,7 +584,7 @@ def _gap_cell(row: SweepRow) -> Cell:
         return Cell.of("")
     if row.status is Status.OPTIMAL:
         return Cell(text="0 %", value=0.0)
-    gap = _whole_gap(row)
+    gap = row.gap or 0.0
     return Cell(text="<0.01 %" if gap < _FINE_GAP else format_percent_up(gap), value=gap)
 
 
@@ -626,13 +621,6 @@ def training_table(document: ModelSweepResult) -> Table:
 
 def _scaled(value: float | None, unit: float, shown: str) -> Cell:
     return Cell.of("") if value is None else Cell(text=f"{value / unit:{shown}}", value=value)
-
-
-def _whole_gap(row: SweepRow) -> float:
-    """How much faster a plan of any family that was allowed could be, at most."""
-    if row.lower_bound_all_s is None:
-        return row.gap or 0.0
-    return max(row.gap or 0.0, relative_gap(row.step_time_s or 0.0, row.lower_bound_all_s))
 
 
 def _mark(document: ModelSweepResult, index: int) -> str:

@@ -6,12 +6,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import (
+    column,
+    number,
+    percent,
+    seconds,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.plans.request import FORMAT_VERSION
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Iterator
+
+    from trainwright.documents.view import Cell, Line, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,118 +150,129 @@ QUANTITIES = (
 )
 
 
-def validation_report(found: ValidationResult) -> RenderableType:
+def validation_view(found: ValidationResult) -> Iterator[Line]:
     """Errors, then ranking and intervals, then what was not modelled."""
-    from rich.console import Group
-    from rich.text import Text
-
-    parts = [_errors(found), _ranking(found), _intervals(found)]
+    yield error_table(found)
+    yield ranking_table(found)
+    yield interval_table(found)
     if any(dataset.skipped for dataset in found.datasets):
-        parts.append(_skipped(found))
-    parts.extend(Text(f"warning: {warning}") for warning in found.warnings)
-    return Group(*parts)
+        yield skipped_table(found)
+    yield from warning_lines(found.warnings)
 
 
-def _errors(found: ValidationResult) -> RenderableType:
-    columns = (
-        ("file", "left"),
-        ("rows", "right"),
-        ("modelled", "right"),
-        ("quantity", "left"),
-        ("n", "right"),
-        ("mean", "right"),
-        ("median", "right"),
-        ("p90", "right"),
-        ("max", "right"),
-        ("bias", "right"),
+def error_table(found: ValidationResult) -> Table:
+    """Relative errors by file and quantity."""
+    return table_of(
+        "Relative errors",
+        (
+            words("file"),
+            column("rows"),
+            column("modelled"),
+            words("quantity"),
+            column("runs", "n", "n"),
+            column("mean", "mape"),
+            column("median", "median_ape"),
+            column("nine of ten below", "p90_ape", "p90"),
+            column("largest", "max_ape", "max"),
+            column("bias"),
+        ),
+        (cells for dataset in found.datasets for cells in _error_rows(dataset)),
+        caption="relative errors",
+        note="Bias is positive where predictions are too high.",
     )
-    made = table("relative errors", columns)
-    for dataset in found.datasets:
-        first = True
-        for field, label in QUANTITIES:
-            record: ErrorRecord | None = getattr(dataset, field)
-            if record is None:
-                continue
-            head = (dataset.name, str(dataset.rows), str(dataset.modelled))
-            add_row(made, *(head if first else ("", "", "")), label, *_figures(record))
-            first = False
-        if first:
-            add_row(made, dataset.name, str(dataset.rows), str(dataset.modelled), *[""] * 7)
-    return made
 
 
-def _figures(record: ErrorRecord) -> tuple[str, ...]:
-    shares = (record.mape, record.median_ape, record.p90_ape, record.max_ape)
-    return (str(record.n), *map(_percent, shares), f"{record.bias:+.1%}")
+def _error_rows(dataset: DatasetScore) -> Iterator[tuple[Cell | float | str, ...]]:
+    head = (dataset.name, dataset.rows, dataset.modelled)
+    stated = [
+        (label, record)
+        for field, label in QUANTITIES
+        if (record := getattr(dataset, field)) is not None
+    ]
+    for label, record in stated:
+        shares = (record.mape, record.median_ape, record.p90_ape, record.max_ape)
+        yield *head, label, record.n, *map(percent, shares), percent(record.bias, sign=True)
+    if not stated:
+        yield *head, *("",) * 7
 
 
-def _ranking(found: ValidationResult) -> RenderableType:
-    columns = (
-        ("file", "left"),
-        ("jobs", "right"),
-        ("tau", "right"),
-        ("ceiling", "right"),
-        ("regret mean", "right"),
-        ("regret max", "right"),
+def ranking_table(found: ValidationResult) -> Table:
+    """How well layouts of one job are ranked, and what choosing the first loses."""
+    ranked = [dataset for dataset in found.datasets if dataset.ranked_groups]
+    jobs = sum(dataset.ranked_groups for dataset in ranked)
+    return table_of(
+        "Ranking",
+        (
+            words("file"),
+            column("jobs", "ranked_groups"),
+            column("tau", "kendall_tau"),
+            column("ceiling", "tau_ceiling"),
+            column("regret", "regret_mean", "regret mean"),
+            column("at most", "regret_max", "regret max"),
+        ),
+        (
+            *(
+                (
+                    dataset.name,
+                    dataset.ranked_groups,
+                    number(dataset.kendall_tau, ".2f"),
+                    number(dataset.tau_ceiling, ".2f"),
+                    *_regrets(dataset.top1_regret),
+                )
+                for dataset in ranked
+            ),
+            ("all files", jobs or "", "", "", *_regrets(found.pooled_top1_regret)),
+        ),
+        caption="ranking",
+        note="Tau is 1 where layouts of a job are ranked as measured; its ceiling is what the "
+        "scatter of repeated runs allows. Regret is what the layout predicted fastest loses.",
     )
-    made = table("ranking", columns)
-    for dataset in found.datasets:
-        if not dataset.ranked_groups:
-            continue
-        add_row(
-            made,
-            dataset.name,
-            str(dataset.ranked_groups),
-            "" if dataset.kendall_tau is None else f"{dataset.kendall_tau:.2f}",
-            "" if dataset.tau_ceiling is None else f"{dataset.tau_ceiling:.2f}",
-            *_regrets(dataset.top1_regret),
-        )
-    jobs = sum(dataset.ranked_groups for dataset in found.datasets)
-    add_row(made, "all files", str(jobs or ""), "", "", *_regrets(found.pooled_top1_regret))
-    return made
 
 
-def _intervals(found: ValidationResult) -> RenderableType:
+def _regrets(found: RegretRecord | None) -> tuple[Cell, Cell]:
+    return (percent(found.mean), percent(found.max)) if found else (percent(None),) * 2
+
+
+def interval_table(found: ValidationResult) -> Table:
     """False fits, and how many steps lie inside their interval beside how many should."""
-    columns = (
-        ("file", "left"),
-        ("false fits", "right"),
-        ("in 90 % interval", "right"),
-        ("expected", "right"),
-        ("interval width", "right"),
+    return table_of(
+        "Fits and intervals",
+        (
+            words("file"),
+            column("false fits", "false_fits"),
+            column("in 90 % interval", "interval_coverage"),
+            column("expected", "interval_expected"),
+            column("interval width", "interval_width"),
+        ),
+        (
+            *(
+                (
+                    dataset.name,
+                    percent(dataset.false_fits),
+                    percent(dataset.interval_coverage),
+                    _accepted(dataset.interval_check),
+                    percent(dataset.interval_width),
+                )
+                for dataset in found.datasets
+            ),
+            ("all files", "", percent(found.pooled_interval_coverage), "", ""),
+        ),
+        caption="fits and intervals",
     )
-    made = table("fits and intervals", columns)
-    for dataset in found.datasets:
-        add_row(
-            made,
-            dataset.name,
-            _percent(dataset.false_fits),
-            _percent(dataset.interval_coverage),
-            _accepted(dataset.interval_check),
-            _percent(dataset.interval_width),
-        )
-    add_row(made, "all files", "", _percent(found.pooled_interval_coverage), "", "")
-    return made
 
 
-def _regrets(found: RegretRecord | None) -> tuple[str, str]:
-    return ("", "") if found is None else (_percent(found.mean), _percent(found.max))
-
-
-def _skipped(found: ValidationResult) -> RenderableType:
-    made = table("not modelled", (("file", "left"), ("rows", "right"), ("why", "left")))
-    for dataset in found.datasets:
-        for skipped in _most_first(dataset):
-            add_row(made, dataset.name, str(skipped[0]), skipped[1])
-    return made
-
-
-def _most_first(dataset: DatasetScore) -> list[tuple[int, str]]:
-    return sorted(((s.rows, s.reason) for s in dataset.skipped), reverse=True)
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
+def skipped_table(found: ValidationResult) -> Table:
+    """Rows that were not modelled, the most frequent reason of each file first."""
+    return table_of(
+        "Rows left out, and why",
+        (words("file"), column("rows"), words("why", "reason")),
+        (
+            (dataset.name, one.rows, one.reason)
+            for dataset in found.datasets
+            for one in sorted(dataset.skipped, key=lambda each: (-each.rows, each.reason))
+        ),
+        caption="not modelled",
+    )
 
 
 def _accepted(check: CoverageCheck | None) -> str:
@@ -265,37 +287,57 @@ def _accepted(check: CoverageCheck | None) -> str:
 # -----------------------------------------------
 
 _QUANTITIES = (
-    ("step_time_s", "measured_step_time_s", 1.0, "s"),
-    ("peak_memory_bytes", "measured_peak_memory_bytes", 1e-9, "GB peak"),
-    ("static_memory_bytes", "measured_static_memory_bytes", 1e-9, "GB static"),
+    ("step_time_s", "measured_step_time_s", seconds),
+    ("peak_memory_bytes", "measured_peak_memory_bytes", size),
+    ("static_memory_bytes", "measured_static_memory_bytes", size),
 )
 
 
-def rows_report(found: ValidationResult) -> RenderableType:
-    """One line per run and quantity that was measured."""
-    columns = (
-        ("run", "left"),
-        ("repeats", "right"),
-        ("quantity", "left"),
-        ("predicted", "right"),
-        ("measured", "right"),
-        ("error", "right"),
-        ("assumed", "left"),
+def rows_table(found: ValidationResult, *, most: int | None = None) -> Table:
+    """One row per run; of many those `most` with the largest errors of time."""
+    runs = [(dataset.name, run) for dataset in found.datasets for run in dataset.runs]
+    hidden = 0 if most is None else len(runs) - most
+    if hidden > 0:
+        runs = sorted(runs, key=lambda pair: -_time_error(pair[1]))[:most]
+    return table_of(
+        "Predicted and measured",
+        (
+            words("file", on="page"),
+            words("run", "row_id"),
+            column("repeats"),
+            column("step", "step_time_s"),
+            column("measured", "measured_step_time_s"),
+            column("off", "step_error"),
+            column("memory", "peak_memory_bytes"),
+            column("measured", "measured_peak_memory_bytes"),
+            column("off", "memory_error"),
+            column("static", "static_memory_bytes"),
+            column("measured", "measured_static_memory_bytes"),
+            column("off", "static_error"),
+            words("assumed"),
+        ),
+        (
+            (name, run.row_id, run.repeats, *_run_cells(run), ", ".join(run.assumed))
+            for name, run in runs
+        ),
+        caption="runs",
+        note=f"{hidden:,} more with smaller errors are in the document." if hidden > 0 else "",
     )
-    made = table("runs", columns)
-    for dataset in found.datasets:
-        for run in dataset.runs:
-            for predicted, measured, scale, unit in _QUANTITIES:
-                here, there = getattr(run, predicted), getattr(run, measured)
-                if here is None or there is None:
-                    continue
-                figures = (
-                    f"{here * scale:.4g}",
-                    f"{there * scale:.4g}",
-                    f"{here / there - 1:+.1%}",
-                )
-                add_row(made, run.row_id, str(run.repeats), unit, *figures, ", ".join(run.assumed))
-    return made
+
+
+def _time_error(run: ScoredRun) -> float:
+    if run.step_time_s is None or not run.measured_step_time_s:
+        return -1.0
+    return abs(run.step_time_s / run.measured_step_time_s - 1)
+
+
+def _run_cells(run: ScoredRun) -> Iterator[Cell]:
+    for name, measured_name, shown in _QUANTITIES:
+        predicted, measured = getattr(run, name), getattr(run, measured_name)
+        yield shown(predicted)
+        yield shown(measured)
+        known = predicted is not None and measured
+        yield percent(predicted / measured - 1 if known else None, sign=True)
 
 
 # Predicted against measured, one panel per quantity, one colour per file (extra `[plot]`)

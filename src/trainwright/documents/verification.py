@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from trainwright.documents.view import add_row, table
+from trainwright.documents.view import table_of, words
 from trainwright.plans.request import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import RenderableType
+    from trainwright.documents.view import Line, Table
 
 
 # What a real run of a schedule gave, compared with the same model in one piece
@@ -143,17 +143,34 @@ LEVELS: Final = {0: "order", 1: "replay", 2: "run"}
 WORDS: Final = {Outcome.PASS: "PASS", Outcome.FAIL: "FAIL", Outcome.LEFT_OUT: "left out"}
 
 
-def verification_report(found: VerificationResult) -> RenderableType:
+def verification_view(found: VerificationResult) -> Iterator[Line]:
     """Checks, then what was broken on purpose, what is out of scope, and the verdict."""
-    from rich.console import Group
-    from rich.text import Text
+    yield check_table(found)
+    yield from _lines(found)
 
-    columns = (("level", "left"), ("check", "left"), ("", "left"), ("what was found", "left"))
-    made = table(_title(found), columns)
-    for check in found.checks:
-        level = f"{check.level} {LEVELS[check.level]}"
-        add_row(made, level, check.name, WORDS[check.outcome], _detail(check))
-    return Group(made, *(Text(line, overflow="fold") for line in _lines(found)))
+
+def check_table(found: VerificationResult) -> Table:
+    """Every check with what it found; those that failed are marked."""
+    return table_of(
+        "Checks",
+        (
+            words("level"),
+            words("check"),
+            words("outcome", "outcome", ""),
+            words("what was found", "found"),
+        ),
+        (
+            (
+                f"{check.level} {LEVELS[check.level]}",
+                check.name,
+                WORDS[check.outcome],
+                "\n".join(filter(None, (check.detail, *check.where))),
+            )
+            for check in found.checks
+        ),
+        marked=(at for at, check in enumerate(found.checks) if check.outcome is Outcome.FAIL),
+        caption=_title(found),
+    )
 
 
 def _title(found: VerificationResult) -> str:
@@ -165,10 +182,6 @@ def _title(found: VerificationResult) -> str:
         f"{subject.num_microbatches} microbatches"
     )
     return f"verify {subject.name} ({subject.kind}): {subject.schedule}, {sizes}"
-
-
-def _detail(check: Check) -> str:
-    return "\n".join((check.detail, *check.where)) if check.detail else "\n".join(check.where)
 
 
 def _lines(found: VerificationResult) -> Iterator[str]:

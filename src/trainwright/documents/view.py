@@ -136,7 +136,7 @@ class Notes:
     tone: str = "plain"
 
 
-Line: TypeAlias = "str | Table"
+Line: TypeAlias = "str | Table | Facts"
 View: TypeAlias = "Iterable[Line]"
 
 
@@ -188,41 +188,32 @@ def to_terminal(view: View) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    return Group(*(Text(each) if isinstance(each, str) else _rich(each) for each in view))
+    return Group(
+        *(Text(each, overflow="fold") if isinstance(each, str) else _rich(each) for each in view)
+    )
 
 
-def _rich(shown: Table) -> RichTable:
+def _rich(shown: Table | Facts) -> RichTable:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as Rich
     from rich.text import Text
 
+    if isinstance(shown, Facts):
+        columns = (words(""), words(""))
+        shown = table_of("", columns, shown.rows, caption=shown.title or None)
     shown = shown.on("terminal")
-    titles = (each.title if each.short is None else each.short for each in shown.columns)
-    sides = ("right" if each.is_number else "left" for each in shown.columns)
-    made = table(shown.caption, list(zip(titles, sides, strict=True)))
+    made = Rich(title=shown.caption, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for each in shown.columns:
+        made.add_column(
+            each.title if each.short is None else each.short,
+            justify="right" if each.is_number else "left",
+            no_wrap=each.is_number,
+            overflow="fold",
+        )
     rows = range(len(shown.rows)) if shown.brief is None else shown.brief
-    for at in rows:
+    for at in rows:  # brackets in the name of a file are no markup
         made.add_row(*(Text(cell.text) for cell in shown.rows[at]))
     return made
-
-
-def table(title: str | None, columns: Sequence[tuple[str, str]]) -> RichTable:
-    """An empty table; `columns` are (header, "left" or "right")."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for header, justify in columns:
-        left = justify == "left"
-        made.add_column(
-            header, justify="left" if left else "right", no_wrap=not left, overflow="fold"
-        )
-    return made
-
-
-def add_row(made: RichTable, *cells: str) -> None:
-    """Add cells as they are: brackets in the name of a file are no markup."""
-    from rich.text import Text
-
-    made.add_row(*map(Text, cells))
 
 
 def warning_lines(warnings: Iterable[str]) -> Iterator[str]:

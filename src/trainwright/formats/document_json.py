@@ -19,6 +19,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes, write_text
 from trainwright.formats.json_text import in_document_order, quote, show_typed, show_value
 from trainwright.formats.records import decoder_for
+from trainwright.provenance import RARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +30,10 @@ Record = TypeVar("Record")
 
 
 def encode(record: object) -> dict[str, Any]:
-    """A record as JSON values; fields that are `None` are left out. NaN is our own mistake."""
+    """A record as JSON values; NaN is our own mistake.
+
+    Fields that are `None` are left out, and those at a default that their record marks as `RARE`.
+    """
     return _encode_record(record, _has_value)
 
 
@@ -39,7 +43,7 @@ def encode_compact(record: object) -> dict[str, Any]:
 
 
 def _has_value(field: Field[Any], value: object) -> bool:
-    return value is not None
+    return value is not None and not (RARE in field.metadata and value == field.default)
 
 
 def _differs_from_default(field: Field[Any], value: object) -> bool:

@@ -90,13 +90,8 @@ MAX_CONFIG_BYTES: Final = 2**22
 
 # Families people will ask for and that are not transformers of the kind modelled here.
 _OUT_OF_SCOPE: Final = {
-    "mamba": "state-space models",
-    "mamba2": "state-space models",
-    "falcon_mamba": "state-space models",
     "rwkv": "state-space models",
-    "jamba": "hybrid state-space models",
     "zamba2": "hybrid state-space models",
-    "nemotron_h": "hybrid state-space models",
     "t5": "encoder-decoder models",
     "bart": "encoder-decoder models",
     "whisper": "encoder-decoder models",

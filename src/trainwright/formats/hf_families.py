@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
+from trainwright.formats.hf_decoders import DECODERS, read_decoder
+from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
     MAX_LAYERS,
     Fields,
@@ -641,6 +644,8 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "deepseek_v2": read_deepseek_v2,
     "deepseek_v3": read_deepseek_v3,
     "kimi_k2": read_kimi_k2,
+    **{name: partial(read_decoder, rule) for name, rule in DECODERS.items()},
+    **HYBRIDS,
 }
 
 # Other names under which the same architectures are published.

@@ -25,11 +25,13 @@ ALIASES: Final = {
         "resid_dropout",
         "dropout",
     ),
-    "embedding_dropout": ("embd_pdrop", "emb_pdrop", "embed_dropout"),
+    "embedding_dropout": ("embd_pdrop", "emb_pdrop", "embed_dropout", "embedding_dropout"),
     "attention_dropout": ("attention_dropout", "attention_probs_dropout_prob", "attn_pdrop"),
     "tied_embeddings": ("tie_word_embeddings",),
     "sliding_window_pattern": ("sliding_window_pattern", "_sliding_window_pattern"),
-    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "num_experts": ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("num_experts_per_tok", "moe_k", "moe_topk", "num_experts_per_token"),
+    "num_shared_experts": ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts"),
 }
 _LARGEST_COUNT: Final = 10**9
 
@@ -223,7 +225,8 @@ _SILENT_KEYS = """
     attention_softmax_in_fp32 attn_impl attn_output_multiplier attn_type attn_uses_sequence_id
     auto_map aux_loss_alpha bias_dropout_fusion bos_token_id chunk_size_feed_forward
     classifier_dropout clip_qkv directionality dtype embedding_fraction
-    embedding_multiplier_scale eos_token_id ep_size experts_per_token finetuning_task
+    embedding_initializer_range embedding_multiplier_scale eos_token_id ep_size experts_per_token
+    finetuning_task
     gradient_checkpointing id2label init_config init_device init_std initial_context_length
     initializer_range is_decoder is_encoder_decoder label2id layer_norm_eps layer_norm_epsilon
     layerdrop logit_scale masked_softmax_fusion max_attn_value n_ctx n_group norm_eps
@@ -284,6 +287,7 @@ _ACTIVATIONS: Final = {
     "silu": Activation.SILU,
     "swish": Activation.SILU,
     "relu2": Activation.SQUARED_RELU,
+    "xielu": Activation.XIELU,
 }
 
 

@@ -97,13 +97,14 @@ def _when_missing(field: Field[Any], hint: Any) -> Any:
 
 
 def optional_of(hint: Any) -> Any:
-    """X of `X | None`; `None` for any other type."""
+    """X of `X | None`, where X may be a union of records; `None` for any other type."""
     bare, _ = split_annotated(hint)
     if typing.get_origin(bare) not in (Union, UnionType):
         return None
-    inner = [member for member in typing.get_args(bare) if member is not NoneType]
-    assert len(inner) == 1, f"a record field may be X | None, no other union: {hint}"
-    return inner[0]
+    members = typing.get_args(bare)
+    inner = tuple(member for member in members if member is not NoneType)
+    assert len(inner) == 1 or all(map(is_dataclass, inner)), f"no record field may be {hint}"
+    return Union[inner] if len(inner) < len(members) else None  # noqa: UP007
 
 
 def split_annotated(hint: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -146,6 +147,8 @@ def decoder_for(hint: Any) -> Decoder:
         return _one_of({member.value: member for member in bare})
     if is_dataclass(bare):
         return _record(bare)  # type: ignore[arg-type]
+    if origin in (Union, UnionType):
+        return _one_record_of(arguments)
     return _SCALARS[bare]
 
 
@@ -199,6 +202,22 @@ _SCALARS: Final[dict[Any, Decoder]] = {
 def _optional(inner: Decoder) -> Decoder:
     def decode(value: Any, path: Path, faults: list[PathFault]) -> Any:
         return None if value is None else inner(value, path, faults)
+
+    return decode
+
+
+def _one_record_of(records: tuple[type, ...]) -> Decoder:
+    """The first record that knows every key and lacks none that it needs, else the first of all."""
+
+    def fits(record: type, keys: set[str]) -> bool:
+        known = record_fields(record)
+        needed = {field.name for field in known if field.when_missing is REQUIRED}
+        return needed <= keys <= {field.name for field in known}
+
+    def decode(value: Any, path: Path, faults: list[PathFault]) -> Any:
+        keys = set(value) if isinstance(value, dict) else set()
+        chosen = next((record for record in records if fits(record, keys)), records[0])
+        return decoder_for(chosen)(value, path, faults)
 
     return decode
 
@@ -420,4 +439,6 @@ def _bare_schema(bare: Any, definitions: dict[str, Any]) -> dict[str, Any]:
             definitions[name] = {}
             definitions[name] = _record_schema(bare, definitions)
         return {"$ref": f"#/$defs/{name}"}
+    if origin in (Union, UnionType):
+        return {"anyOf": [_schema(member, definitions) for member in arguments]}
     return _SCALAR_SCHEMAS[bare]

@@ -5,20 +5,22 @@ A target cannot be asked for what it does not express: `write` raises before any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.runs import able_targets, gaps_of
-from trainwright.errors import Inexpressible, InvalidInput
+from trainwright.errors import Fault, Inexpressible, InvalidInput
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
+from trainwright.model import Activation, Head, Norm
 from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
 
 if TYPE_CHECKING:
     from trainwright.frameworks.launch import Launcher
+    from trainwright.model import TransformerConfig
     from trainwright.plans.job import ExportBundle, Job, Stamp
 # Where each target is written; a picture of the schedule is no framework.
 _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
@@ -35,6 +37,8 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     }
 )
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
+# Targets whose files say what the model is; the others run a model of the user's own.
+_WITH_MODEL: Final = _OF_CORE | {"nanotron"}
 # Targets that take the order of every action from a file.
 _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
 
@@ -72,6 +76,8 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         from trainwright.frameworks.dry_run import export_dry_run
 
         return export_dry_run(job, stamp)
+    if target in _WITH_MODEL and (faults := tuple(_beyond_gpt(job.model))):
+        raise Inexpressible(target, faults, alternatives=sorted(set(_WRITERS) - _WITH_MODEL))
     if target in _OF_CORE:
         _refuse_illegal(job, target)
     module, function = _WRITERS[target]
@@ -79,6 +85,27 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     scripts = launch_scripts(bundle, job, launcher, stamp)
     page = readme(bundle, job, launcher, stamp)
     return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
+
+
+def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
+    """What of a model the arguments of a GPT cannot say."""
+    unsaid = {
+        "blocks that differ in kind": model.choices or model.mixer is not None,
+        "blocks without attention or without a feed-forward part": not (
+            model.attends and model.mlp
+        ),
+        "a head of classes, or none": model.head is not Head.LANGUAGE,
+        "norms behind the halves of a block alone": model.norm_after,
+        "attention and feed-forward part side by side": model.parallel,
+        "query and key norms over all heads": model.query_key_norm_whole,
+        "a gate on what attention gives": model.attention_gate,
+        "value heads of a size of their own": model.value_size,
+        "norms without weights": model.norm is Norm.WITHOUT_WEIGHT,
+        "an activation that learns (xielu)": model.activation is Activation.XIELU,
+    }
+    for what, has in unsaid.items():
+        if has:
+            yield Fault("model", f"has {what}")
 
 
 def _refuse_illegal(job: Job, target: str) -> None:

@@ -34,7 +34,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from trainwright.errors import InvalidInput, UnsupportedFeature
 
 _ERRORS_ONLY: Final = 40  # of Python's logging
-LONGEST_PASS_S: Final = 60.0  # of a forward pass on the meta device, wall time
+LONGEST_PASS_S: Final = 60.0  # of a forward pass on the meta device, CPU time
 
 # The automatic classes in the order in which a file without `architectures` is read.
 _HEADS: Final = (
@@ -50,6 +50,9 @@ _HEADS: Final = (
 
 # Keys that say how a checkpoint is stored, or name code that is not run.
 _STORED: Final = ("quantization_config", "compression_config", "auto_map", "architectures")
+
+# Bounds of a step, of which libraries write infinities that they do not read back.
+_BOUNDS: Final = ("time_step_limit", "mamba_time_step_limit")
 
 # What configuration classes and routers call the number of experts that a token visits.
 _VISITED: Final = (
@@ -168,40 +171,52 @@ def _stated_class(document: Mapping[str, Any]) -> Any:
 
 
 def _build(document: Mapping[str, Any], kind: str) -> nn.Module:
-    content = {key: value for key, value in document.items() if key not in _STORED}
+    content = {key: value for key, value in document.items() if key not in (*_STORED, *_BOUNDS)}
     try:
         config = CONFIG_MAPPING[kind].from_dict(content)
     except Exception as error:  # whatever the library's own checks raise
         raise InvalidInput.of("config", f"the library refuses it: {_first_line(error)}") from error
-    made = _stated_class(document)
-    if made is None or not isinstance(config, made.config_class):
-        made = _automatic_class(config)
     failures = []
-    for wanted in ({"attn_implementation": "eager"}, {}):
-        try:
-            with torch.device("meta"):
-                module: nn.Module = made._from_config(config, dtype=torch.bfloat16, **wanted)
-        except Exception as error:
-            failures.append(_first_line(error))
-        else:
-            return module.eval()
+    for made, own in _candidates(document, config):
+        for wanted in ({"attn_implementation": "eager"}, {}):
+            try:
+                with torch.device("meta"):
+                    module: nn.Module = made._from_config(own, dtype=torch.bfloat16, **wanted)
+            except Exception as error:
+                failures.append(_first_line(error))
+            else:
+                return module.eval()
+    if not failures:
+        raise UnsupportedFeature(f'model_type "{kind}": the library has no model of it')
     raise InvalidInput.of("config", f"the library cannot build it: {failures[0]}")
 
 
-def _automatic_class(config: Any) -> Any:
-    names = [f"MODEL_FOR_{head}_MAPPING" for head in _HEADS] + ["MODEL_MAPPING"]
-    for name in names:
+def _candidates(document: Mapping[str, Any], config: Any) -> Iterator[tuple[Any, Any]]:
+    """Classes with the configuration that each takes: the file's own, or the text's inside it.
+
+    First the class that the file names, then automatic ones that take the whole, then the rest.
+    """
+    if (stated := _stated_class(document)) is not None:
+        yield from _with_configuration(stated, config)
+    heads = [f"MODEL_FOR_{head}_MAPPING" for head in _HEADS]
+    others = [n for n in dir(modeling_auto) if n.startswith("MODEL_FOR") and n.endswith("_MAPPING")]
+    found = []
+    for name in (*heads, "MODEL_MAPPING", *others):
         mapping = getattr(modeling_auto, name, None)
         if mapping is not None and type(config) in mapping:
-            found = mapping[type(config)]
-            return found[0] if isinstance(found, tuple) else found
-    for name in dir(modeling_auto):  # a head of its own kind: detection, segmentation, speech
-        if name.endswith("_MAPPING") and name.startswith("MODEL_FOR"):
-            mapping = getattr(modeling_auto, name)
-            if type(config) in mapping:
-                found = mapping[type(config)]
-                return found[0] if isinstance(found, tuple) else found
-    raise UnsupportedFeature(f'model_type "{config.model_type}": the library has no model of it')
+            made = mapping[type(config)]
+            found.append(made[0] if isinstance(made, tuple) else made)
+    for made in sorted(found, key=lambda made: not isinstance(config, made.config_class)):
+        yield from _with_configuration(made, config)
+
+
+def _with_configuration(made: Any, config: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(config, made.config_class):
+        yield made, config
+        return
+    for name in ("text_config", "llm_config", "language_config", "thinker_config"):
+        if isinstance(inner := getattr(config, name, None), made.config_class):
+            yield made, inner
 
 
 # Counting: each tensor once, layers by the shapes of their parameters
@@ -337,10 +352,10 @@ class _Watch(TorchDispatchMode):
 
     def __init__(self, limit_s: float) -> None:
         super().__init__()
-        self._end = time.monotonic() + limit_s
+        self._end = time.process_time() + limit_s
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if time.monotonic() > self._end:
+        if time.process_time() > self._end:
             raise TimeoutError("the pass takes too long")
         if func is _TRUTH and args[0].is_meta and args[0].dtype is torch.bool:
             return True

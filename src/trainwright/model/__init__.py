@@ -3,6 +3,7 @@
 from trainwright.model.config import (
     TRAIN_ALL,
     Activation,
+    BlockChoice,
     Experts,
     Head,
     LatentAttention,
@@ -14,6 +15,13 @@ from trainwright.model.config import (
     Tuning,
 )
 from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
+from trainwright.model.mixers import (
+    DeltaRule,
+    LinearAttention,
+    Mixer,
+    ShortConvolution,
+    StateSpace,
+)
 from trainwright.model.operator import (
     Exchange,
     MatrixShape,
@@ -43,7 +51,9 @@ __all__ = [
     "STATE_BYTES",
     "TRAIN_ALL",
     "Activation",
+    "BlockChoice",
     "ContextExchange",
+    "DeltaRule",
     "Exchange",
     "Experts",
     "Head",
@@ -51,8 +61,10 @@ __all__ = [
     "LayerClass",
     "LayerGraph",
     "LayerKind",
+    "LinearAttention",
     "LowRank",
     "MatrixShape",
+    "Mixer",
     "Norm",
     "Operator",
     "OperatorKind",
@@ -65,6 +77,8 @@ __all__ = [
     "RunShape",
     "SavedTensor",
     "Shard",
+    "ShortConvolution",
+    "StateSpace",
     "TensorEdge",
     "TokenDispatcher",
     "TransformerConfig",

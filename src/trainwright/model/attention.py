@@ -432,11 +432,16 @@ def attention_operators(config: TransformerConfig, run: RunShape) -> tuple[Opera
     around = [
         *_projections(config, run),
         *attention_core(config, run),
+        *_gate(config, run),
         _output_projection(config, run),
     ]
     if config.sandwich_norm:
         around.append(norm("attention_output_norm", run, kind=config.norm, width=h))
+    if config.norm_after:
+        around.append(norm("attention_norm", run, kind=config.norm, width=h))
     around.append(residual_add("attention_residual", run, width=h, dropout=config.hidden_dropout))
+    if config.norm_after:
+        return tuple(around)
     if config.pre_norm:
         before = norm("attention_norm", run, kind=config.norm, width=h, is_layer_input=True)
         return (before, *around)
@@ -491,35 +496,80 @@ def _projections(config: TransformerConfig, run: RunShape) -> tuple[Operator, ..
 
 def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
     t = run.tensor_parallel
-    queries, keys = config.query_size, config.key_value_size
+    queries = config.query_size
+    keys = config.num_kv_heads * (config.head_size + config.value_head_size)  # and values
     kv_shards = min(t, config.num_kv_heads)
     parameters = [
         Parameter(name="query.weight", count=config.hidden_size * queries, shards=t),
-        Parameter(name="key_value.weight", count=2 * config.hidden_size * keys, shards=kv_shards),
+        Parameter(name="key_value.weight", count=config.hidden_size * keys, shards=kv_shards),
     ]
     if config.query_key_value_bias:
         parameters += [
             Parameter(name="query.bias", count=queries, shards=t),
-            Parameter(name="key_value.bias", count=2 * keys, shards=kv_shards),
+            Parameter(name="key_value.bias", count=keys, shards=kv_shards),
         ]
-    kept = linear_input(
-        "query_key_value.input",
-        run,
-        width=config.hidden_size,
-        shard=Shard.SEQUENCE,
-        dropped_by=NORM if config.pre_norm else None,
-        is_layer_input=not config.pre_norm,
-    )
+    kept = _projection_input(config, run)
     return linear(
         "query_key_value",
         run,
         inputs=config.hidden_size,
-        outputs=queries + 2 * held_key_value_heads(config, run) * config.head_size,
+        outputs=queries + held_key_value_size(config, run),
         split="column",
         parameters=tuple(parameters),
         saved=(kept,),
-        model_outputs=queries + 2 * keys,
+        model_outputs=queries + keys,
     )
+
+
+def _projection_input(config: TransformerConfig, run: RunShape) -> SavedTensor:
+    """The hidden state that projections read, normed before or not."""
+    normed = config.pre_norm and not config.norm_after
+    return linear_input(
+        "query_key_value.input",
+        run,
+        width=config.hidden_size,
+        shard=Shard.SEQUENCE,
+        dropped_by=NORM if normed else None,
+        is_layer_input=not normed,
+    )
+
+
+def _gate(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """A product with the hidden state whose sigmoid weighs heads, or their features."""
+    if not (width := config.attention_gate):
+        return ()
+    h, t = config.hidden_size, run.tensor_parallel
+    weights = [Parameter(name="attention_gate.weight", count=h * width, shards=t)]
+    if config.attention_gate_bias:
+        weights.append(Parameter(name="attention_gate.bias", count=width, shards=t))
+    product = linear(
+        "attention_gate",
+        run,
+        inputs=h,
+        outputs=width,
+        split="column",
+        parameters=tuple(weights),
+        saved=(_projection_input(config, run),),
+    )
+    factors = {"weights": width, "input": config.attention_output_size}
+    weighed = elementwise(
+        "attention_gate_product",
+        run,
+        elements=run.tokens * config.attention_output_size / t,
+        forward=(2, 1),
+        backward=(3, 2),
+        saved=tuple(
+            SavedTensor(
+                name=f"attention_gate_product.{name}",
+                elements=run.tokens * size,
+                element_bytes=run.precision.activation_bytes,
+                shard=Shard.TENSOR,
+                until=Phase.INPUT_GRAD,
+            )
+            for name, size in factors.items()
+        ),
+    )
+    return (product, weighed)
 
 
 def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
@@ -528,8 +578,11 @@ def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     if config.query_key_norm:
-        # One norm for all query heads and one for all key heads.
-        parameters = norm_parameters("query_key_norm", kind=config.norm, width=2 * config.head_size)
+        # One norm for all query heads and one for all key heads, or over all heads at once.
+        norms = 2 * config.head_size
+        if config.query_key_norm_whole:
+            norms = config.query_size + config.key_value_size
+        parameters = norm_parameters("query_key_norm", kind=config.norm, width=norms)
         kept = SavedTensor(
             name="query_key_norm.input",
             elements=run.tokens * width,

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from math import comb
+from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.model.mixers import Mixer
 from trainwright.model.run_shape import ContextExchange, RunShape
+from trainwright.provenance import RARE
 
 # What the layers of a model are; a stage split may fall between any two of them
 # ------------------------------------------------------------------------------
@@ -139,9 +142,11 @@ class Experts:
 
     The first `num_dense_layers` blocks, and those at the indices `dense_layers`, keep a dense one.
     `shared_ffn_size` is the total width of the experts that every token passes, 0 without any;
-    `shared_gate` weighs their output by a learned product with the token (Qwen2-MoE). The experts
-    lie in `num_groups` groups of neighbours, of which a token uses `groups_per_token` (DeepSeek-V2,
-    2024, section 2.1.3).
+    `shared_gate` weighs their output by a learned product with the token (Qwen2-MoE). Where the
+    model's products have biases, those of routed experts have them as `routed_bias` says. The
+    experts lie in `num_groups` groups of neighbours, of which a token uses `groups_per_token`
+    (DeepSeek-V2, 2024, section 2.1.3). With a `latent_size` a product narrows tokens before they
+    travel to routed experts of that width, and another widens what comes back (Nemotron-3).
     """
 
     num_experts: int
@@ -152,6 +157,8 @@ class Experts:
     dense_layers: tuple[int, ...] = ()
     router_bias: bool = False
     shared_gate: bool = False
+    routed_bias: bool = field(default=True, metadata={RARE: True})
+    latent_size: int | None = None
     num_groups: int = 1
     groups_per_token: int = 1
 
@@ -288,16 +295,60 @@ class Tuning:
 TRAIN_ALL = Tuning()
 
 
+# Where blocks differ from each other
+# -----------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockChoice:
+    """What a kind of block has in place of the model's own choices; None leaves these as they are.
+
+    `mixer` stands in place of attention, or beside it where the block `attends` too (Falcon-H1). A
+    block without `mlp` is a mixer alone, one that neither attends nor has a mixer a feed-forward
+    part alone (Nemotron-H). `dense` says that a model with experts has none here.
+    """
+
+    mixer: Mixer | None = None
+    attends: bool = True
+    mlp: bool = True
+    dense: bool = False
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_size: int | None = None
+    value_size: int | None = None
+    ffn_size: int | None = None
+    sliding_window: int | None = None
+    attention_sinks: bool | None = None
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """Fields of the model that this kind of block states anew."""
+        found = {name: getattr(self, name) for name in _OVERRIDDEN}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+_OVERRIDDEN: Final = (
+    "num_heads",
+    "num_kv_heads",
+    "head_size",
+    "value_size",
+    "ffn_size",
+    "sliding_window",
+    "attention_sinks",
+)
+
+
 # The hyper-parameters of a transformer, whatever its family
 # ----------------------------------------------------------
 
 
 class Norm(StrEnum):
-    """Layer norm has a weight and (but for MPT's) a bias, RMS norm a weight only."""
+    """Layer norm has a weight and (but for MPT's) a bias, RMS norm a weight; OLMo's has neither."""
 
     LAYER = "layer"
     LAYER_WITHOUT_BIAS = "layer_without_bias"
     RMS = "rms"
+    WITHOUT_WEIGHT = "without_weight"
 
     @property
     def has_bias(self) -> bool:
@@ -312,6 +363,7 @@ class Activation(StrEnum):
     RELU = "relu"
     SILU = "silu"
     SQUARED_RELU = "relu2"
+    XIELU = "xielu"  # with two learned scalars of its own
 
     @property
     def keeps_only_its_output(self) -> bool:
@@ -339,6 +391,13 @@ class TransformerConfig:
     `head_size` is the width of a query and key. `num_mtp_layers` predict further tokens
     (DeepSeek-V3). `mlm_transform` and `pooler` are BERT's dense layers before its heads. A `head`
     of classes gives `num_classes` logits (classifiers, reward models). `tuning` says what trains.
+
+    `norm_after` puts the norm of each half behind it and none before (OLMo 2); in `parallel` blocks
+    both halves read one hidden state (GPT-NeoX), through a `shared_norm` where they have but one
+    norm (GPT-J). `query_key_norm_whole` norms over all heads at once. An `attention_gate` of so
+    many outputs (one per head, or per feature) weighs what attention gives. `value_size` is that of
+    a value head where it differs. Where blocks differ, `choices` are their kinds and
+    `choice_of_layer` the kind of each.
     """
 
     family: str
@@ -372,8 +431,20 @@ class TransformerConfig:
     pooler: bool = False
     mlm_transform: bool = False
     head_bias: bool = False
-    head: Head = Head.LANGUAGE
-    num_classes: int = 0
+    head: Head = field(default=Head.LANGUAGE, metadata={RARE: True})
+    num_classes: int = field(default=0, metadata={RARE: True})
+    norm_after: bool = field(default=False, metadata={RARE: True})
+    parallel: bool = field(default=False, metadata={RARE: True})
+    shared_norm: bool = field(default=False, metadata={RARE: True})
+    query_key_norm_whole: bool = field(default=False, metadata={RARE: True})
+    attention_gate: int = field(default=0, metadata={RARE: True})
+    attention_gate_bias: bool = field(default=False, metadata={RARE: True})
+    value_size: int | None = field(default=None, metadata={RARE: True})
+    choices: tuple[BlockChoice, ...] = field(default=(), metadata={RARE: True})
+    choice_of_layer: tuple[int, ...] = field(default=(), metadata={RARE: True})
+    mixer: Mixer | None = None
+    attends: bool = field(default=True, metadata={RARE: True})
+    mlp: bool = field(default=True, metadata={RARE: True})
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
     experts: Experts | None = None
@@ -415,6 +486,13 @@ class TransformerConfig:
         if self.tied_embeddings and len(ends) == 1:
             problem = "must have embedding and lm_head together: they are one tied tensor"
             yield Fault("tuning.frozen_kinds", problem)
+        if self.choices and len(self.choice_of_layer) != self.num_layers:
+            problem = f"must have one entry per layer ({self.num_layers}), got "
+            yield Fault("choice_of_layer", problem + str(len(self.choice_of_layer)))
+        if any(not 0 <= c < len(self.choices) for c in self.choice_of_layer):
+            yield Fault("choice_of_layer", f"must be in 0..{len(self.choices) - 1}")
+        if self.shared_norm and not self.parallel:
+            yield Fault("shared_norm", "needs parallel halves")
         if self.experts is not None:
             yield from self.experts.faults(self.num_layers)
         if self.latent is not None:
@@ -444,7 +522,9 @@ class TransformerConfig:
     @property
     def value_head_size(self) -> int:
         """Features of a head's value and output."""
-        return self.head_size if self.latent is None else self.latent.value_head_size
+        if self.latent is not None:
+            return self.latent.value_head_size
+        return self.value_size or self.head_size
 
     @property
     def attention_output_size(self) -> int:
@@ -455,7 +535,23 @@ class TransformerConfig:
         """The choices of block `layer` (index from 0): with experts or not, windowed or not."""
         experts = self.experts if self.experts is not None and self.experts.at(layer) else None
         window = None if layer in self.full_attention_layers else self.sliding_window
-        return replace(self, experts=experts, sliding_window=window, full_attention_layers=())
+        own: dict[str, Any] = {
+            "experts": experts,
+            "sliding_window": window,
+            "full_attention_layers": (),
+        }
+        if self.choices:
+            choice = self.choices[self.choice_of_layer[layer]]
+            own |= {"choices": (), "choice_of_layer": (), **choice.overrides}
+            own |= {"mixer": choice.mixer, "attends": choice.attends, "mlp": choice.mlp}
+            if choice.dense:
+                own["experts"] = None
+        return replace(self, **own)
+
+    @property
+    def kinds_of_blocks(self) -> tuple[TransformerConfig, ...]:
+        """One block of each kind that occurs, in the order of the layers."""
+        return tuple(dict.fromkeys(map(self.block, range(self.num_layers))))
 
     def tensor_degrees(self, limit: int) -> tuple[int, ...]:
         """The tensor-parallel degrees up to `limit` that the sizes allow, ascending."""
@@ -465,32 +561,56 @@ class TransformerConfig:
         )
         return tuple(run.tensor_parallel for run in shapes if not any(self.faults_at(run)))
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether some block needs the state of the token before, so that no ring can cut it."""
+        mixers = (self.mixer, *(choice.mixer for choice in self.choices))
+        return any(mixer is not None for mixer in mixers)
+
     def context_limits(self) -> Iterator[str]:
         """How context parallelism can be cut."""
-        yield f"context parallel: all-to-all with degrees that divide {self.num_heads} heads"
+        if not self.is_recurrent:
+            yield "context parallel: ring or gather by any degree that divides the sequence"
+        attends = any(block.attends for block in self.kinds_of_blocks)
+        heads = [self.num_heads] if attends else []
+        heads += [kind.mixer.heads for kind in self.kinds_of_blocks if kind.mixer is not None]
+        counts = ", ".join(map(str, dict.fromkeys(heads)))
+        alone = (
+            "; a ring cannot: each token needs the state of the last" if self.is_recurrent else ""
+        )
+        yield f"context parallel: all-to-all by degrees that divide {counts} heads{alone}"
 
     def faults_at(self, run: RunShape) -> Iterator[Fault]:
         """Why this model cannot run at `run`; empty where it can."""
-        t = run.tensor_parallel
         yield from self._split_faults(run)
-        if self.num_heads % t:
+        kinds = self.kinds_of_blocks if self.choices else (self,)
+        yield from dict.fromkeys(fault for kind in kinds for fault in kind._block_faults(run))
+        if self.max_positions and run.sequence_length > self.max_positions:
+            yield Fault(
+                "sequence_length",
+                f"must be <= the {self.max_positions} learned positions, got {run.sequence_length}",
+            )
+
+    def _block_faults(self, run: RunShape) -> Iterator[Fault]:
+        """What a block of this kind cannot be cut into."""
+        t = run.tensor_parallel
+        if self.mixer is not None:
+            yield from self.mixer.faults_at(run)
+        if not self.attends:
+            pass
+        elif self.num_heads % t:
             yield Fault("tensor_parallel", f"must divide the {self.num_heads} heads, got {t}")
         elif self.num_kv_heads % t and t % self.num_kv_heads:
             yield Fault(
                 "tensor_parallel",
                 f"must divide the {self.num_kv_heads} key-value heads or be a multiple, got {t}",
             )
-        widths = {"ffn_size": self.ffn_size}
+        widths = {"ffn_size": self.ffn_size} if self.mlp else {}
         if self.experts is not None:
             widths |= {"experts.shared_ffn_size": self.experts.shared_ffn_size}
         for name, width in widths.items():
             if width % t:
                 yield Fault("tensor_parallel", f"must divide {name} ({width}), got {t}")
-        if self.max_positions and run.sequence_length > self.max_positions:
-            yield Fault(
-                "sequence_length",
-                f"must be <= the {self.max_positions} learned positions, got {run.sequence_length}",
-            )
 
     def _split_faults(self, run: RunShape) -> Iterator[Fault]:
         """Degrees of context and experts that the sizes do not allow."""

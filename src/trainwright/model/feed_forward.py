@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from trainwright.model.config import Experts, Routing, TransformerConfig
+from trainwright.model.config import Activation, Experts, Routing, TransformerConfig
 from trainwright.model.operator import (
     MLP_ACTIVATION,
     NORM,
@@ -58,7 +58,12 @@ def feed_forward_operators(
     if config.sandwich_norm:
         middle = (*middle, norm("mlp_output_norm", run, kind=config.norm, width=h))
     residual = residual_add("mlp_residual", run, width=h, dropout=config.hidden_dropout)
-    normed = norm("mlp_norm", run, kind=config.norm, width=h)
+    if config.shared_norm:  # that of attention
+        return (*middle, residual)
+    alone = not config.attends and config.mixer is None
+    normed = norm("mlp_norm", run, kind=config.norm, width=h, is_layer_input=alone)
+    if config.norm_after:
+        return (*middle, normed, residual)
     return (normed, *middle, residual) if config.pre_norm else (*middle, residual, normed)
 
 
@@ -75,9 +80,8 @@ def _dense(
 
 def _normed(config: TransformerConfig, run: RunShape) -> SavedTensor:
     """What a dense part, or the router, shared experts and their gate, all read."""
-    return linear_input(
-        "mlp_norm.output", run, width=config.hidden_size, shard=Shard.SEQUENCE, dropped_by=NORM
-    )
+    name = "query_key_value.input" if config.shared_norm else "mlp_norm.output"
+    return linear_input(name, run, width=config.hidden_size, shard=Shard.SEQUENCE, dropped_by=NORM)
 
 
 def _two_layers(
@@ -92,6 +96,8 @@ def _two_layers(
 ) -> tuple[Operator, ...]:
     """Input product, activation, output product, with one weight of each per expert."""
     h = config.hidden_size
+    if experts is not None and experts.latent_size is not None:
+        h = experts.latent_size
     cut = run.tensor_parallel if experts is None else run.expert_shards
     shard = Shard.TENSOR if experts is None else Shard.EXPERT
     routed = None if experts is None else experts.experts_per_token * run.tokens
@@ -110,7 +116,8 @@ def _two_layers(
 
     def weights(name: str, count: int, bias: int, bias_shards: int) -> tuple[Parameter, ...]:
         weight = parameter(f"{name}.weight", count, cut)
-        return (weight, parameter(f"{name}.bias", bias, bias_shards))[: 1 + config.mlp_bias]
+        biased = config.mlp_bias and (experts is None or experts.routed_bias)
+        return (weight, parameter(f"{name}.bias", bias, bias_shards))[: 1 + biased]
 
     into = linear(
         part.first,
@@ -177,12 +184,20 @@ def _activation(
         forward=(inputs, 1),
         backward=(inputs + 1, inputs),
         saved=() if config.activation.keeps_only_its_output else (kept,),
+        parameters=_scalars(config, part),
         module=MLP_ACTIVATION,
     )
 
 
+def _scalars(config: TransformerConfig, part: FeedForward) -> tuple[Parameter, ...]:
+    """What the activation itself learns."""
+    if config.activation is not Activation.XIELU or part is FeedForward.EXPERT:
+        return ()
+    return (Parameter(name=f"{part}_activation.scalars", count=2),)
+
+
 def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tuple[Operator, ...]:
-    h = config.hidden_size
+    h = experts.latent_size or config.hidden_size
     routed = experts.experts_per_token * run.tokens
     rows = run.expert_rows(experts.experts_per_token)
     permuted = linear_input(
@@ -206,8 +221,15 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
             kept=(permuted,),
             experts=experts,
         ),
-        _unpermute(config, run, routed),
+        _unpermute(experts.latent_size or config.hidden_size, run, routed),
     )
+    if experts.latent_size is not None:
+        operators = (
+            operators[0],
+            _latent(config, run, "experts_down", config.hidden_size, experts.latent_size),
+            *operators[1:],
+            _latent(config, run, "experts_up", experts.latent_size, config.hidden_size),
+        )
     if experts.shared_ffn_size:
         operators += _dense(
             config, run, part=FeedForward.SHARED_EXPERT, width=experts.shared_ffn_size
@@ -274,7 +296,8 @@ def expert_exchanges(
     inside the devices that share an expert they are gathered before and scattered after. Backward,
     the gradients of what came back are dispatched and those of what was sent combined.
     """
-    copies = run.expert_rows(experts.experts_per_token) * config.hidden_size
+    width = experts.latent_size or config.hidden_size
+    copies = run.expert_rows(experts.experts_per_token) * width
     there, back = copies * run.precision.dispatch_bytes, copies * run.precision.activation_bytes
     routing = _routing(run, experts)
     made = []
@@ -311,11 +334,29 @@ def _routing(run: RunShape, experts: Experts) -> Routing | None:
     )
 
 
-def _unpermute(config: TransformerConfig, run: RunShape, routed: int) -> Operator:
+def _latent(
+    config: TransformerConfig, run: RunShape, name: str, inputs: int, outputs: int
+) -> Operator:
+    """To or from the width at which tokens meet their experts."""
+    kept = _normed(config, run)
+    if inputs != config.hidden_size:
+        kept = linear_input(f"{name}.input", run, width=inputs, shard=Shard.SEQUENCE)
+    return linear(
+        name,
+        run,
+        inputs=inputs,
+        outputs=outputs,
+        split="sequence",
+        parameters=(Parameter(name=f"{name}.weight", count=inputs * outputs),),
+        saved=(kept,),
+    )
+
+
+def _unpermute(width: int, run: RunShape, routed: int) -> Operator:
     """Weighted sum of the experts' outputs; the outputs are kept for the router's gradient."""
     kept = SavedTensor(
         name="unpermute.input",
-        elements=routed * config.hidden_size,
+        elements=routed * width,
         element_bytes=run.precision.activation_bytes,
         shard=Shard.SEQUENCE,
         until=Phase.INPUT_GRAD,
@@ -323,7 +364,7 @@ def _unpermute(config: TransformerConfig, run: RunShape, routed: int) -> Operato
     return elementwise(
         "unpermute",
         run,
-        elements=routed * config.hidden_size / run.sequence_shards,
+        elements=routed * width / run.sequence_shards,
         forward=(1, 1),
         backward=(2, 1),
         saved=(kept,),

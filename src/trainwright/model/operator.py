@@ -319,7 +319,9 @@ def norm(
 
 
 def norm_parameters(name: str, *, kind: Norm, width: int) -> tuple[Parameter, ...]:
-    """The weight of a norm, and its bias where it has one."""
+    """The weight of a norm, and its bias, as far as it has them."""
+    if kind is Norm.WITHOUT_WEIGHT:
+        return ()
     weight = Parameter(name=f"{name}.weight", count=width)
     if not kind.has_bias:
         return (weight,)

@@ -38,7 +38,8 @@ from trainwright.model.ends import (
 )
 from trainwright.model.feed_forward import FeedForward, expert_exchanges, feed_forward_operators
 from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
-from trainwright.model.operator import Exchange
+from trainwright.model.operator import Exchange, Operator
+from trainwright.model.recurrence import first_products, mixer_context_exchanges, mixer_operators
 from trainwright.model.run_shape import RunShape
 
 _KEPT: Final = 64  # layers that are the same however experts are dealt out: a search asks for them
@@ -86,6 +87,10 @@ def cache_bytes(config: TransformerConfig, length: int) -> float:
     total = 0.0
     for layer in range(config.num_layers):
         block = config.block(layer)
+        if block.mixer is not None:
+            total += 2.0 * block.mixer.state_elements
+        if not block.attends:
+            continue
         width = block.num_kv_heads * (block.head_size + block.value_head_size)
         if (latent := block.latent) is not None:
             width = latent.key_value_rank + latent.rotary_head_size
@@ -98,10 +103,17 @@ def kind_names(config: TransformerConfig) -> list[str]:
     names = []
     for layer in range(config.num_layers):
         block = config.block(layer)
-        mixer = "latent attention" if block.latent is not None else "attention"
-        if block.sliding_window is not None:
-            mixer += f" within {block.sliding_window}"
-        names.append(f"{mixer} + {'dense' if block.experts is None else 'experts'}")
+        parts = []
+        if block.attends:
+            attention = "latent attention" if block.latent is not None else "attention"
+            if block.sliding_window is not None:
+                attention += f" within {block.sliding_window}"
+            parts.append(attention)
+        if block.mixer is not None:
+            parts.append(block.mixer.name)
+        if block.mlp:
+            parts.append("dense" if block.experts is None else "experts")
+        names.append(" + ".join(parts))
     return names
 
 
@@ -178,10 +190,11 @@ def _blocks(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
     experts, full = config.experts, frozenset(config.full_attention_layers)
     dense = frozenset(experts.dense_layers) if experts is not None else frozenset()
     first_routed = experts.num_dense_layers if experts is not None else config.num_layers
-    made: dict[tuple[bool, bool], LayerClass] = {}
+    made: dict[tuple[bool, bool, int], LayerClass] = {}
     blocks = []
     for layer in range(config.num_layers):
-        kind = (layer >= first_routed and layer not in dense, layer in full)
+        choice = config.choice_of_layer[layer] if config.choices else 0
+        kind = (layer >= first_routed and layer not in dense, layer in full, choice)
         if kind not in made:
             own = config.block(layer)
             is_dense = experts is not None and own.experts is None
@@ -197,19 +210,30 @@ def _dense_block(config: TransformerConfig, run: RunShape) -> LayerClass:
 
 
 def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
-    context = context_exchanges(
-        run,
-        query_width=config.query_size,
-        key_value_width=held_key_value_size(config, run),
-        core="attention" if run.fused_attention else "attention_scores",
-    )
+    """Attention, a mixer in its place or beside it, the feed-forward part: what of it there is."""
+    operators: tuple[Operator, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
+    if config.attends:
+        operators += attention_operators(config, run)
+        exchanges += attention_exchanges(config, run)
+        exchanges += context_exchanges(
+            run,
+            query_width=config.query_size,
+            key_value_width=held_key_value_size(config, run),
+            core="attention" if run.fused_attention else "attention_scores",
+        )
+    if (mixer := config.mixer) is not None:
+        operators += mixer_operators(config, mixer, run)
+        first = first_products(mixer, config.hidden_size)
+        exchanges += half_exchanges(run, width=config.hidden_size, column=first[:1])
+        exchanges += mixer_context_exchanges(mixer, config, run)
+    if config.mlp:
+        operators += feed_forward_operators(config, run, experts=config.experts)
+        exchanges += _feed_forward_exchanges(config, run, config.experts)
     return LayerClass(
         kind=LayerKind.BLOCK,
-        operators=attention_operators(config, run)
-        + feed_forward_operators(config, run, experts=config.experts),
-        exchanges=attention_exchanges(config, run)
-        + context
-        + _feed_forward_exchanges(config, run, config.experts),
+        operators=operators,
+        exchanges=exchanges,
         transient_bytes=_block_transient_bytes(config, run, config.experts),
     )
 
@@ -242,10 +266,17 @@ def _block_transient_bytes(
     """
     element, shards = run.precision.activation_bytes, run.tensor_parallel
     inner, tokens = config.ffn_size, run.tokens
-    if experts is not None:
+    if not config.mlp:
+        inner = 0
+    elif experts is not None:
         inner, tokens = experts.ffn_size, run.expert_rows(experts.experts_per_token)
         shards = run.expert_shards
     widest = tokens * (config.hidden_size + inner * (1 + config.gated) / shards)
+    if (mixer := config.mixer) is not None:
+        width = sum(p.outputs for p in mixer.products(config.hidden_size))
+        widest = max(widest, run.tokens * (config.hidden_size + width / run.tensor_parallel))
+    if not config.attends:
+        return element * widest
     if not run.fused_attention:
         scores = run.tokens * config.num_heads * float(run.sequence_length) / run.tensor_parallel
         widest = max(widest, 2 * scores)

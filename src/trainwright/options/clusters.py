@@ -69,13 +69,14 @@ def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
 
     "none" leaves it as its description says: a roofline.
     """
+    from trainwright.formats.atomic_file import exists
     from trainwright.formats.calibration_toml import built_in_calibrations, load_calibrations
 
     if str(calibration) == NO_CALIBRATION:
         return cluster
     path = Path(calibration)
     device = cluster.accelerator.name
-    if path.is_file():
+    if exists(path) and path.is_file():
         known = load_calibrations(path)
         fitting = [c for c in known if c.accelerator == device]
         if not fitting:

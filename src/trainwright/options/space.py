@@ -74,6 +74,7 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
         raise InvalidInput(faults)
     return Allowed(
         **spans,
+        only_bounded=(),
         zero_stages=stages,
         mappings=mappings,
         recompute=modes,
@@ -86,7 +87,7 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
 def _framework(name: str | None, faults: list[Fault]) -> str | None:
     from trainwright.plans.capability import target_named
 
-    if name is None:
+    if name is None or name == "any":
         return None
     try:
         return target_named(name)
@@ -273,6 +274,7 @@ def allowed_of(record: SpaceRecord) -> Allowed:
         families = tuple(family for family in families if family != SEARCHED) or None
     return Allowed(
         **spans,
+        only_bounded=(),
         zero_stages=record.zero_stages or (old_zero,),
         recompute=tuple(
             mode for mode in map(Recompute, modes) if mode not in record.excluded_options

@@ -146,12 +146,12 @@ def _cards(document: Planned) -> Iterator[Card]:
     if document.bubble_of_makespan is not None:
         yield waiting_card(document.bubble_of_makespan)
     yield from cost_cards(document.tokens_per_s, document.devices_used)
-    bound_s = _bound_s(document)
+    bound_s = document.lower_bound_s
     yield gap_card(
         document.status,
         bound_text=format_seconds(bound_s) if bound_s else "",
-        gap=_gap(document),
-        what=proved_space(document)[0],
+        gap=document.gap or 0.0,
+        what=proved_space(document),
     )
     if not document.groups:
         yield card("verification", "not run", "no real run of this schedule is stated")
@@ -193,15 +193,6 @@ def waiting_card(waiting_of_pipeline: float) -> Card:
     return card("bubble and transfers", f"{waiting_of_pipeline:.1%}", note)
 
 
-def _bound_s(document: Planned) -> float | None:
-    """That of all plans where it is known, or of the uniform ones."""
-    return document.lower_bound_all_s or document.lower_bound_s
-
-
-def _gap(document: Planned) -> float:
-    return max(document.gap or 0.0, document.gap_all or 0.0)
-
-
 # Why it is not faster
 # --------------------
 
@@ -226,11 +217,11 @@ def _blocks(document: Planned) -> Iterator[tuple[str, str]]:
         what = "what binds" if document.stages else "what cannot fit"
         yield what, document.binding.description
     if document.step_time_s is not None and document.lower_bound_s:
-        left = f"at most {format_percent_up(_gap(document))} can be won in this space"
+        left = f"at most {format_percent_up(document.gap or 0.0)} can be won"
         if document.status is Status.OPTIMAL:
-            left = "no {} is faster{}".format(*proved_space(document))
+            left = f"no {proved_space(document)} is faster"
         kind = document.bound_kind or "unproved"
-        yield f"bound ({kind})", f"{format_seconds(_bound_s(document) or 0.0)}: {left}"
+        yield f"bound ({kind})", f"{format_seconds(document.lower_bound_s)}: {left}"
     if document.stages and not document.groups:
         yield from _pace(document)  # type: ignore[arg-type]
     if document.groups:

@@ -1,13 +1,16 @@
-"""The page of a profile's plan, found by `plan` or given to `estimate`.
+"""The page of a profile's plan, found by `plan` or given to `estimate`, or of a placement.
 
-A profile states one time per microbatch and stage, not when forwards and backwards run, so there is
-no schedule to draw.
+A profile states one time per microbatch and stage, a placement one per direction: neither says when
+forwards and backwards run, so there is no schedule to draw.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from trainwright.documents import placement as placements
+from trainwright.documents import profile_plan as plans
+from trainwright.documents.placement import PlacementResult, placement_verdict, strategy_line
 from trainwright.documents.profile_plan import (
     PlanResult,
     baseline_table,
@@ -15,48 +18,44 @@ from trainwright.documents.profile_plan import (
     is_over,
     overflow_lines,
     plan_verdict,
-    stage_table,
 )
 from trainwright.documents.view import Facts, Notes
-from trainwright.pages.blocks import Bar, BarChart, Card, Part, Section
-from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
-from trainwright.plans.status import Status
-from trainwright.units import format_bandwidth, format_bytes, format_percent_up, format_seconds
+from trainwright.pages.blocks import Bar, BarChart, Part, card, gap_card, section
+from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
+from trainwright.units import format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trainwright.documents.placement import PlacedStageRecord
     from trainwright.documents.profile_plan import EstimateResult, StageRecord
-    from trainwright.pages.subject import Subject
+    from trainwright.pages.blocks import Card, Section
+    from trainwright.pages.subject import Figure, Subject
 
-    Document = PlanResult | EstimateResult
-
-_PARTS = (
-    ("compute", "compute", "compute_s"),
-    ("traffic", "traffic of edges", "edge_traffic_s"),
-    ("sync", "gradient synchronisation", "gradient_sync_s"),
-)
+    Planned: TypeAlias = PlanResult | EstimateResult
+    Document: TypeAlias = Planned | PlacementResult
+    Stages: TypeAlias = Sequence[StageRecord | PlacedStageRecord]
 
 
-def profile_plan_content(subject: Subject[Document]) -> Content:
-    """Everything the page says about a plan of a profile."""
-    document = subject.document
-    devices = document.devices_used
-    where = f" on {devices} devices" if devices else ""
-    stages = f"{document.num_stages or 'no'} stages"
+def profile_plan_content(subject: Subject[Any]) -> Content:
+    """Everything the page says about a plan of a profile, or a placement."""
+    document: Document = subject.document
+    where = f" on {document.devices_used} devices" if document.devices_used else ""
+    said = (_verdict(document), f"{document.num_stages or 'no'} stages", _setting(document))
     return Content(
         title=f"{document.request.model.name}{where}",
-        subtitle=f"{_verdict(document)} · {stages} · {_setting(document)}",
+        subtitle=" · ".join(said),
         figures=tuple(_figures(document)),
         sections=tuple(_sections(subject)),
     )
 
 
 def _verdict(document: Document) -> str:
-    if not isinstance(document, PlanResult):
-        return f"Estimate: {'fits' if document.fits else 'does not fit'}"
-    return f"Plan: {plan_verdict(document)}"
+    if isinstance(document, PlacementResult):
+        return f"Placement: {placement_verdict(document)}"
+    if isinstance(document, PlanResult):
+        return f"Plan: {plan_verdict(document)}"
+    return f"Estimate: {'fits' if document.fits else 'does not fit'}"
 
 
 def _setting(document: Document) -> str:
@@ -70,113 +69,158 @@ def _setting(document: Document) -> str:
     )
 
 
+def _time_s(document: Document) -> float | None:
+    if isinstance(document, PlacementResult):
+        return document.time_per_batch_s
+    return document.time_per_sample_s
+
+
+def _peak_bytes(document: Document) -> float | None:
+    return max((stage.memory_bytes for stage in document.stages), default=None)
+
+
 def _figures(document: Document) -> Iterator[Figure]:
-    time_s = document.time_per_sample_s
-    peak = max((stage.memory_bytes for stage in document.stages), default=None)
-    shown = (
-        ("time_per_sample_s", "per microbatch", time_s, format_seconds(time_s) if time_s else ""),
-        ("peak_memory_bytes", "peak memory", peak, format_bytes(peak) if peak else ""),
-        ("devices_used", "devices", document.devices_used, f"{document.devices_used or ''}"),
-        ("num_stages", "stages", document.num_stages, f"{document.num_stages or ''}"),
+    is_batch = isinstance(document, PlacementResult)
+    key, title = (
+        ("time_per_batch_s", "per batch") if is_batch else ("time_per_sample_s", "per microbatch")
     )
-    for key, title, value, text in shown:
-        yield Figure(key=key, title=title, value=value, text=text)
+    time_s, peak = _time_s(document), _peak_bytes(document)
+    yield from figures(
+        (key, title, time_s, format_seconds(time_s or 0.0)),
+        ("peak_memory_bytes", "peak memory", peak, format_bytes(peak or 0.0)),
+        ("devices_used", "devices", document.devices_used, f"{document.devices_used}"),
+        ("num_stages", "stages", document.num_stages, f"{document.num_stages}"),
+    )
 
 
-def _sections(subject: Subject[Document]) -> Iterator[Section]:
-    document = subject.document
+def _sections(subject: Subject[Any]) -> Iterator[Section]:
+    document: Document = subject.document
     limit = document.request.setting.memory_bytes if document.request.setting else None
-    yield Section(
-        name="summary", label="Summary", title="Summary", cards=tuple(_cards(document, limit))
-    )
-    yield _why(document, limit)
+    yield section("summary", "Summary", cards=_cards(document, limit))
+    title = "Why it is not faster" if document.stages else "Why nothing fits"
+    yield section("why", title, *_why(document, limit))
     if document.stages:
-        table = stage_table(document.stages, limit)
-        yield Section(name="plan", label="Plan", title="The plan", blocks=(table,))
-        bars = (_time_bars(document.stages), memory_bars(document.stages, limit))
-        yield Section(
-            name="stages", label="Stages", title="Time and memory of the stages", blocks=bars
-        )
+        if isinstance(document, PlacementResult):
+            yield section("plan", "The placement", placements.stage_table(document))
+        else:
+            yield section("plan", "The plan", plans.stage_table(document.stages, limit))
+        bars = (_time_bars(document.stages), _memory_bars(document.stages, limit))
+        yield section("stages", "Time and memory of the stages", *bars)
     if isinstance(document, PlanResult) and document.baselines:
-        blocks = (baseline_table(document.baselines),)
-        yield Section(
-            name="alternatives", label="Alternatives", title="Compared with", blocks=blocks
-        )
-    yield provenance_section(subject, {"times and sizes": "as the profile states them"})
+        yield section("alternatives", "Compared with", baseline_table(document.baselines))
+    what = "file" if isinstance(document, PlacementResult) else "profile"
+    yield provenance_section(subject, {"times and sizes": f"as the {what} states them"})
     yield reproduce_section(subject, (document.request.model,))
 
 
 def _cards(document: Document, limit: float | None) -> Iterator[Card]:
-    time_s = document.time_per_sample_s
+    time_s = _time_s(document)
     if time_s is None:
-        yield Card(label="status", value=_verdict(document).partition(": ")[2], tone="bad")
+        yield card("status", _verdict(document).partition(": ")[2], tone="bad")
         return
-    yield Card(label="time per microbatch", value=format_seconds(time_s), note="at steady state")
-    if document.stages:
-        found = explain_stages(document.stages, limit)
-        fullest = document.stages[found.fullest_stage].memory_bytes
-        left = "" if found.free_bytes is None else f", {format_bytes(found.free_bytes)} left"
-        note = f"stage {found.fullest_stage}{left}"
-        tone = "bad" if is_over(fullest, limit) else "plain"
-        yield Card(label="peak memory", value=format_bytes(fullest), note=note, tone=tone)
-        idle = f"{found.idle_fraction:.1%}"
-        yield Card(label="idle", value=idle, note="of device time, waiting for the slowest stage")
-    if isinstance(document, PlanResult):
-        yield _gap_card(document)
-
-
-def _gap_card(document: PlanResult) -> Card:
+    if isinstance(document, PlacementResult):
+        yield from _placement_cards(document, limit)
+    else:
+        yield card("time per microbatch", format_seconds(time_s), "at steady state")
+        if document.stages:
+            yield from _stage_cards(document, limit)
+    if not isinstance(document, PlanResult | PlacementResult):
+        return
     if document.lower_bound_s is None:
-        return Card(label="optimality", value=str(document.status))
-    note = f"no plan of the space takes less than {format_seconds(document.lower_bound_s)}"
-    if document.status is Status.OPTIMAL:
-        return Card(label="optimality", value="proved", note=note, tone="good")
-    gap = format_percent_up(document.gap or 0.0)
-    return Card(label="optimality gap", value=f"≤ {gap}", note=note)
+        yield card("optimality", str(document.status))
+        return
+    yield gap_card(
+        document.status,
+        bound_text=format_seconds(document.lower_bound_s),
+        gap=document.gap or 0.0,
+        what="plan of the space" if isinstance(document, PlanResult) else "placement",
+    )
 
 
-def _why(document: Document, limit: float | None) -> Section:
-    blocks: list[Facts | Notes] = []
-    if document.stages:
+def _placement_cards(document: PlacementResult, limit: float | None) -> Iterator[Card]:
+    rounds = f"{document.rounds} rounds of the slowest stage" if document.rounds else ""
+    yield card("time per batch", format_seconds(document.time_per_batch_s or 0.0), rounds)
+    if document.peak_memory_bytes is not None:
+        note = "" if limit is None else f"of {format_bytes(limit)}"
+        yield card("peak memory", format_bytes(document.peak_memory_bytes), note)
+    if document.gradient_sync_s is not None:
+        sync = format_seconds(document.gradient_sync_s)
+        yield card("gradient synchronisation", sync, "after the batch")
+
+
+def _stage_cards(document: Planned, limit: float | None) -> Iterator[Card]:
+    found = explain_stages(document.stages, limit)
+    fullest = document.stages[found.fullest_stage].memory_bytes
+    left = "" if found.free_bytes is None else f", {format_bytes(found.free_bytes)} left"
+    tone = "bad" if is_over(fullest, limit) else "plain"
+    yield card("peak memory", format_bytes(fullest), f"stage {found.fullest_stage}{left}", tone)
+    note = "of device time, waiting for the slowest stage"
+    yield card("idle", f"{found.idle_fraction:.1%}", note)
+
+
+def _why(document: Document, limit: float | None) -> Iterator[Facts | Notes]:
+    if rows := tuple(_facts(document, limit)):
+        yield Facts(rows=rows)
+    if not isinstance(document, PlanResult | PlacementResult):
+        if lines := tuple(overflow_lines(document)):
+            yield Notes(title="Does not fit", lines=lines, tone="bad")
+        return
+    if document.binding is not None:
+        yield Notes(title="What cannot fit", lines=(document.binding.description,))
+    if document.relaxations:
+        lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
+        yield Notes(title="Any one of these is enough", lines=lines)
+
+
+def _facts(document: Document, limit: float | None) -> Iterator[tuple[str, str]]:
+    if isinstance(document, PlacementResult):
+        if document.stages:
+            loads = [stage.load_s for stage in document.stages]
+            slowest = loads.index(max(loads))
+            mean = sum(loads) / len(loads) / max(loads) if max(loads) > 0 else 1.0
+            pace = f"{slowest}: {format_seconds(loads[slowest])}; on average {mean:.1%} of it"
+            yield "slowest stage", pace
+    elif document.stages:
         found = explain_stages(document.stages, limit)
         terms = ", ".join(f"{kind} {part:.1%}" for kind, part in found.time_share.items())
-        rows = [("slowest stage", f"{found.slowest_stage}: {terms}")]
-        if isinstance(document, PlanResult) and document.lower_bound_s is not None:
-            bound = format_seconds(document.lower_bound_s)
-            rows.append((f"bound ({document.bound_kind or 'unproved'})", bound))
-        blocks.append(Facts(rows=tuple(rows)))
-    if isinstance(document, PlanResult):
-        if document.binding is not None:
-            blocks.append(Notes(title="What cannot fit", lines=(document.binding.description,)))
-        if document.relaxations:
-            lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
-            blocks.append(Notes(title="Any one of these is enough", lines=lines))
-    else:
-        if lines := tuple(overflow_lines(document)):
-            blocks.append(Notes(title="Does not fit", lines=lines, tone="bad"))
-    title = "Why it is not faster" if document.stages else "Why nothing fits"
-    return Section(name="why", label="Why", title=title, blocks=tuple(blocks))
+        yield "slowest stage", f"{found.slowest_stage}: {terms}"
+    bound_s = getattr(document, "lower_bound_s", None)
+    if bound_s is not None:
+        kind = getattr(document, "bound_kind", None) or "unproved"
+        yield f"bound ({kind})", format_seconds(bound_s)
+    if isinstance(document, PlacementResult) and document.fixed_strategy is not None:
+        yield "the strategy of the file", strategy_line(document.fixed_strategy)
 
 
-def _time_bars(stages: tuple[StageRecord, ...]) -> BarChart:
+def _time_bars(stages: Stages) -> BarChart:
     bars = []
     for index, stage in enumerate(stages):
-        spent = [(kind, label, getattr(stage.breakdown, name)) for kind, label, name in _PARTS]
+        total_s, spent = _spent(stage)
         parts = tuple(
-            Part(
-                kind=kind,
-                label=label,
-                amount=amount,
-                text=format_seconds(amount),
-            )
-            for kind, label, amount in spent
+            Part(kind=kind, label=label, amount=part_s, text=format_seconds(part_s))
+            for kind, label, part_s in spent
         )
-        total = format_seconds(stage.time_per_sample_s)
-        bars.append(Bar(label=str(index), parts=parts, total=total))
-    return BarChart(title="Time of a microbatch by stage", bars=tuple(bars), label="stage")
+        bars.append(Bar(label=str(index), parts=parts, total=format_seconds(total_s)))
+    title = "Time of a microbatch by stage"
+    return BarChart(title=title, bars=tuple(bars), label="stage")
 
 
-def memory_bars(stages: Sequence[StageRecord | PlacedStageRecord], limit: float | None) -> BarChart:
+def _spent(
+    stage: StageRecord | PlacedStageRecord,
+) -> tuple[float, tuple[tuple[str, str, float], ...]]:
+    """The time of a stage, and by (colour, name) where it goes."""
+    if isinstance(stage, placements.PlacedStageRecord):
+        both = ("compute", "forward", stage.forward_s), ("tensor", "backward", stage.backward_s)
+        return stage.load_s, both
+    spent = stage.breakdown
+    return stage.time_per_sample_s, (
+        ("compute", "compute", spent.compute_s),
+        ("traffic", "traffic of edges", spent.edge_traffic_s),
+        ("sync", "gradient synchronisation", spent.gradient_sync_s),
+    )
+
+
+def _memory_bars(stages: Stages, limit: float | None) -> BarChart:
     """What a device of every stage holds, with the limit."""
     bars = []
     for index, stage in enumerate(stages):

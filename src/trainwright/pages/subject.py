@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from trainwright.documents.calibration import CONSTANT_COLUMNS, constant_rows
-from trainwright.documents.view import Facts, Notes, table_of, words
+from trainwright.documents.calibration import constant_table, constants_of
+from trainwright.documents.view import Facts, Notes
 from trainwright.pages.blocks import Code, section
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def provenance_section(subject: Subject[Any], assumptions: Mapping[str, str]) ->
     if assumptions:
         blocks.append(Facts(title="Taken for granted", rows=tuple(assumptions.items())))
     if subject.cluster is not None:
-        blocks.append(_constants(subject.cluster))
+        blocks.append(constant_table(constants_of(subject.cluster)))
     warnings = tuple(getattr(subject.document, "warnings", ()))
     if warnings:
         blocks.append(Notes(title="Warnings", lines=warnings, tone="warn"))
@@ -128,8 +128,3 @@ def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...] = ()) 
     if subject.left_out:
         blocks.append(Notes(title="Left out of this page", lines=subject.left_out))
     return section("reproduce", "How to reproduce", *blocks)
-
-
-def _constants(cluster: Cluster) -> Table:
-    columns = (words(title, key) for key, title in CONSTANT_COLUMNS.items())
-    return table_of("Constants", tuple(columns), constant_rows(cluster))

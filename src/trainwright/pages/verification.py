@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.printing import counted
-from trainwright.documents.verification import LEVELS, WORDS, Outcome
-from trainwright.documents.view import Cell, Column, Notes, Table
-from trainwright.pages.blocks import Card, Section
+from trainwright.documents.verification import LEVELS, Outcome, check_table
+from trainwright.documents.view import Notes, table_of, words
+from trainwright.pages.blocks import card, section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from trainwright.documents.verification import Check, Control, VerificationResult
+    from trainwright.documents.verification import Control, VerificationResult
+    from trainwright.documents.view import Table
+    from trainwright.pages.blocks import Card, Section
     from trainwright.pages.subject import Content
 
 _CARDS: Final = frozenset({"verification", "verified"})  # that pages have by themselves
@@ -31,20 +31,20 @@ def with_verification(content: Content, found: VerificationResult) -> Content:
     return replace(content, sections=(*sections[:at], _section(found), *sections[at:]))
 
 
-def _others(section: Section) -> tuple[Card, ...]:
-    return tuple(card for card in section.cards if card.label not in _CARDS)
+def _others(found: Section) -> tuple[Card, ...]:
+    return tuple(each for each in found.cards if each.label not in _CARDS)
 
 
 def _card(found: VerificationResult) -> Card:
     if found.interrupted:
-        return Card(label="verification", value="interrupted", tone="warn")
+        return card("verification", "interrupted", tone="warn")
     if not found.passed:
         failed = [check for check in found.checks if check.outcome is Outcome.FAIL]
         where = f"level {failed[0].level}, {failed[0].name}" if failed else "a control got through"
-        return Card(label="verification", value="failed", note=where, tone="bad")
+        return card("verification", "failed", where, "bad")
     done = [check.level for check in found.checks if check.outcome is Outcome.PASS]
     note = f"{counted(len(done), 'check')}, level {max(done)}: {_said(max(done), found)}"
-    return Card(label="verification", value="passed", note=note, tone="good")
+    return card("verification", "passed", note, "good")
 
 
 def _said(level: int, found: VerificationResult) -> str:
@@ -55,68 +55,32 @@ def _said(level: int, found: VerificationResult) -> str:
 
 
 def _section(found: VerificationResult) -> Section:
-    blocks: list[Table | Notes] = [_checks(found.checks)]
+    blocks: list[Table | Notes] = [check_table(found)]
     if found.controls:
         blocks.append(_controls(found.controls))
     if found.notes:
         blocks.append(Notes(title="How it was run", lines=found.notes))
     blocks.append(Notes(title="Not proved here", lines=found.out_of_scope))
-    return Section(
-        name="verification",
-        label="Verification",
-        title="Does it train the same model?",
-        blocks=tuple(blocks),
-    )
-
-
-def _checks(checks: tuple[Check, ...]) -> Table:
-    columns = {"check": "check", "level": "level", "outcome": "outcome", "found": "what was found"}
-    rows = [
-        (
-            check.name,
-            f"{check.level} {LEVELS[check.level]}",
-            WORDS[check.outcome],
-            "; ".join((check.detail, *check.where)),
-        )
-        for check in checks
-    ]
-    failed = (at for at, check in enumerate(checks) if check.outcome is Outcome.FAIL)
-    return _words_table("Checks", columns, rows, marked=failed)
+    return section("verification", "Does it train the same model?", *blocks)
 
 
 def _controls(controls: tuple[Control, ...]) -> Table:
-    columns = {
-        "control": "what was broken",
-        "level": "level",
-        "caught": "caught",
-        "said": "what the check said",
-    }
-    rows = [
+    return table_of(
+        "Broken on purpose",
         (
-            each.name,
-            f"{each.level} {LEVELS[each.level]}",
-            "yes" if each.caught else "NO",
-            each.said,
-        )
-        for each in controls
-    ]
-    missed = (at for at, each in enumerate(controls) if not each.caught)
-    return _words_table("Broken on purpose", columns, rows, marked=missed)
-
-
-def _words_table(
-    title: str,
-    columns: Mapping[str, str],
-    rows: Sequence[tuple[str, ...]],
-    *,
-    marked: Iterable[int],
-) -> Table:
-    """Columns of words, by key and title."""
-    return Table(
-        title=title,
-        columns=tuple(
-            Column(title=name, key=key, is_number=False) for key, name in columns.items()
+            words("what was broken", "control"),
+            words("level"),
+            words("caught"),
+            words("what the check said", "said"),
         ),
-        rows=tuple(tuple(map(Cell.of, row)) for row in rows),
-        marked=frozenset(marked),
+        (
+            (
+                each.name,
+                f"{each.level} {LEVELS[each.level]}",
+                "yes" if each.caught else "NO",
+                each.said,
+            )
+            for each in controls
+        ),
+        marked=(at for at, each in enumerate(controls) if not each.caught),
     )

@@ -302,9 +302,9 @@ function seconds(value) {
   return `${value} s`;
 }
 
-/** Of plans of all families, where they have a bound of their own; rounded up, so that it stays true. */
-function gapOf({ status, gap = 0, gap_all: gapAll = gap }) {
-  const most = Math.max(gap, gapAll, 0);
+/** Rounded up, so that it stays true. */
+function gapOf({ status, gap = 0 }) {
+  const most = Math.max(gap, 0);
   return status === "optimal" ? "0, proved" : `≤ ${(Math.ceil(1e4 * most) / 100).toFixed(2)}%`;
 }
 

@@ -391,6 +391,15 @@ class PointWork:
     edge_bytes: float
     ends: ChainEnds
 
+    @property
+    def largest_layer_bytes(self) -> float:
+        """What the layer that needs most keeps and needs beside for one microbatch, at least."""
+        return max(
+            min(beside + float(trade.kept_bytes[0]) for beside, trade in like.levels)
+            for like in self.classes
+            if like.num_layers
+        )
+
     @classmethod
     def of(cls, profile: Profile) -> PointWork:
         """The sums of a priced profile."""
@@ -550,7 +559,7 @@ def undivided_work_s(class_s: Floats, counts: Ints, num_ranks: Ints) -> Floats:
     return times_s
 
 
-# A floor of what a microbatch costs, however the experts of a model are dealt out
+# A floor of what a microbatch costs, however large it is and however experts are dealt out
 # --------------------------------------------------------------------------------
 # A model with experts has dozens of ways to deal them out for each microbatch size and degrees of
 # the rest. For all of them holds: what is no expert costs what it costs, experts compute at the
@@ -568,16 +577,20 @@ class LeastLayers(NamedTuple):
 
 
 def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ...]:
-    """Every class of layers, however the experts of `point` are dealt out."""
+    """Every class of layers, however the experts of `point` are dealt out.
+
+    A smaller microbatch takes no less per sequence: operators and transfers take a fixed time and
+    one for each sequence (`cluster.efficiency.Saturating`), or no less than their FLOPs.
+    """
     experts = question.config.experts
-    assert experts is not None, "a model without experts has a profile per point"
     pool = question.cluster.pool_of()
-    dealt = replace(point, expert=experts.num_experts, expert_tensor=1)
-    run = _run_at(question, dealt)
+    if experts is not None:
+        point = replace(point, expert=experts.num_experts, expert_tensor=1)
+    run = _run_at(question, point)
     graph = layer_graph(question.settings.recipe.applied(question.config), run)
     hops = axis_hops(pool, tensor=point.tensor, context=point.context, expert=1, expert_tensor=1)
     overlap = question.settings.overlap
-    spare = least_share(run, experts.experts_per_token)
+    spare = 1.0 if experts is None else least_share(run, experts.experts_per_token)
     return tuple(
         LeastLayers(
             time_s=_floor_s(

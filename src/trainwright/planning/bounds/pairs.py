@@ -13,19 +13,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trainwright.planning.bounds.layers import Ramp
-from trainwright.planning.question.families import WARM_UP
 from trainwright.planning.question.layouts import (
     Layouts,
     is_replicated,
     is_worth_copying,
     layouts_of,
-    schedules_of,
     with_copies,
     with_mappings,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from trainwright.arrays import Flags, Floats, Ints
     from trainwright.planning.bounds.layers import LeastLayers, Shares
@@ -142,10 +140,10 @@ class Batch:
         found: Floats = table[self.zero_stage, self.group]
         return found
 
-    def warm_up(self) -> Callable[[Ints], Ints]:
+    def warm_up(self, known: Mapping[str, Callable[[Ints], Ints]]) -> Callable[[Ints], Ints]:
         """Forwards before the first backward by ranks from one on, [N]; 1 where none is known."""
         ranks = np.arange(int(self.layouts.pipeline.max()) + 1)
-        table = np.stack([WARM_UP[f](ranks) if f in WARM_UP else 0 * ranks + 1 for f in self.names])
+        table = np.stack([known[f](ranks) if f in known else 0 * ranks + 1 for f in self.names])
         row = np.repeat(np.arange(len(table)), self.sizes)
         return lambda ranks: table[row, ranks]
 
@@ -178,13 +176,14 @@ class PointPairs:
 
     question: ModelQuestion
     aim: Aim
+    schedules: tuple[Schedule, ...]
     space: Space = field(init=False)
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
     _counts: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         asked = self.question
-        self.space = Space(schedules_of(asked.allowed), asked.model.num_layers, asked.allowed)
+        self.space = Space(self.schedules, asked.model.num_layers, asked.allowed)
 
     def of(self, point: Point) -> Layouts:
         """All pairs of a point."""

@@ -705,21 +705,26 @@ def packed_fronts(kinds: StageKinds, longest: int) -> PackedFronts:
     return kinds.packed[generous]
 
 
-# Nearly even splits over several chunks per rank: the space of families in V and in loops
-# ----------------------------------------------------------------------------------------
-# The orders of these families repeat one pattern of chunks. A chunk that takes longer than the
-# others holds up every rank in turn, so a split is worth a look only where all chunks are about as
-# long.
+# How many blocks each of several chunks per rank may hold: any number, or nearly the same
+# ---------------------------------------------------------------------------------------
+# Bounds are on splits of any lengths. Orders of these families repeat one pattern of chunks, and a
+# chunk that takes longer than the others mostly holds up every rank in turn, so good splits are
+# looked for first where all chunks are about as long.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NearlyEven:
+class StageLengths:
     """Blocks are layers `first` up to `after`; stages hold from `least` to `most` [S] of them."""
 
     first: int
     after: int
     least: Ints
     most: Ints
+
+    @property
+    def num_blocks(self) -> int:
+        """Of all stages together."""
+        return self.after - self.first
 
     def holds(self, cuts: tuple[int, ...]) -> bool:
         """Whether a split is one of these."""
@@ -741,22 +746,38 @@ class NearlyEven:
         return found
 
 
-def nearly_even(profile: Profile, num_stages: int) -> NearlyEven | None:
-    """The splits with ⌊n / S⌋ or one more of n blocks in every stage; None if there are none.
+def any_lengths(profile: Profile, num_stages: int) -> StageLengths | None:
+    """Every split with a block or more in each stage; None if there are too few blocks.
 
-    Layers before the blocks are in the first stage, those after them in the last: these two may
-    have any number of blocks up to that of the others.
+    Layers before the blocks are in the first stage, those after them in the last; these two may do
+    without a block.
     """
     names = [layer.name for layer in profile.structure.layers]
     blocks = [index for index, name in enumerate(names) if name == LayerKind.BLOCK]
     first, after = blocks[0], blocks[-1] + 1
-    each = (after - first) // num_stages
-    least = np.full(num_stages, max(each, 1), dtype=np.int64)
+    least = np.ones(num_stages, dtype=np.int64)
     if first > 0:
         least[0] = 0
     if after < len(names):
         least[-1] = 0
-    most = np.full(num_stages, each + 1, dtype=np.int64)
-    if not least.sum() <= after - first <= most.sum():
+    spare = after - first - int(least.sum())
+    if spare < 0:
         return None
-    return NearlyEven(first=first, after=after, least=least, most=most)
+    return StageLengths(first=first, after=after, least=least, most=least + spare)
+
+
+def nearly_even(profile: Profile, num_stages: int) -> StageLengths | None:
+    """Of these, ⌊n / S⌋ or one more of n blocks in every stage; None if there are none.
+
+    The first and the last stage may have any number of blocks up to that of the others, where they
+    have other layers.
+    """
+    every = any_lengths(profile, num_stages)
+    if every is None:
+        return None
+    each = every.num_blocks // num_stages
+    least = np.where(every.least > 0, max(each, 1), 0)
+    most = np.full(num_stages, each + 1, dtype=np.int64)
+    if not least.sum() <= every.num_blocks <= most.sum():
+        return None
+    return replace(every, least=least, most=most)

@@ -37,6 +37,7 @@ from trainwright.planning.bounds.layers import (
 from trainwright.planning.bounds.stages import LayerTimes, optimizer_s
 from trainwright.planning.question.families import (
     CHAIN,
+    PUBLISHED_WARM_UP,
     SPLIT_BACKWARD,
     WARM_UP,
     WHOLE_BACKWARD,
@@ -48,6 +49,8 @@ from trainwright.step import zero
 from trainwright.step.places import group_replicas
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike, NDArray
 
     from trainwright.arrays import Floats, Ints
@@ -106,11 +109,6 @@ def tail_of(like: LikeLayers, shared: SharedTimes, batch: Batch, overlap: Overla
 #     step ≥ m·P / p + mean of (h_r + t_r)             the average rank
 #     step ≥ m·(work of the busiest rank)              see `undivided`
 #     step ≥ φ·P / (1 - (1 - φ/m)^p)                   one stage per rank
-#
-#     step ≥ m·(P + R) / p                             in a loop, R what memory makes recompute
-#
-# Before the first backward of a rank in a loop p microbatches have passed all its chunks but the
-# last, so that these may keep the p-th part of all memory.
 #
 # Stage r of any split has at least r layers before it, whose forwards lead to it; a fused backward
 # leaves theirs to run after its last one. With one stage per rank all of a microbatch's work before
@@ -254,8 +252,15 @@ def recomputed_work_s(
     gathered: Floats,
     held_bytes: Floats,
     usable_bytes: float,
+    *,
+    likely: bool,
 ) -> Floats:
-    """Of all ranks for a microbatch, with what memory makes recompute, [N]."""
+    """Of all ranks for a microbatch, with what memory makes recompute, [N].
+
+    Of all splits and orders, or where the `likely` ones are meant, of nearly even splits with room
+    for what the published order holds.
+    """
+    warm_up = PUBLISHED_WARM_UP if likely else WARM_UP
     layouts = batch.layouts
     held_bytes = (
         held_bytes + np.minimum(1.0, gathered) * work.weights.with_largest[layouts.pipeline]
@@ -267,11 +272,11 @@ def recomputed_work_s(
             held_bytes[own] + _transient_bytes(work, family)[layouts.pipeline[own]],
         )
         room_bytes = p * usable_bytes - held
-        if family in WARM_UP:
+        if family in warm_up:
             m = layouts.num_microbatches[own]
-            room_bytes = _room_in_warm_up(p, m, held, usable_bytes, family)
+            room_bytes = _room_in_warm_up(p, m, held, usable_bytes, warm_up[family])
         work_s[own] = work.trade.least_s(room_bytes)
-        if family in WHOLE_GROUPS:
+        if likely and family in WHOLE_GROUPS:
             chunks = layouts.virtual_stages[own]
             looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
             work_s[own] = np.maximum(work_s[own], looped_s)
@@ -279,7 +284,11 @@ def recomputed_work_s(
 
 
 def _room_in_warm_up(
-    p: Ints, m: Ints, held_bytes: Floats, usable_bytes: float, family: str
+    p: Ints,
+    m: Ints,
+    held_bytes: Floats,
+    usable_bytes: float,
+    warm_up: Callable[[Ints], Ints],
 ) -> Floats:
     """Bytes that one microbatch may keep over all ranks; all state lies on the first ranks.
 
@@ -287,7 +296,7 @@ def _room_in_warm_up(
     """
     counts, index = np.unique(m, return_inverse=True)
     ranks = np.arange(1, int(p.max(initial=0)) + 1)
-    shares = 1 / np.minimum(WARM_UP[family](ranks), counts[:, np.newaxis])
+    shares = 1 / np.minimum(warm_up(ranks), counts[:, np.newaxis])
     shares = np.pad(shares, ((0, 0), (0, 1)))
     sums = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
     left = np.maximum(0.0, p - held_bytes / usable_bytes)
@@ -310,10 +319,15 @@ def _transient_bytes(work: PointWork, family: str) -> Floats:
 
 @dataclass(slots=True)
 class CoarseBounds:
-    """Bounds of a point's pairs; groups of replicas are looked up once."""
+    """Bounds of a point's pairs; groups of replicas are looked up once.
+
+    They hold for all splits and orders, or where `likely` for nearly even splits with room for what
+    the published order holds: what a search goes by.
+    """
 
     cluster: Cluster
     overlap: Overlap = DEFAULT_OVERLAP
+    likely: bool = False
     _groups: ReplicaGroups = field(init=False)
 
     def __post_init__(self) -> None:
@@ -328,7 +342,15 @@ class CoarseBounds:
         p, m = layouts.pipeline, layouts.num_microbatches
         gathered = batch.of_pairs(shared.gathered())
         held_bytes = batch.of_pairs(shared.state_bytes(work.static_bytes))
-        work_s = recomputed_work_s(work, chain, batch, gathered, held_bytes, device.usable_bytes)
+        work_s = recomputed_work_s(
+            work,
+            chain,
+            batch,
+            gathered,
+            held_bytes,
+            device.usable_bytes,
+            likely=self.likely,
+        )
         backward_s = np.where(np.isfinite(work_s), work_s, 0.0) - work.forward_s
         added_s, sync_s = exchanged_s(
             shared, batch, work.forward_s, backward_s, overlap=self.overlap
@@ -357,7 +379,8 @@ class CoarseBounds:
         """Of the rank that holds most layers of a class, whichever that is, [N]."""
         layer_held = shared.layer_bytes(work.layer_static_bytes)
         usable_bytes = self.cluster.accelerator.usable_bytes
-        ramp, warm_up = batch.ramp(work.shares), batch.warm_up()
+        ramp = batch.ramp(work.shares)
+        warm_up = batch.warm_up(PUBLISHED_WARM_UP if self.likely else WARM_UP)
         most_s = np.zeros(batch.layouts.size)
         for like, held in zip(work.classes, np.moveaxis(layer_held, 2, 0), strict=True):
             busiest_s = like.busiest_s(

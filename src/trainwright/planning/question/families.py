@@ -34,12 +34,14 @@ IN_V: Final = tuple(family.name for family in _PLANNED if family.placing is Plac
 
 SPLIT_BACKWARD: Final = frozenset(family.name for family in _PLANNED if family.splits_backward)
 # Of each chunk, in flight on a rank with so many ranks from it on before its first backward, at
-# most m. Where nobody knows it is 1.
-WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
+# most m: as published. Where nobody knows it is 1.
+PUBLISHED_WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
     family.name: family.warm_up for family in _PLANNED if family.warm_up is not None
 }
+# The same where it is sure: orders in V follow from times.
+WARM_UP: Final = {name: own for name, own in PUBLISHED_WARM_UP.items() if name in CHAIN}
 # One stage per rank and whole backwards, which lead from the last rank to the first.
-WHOLE_BACKWARD: Final = frozenset(name for name in CHAIN if name in WARM_UP) - SPLIT_BACKWARD
+WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD
 # min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
 WEIGHT_GRAD_LAG: Final[Mapping[str, int]] = {
     family.name: family.weight_grad_lag for family in _PLANNED if family.weight_grad_lag is not None

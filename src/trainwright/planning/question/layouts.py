@@ -14,6 +14,7 @@ import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.question.families import (
+    CHAIN,
     MOST_ACTIVATIONS,
     WHOLE_GROUPS,
     chunks_per_rank,
@@ -277,9 +278,12 @@ SEARCHED_UNLESS_NAMED: Final = (  # unless others are named
     "v-half",
     "v-min",
 )
-# No shorter than 1F1B, and holds more: nobody runs it but who asks for it.
-ONLY_IF_NAMED: Final = ("gpipe",)
-_MOST_CHUNKS: Final = 8  # unless a family or another number is named
+# Plans under these are hardly ever faster, so they are looked for where they are named; what is
+# proved holds for them, too. Without a limit on memory, orders of adaptive V are those of ZB-V.
+ONLY_BOUNDED: Final = tuple(
+    family for family in BOUNDED if family not in (*SEARCHED_UNLESS_NAMED, "adaptive-v")
+)
+_MOST_CHUNKS: Final = 8  # that are looked for, unless a family or another number is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,12 +330,13 @@ def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
     offered = allowed.virtual_stages
     if not allowed.schedules and offered.most is None:
         offered = replace(offered, most=max(_MOST_CHUNKS, offered.least))
-    alone = DEFAULT_SCHEDULE if DEFAULT_SCHEDULE in families else families[0]
+    chunks_of = {family: _chunks(family, offered) for family in families}
+    whole = [f for f, chunks in chunks_of.items() if chunks is not None and chunks.least == 1]
+    alone = DEFAULT_SCHEDULE if DEFAULT_SCHEDULE in whole else next(iter(whole), None)
     found = []
-    for family in families:
-        chunks = _chunks(family, offered)
+    for family, chunks in chunks_of.items():
         if chunks is not None:
-            from_ranks = 1 if family == alone and chunks.least == 1 else 2
+            from_ranks = 1 if family == alone else 2
             if _is_another_on_two_ranks(family, families):
                 from_ranks = 3
             found.append(Schedule(family=family, virtual_stages=chunks, from_ranks=from_ranks))
@@ -340,6 +345,23 @@ def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
             "virtual_stages", f"must leave a number that {', '.join(families)} can have"
         )
     return tuple(found)
+
+
+def schedules_to_bound(allowed: Allowed) -> tuple[Schedule, ...]:
+    """Those that may be used beside those of one chunk per rank that are searched.
+
+    Of some of them no plan is looked for.
+    """
+    searched = {schedule.family: schedule.from_ranks for schedule in schedules_of(allowed)}
+    beside = ONLY_BOUNDED if allowed.schedules is None else allowed.only_bounded
+    families = [family for family in searched if family not in CHAIN]
+    families += [family for family in beside if family not in searched]
+    chunks_of = {family: _chunks(family, allowed.virtual_stages) for family in families}
+    return tuple(
+        Schedule(family=family, virtual_stages=chunks, from_ranks=searched.get(family, 2))
+        for family, chunks in chunks_of.items()
+        if chunks is not None
+    )
 
 
 def _is_another_on_two_ranks(family: str, families: Sequence[str]) -> bool:

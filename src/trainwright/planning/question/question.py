@@ -229,7 +229,9 @@ class Allowed:
     """The degrees, batch sizes and methods that a plan may use.
 
     `expert_tensor` is the number of devices that share one expert. `schedules` None is every family
-    that the planner searches; `searches_orders` asks for orders that none of them has, too.
+    that the planner searches by default; what is proved holds for others, too, and where some are
+    named for those that are `only_bounded`. `searches_orders` asks for orders that none of them
+    has, too.
     `framework` None is every plan, whether or not something runs it.
     `mappings` are orders of the axes on the network; `state_copies` is searched where shards fill
     units of the network unless it is narrowed.
@@ -247,6 +249,7 @@ class Allowed:
     zero_stages: tuple[int, ...] = ZERO_STAGES
     recompute: tuple[Recompute, ...] = tuple(Recompute)
     schedules: tuple[str, ...] | None = None
+    only_bounded: tuple[str, ...] = ()
     searches_orders: bool = False
     framework: str | None = None
     mappings: tuple[AxisOrder, ...] = AXIS_ORDERS
@@ -470,11 +473,10 @@ class Candidate:
 
 
 def microbatch_sizes(workload: Workload, allowed: Span) -> tuple[int, ...]:
-    """Powers of two that divide the global batch, up to 32; or the one the user chose."""
+    """All that divide the global batch; or the one the user chose."""
     if allowed.least == allowed.most:
         return (allowed.least,)
-    sizes = (2**power for power in range(6))
-    return tuple(size for size in sizes if size in allowed and workload.global_batch % size == 0)
+    return tuple(size for size in divisors(workload.global_batch) if size in allowed)
 
 
 def tensor_degrees(
@@ -498,7 +500,10 @@ def context_degrees(
     return tuple(
         c
         for c in divisors(length)
-        if c <= limit and c in allowed and (c == 1 or length % (parts * c) == 0)
+        if (c == 1 or not model.is_recurrent)
+        and c <= limit
+        and c in allowed
+        and (c == 1 or length % (parts * c) == 0)
     )
 
 

@@ -117,7 +117,7 @@ def _planned(question: ModelQuestion, budget: Budget) -> ModelOutcome:
 def _status(outcome: ModelOutcome) -> Status:
     if not outcome.priced:
         return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
-    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.least_bound_s)
+    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
     return Status.OPTIMAL if gap <= 1e-9 else Status.GAP
 
 

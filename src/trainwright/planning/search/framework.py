@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model.operator import MLP_ACTIVATION
-from trainwright.planning.question.layouts import ONLY_IF_NAMED, SEARCHED_UNLESS_NAMED
+from trainwright.planning.question.layouts import ONLY_BOUNDED, SEARCHED_UNLESS_NAMED
 from trainwright.planning.question.question import Allowed, Span
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
@@ -68,8 +68,14 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
     if faults:
         raise InvalidInput(faults)
     narrowed = _with_degrees(allowed, own)
+    families = _families(allowed, own)
+    beside = () if allowed.schedules else tuple(f for f in ONLY_BOUNDED if f not in families)
+    pipeline = Parallelism(pipeline=2)
     narrowed = replace(
-        narrowed, schedules=_families(allowed, own), mappings=_mappings(allowed, own)
+        narrowed,
+        schedules=families,
+        only_bounded=tuple(f for f in beside if own.runs(_demands(f, pipeline))),
+        mappings=_mappings(allowed, own),
     )
     spaces = [s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own)]
     return tuple(spaces)
@@ -100,7 +106,7 @@ def plan_runnable(
     return ModelOutcome(
         priced=best_first((p for each in found for p in each.priced), aim)[: 1 + num_alternatives],
         lower_bound_s=_least_bound_s(found),
-        lower_bound_all_s=found[0].lower_bound_all_s if len(found) == 1 else None,
+        lower_bound_one_stage_s=found[0].lower_bound_one_stage_s if len(found) == 1 else None,
         considered=sum(each.considered for each in found),
         pruned=sum(each.pruned for each in found),
         not_reached=sum(each.not_reached for each in found),
@@ -141,11 +147,8 @@ def _mappings(allowed: Allowed, own: Capability) -> tuple[AxisOrder, ...]:
 
 
 def _families(allowed: Allowed, own: Capability) -> tuple[str, ...]:
-    """Those that are allowed and run; where all are, those searched by default or known by name.
-
-    GPipe is no shorter than 1F1B and holds more, so it has to be asked for.
-    """
-    known = {*SEARCHED_UNLESS_NAMED, *own.schedules} - {*ONLY_IF_NAMED}
+    """Those that are allowed and run; where all are, those searched by default or known by name."""
+    known = {*SEARCHED_UNLESS_NAMED, *own.schedules}
     offered = allowed.schedules or tuple(family for family in FAMILIES if family in known)
     pipeline = Parallelism(pipeline=2)
     left = tuple(f for f in offered if own.runs(_demands(f, pipeline)))

@@ -1,16 +1,19 @@
 """All candidates of a question by their coarse bounds, made only when their turn comes.
 
-The space is a tree (`frontier_nodes`): microbatch size and degrees of the dense parts; how experts
-are dealt out; ZeRO stage and schedule; depth and data degree. A node's bound holds for all below
+The space is a tree: degrees of the dense parts; how experts are dealt out; microbatch sizes, the
+smallest first; ZeRO stage and schedule; depth and data degree. A node's bound holds for all below
 it, and a node is opened when it is the least of all, so most of the space is counted and never
 looked at.
+
+Larger microbatches take no longer per sequence, so what layers take at least at the largest size
+bounds all others. Where a layer of one microbatch is too large for a device, larger ones are, too.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -18,8 +21,16 @@ import numpy as np
 from trainwright.planning.bounds.layers import LeastLayers, PointWork, least_layers, with_exchanges
 from trainwright.planning.bounds.pairs import Batch, PointPairs
 from trainwright.planning.bounds.step import ChainWork, CoarseBounds
-from trainwright.planning.question.question import Candidate, dense_points, expert_points
+from trainwright.planning.question.layouts import schedules_of
+from trainwright.planning.question.measured import MeasuredModel
+from trainwright.planning.question.question import (
+    Candidate,
+    StepAim,
+    dense_points,
+    expert_points,
+)
 from trainwright.planning.question.room import room_of_devices
+from trainwright.planning.search.prefetch import Shelf
 from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
 
 if TYPE_CHECKING:
@@ -29,7 +40,6 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.planning.question.layouts import Layouts, Schedule
     from trainwright.planning.question.question import Aim, ModelQuestion, Point
-    from trainwright.planning.search.prefetch import Shelf
 
 
 # Nodes of the tree that a search opens (`frontier`), from degrees down to one candidate
@@ -39,21 +49,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undealt:
-    """All ways to deal the experts out at the degrees of a point."""
+    """All ways to deal the experts out, at the degrees of a point and any of some sizes.
+
+    `least` is what layers take for a sequence.
+    """
 
     family: ClassVar[None] = None
     point: Point
+    sizes: tuple[int, ...]
     count: int
     least: tuple[LeastLayers, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpriced:
-    """A point whose layers have to be priced."""
+    """A point whose layers have to be priced at microbatches of some sizes, least first."""
 
     family: ClassVar[None] = None
     point: Point
-    count: int
+    sizes: tuple[int, ...]
+    least: tuple[LeastLayers, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +145,13 @@ class Single:
 Node: TypeAlias = Undealt | Unpriced | Unbounded | BoundedPairs | Single
 
 
+def least_of_any_order_s(question: ModelQuestion, budget: Budget) -> float:
+    """No plan steps faster, in whatever order its actions run; 0 where the budget ends before."""
+    schedules = schedules_of(question.allowed)
+    frontier = Frontier(question, Shelf.of(question), StepAim(), schedules)
+    return frontier.least_s if frontier.open(budget) else 0.0
+
+
 # All candidates of a question by their coarse bounds, made only when their turn comes
 # ------------------------------------------------------------------------------------
 
@@ -141,6 +163,7 @@ class Frontier:
     """The candidates that were not taken yet; `considered` counts all there are.
 
     Bounds are on the figure that the aim makes least: seconds of a step, or what follows from them.
+    They hold for all splits and orders, or for those that are `likely` (`CoarseBounds`).
     Families set `aside` are looked at no more: none of their `num_aside` candidates at points that
     were opened, and none at others, has a bound below `aside_s`.
     """
@@ -148,6 +171,8 @@ class Frontier:
     question: ModelQuestion
     shelf: Shelf
     aim: Aim
+    schedules: tuple[Schedule, ...]
+    likely: bool = False
     considered: int = 0
     aside: frozenset[str] = frozenset()
     aside_s: float = math.inf
@@ -158,8 +183,10 @@ class Frontier:
     _serial: int = 0
 
     def __post_init__(self) -> None:
-        self._coarse = CoarseBounds(room_of_devices(self.question), self.question.settings.overlap)
-        self._pairs = PointPairs(self.question, self.aim)
+        self._coarse = CoarseBounds(
+            room_of_devices(self.question), self.question.settings.overlap, self.likely
+        )
+        self._pairs = PointPairs(self.question, self.aim, self.schedules)
 
     @property
     def families(self) -> frozenset[str]:
@@ -168,7 +195,32 @@ class Frontier:
 
     def open(self, budget: Budget) -> bool:
         """Bound the roots; false where the budget ran out before all of them were."""
+        for point, sizes in self._roots():
+            if budget.stopped:
+                return False
+            dealt = self._dealt(point)
+            count = sum(self._count(each, sizes) for each in dealt)
+            self.considered += count
+            if not count:
+                continue
+            if isinstance(self.question.model, MeasuredModel):
+                for each in dealt:
+                    self._price_all(each, sizes)
+                continue
+            largest = replace(point, microbatch_size=sizes[-1])
+            least = tuple(
+                each._replace(time_s=each.time_s / sizes[-1])
+                for each in least_layers(self.question, largest)
+            )
+            # Not of the pairs of the point itself: with its experts elsewhere it may have fewer.
+            key = min(self._least_key(each, sizes, least) for each in dealt)
+            self._push(key, Undealt(point=point, sizes=sizes, count=count, least=least))
+        return True
+
+    def _roots(self) -> Iterator[tuple[Point, tuple[int, ...]]]:
+        """Degrees of all that is no expert, and the sizes of microbatches at each."""
         asked = self.question
+        sizes: dict[Point, list[int]] = {}
         for point in dense_points(
             asked.model,
             asked.cluster,
@@ -176,30 +228,35 @@ class Frontier:
             asked.allowed,
             num_devices=asked.num_devices,
         ):
-            if budget.stopped:
-                return False
-            if not asked.settings.cuts_heads(
-                asked.model, tensor=point.tensor, context=point.context
-            ):
-                continue
-            dealt = [
-                Unpriced(point=each, count=count)
-                for each in expert_points(asked.model, point, asked.allowed)
-                if (count := self._pairs.num_candidates(each))
-            ]
-            if not dealt:
-                continue
-            self.considered += sum(node.count for node in dealt)
-            if asked.model.experts is None:
-                self._price(dealt[0])
-                continue
-            least = least_layers(asked, point)
-            count = sum(node.count for node in dealt)
-            # Not of the pairs of the point itself: with its experts elsewhere it may have fewer.
-            pairs = {id(each): each for each in (self._pairs.of(node.point) for node in dealt)}
-            key = min(self._pairs.least_keys(point, least, each).min() for each in pairs.values())
-            self._push(float(key), Undealt(point=point, count=count, least=least))
-        return True
+            if asked.settings.cuts_heads(asked.model, tensor=point.tensor, context=point.context):
+                alike = replace(point, microbatch_size=1)
+                sizes.setdefault(alike, []).append(point.microbatch_size)
+        for point, own in sizes.items():
+            yield point, tuple(sorted(own))
+
+    def _dealt(self, point: Point) -> list[Point]:
+        return list(expert_points(self.question.model, point, self.question.allowed))
+
+    def _count(self, point: Point, sizes: tuple[int, ...]) -> int:
+        """Candidates at a point with any of these microbatches."""
+        return sum(
+            self._pairs.num_candidates(replace(point, microbatch_size=size)) for size in sizes
+        )
+
+    def _least_key(
+        self, point: Point, sizes: tuple[int, ...], least: tuple[LeastLayers, ...]
+    ) -> float:
+        """The least of all pairs with any of these microbatches; infinite where there are none.
+
+        `least` is for a sequence. Pairs of different sizes differ in the replicas they may have.
+        """
+        keys = [math.inf]
+        for size in sizes:
+            own = replace(point, microbatch_size=size)
+            if self._pairs.num_candidates(own):
+                each = tuple(layers._replace(time_s=layers.time_s * size) for layers in least)
+                keys.append(float(self._pairs.least_keys(own, each).min()))
+        return min(keys)
 
     @property
     def least_s(self) -> float:
@@ -244,7 +301,9 @@ class Frontier:
                 return self._pairs.space.num_candidates(node.point, node.layouts)
             case Single():
                 return node.num_left
-            case _:
+            case Unpriced():
+                return self._count(node.point, node.sizes)
+            case Undealt():
                 return node.count
 
     def take(self) -> tuple[float, Candidate] | None:
@@ -254,7 +313,7 @@ class Frontier:
             case Undealt():
                 self._deal(bound_s, node)
             case Unpriced():
-                self._price(node)
+                self._price_next(bound_s, node)
             case Unbounded():
                 self._bound(bound_s, node)
             case BoundedPairs():
@@ -286,19 +345,46 @@ class Frontier:
 
     def _deal(self, bound_s: float, node: Undealt) -> None:
         """Deal the experts out in every way."""
-        for point in expert_points(self.question.model, node.point, self.question.allowed):
-            count = self._pairs.num_candidates(point)
-            if count:
-                least = with_exchanges(self.question, point, node.least)
-                least_s = max(bound_s, float(self._pairs.least_keys(point, least).min()))
-                self._push(least_s, Unpriced(point=point, count=count))
+        largest = node.sizes[-1]
+        for point in self._dealt(node.point):
+            own = replace(point, microbatch_size=largest)
+            least = node.least
+            if self.question.model.experts is not None:
+                times = tuple(each._replace(time_s=each.time_s * largest) for each in least)
+                least = tuple(
+                    each._replace(time_s=each.time_s / largest)
+                    for each in with_exchanges(self.question, own, times)
+                )
+            self._push_unpriced(bound_s, Unpriced(point=point, sizes=node.sizes, least=least))
 
-    def _price(self, node: Unpriced) -> None:
-        """Price the layers, for a bound on the whole point."""
-        point = node.point
+    def _push_unpriced(self, bound_s: float, node: Unpriced) -> None:
+        key = self._least_key(node.point, node.sizes, node.least)
+        if math.isfinite(key):
+            self._push(max(bound_s, key), node)
+
+    def _price_next(self, bound_s: float, node: Unpriced) -> None:
+        """Price the layers at the smallest microbatch; larger ones wait, if any may fit."""
+        size, *larger = node.sizes
+        if self._price(replace(node.point, microbatch_size=size)) and larger:
+            self._push_unpriced(bound_s, replace(node, sizes=tuple(larger)))
+
+    def _price_all(self, point: Point, sizes: tuple[int, ...]) -> None:
+        for size in sizes:
+            own = replace(point, microbatch_size=size)
+            if self._pairs.num_candidates(own):
+                self._price(own)
+
+    def _price(self, point: Point) -> bool:
+        """Price the layers, for a bound on the whole point; whether each fits by itself."""
+        if not self._pairs.num_candidates(point):
+            return True
         work, layouts = PointWork.of(self.shelf.profile(point)), self._pairs.of(point)
+        usable_bytes = self._coarse.cluster.accelerator.usable_bytes
+        if work.largest_layer_bytes > usable_bytes:
+            return False
         bound_s = float(self._pairs.least_keys(point, _least_of(work)).min())
         self._push(bound_s, Unbounded(point=point, work=work, layouts=layouts))
+        return True
 
     def _bound(self, bound_s: float, node: Unbounded) -> None:
         """Bound the pairs of least work under every ZeRO stage and schedule; others wait."""

@@ -20,6 +20,7 @@ from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
 from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED as BY_DEFAULT
 from trainwright.planning.question.question import Span
 from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.capability import Demands, capability_of
 from trainwright.plans.plan import SEARCHED
@@ -122,22 +123,17 @@ def with_searched_orders(
 ) -> ModelOutcome:
     """The outcome with the best order found in front, where it is faster than every named plan.
 
-    Bounds stay what they are, on plans of named families, but never above the plan. The best so far
-    is the answer where the budget ends. `work` is how many actions are simulated for each plan.
+    The bound is on any order then: the work of the least layers, however they are cut. The best so
+    far is the answer where the budget ends. `work` is how many actions are simulated for each plan.
     """
+    bound_s = min(outcome.lower_bound_s, least_of_any_order_s(question, budget))
+    outcome = replace(outcome, lower_bound_s=bound_s)
     found = _best_of(question, outcome, budget, work)
     priced = outcome.priced if found is None else (found, *outcome.priced)
     priced = priced[: 1 + num_alternatives]
     if found is None:
         return replace(outcome, priced=priced, interrupted=budget.interrupted)
-    step_s, all_s = found.step.step_time_s, outcome.lower_bound_all_s
-    return replace(
-        outcome,
-        priced=priced,
-        lower_bound_s=min(outcome.lower_bound_s, step_s),
-        lower_bound_all_s=None if all_s is None else min(all_s, step_s),
-        interrupted=budget.interrupted,
-    )
+    return replace(outcome, priced=priced, interrupted=budget.interrupted)
 
 
 def _best_of(

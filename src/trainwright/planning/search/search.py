@@ -18,6 +18,7 @@ import numpy as np
 
 from trainwright.execution import Progress
 from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
+from trainwright.planning.question.layouts import schedules_of, schedules_to_bound
 from trainwright.planning.question.question import Aim, StepAim
 from trainwright.planning.search.frontier import Frontier
 from trainwright.planning.search.plans import (
@@ -29,7 +30,11 @@ from trainwright.planning.search.plans import (
 )
 from trainwright.planning.search.prefetch import Foresight, PlanAsk, Shelf, SplitAnswers, asked_of
 from trainwright.planning.splits.chain_cuts import finish_chain
-from trainwright.planning.splits.family import best_family_split, bound_family_splits
+from trainwright.planning.splits.family import (
+    best_family_split,
+    bound_every_split,
+    bound_family_splits,
+)
 from trainwright.planning.splits.loop_cuts import finish_loop
 from trainwright.planning.splits.types import HAIR, Effort
 from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
@@ -189,6 +194,7 @@ class ModelSearch:
     `splits` holds (bound, serial, candidate, its best split), `bounds` (bound, serial, candidate)
     of those that were priced; `undecided` are candidates whose best split fits by the bound, but
     no plan did; `in_v` are those in V whose splits were looked for, with their coarse bounds.
+    `looked_through` holds bounds of candidates all of whose splits were looked at.
     Bounds, `best_s` among them, are on what the aim makes least: seconds of a step, unless it is
     another. With more than `num_told` plans, only those near the best are kept.
     """
@@ -205,6 +211,7 @@ class ModelSearch:
     bounds: list[tuple[float, int, Candidate]] = field(default_factory=list)
     undecided: set[Candidate] = field(default_factory=set)
     in_v: dict[Candidate, float] = field(default_factory=dict)
+    looked_through: dict[Candidate, float] = field(default_factory=dict)
     _serial: int = 0
     _searched: int = 0
     _in_chunks: int = 0
@@ -218,14 +225,14 @@ class ModelSearch:
 
     @property
     def bound_s(self) -> float:
-        """No plan of the space is faster."""
+        """None of the plans that are likely to be good is better."""
         waiting_s = min(self.frontier.least_s, self.frontier.aside_s, self._least_split_s)
         priced_s = self.bounds[0][0] if self.bounds else math.inf
         return min(self.best_s, priced_s, waiting_s)
 
     @property
     def chain_bound_s(self) -> float:
-        """No plan with one stage per rank is faster than this, or than the best plan."""
+        """No plan with one stage per rank is better than this, or than the best plan."""
         waiting_s = [bound_s for bound_s, _, one, _ in self.splits if one.schedule in CHAIN]
         left_s = self.frontier.least_among_s(CHAIN)
         priced_s = [bound_s for bound_s, _, one in self.bounds if one.schedule in CHAIN]
@@ -429,8 +436,8 @@ class ModelSearch:
 # -------------------------------------------------------------------
 # In the order in which it pays: further splits of candidates that were priced (`finish`); splits in
 # V that are outside the bounded space, so that they may only improve on it (`v_uneven`); where
-# there is no plan at all, every split in V of small spaces (`v_space`); and a second, slower bound
-# on splits in V where it may raise the least. All of it ends early with the budget, and
+# there is no plan at all, every nearly even split in V of small spaces (`v_space`); and what holds
+# for every split, where it may raise the least bound. All of it ends early with the budget, and
 # leaves a search whose plans and bounds hold.
 
 _UNEVEN_ACTIONS: Final = 6000  # of orders of uneven splits that are simulated, but always one
@@ -450,7 +457,9 @@ def finish(search: ModelSearch) -> None:
             if search.poll():
                 break
             if candidate.schedule in families:
-                sharper[serial] = max(key, _finished(search, candidate, effort))
+                found = _finished(search, candidate, effort)
+                sharper[serial] = max(key, found)
+                search.looked_through[candidate] = found
     search.bounds = [(sharper.get(entry[1], entry[0]), *entry[1:]) for entry in search.bounds]
     heapq.heapify(search.bounds)
 
@@ -533,24 +542,51 @@ def try_small_spaces(search: ModelSearch) -> None:
         split = best_of_space(asked_of(shelf, candidate), tries)
         if split is None:
             continue
-        if not split.cuts or search.price_within(math.inf, candidate, split, may_tighten=False):
+        if split.cuts and search.price_within(math.inf, candidate, split, may_tighten=False):
             search.undecided.remove(candidate)
 
 
-def sharpen_priced(search: ModelSearch) -> None:
-    """Bound V splits of the least bounds in another way, while that may raise the least."""
-    done: set[Candidate] = set()
-    while search.bounds and search.bounds[0][0] < search.best_s:
-        if search.poll():
-            return
-        key, _, candidate = search.bounds[0]
-        if candidate.schedule not in IN_V or candidate in done:
-            return
-        done.add(candidate)
-        heapq.heappop(search.bounds)
+# What is proved of every plan
+# ----------------------------
+# With one stage per rank the search bounds every split. Of all others the candidates of the least
+# bounds are taken from a frontier of their own and bounded by slower and slower ways, until the
+# least of all has none left that may raise it: then no other candidate matters.
+
+_PROOFS: Final = (bound_every_split, bound_v_lifetimes)  # each takes longer than the one before
+_MOST_PROOFS: Final = 3000  # nodes opened and candidates bounded, a few milliseconds each
+
+
+def prove(search: ModelSearch, *, least_s: float, below: float) -> float:
+    """No plan is better; no more is tried than to come to the bound `below` of other candidates.
+
+    `least_s` is known of all of them, and is all that is known where the budget is at its end.
+    """
+    shelf, budget = search.shelf, search.budget
+    schedules = schedules_to_bound(shelf.question.allowed)
+    frontier = Frontier(shelf.question, shelf, search.aim, schedules)
+    if budget.stopped or not frontier.open(budget):
+        return min(least_s, below)
+    waiting: list[tuple[float, int, int, Candidate]] = []  # bound, number, times bounded
+    for number in range(_MOST_PROOFS):
+        waiting_s = waiting[0][0] if waiting else math.inf
+        if min(waiting_s, frontier.least_s) >= below or search.poll():
+            break
+        if frontier.least_s <= waiting_s:
+            taken = frontier.take()
+            if taken is not None:
+                heapq.heappush(waiting, (taken[0], number, 0, taken[1]))
+            continue
+        key, _, done, candidate = waiting[0]
+        if done == len(_PROOFS) or (done and candidate.schedule not in IN_V):
+            break
         limit_s = search.step_to_beat_s(candidate)
-        found = search.answers.find(bound_v_lifetimes, candidate, limit_s=limit_s)
-        search.keep_bound(max(key, search.key(found.bound_s, candidate)), candidate)
+        found = search.answers.find(_PROOFS[done], candidate, limit_s=limit_s)
+        sharper = max(key, search.key(found.bound_s, candidate))
+        if not done:
+            sharper = max(sharper, search.looked_through.get(candidate, -math.inf))
+        heapq.heapreplace(waiting, (sharper, number, done + 1, candidate))
+    waiting_s = waiting[0][0] if waiting else math.inf
+    return max(min(least_s, below), min(below, frontier.least_s, waiting_s))
 
 
 # Planning a model without a measured profile: the search, what follows it, and the outcome
@@ -561,11 +597,11 @@ NUM_ALTERNATIVES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOutcome:
-    """Best plan first among `priced`; the bound holds for every plan of the searched space.
+    """Best plan first among `priced`; `lower_bound_s` holds for every plan that may be used.
 
-    Where no schedule was named `lower_bound_s` is on plans with one stage per rank, which has sharp
-    bounds, and `lower_bound_all_s` on those of all families; with an aim in place of the step both
-    are in the aim's unit. `exhausted` says that every candidate was priced, excluded by its bound,
+    Where no schedule was named `lower_bound_one_stage_s` is on plans with one stage per rank: none
+    of them is faster than that, or than the best plan. With an aim in place of the step both are in
+    the aim's unit. `exhausted` says that every candidate was priced, excluded by its bound,
     or proved not to fit; `not_reached` counts those that were neither priced nor excluded when the
     search was stopped.
     """
@@ -577,12 +613,7 @@ class ModelOutcome:
     not_reached: int
     exhausted: bool
     interrupted: bool
-    lower_bound_all_s: float | None = None
-
-    @property
-    def least_bound_s(self) -> float:
-        """On all plans that were searched."""
-        return self.lower_bound_s if self.lower_bound_all_s is None else self.lower_bound_all_s
+    lower_bound_one_stage_s: float | None = None
 
 
 def plan_model(
@@ -600,11 +631,12 @@ def plan_model(
     """
     aim = aim or StepAim()
     shelf = Shelf.of(question)
-    frontier = Frontier(question, shelf, aim)
+    frontier = Frontier(question, shelf, aim, schedules_of(question.allowed), likely=True)
     is_complete = frontier.open(budget)
-    one_bound = bool(question.allowed.schedules) or not frontier.families & set(CHAIN)
+    least_s = frontier.least_s
+    one_stage = not question.allowed.schedules and bool(frontier.families & set(CHAIN))
     if is_more_than_all_devices_hold(question):
-        return _without_a_plan(frontier.considered, budget, one_bound, is_complete=is_complete)
+        return _without_a_plan(frontier.considered, budget, is_complete=is_complete)
     foresight = Foresight(shelf, budget, crew)
     search = ModelSearch(
         frontier, budget, aim, foresight, SplitAnswers(foresight), num_told=NUM_ALTERNATIVES
@@ -614,35 +646,33 @@ def plan_model(
     search.add_runners_up(num_alternatives)
     try_uneven(search)
     try_small_spaces(search)
-    sharpen_priced(search)
-    best_s, bound_s = search.best_s, search.bound_s
+    chain_s = search.chain_bound_s
+    bound_s = prove(search, least_s=least_s, below=chain_s) if is_complete else 0.0
+    best_s = search.best_s
     proved = is_complete and math.isfinite(bound_s)
-    all_s = bound_s if proved else 0.0
     reached = len({each.candidate for each in search.priced} | search.undecided)
     not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
     not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
     return ModelOutcome(
         priced=best_first(search.priced, aim)[: 1 + num_alternatives],
-        lower_bound_s=all_s if one_bound or not proved else search.chain_bound_s,
-        lower_bound_all_s=None if one_bound else all_s,
+        lower_bound_s=bound_s if proved else 0.0,
+        lower_bound_one_stage_s=chain_s if one_stage and proved else None,
         considered=frontier.considered,
         pruned=frontier.considered - reached - not_reached,
         not_reached=not_reached,
         exhausted=is_complete
         and not budget.stopped
-        and not (search.undecided or frontier.num_aside),
+        and not (search.undecided or frontier.num_aside)
+        and (bool(search.priced) or math.isinf(bound_s)),
         interrupted=budget.interrupted,
     )
 
 
-def _without_a_plan(
-    considered: int, budget: Budget, one_bound: bool, *, is_complete: bool
-) -> ModelOutcome:
+def _without_a_plan(considered: int, budget: Budget, *, is_complete: bool) -> ModelOutcome:
     """What is said where no layout can hold the model: all are excluded, none was looked at."""
     return ModelOutcome(
         priced=(),
         lower_bound_s=0.0,
-        lower_bound_all_s=None if one_bound else 0.0,
         considered=considered,
         pruned=considered,
         not_reached=0,

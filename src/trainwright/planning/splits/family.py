@@ -2,10 +2,13 @@
 
 Which search answers depends on how a family lays its stages on the ranks:
 
-- one stage per rank: a chain DP from the last rank on (`split_bound` for 1F1B, `best_chain_split`)
+- one stage per rank: a chain DP from the last rank on, for every split (`chain`)
 - V, rank r with stages r and 2p-1-r: a DP that peels both ends of the chain (`vee`)
-- v chunks in a loop: nearly even splits only, their number of blocks per rank bounded
-  (`loop_split`); the chunks of a rank are coupled by its work and its memory
+- v chunks in a loop: the number of blocks per rank is bounded (`loop`); the chunks of a rank are
+  coupled by its work and its memory
+
+With several chunks good splits are nearly even, so those are bounded and looked for first; what
+holds for every split is another, lower bound (`bound_every_split`).
 """
 
 from __future__ import annotations
@@ -16,8 +19,12 @@ from typing import TYPE_CHECKING
 from trainwright.errors import UnsupportedFeature
 from trainwright.planning.question.families import CHAIN, IN_V, SEARCHED, chunks_per_rank
 from trainwright.planning.splits.chain import best_chain_split, best_split
-from trainwright.planning.splits.loop import best_loop_split, bound_loop_splits
-from trainwright.planning.splits.vee import best_v_split, bound_v_splits
+from trainwright.planning.splits.loop import (
+    best_loop_split,
+    bound_every_loop_split,
+    bound_loop_splits,
+)
+from trainwright.planning.splits.vee import best_v_split, bound_every_v_split, bound_v_splits
 
 if TYPE_CHECKING:
     from trainwright.planning.splits.chain import Split
@@ -26,14 +33,15 @@ if TYPE_CHECKING:
 
 
 def best_family_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """No split into p·v stages, in a loop no nearly even one, steps faster than `bound_s`.
+    """A good split into p·v stages.
 
-    In V the bound is on splits that fit with what the family's published order holds; see
-    `question.families`. It is infinite where no split fits into memory or the family's rules forbid
-    the shape; a bound above the limit is cut down to it. The split that comes along is a good one,
-    and all but certain to fit for families that ignore times; those in V may order it in a way that
-    does not. Raises `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages
-    that it has not.
+    With one stage per rank no split steps faster than `bound_s`; in a loop no nearly even one, and
+    in V none of these that fits with what the family's published order holds
+    (`question.families`). It is infinite where none of them fits into memory or the family's rules
+    forbid the shape; a bound above the limit is cut down to it. The split that comes along is all
+    but certain to fit for families that ignore times; those in V may order it in a way that does
+    not. Raises `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages that it
+    has not.
     """
     _require_searched(question.family, question.degrees)
     if question.family in CHAIN:
@@ -48,6 +56,15 @@ def bound_family_splits(question: SplitQuestion, *, limit_s: float = math.inf) -
     if question.family in CHAIN:
         return _chain_split(question, limit_s=limit_s)
     bound = bound_v_splits if question.family in IN_V else bound_loop_splits
+    return bound(question, limit_s=limit_s)
+
+
+def bound_every_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """No split steps faster than `bound_s`, whatever its lengths; infinite where none can fit."""
+    _require_searched(question.family, question.degrees)
+    if question.family in CHAIN:
+        return _chain_split(question, limit_s=limit_s)
+    bound = bound_every_v_split if question.family in IN_V else bound_every_loop_split
     return bound(question, limit_s=limit_s)
 
 

@@ -1,4 +1,4 @@
-"""The best nearly even split over v chunks per rank in a loop, with a bound on all such splits.
+"""A good split over v chunks per rank in a loop, with a bound on all of them.
 
 The chunks of a rank are coupled by its work and its memory, so no chain DP finds the best split.
 The bound says how many blocks each rank can hold within the least step; how these are dealt to
@@ -11,7 +11,7 @@ it: it is simulated like the others, and priced where it is about as short.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,8 +21,9 @@ from trainwright._native import _core
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.stages import (
     LayerTimes,
-    NearlyEven,
     Sharing,
+    StageLengths,
+    any_lengths,
     fullest_rows,
     held_static_bytes,
     least_transfers_s,
@@ -85,11 +86,12 @@ class RankSharing:
 
 
 def rank_sharing(
-    kinds: StageKinds, replicas: Replicas, chunks_of_rank: list[list[Ints]]
+    kinds: StageKinds, replicas: Replicas, chunks_of_rank: list[list[Ints]], *, most: int
 ) -> tuple[RankSharing, ...]:
     """The least of every rank, whose chunks are listed as the kinds they may be.
 
-    Those of a chunk are in the order of its blocks, from its least on.
+    Those of a chunk are in the order of its blocks, from its least on. No rank has more than `most`
+    blocks beyond the least of its chunks.
     """
     sharing, forward_s = Sharing.of(kinds, replicas), kinds.forward_s
     added = sharing.exposed(forward_s, kinds.counts @ LayerTimes.of(kinds).total_s)
@@ -100,21 +102,24 @@ def rank_sharing(
     for chunks in chunks_of_rank:
         key = b"|".join(own.tobytes() for own in chunks)
         if key not in made:
-            forward, backward, tail = (_dealt_least([of[own] for own in chunks]) for of in each)
+            forward, backward, tail = (
+                _dealt_least([of[own] for own in chunks], most) for of in each
+            )
             made[key] = RankSharing(forward_s=forward, backward_s=backward, tail_s=tail)
         found.append(made[key])
     return tuple(found)
 
 
-def _dealt_least(chunks: list[Floats]) -> Floats:
+def _dealt_least(chunks: list[Floats], most: int) -> Floats:
     """The least sum over chunks, by all extra blocks together."""
-    return reduce(_convolved, chunks)
+    return reduce(lambda a, b: _convolved(a, b, most + 1), chunks)
 
 
-def _convolved(a: Floats, b: Floats) -> Floats:
-    extra = np.add.outer(np.arange(len(a)), np.arange(len(b))).ravel()
-    least = np.full(len(a) + len(b) - 1, np.inf)
-    np.minimum.at(least, extra, np.add.outer(a, b).ravel())
+def _convolved(a: Floats, b: Floats, size: int) -> Floats:
+    least = np.full(min(size, len(a) + len(b) - 1), np.inf)
+    for extra, own in enumerate(a[:size].tolist()):
+        left = least[extra : extra + len(b)]
+        np.minimum(left, own + b[: len(left)], out=left)
     return least
 
 
@@ -228,11 +233,11 @@ class LoopMemory:
         return self.switches_of_row[row]
 
 
-# A bound on nearly even splits over v chunks per rank in a loop, whose orders ignore times
-# -----------------------------------------------------------------------------------------
-# Blocks of one class make up most of a model. With n of them over S = p·v stages, q = ⌊n / S⌋, a
-# nearly even split gives every stage q or q + 1 blocks, the first and the last any number up to
-# that. A rank with k blocks then takes at least
+# A bound on all splits over v chunks per rank in a loop, whose orders ignore times
+# ---------------------------------------------------------------------------------
+# Blocks of one class make up most of a model. Of n of them over S = p·v stages every stage has one
+# or more, but for the first and the last, which have other layers. A rank with k blocks then takes
+# at least
 #
 #     m·P_r(k) + the longest of four idle times
 #
@@ -423,8 +428,8 @@ def rank_times_s(
     return np.split(_core.loop_rank_times_s(loop), offset[1:-1])
 
 
-# The best nearly even split over v chunks per rank in a loop, with a bound on all such splits
-# --------------------------------------------------------------------------------------------
+# A good split over v chunks per rank in a loop, with a bound on all of them
+# --------------------------------------------------------------------------
 _MOST_TRIALS: Final = 60  # moves of a block that are simulated
 _ACTIONS: Final = 100_000  # of all of them together
 _WORTH_PRICING: Final = 1.01  # times the likely pipeline: no other follows so much sooner
@@ -432,20 +437,26 @@ _WORTH_MOVING: Final = 1.02  # times the limit: moves gain no more
 
 
 def bound_loop_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """The bound of `best_loop_split` alone, a tenth of the work; it may exceed the limit."""
+    """The bound of `best_loop_split` alone, a tenth of the work: of nearly even splits."""
     loop = Loop.of(question)
-    return Split(bound_s=math.inf if loop is None else loop.bound()[0])
+    return Split(bound_s=math.inf if loop is None else loop.likely.bound_s(limit_s))
+
+
+def bound_every_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """A bound on splits of any lengths."""
+    loop = Loop.of(question)
+    return Split(bound_s=math.inf if loop is None else loop.bound_s(limit_s))
 
 
 def best_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """Like `split_bound.best_split` over p·v stages; the bound is on nearly even splits."""
+    """Like `best_chain_split` over p·v stages; the bound is on nearly even splits, if there are."""
     loop = Loop.of(question)
     if loop is None:
         return Split(bound_s=math.inf)
-    bound_s, blocks_of_rank = loop.bound()
+    bound_s = loop.likely.bound_s(limit_s)
     if math.isinf(bound_s) or bound_s >= limit_s:
-        return Split(bound_s=bound_s if math.isinf(bound_s) else limit_s)
-    likely = loop.likely_split(blocks_of_rank, limit_s=limit_s - question.overhead_s)
+        return Split(bound_s=bound_s)
+    likely = loop.likely_split(limit_s=limit_s - question.overhead_s)
     if likely is None:
         return Split(bound_s=bound_s)
     even = loop.even_split()
@@ -469,11 +480,14 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loop:
-    """One candidate: the chain, its stages, and what ranks hold at their fullest."""
+    """One candidate: the chain, its stages, and what ranks hold at their fullest.
+
+    `lengths` are those that are looked at: all there are, unless they are narrowed.
+    """
 
     kinds: StageKinds
     shape: PipelineShape
-    even: NearlyEven
+    lengths: StageLengths
     replicas: Replicas
     cluster: Cluster
     transfer_s: Floats
@@ -481,7 +495,7 @@ class Loop:
 
     @classmethod
     def of(cls, question: SplitQuestion) -> Loop | None:
-        """None where the family's rules forbid the shape or no split is nearly even."""
+        """None where the family's rules forbid the shape or blocks are too few for its stages."""
         kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
         shape = PipelineShape(
             family=question.family,
@@ -489,8 +503,8 @@ class Loop:
             num_microbatches=question.num_microbatches,
             virtual_stages=degrees.virtual_stages,
         )
-        even = nearly_even(kinds.profile, degrees.pipeline * degrees.virtual_stages)
-        if even is None or not is_legal(shape):
+        lengths = any_lengths(kinds.profile, degrees.pipeline * degrees.virtual_stages)
+        if lengths is None or not is_legal(shape):
             return None
         rows, replicas = fullest_rows(shape), group_replicas(cluster.pool_of(), degrees)
         held, _, running = np.split(rows.rows, 3, axis=1)
@@ -498,7 +512,7 @@ class Loop:
         return cls(
             kinds=kinds,
             shape=shape,
-            even=even,
+            lengths=lengths,
             replicas=replicas,
             cluster=cluster,
             transfer_s=least_transfers_s(kinds, degrees, cluster, ranks),
@@ -511,13 +525,44 @@ class Loop:
             ),
         )
 
-    def bound(self) -> tuple[float, tuple[int, ...]]:
-        """On the step, and the blocks of each rank that may reach it."""
-        found = least_step_s(
-            self.chain(), rank_ends(self.shape), self.memory.held, self.memory.running
+    @property
+    def likely(self) -> Loop:
+        """With nearly even stages, unless there are none."""
+        return self.nearly_even or self
+
+    @property
+    def nearly_even(self) -> Loop | None:
+        """With stages of about as many blocks, all others left out; None where there are none."""
+        even = nearly_even(self.kinds.profile, len(self.lengths.least))
+        return None if even is None else replace(self, lengths=even)
+
+    def bound_s(self, limit_s: float) -> float:
+        """On the step of all splits; cut down to the limit, infinite where nothing fits."""
+        found, overhead_s = self.least_step(limit_s), self.cluster.accelerator.step_overhead_s
+        if math.isinf(found.step_s) and self._most_blocks(limit_s) < self.lengths.num_blocks:
+            return limit_s  # ranks that could hold more would take longer
+        return min(limit_s, max(found.step_s, self.mean_work_s) + overhead_s)
+
+    def least_step(self, limit_s: float = math.inf) -> LoopStep:
+        """On the pipeline, and the blocks of each rank that may reach it, none beyond the limit."""
+        return least_step_s(
+            self.chain(self._most_blocks(limit_s)),
+            rank_ends(self.shape),
+            self.memory.held,
+            self.memory.running,
         )
-        pipeline_s = max(found.step_s, self.mean_work_s)
-        return pipeline_s + self.cluster.accelerator.step_overhead_s, found.blocks_of_rank
+
+    def _most_blocks(self, limit_s: float) -> int:
+        """Blocks that a rank can run within a step."""
+        times = LayerTimes.of(self.kinds).total_s[self._blocks()]
+        least_s = self.shape.num_microbatches * float(times.min())
+        most = self.lengths.num_blocks
+        return most if least_s * most <= limit_s else int(limit_s / least_s)
+
+    def _blocks(self) -> Ints:
+        """The class of every block."""
+        layers = self.kinds.profile.structure.layers[self.lengths.first : self.lengths.after]
+        return np.array([layer.layer_class for layer in layers])
 
     @property
     def mean_work_s(self) -> float:
@@ -525,15 +570,18 @@ class Loop:
         whole_s = float(LayerTimes.of(self.kinds).total_before_s[-1])
         return self.shape.num_microbatches * whole_s / self.shape.num_ranks
 
-    def chain(self) -> LoopChain:
-        """What the bound needs to know; of several classes of blocks it knows the largest."""
-        kinds, costs, even = self.kinds, self.kinds.profile.costs, self.even
+    def chain(self, most_blocks: int) -> LoopChain:
+        """What the bound needs to know; of several classes of blocks it knows the largest.
+
+        No rank has more than `most_blocks`.
+        """
+        kinds, costs, lengths = self.kinds, self.kinds.profile.costs, self.lengths
         assert costs.phases is not None, "an estimate has phases"
         times = LayerTimes.of(kinds)
         classes = np.array([layer.layer_class for layer in kinds.profile.structure.layers])
-        own = np.bincount(classes[even.first : even.after])
+        own = np.bincount(self._blocks())
         main = int(own.argmax())
-        missing = int(even.after - even.first - own[main])
+        missing = int(lengths.num_blocks - own[main])
         rows = list(costs.rows_of(main))
         static = self._held_of_classes()
         update_s = optimizer_s(
@@ -544,7 +592,7 @@ class Loop:
             chunks_per_rank=len(classes),
         )
         least_kept = np.minimum.reduceat(costs.saved_bytes, costs.class_offsets[:-1])
-        ends = (classes[: even.first], classes[even.after :])
+        ends = (classes[: lengths.first], classes[lengths.after :])
 
         def edges(values: Floats) -> Floats:
             return np.array([values[each].sum() for each in ends])
@@ -560,8 +608,8 @@ class Loop:
             ),
             num_ranks=self.shape.num_ranks,
             num_microbatches=self.shape.num_microbatches,
-            least=np.maximum(even.least - missing, 0),
-            most=even.most,
+            least=np.maximum(lengths.least - missing, 0),
+            most=lengths.most,
             edges=_core.LoopEdges(
                 forward_s=edges(times.forward_s),
                 time_s=edges(times.total_s),
@@ -575,24 +623,31 @@ class Loop:
             transfer_s=self.transfer_s,
             usable_bytes=self.cluster.accelerator.usable_bytes,
             beside_bytes=self._stages_bytes() + (0.0 if missing else self._gathered_bytes(main)),
-            sharing=self._sharing(missing),
+            sharing=self._sharing(missing, most_blocks),
             under_backward=kinds.overlap.gradients,
         )
 
-    def _sharing(self, missing: int) -> tuple[RankSharing, ...]:
+    def _sharing(self, missing: int, most_blocks: int) -> tuple[RankSharing, ...]:
         """What ranks exchange with replicas; nothing where blocks of another class may be meant."""
-        even, p = self.even, self.shape.num_ranks
+        lengths, p = self.lengths, self.shape.num_ranks
+        least = np.maximum(lengths.least - missing, 0)
+        extra = [max(0, most_blocks - int(least[rank::p].sum())) for rank in range(p)]
         if missing:
-            sizes = even.most - np.maximum(even.least - missing, 0)
-            return tuple(RankSharing.none(int(sizes[r::p].sum()) + 1) for r in range(p))
-        last = len(even.least) - 1
+            sizes = lengths.most - least
+            return tuple(
+                RankSharing.none(min(extra[r], int(sizes[r::p].sum())) + 1) for r in range(p)
+            )
+        last = len(lengths.least) - 1
         kinds_of_stage = []
         for stage in range(last + 1):
-            blocks = np.arange(even.least[stage], even.most[stage] + 1)
-            first = 0 if stage == 0 else even.after - blocks if stage == last else even.first
-            after = self.kinds.num_layers if stage == last else even.first + blocks
+            most = min(int(lengths.most[stage]), int(lengths.least[stage]) + extra[stage % p])
+            blocks = np.arange(lengths.least[stage], most + 1)
+            first = 0 if stage == 0 else lengths.after - blocks if stage == last else lengths.first
+            after = self.kinds.num_layers if stage == last else lengths.first + blocks
             kinds_of_stage.append(self.kinds.kind_of[first, after])
-        return rank_sharing(self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)])
+        return rank_sharing(
+            self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)], most=max(extra)
+        )
 
     def _stages_bytes(self) -> float:
         """What the stages of a rank hold that is owed to none of their layers."""
@@ -617,18 +672,22 @@ class Loop:
         return total
 
     def even_split(self) -> _Found | None:
-        """What frameworks run where no split is stated, if it is nearly even and fits."""
-        lengths = np.array(even_blocks(self.even.after - self.even.first, len(self.even.least)))
-        if not ((self.even.least <= lengths) & (lengths <= self.even.most)).all():
+        """What frameworks run where no split is stated, if it fits."""
+        stages = self.lengths
+        lengths = np.array(even_blocks(stages.num_blocks, len(stages.least)))
+        if not ((stages.least <= lengths) & (lengths <= stages.most)).all():
             return None
-        lengths[0] += self.even.first
-        lengths[-1] += self.kinds.num_layers - self.even.after
+        lengths[0] += stages.first
+        lengths[-1] += self.kinds.num_layers - stages.after
         return self._found(lengths)
 
-    def likely_split(self, blocks_of_rank: tuple[int, ...], *, limit_s: float) -> _Found | None:
+    def likely_split(self, *, limit_s: float) -> _Found | None:
         """The shortest of the ways to deal them and the even one, after a few moves from there."""
-        dealt = [self._found(lengths) for lengths in self._arrangements(blocks_of_rank)]
-        dealt.append(self.even_split())
+        dealt, likely = [self.even_split()], self.likely
+        step = likely.least_step()
+        if math.isfinite(step.step_s):
+            arranged = likely._arrangements(step.blocks_of_rank)
+            dealt = [*map(self._found, arranged), *dealt]
         best = min(
             (each for each in dealt if each is not None),
             key=lambda each: each.step_s,
@@ -636,7 +695,7 @@ class Loop:
         )
         if best is None or best.step_s > _WORTH_MOVING * limit_s:
             return best
-        return self._improved(best)
+        return self._improved(likely._improved(best))
 
     def _found(self, lengths: Ints) -> _Found | None:
         chosen = self.memory.recomputed(lengths)
@@ -669,19 +728,19 @@ class Loop:
     def _moves(self, lengths: Ints) -> list[tuple[int, int]]:
         """Stages that can give a block and take one, of one rank first, then of near ranks."""
         p, blocks = self.shape.num_ranks, lengths.copy()
-        blocks[0] -= self.even.first
-        blocks[-1] -= self.kinds.num_layers - self.even.after
-        givers = np.flatnonzero(blocks > self.even.least).tolist()
-        takers = np.flatnonzero(blocks < self.even.most).tolist()
+        blocks[0] -= self.lengths.first
+        blocks[-1] -= self.kinds.num_layers - self.lengths.after
+        givers = np.flatnonzero(blocks > self.lengths.least).tolist()
+        takers = np.flatnonzero(blocks < self.lengths.most).tolist()
         moves = [(giver, taker) for giver in givers for taker in takers if giver != taker]
         return sorted(moves, key=lambda move: (abs(move[0] % p - move[1] % p), move))
 
     def _arrangements(self, blocks_of_rank: tuple[int, ...]) -> list[Ints]:
         """Lengths of all stages, [S], for blocks of ranks of which the bound knows one class."""
         p, v = self.shape.num_ranks, self.shape.virtual_stages
-        least, most = self.even.least.reshape(v, p), self.even.most.reshape(v, p)
+        least, most = self.lengths.least.reshape(v, p), self.lengths.most.reshape(v, p)
         counts = np.maximum(blocks_of_rank, least.sum(axis=0))
-        missing = self.even.after - self.even.first - int(counts.sum())
+        missing = self.lengths.num_blocks - int(counts.sum())
         for _ in range(missing):  # blocks of other classes: where there is most room
             counts[int((most.sum(axis=0) - counts).argmax())] += 1
         for _ in range(-missing):  # the bound allows ranks fewer of its class than they must hold
@@ -694,8 +753,8 @@ class Loop:
                 axis=1,
             )
             lengths = blocks.reshape(-1)
-            lengths[0] += self.even.first
-            lengths[-1] += self.kinds.num_layers - self.even.after
+            lengths[0] += self.lengths.first
+            lengths[-1] += self.kinds.num_layers - self.lengths.after
             if not any((lengths == other).all() for other in found):
                 found.append(lengths)
         return found

@@ -1,4 +1,6 @@
-"""All nearly even splits of a candidate over chunks in a loop that may be faster than a limit.
+"""All splits of a candidate over chunks in a loop that may be faster than a limit.
+
+Where there are too many, the nearly even ones alone, and nothing is proved of the others.
 
 The chunks of a rank share its memory, so which of them recompute is a choice of the rank. Of the
 choices that fit, one that takes no chunk longer than another, and exposes no more of its exchange,
@@ -10,7 +12,7 @@ priced, and lowers it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -43,14 +45,27 @@ def finish_loop(
 ) -> Finished | None:
     """The fastest plan below the limit, if there is one, and a bound on all others.
 
-    None where there are more splits than the effort suffices for.
+    None where there are more splits than the effort suffices for, the nearly even ones alone; the
+    bound is 0 where there are more of others.
     """
-    loop = Loop.of(question)
-    if loop is None:
+    whole = Loop.of(question)
+    if whole is None:
         return None
-    even = loop.even
-    splits = num_lengths(even.least.tolist(), even.most.tolist(), even.after - even.first)
-    actions = 2 * len(even.least) * question.num_microbatches
+    found = _finished(whole, question, price, effort, limit_s=limit_s)
+    if found is not None:
+        return found
+    even = whole.nearly_even
+    found = None if even is None else _finished(even, question, price, effort, limit_s=limit_s)
+    return None if found is None else replace(found, bound_s=0.0)
+
+
+def _finished(
+    loop: Loop, question: SplitQuestion, price: Price, effort: Effort, *, limit_s: float
+) -> Finished | None:
+    """Of the splits of some lengths."""
+    stages = loop.lengths
+    splits = num_lengths(stages.least.tolist(), stages.most.tolist(), stages.num_blocks)
+    actions = 2 * len(stages.least) * question.num_microbatches
     if not effort.suffices(splits, actions):
         return None
     tied_s = TiedExchange.of(question).times_s(next(_every_cuts(loop)))  # the same for all
@@ -87,10 +102,10 @@ def every_lengths(
 
 
 def _every_cuts(loop: Loop) -> Iterator[tuple[int, ...]]:
-    even = loop.even
-    blocks = even.after - even.first
-    for lengths in every_lengths(even.least.tolist(), even.most.tolist(), blocks):
-        inner = even.first + np.cumsum(lengths)[:-1]
+    stages = loop.lengths
+    least, most = stages.least.tolist(), stages.most.tolist()
+    for lengths in every_lengths(least, most, stages.num_blocks):
+        inner = stages.first + np.cumsum(lengths)[:-1]
         yield (0, *inner.tolist(), loop.kinds.num_layers)
 
 
@@ -143,10 +158,10 @@ class _LoopSearch:
     @property
     def most_choices(self) -> int:
         """Of one rank: those of its longest chunks, had each memory enough."""
-        even, p = self.loop.even, self.loop.shape.num_ranks
+        stages, p = self.loop.lengths, self.loop.shape.num_ranks
         longest = [
-            self.loop.kinds.kind_of[even.first, even.first + blocks]
-            for blocks in even.most.tolist()
+            self.loop.kinds.kind_of[stages.first, stages.first + blocks]
+            for blocks in stages.most.tolist()
         ]
         counts = [len(self._ways(int(kind)).time_s) for kind in longest]
         return max(prod(counts[rank::p]) for rank in range(p))

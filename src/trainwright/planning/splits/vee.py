@@ -1,8 +1,10 @@
 """What one candidate asks of the peel (`native/chain/peel.hpp`): V placement, cut from both ends.
 
 Rank r owns stages r and 2p-1-r. A family orders a V by the times of its stages, and what its order
-holds is known only then. A split is in the space if it is nearly even and fits with what the
-published order of its family holds (`question.families`).
+holds is known only then. So bounds assume no more than any order does: a rank keeps both chunks of
+a microbatch at once, and each as long as the microbatch takes from there to the loss and back.
+Splits are looked for with room for what the published order of the family holds
+(`question.families`), nearly even ones first.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
-    from trainwright.planning.bounds.stages import NearlyEven, PackedFronts, StageKinds
+    from trainwright.planning.bounds.stages import PackedFronts, StageKinds, StageLengths
     from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.step.predict import Layout, StepWork
@@ -70,7 +72,7 @@ class VProblem:
     gathered_share: float
     by_kind: _core.PeelKinds
     transfer_s: Floats
-    even: NearlyEven | None
+    even: StageLengths | None
     overhead_s: float
     floor_s: float
     limit_s: float
@@ -121,8 +123,13 @@ class VProblem:
         """No rank ever holds more."""
         return MOST_ACTIVATIONS[self.family](self.num_ranks)
 
+    def in_any_order(self) -> _core.PeelProblem:
+        """All splits that fit in some order of one microbatch after the other."""
+        one = np.ones((1, self.num_ranks))
+        return self.with_room_for(one, one)
+
     def published(self) -> _core.PeelProblem | None:
-        """The splits of the space, with room for what the published order holds; None if empty."""
+        """Nearly even splits with room for what the published order holds; None without any."""
         return None if self.even is None else self._nearly_even(self.any_published(), self.even)
 
     def any_published(self) -> _core.PeelProblem:
@@ -130,7 +137,7 @@ class VProblem:
         held = published_in_flight(self.family, self.num_ranks, self.num_microbatches)
         return self.with_room_for(*held)
 
-    def _nearly_even(self, problem: _core.PeelProblem, even: NearlyEven) -> _core.PeelProblem:
+    def _nearly_even(self, problem: _core.PeelProblem, even: StageLengths) -> _core.PeelProblem:
         """The problem with all other stages of a kind that cannot be run."""
         return only_stages(problem, even.stages(self.kinds.num_layers))
 
@@ -369,12 +376,19 @@ _LAST_LIMIT: Final = 4.0  # from there on in one go
 
 
 def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """The bound of `v_split.best_v_split` alone, in half of the time."""
+    """The bound of `best_v_split` alone, in half of the time: of nearly even splits."""
     problem = VProblem.of(question, limit_s=limit_s)
     space = problem.published()
     if space is None:
         return Split(bound_s=math.inf)
     return Split(bound_s=min(shortest_split(problem, space).cost + problem.overhead_s, limit_s))
+
+
+def bound_every_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """A bound on all splits in any order of the family."""
+    problem = VProblem.of(question, limit_s=limit_s)
+    shortest = shortest_split(problem, problem.in_any_order())
+    return Split(bound_s=min(shortest.cost + problem.overhead_s, limit_s))
 
 
 def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -383,13 +397,10 @@ def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     It is 0 where replicas exchange with every microbatch.
     """
     problem = VProblem.of(question, limit_s=limit_s)
-    space = problem.published()
-    if space is None:
-        return Split(bound_s=math.inf)
     if question.degrees.zero_stage > 1:
         return Split(bound_s=0.0)
     across_s = np.concatenate((problem.transfer_s, [0.0], problem.transfer_s[::-1]))
-    bound_s = lifetime_bound_s(space, across_s, limit_s=problem.limit_s)
+    bound_s = lifetime_bound_s(problem.in_any_order(), across_s, limit_s=problem.limit_s)
     return Split(bound_s=bound_s + problem.overhead_s)
 
 
@@ -422,7 +433,7 @@ _UNLIMITED: Final = 2**40
 
 
 def best_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """Like `split_bound.best_split`, over the 2p stages of a V."""
+    """Like `best_chain_split`, over the 2p stages of a V; the bound is on nearly even splits."""
     problem = VProblem.of(question, limit_s=limit_s)
     space = problem.published()
     if space is None:

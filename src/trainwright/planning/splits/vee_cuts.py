@@ -13,14 +13,13 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise, product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.planning.bounds.stages import nearly_even
-from trainwright.planning.question.families import IN_V, MOST_ACTIVATIONS
+from trainwright.planning.question.families import MOST_ACTIVATIONS
 from trainwright.planning.question.room import with_usable
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.vee import (
@@ -134,9 +133,9 @@ def _ways_of(
     each = []
     for rank in range(p):
         near, far = (int(v.kinds.kind_of[cut]) for cut in (stages[rank], stages[-1 - rank]))
-        own = ways.of(rank, near, far)
-        fastest_s = own[0].time_s
-        own_s = [(float(found.rank_s[rank]) + m * (way.time_s - fastest_s), way) for way in own]
+        points = found.near_point[rank], found.far_point[rank]
+        idle_s = float(found.rank_s[rank]) - m * float(space.fronts.time_s[list(points)].sum())
+        own_s = [(idle_s + m * way.time_s, way) for way in ways.of(rank, near, far)]
         each.append([one for one in own_s if one[0] <= v.limit_s])
     for chosen in product(*each):
         near_points = [way.near for _, way in chosen]
@@ -471,7 +470,7 @@ def _rungs(most: float, stride: int) -> Iterator[float]:
 
 # Whose uneven splits in V are worth a look, once the search of the certified space is over
 # -----------------------------------------------------------------------------------------
-# Such splits lie outside that space (`nearly_even`), so they may only improve on its bound; where
+# Such splits lie outside that space (`nearly_even`); where
 # blocks are one short of a multiple of the stages, by a tenth of a step. Looking for one takes two
 # peels, O(L²) states each, so among long chains only the most promising candidates get there.
 
@@ -492,15 +491,3 @@ def worth_uneven(
     order = sorted(bounds.items(), key=promise)
     most = max(_SOME, _LAYERS // num_layers**2)
     return [(bound, candidate) for candidate, bound in order[:most]]
-
-
-def is_uneven(plan: Plan, profile: Profile) -> bool:
-    """Whether a plan is in V and its cut outside the certified space."""
-    if plan.schedule not in IN_V:
-        return False
-    even = nearly_even(profile, len(plan.stages))
-    if even is None:
-        return True
-    is_stage = even.stages(len(profile.structure.layers))
-    ends = accumulate((len(stage.layers) for stage in plan.stages), initial=0)
-    return not all(is_stage[first, after] for first, after in pairwise(ends))

@@ -1,0 +1,781 @@
+"""Families of decoders as rules: which keys, which defaults, which layer has what at which index.
+
+A `Decoder` says what a family has; one function reads every family by it. Defaults are those of the
+public configuration classes of transformers 5. A rule that a file may switch is a pair of its key
+and what the family takes where the file is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from trainwright.formats.hf_keys import (
+    Fields,
+    KeyReader,
+    activation,
+    rotary_decoder,
+    upper_windows,
+    windows,
+)
+from trainwright.model import Experts, LatentAttention, Norm
+
+Switch = bool | tuple[str, bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureRule:
+    """Which keys hold a family's experts, and which blocks have none.
+
+    `width` names the key of an expert's width (that of dense blocks where absent), `shared` that of
+    the number of shared experts, `shared_width` that of their whole width. Dense are the first
+    blocks that `first_dense` counts, or those that `dense` finds.
+    """
+
+    num_experts: tuple[str, int]
+    visited: tuple[str, int] | int
+    width: tuple[str, int] | None = None
+    shared: tuple[str, int] | None = None
+    shared_width: tuple[str, int] | None = None
+    first_dense: tuple[str, int] | None = None
+    dense: Callable[[KeyReader, int], tuple[int, ...]] | None = None
+    router_bias: bool = False
+    shared_gate: bool = False
+    grouped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentRule:
+    """Defaults of a family with latent attention; `query_rank` 0 where queries have none."""
+
+    query_rank: int
+    key_value_rank: int
+    rotary: int
+    plain: int
+    value: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """A family of decoders with rotary positions; see the fields of `TransformerConfig`.
+
+    `window` is the default of `sliding_window`, 0 where the family has none unless a file says so;
+    `full_at` tells of a block's index whether it attends in full where a file does not list it.
+    With `plain_heads` a file cannot say how many heads keys have, or how wide a head is. A
+    `head_size` of 0 is the hidden size over heads, rounded down; an `ffn` of 0 four times the
+    hidden size. `constants` are further fields that no key of a file changes.
+    """
+
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    vocabulary: int
+    kv_heads: int | None = None
+    head_size: int | None = None
+    activation: str = "silu"
+    activation_key: str = "hidden_act"
+    gated: bool = True
+    plain_heads: bool = False
+    tied: bool = False
+    norm: Norm = Norm.RMS
+    query_key_value_bias: Switch = False
+    attention_output_bias: Switch = False
+    mlp_bias: Switch = False
+    head_bias: Switch = False
+    query_key_norm: Switch = False
+    parallel: Switch = False
+    window: int | None = None
+    window_key: str = "sliding_window"
+    full_at: Callable[[int], bool] | None = None
+    switched_window: bool = False
+    mixture: MixtureRule | None = None
+    latent: LatentRule | None = None
+    gate_attention: bool = False
+    further: Switch = False
+    ignored: tuple[str, ...] = ()
+    constants: dict[str, Any] = field(default_factory=dict)
+
+
+def read_decoder(rule: Decoder, keys: KeyReader) -> Fields:
+    """Fields of a file by the rule of its family."""
+    keys.pass_over(*rule.ignored)
+    latent = None if rule.latent is None else _latent(keys, rule.latent, rule)
+    own = rule.head_size if latent is None else latent.head_size
+    if rule.activation_key != "hidden_act":
+        keys.pass_over("hidden_act")
+    fields = rotary_decoder(
+        keys,
+        layers=rule.layers,
+        hidden=rule.hidden,
+        ffn=rule.ffn or 4 * keys.count("hidden_size", rule.hidden),
+        heads=rule.heads,
+        kv_heads=rule.kv_heads,
+        vocabulary=rule.vocabulary,
+        head_size=own or _quotient(keys, rule),
+        activation_name=rule.activation,
+        tied=rule.tied,
+    )
+    if rule.plain_heads:
+        fields["num_kv_heads"] = fields["num_heads"]
+    if rule.head_size and latent is None:
+        fields["head_size"] = keys.count("head_size", rule.head_size)
+    if rule.activation_key != "hidden_act":
+        keys.defaults.pop("hidden_act", None)
+        fields["activation"] = activation(keys, rule.activation_key, rule.activation)
+    if latent is not None:
+        keys.pass_over("num_kv_heads", "head_size")
+        fields |= {"latent": latent, "num_kv_heads": fields["num_heads"]}
+    fields |= {"norm": rule.norm, "gated": rule.gated}
+    for name in _SWITCHES:
+        fields[name] = _switch(keys, getattr(rule, name))
+    if rule.switched_window:
+        fields = upper_windows(keys, fields)
+    elif rule.window is not None:
+        fields = _windowed(keys, fields, rule)
+    if rule.mixture is not None:
+        fields["experts"] = _experts(keys, rule.mixture, fields)
+    if rule.gate_attention:
+        fields["attention_gate"] = fields["num_heads"] * fields["head_size"]
+    if rule.further is not False:
+        fields["num_mtp_layers"] = keys.natural(
+            "num_nextn_predict_layers", int(_truth(rule.further))
+        )
+    fields |= rule.constants
+    if fields.get("shared_norm") and not fields["parallel"]:
+        fields["shared_norm"] = False
+    return fields
+
+
+def _quotient(keys: KeyReader, rule: Decoder) -> int | None:
+    """Head size where it is hidden size over heads, rounded down as the library does."""
+    if not rule.plain_heads and rule.head_size != 0:
+        return None
+    if rule.head_size == 0 and (stated := keys.optional_count("head_size")):
+        return stated
+    return max(1, keys.count("hidden_size", rule.hidden) // keys.count("num_heads", rule.heads))
+
+
+_SWITCHES: Final = (
+    "query_key_value_bias",
+    "attention_output_bias",
+    "mlp_bias",
+    "head_bias",
+    "query_key_norm",
+    "parallel",
+)
+
+
+def _switch(keys: KeyReader, switch: Switch) -> bool:
+    return switch if isinstance(switch, bool) else keys.flag(*switch)
+
+
+def _truth(switch: Switch) -> bool:
+    return switch if isinstance(switch, bool) else switch[1]
+
+
+def _latent(keys: KeyReader, rule: LatentRule, family: Decoder) -> LatentAttention:
+    query = keys.nullable_count("q_lora_rank", rule.query_rank) if rule.query_rank else None
+    if not rule.query_rank:
+        query = keys.optional_count("q_lora_rank")
+    keys.pass_over("qk_head_dim")
+    hidden, heads = keys.count("hidden_size", family.hidden), keys.count("num_heads", family.heads)
+    return LatentAttention(
+        query_rank=query,
+        key_value_rank=keys.count("kv_lora_rank", rule.key_value_rank),
+        rotary_head_size=keys.count("qk_rope_head_dim", rule.rotary),
+        plain_head_size=keys.count("qk_nope_head_dim", rule.plain),
+        value_head_size=keys.count("v_head_dim", rule.value or hidden // heads),
+    )
+
+
+def _windowed(keys: KeyReader, fields: Fields, rule: Decoder) -> Fields:
+    """Windows as a file lists them, else at the indices of the family's pattern."""
+    if rule.window:
+        window = keys.nullable_count(rule.window_key, rule.window)
+    else:
+        window = keys.optional_count(rule.window_key)
+    found = windows(keys, fields, window=window)
+    keys.pass_over("sliding_window_pattern", "global_attn_every_n_layers")
+    if keys.states("layer_types") or rule.full_at is None or window is None:
+        return found
+    full = tuple(i for i in range(fields["num_layers"]) if rule.full_at(i))
+    return found | {"full_attention_layers": full}
+
+
+def _experts(keys: KeyReader, rule: MixtureRule, fields: Fields) -> Experts:
+    width = fields["ffn_size"] if rule.width is None else keys.count(*rule.width)
+    shared = 0
+    if rule.shared is not None:
+        shared = width * keys.natural(*rule.shared)
+    elif rule.shared_width is not None:
+        shared = keys.natural(*rule.shared_width)
+    first = keys.natural(*rule.first_dense) if rule.first_dense is not None else 0
+    dense: tuple[int, ...] = ()
+    if keys.states("mlp_layer_types"):
+        kinds = keys.optional_texts("mlp_layer_types")
+        dense, first = tuple(i for i, kind in enumerate(kinds) if kind == "dense"), 0
+    elif rule.dense is not None:
+        dense = rule.dense(keys, fields["num_layers"])
+    keys.pass_over("mlp_layer_types")
+    num_experts = keys.count(*rule.num_experts)
+    groups = (1, 1)
+    if rule.grouped:
+        groups = (keys.optional_count("n_group") or 1, keys.optional_count("topk_group") or 1)
+    return Experts(
+        num_experts=num_experts,
+        experts_per_token=rule.visited
+        if isinstance(rule.visited, int)
+        else keys.count(*rule.visited),
+        ffn_size=width,
+        shared_ffn_size=shared,
+        num_dense_layers=min(first, fields["num_layers"]),
+        dense_layers=tuple(i for i in dense if i < fields["num_layers"]),
+        router_bias=rule.router_bias,
+        shared_gate=rule.shared_gate,
+        routed_bias=False,
+        num_groups=groups[0],
+        groups_per_token=groups[1],
+    )
+
+
+# The rules
+# ---------
+
+
+def _every(count: int) -> Callable[[int], bool]:
+    """The last of every so many."""
+    return lambda layer: (layer + 1) % count == 0
+
+
+def _ernie_dense(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
+    """Blocks with experts lie between two indices, every so many."""
+    first = keys.natural("moe_layer_start_index", 1)
+    last = keys.value("moe_layer_end_index", 27)
+    step = keys.count("moe_layer_interval", 1)
+    end = last if type(last) is int and last >= 0 else num_layers - 1
+    routed = {i for i in range(num_layers) if (i + 1) % step == 0 and first <= i <= end}
+    return tuple(i for i in range(num_layers) if i not in routed)
+
+
+_BIAS: Final = ("attention_bias", False)
+_MLP_BIAS: Final = ("mlp_bias", False)
+_OLMO = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=11008,
+    heads=32,
+    vocabulary=50304,
+    norm=Norm.WITHOUT_WEIGHT,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+)
+_OLMO2 = replace(
+    _OLMO,
+    norm=Norm.RMS,
+    query_key_norm=True,
+    constants={"norm_after": True, "query_key_norm_whole": True},
+)
+_GLM = Decoder(
+    layers=40,
+    hidden=4096,
+    ffn=13696,
+    heads=32,
+    kv_heads=2,
+    head_size=128,
+    vocabulary=151552,
+    query_key_value_bias=("attention_bias", True),
+)
+_GLM_MOE = Decoder(
+    layers=46,
+    hidden=4096,
+    ffn=10944,
+    heads=96,
+    kv_heads=8,
+    head_size=0,
+    vocabulary=151552,
+    query_key_value_bias=_BIAS,
+    query_key_norm=("use_qk_norm", False),
+    mixture=MixtureRule(
+        num_experts=("num_experts", 128),
+        visited=("num_experts_per_tok", 8),
+        width=("moe_intermediate_size", 1408),
+        shared=("num_shared_experts", 1),
+        first_dense=("first_k_dense_replace", 1),
+        grouped=True,
+    ),
+    further=("num_nextn_predict_layers", True),
+)
+_ERNIE = Decoder(
+    layers=18,
+    hidden=1024,
+    ffn=3072,
+    heads=16,
+    kv_heads=2,
+    head_size=128,
+    vocabulary=103424,
+    tied=True,
+    query_key_value_bias=("use_bias", False),
+    attention_output_bias=("use_bias", False),
+    mlp_bias=("use_bias", False),
+)
+_EXAONE = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=16384,
+    heads=32,
+    kv_heads=32,
+    vocabulary=102400,
+    query_key_norm=True,
+    window=4096,
+    full_at=_every(4),
+    constants={"norm_after": True},
+)
+_COHERE = Decoder(
+    layers=40,
+    hidden=8192,
+    ffn=22528,
+    heads=64,
+    vocabulary=256000,
+    tied=True,
+    norm=Norm.LAYER_WITHOUT_BIAS,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    query_key_norm=("use_qk_norm", False),
+    parallel=True,
+    constants={"shared_norm": True, "query_key_norm_whole": True},
+)
+_HUNYUAN = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=11008,
+    heads=32,
+    vocabulary=290943,
+    query_key_norm=True,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    ignored=("attention_head_dim",),
+)
+_YOUTU = Decoder(
+    layers=32,
+    hidden=2048,
+    ffn=6144,
+    heads=16,
+    vocabulary=128256,
+    tied=True,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    latent=LatentRule(query_rank=1536, key_value_rank=512, rotary=64, plain=128, value=128),
+)
+
+DECODERS: Final[dict[str, Decoder]] = {
+    "olmo": _OLMO,
+    "olmo2": _OLMO2,
+    "olmo3": replace(_OLMO2, window=4096, full_at=_every(4)),
+    "olmoe": Decoder(
+        layers=16,
+        hidden=2048,
+        ffn=2048,
+        heads=16,
+        vocabulary=50304,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        query_key_norm=True,
+        mixture=MixtureRule(num_experts=("num_experts", 64), visited=("num_experts_per_tok", 8)),
+        constants={"query_key_norm_whole": True},
+    ),
+    "flex_olmo": replace(
+        _OLMO2,
+        vocabulary=100352,
+        mixture=MixtureRule(num_experts=("num_experts", 7), visited=("num_experts_per_tok", 5)),
+    ),
+    "smollm3": Decoder(
+        layers=36,
+        hidden=2048,
+        ffn=11008,
+        heads=16,
+        kv_heads=4,
+        vocabulary=128256,
+        tied=True,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        mlp_bias=_MLP_BIAS,
+        switched_window=True,
+        ignored=("no_rope_layers", "no_rope_layer_interval"),
+    ),
+    "seed_oss": Decoder(
+        layers=64,
+        hidden=4096,
+        ffn=27648,
+        heads=80,
+        kv_heads=8,
+        head_size=128,
+        vocabulary=155136,
+        query_key_value_bias=("attention_bias", True),
+        attention_output_bias=("attention_out_bias", False),
+        mlp_bias=_MLP_BIAS,
+        ignored=("residual_dropout",),
+    ),
+    "glm": _GLM,
+    "glm4": replace(_GLM, constants={"sandwich_norm": True}),
+    "glm4_moe": _GLM_MOE,
+    "dots1": Decoder(
+        layers=62,
+        hidden=4608,
+        ffn=10944,
+        heads=32,
+        vocabulary=152064,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        query_key_norm=True,
+        window=0,
+        mixture=MixtureRule(
+            num_experts=("num_experts", 128),
+            visited=("num_experts_per_tok", 6),
+            width=("moe_intermediate_size", 1408),
+            shared=("num_shared_experts", 2),
+            first_dense=("first_k_dense_replace", 0),
+            grouped=True,
+        ),
+        ignored=("max_window_layers",),
+    ),
+    "ernie4_5": _ERNIE,
+    "ernie4_5_moe": replace(
+        _ERNIE,
+        layers=28,
+        hidden=2560,
+        ffn=12288,
+        heads=20,
+        kv_heads=4,
+        head_size=None,
+        mixture=MixtureRule(
+            num_experts=("num_experts", 64),
+            visited=("num_experts_per_tok", 6),
+            width=("moe_intermediate_size", 1536),
+            shared=("num_shared_experts", 2),
+            dense=_ernie_dense,
+            router_bias=True,
+        ),
+        ignored=("moe_norm_min",),
+    ),
+    "exaone4": _EXAONE,
+    "exaone_moe": replace(
+        _EXAONE,
+        constants={},
+        mixture=MixtureRule(
+            num_experts=("num_experts", 64),
+            visited=("num_experts_per_tok", 8),
+            width=("moe_intermediate_size", 1024),
+            shared=("num_shared_experts", 1),
+            first_dense=("first_k_dense_replace", 1),
+            grouped=True,
+        ),
+    ),
+    "helium": Decoder(
+        layers=24,
+        hidden=2560,
+        ffn=7040,
+        heads=20,
+        kv_heads=20,
+        head_size=128,
+        vocabulary=48000,
+        query_key_value_bias=_BIAS,
+        mlp_bias=_MLP_BIAS,
+    ),
+    "starcoder2": Decoder(
+        layers=30,
+        hidden=3072,
+        ffn=12288,
+        heads=24,
+        kv_heads=2,
+        vocabulary=49152,
+        activation="gelu_pytorch_tanh",
+        gated=False,
+        tied=True,
+        norm=Norm.LAYER,
+        query_key_value_bias=("use_bias", True),
+        attention_output_bias=("use_bias", True),
+        mlp_bias=("use_bias", True),
+        window=0,
+        ignored=("norm_epsilon", "residual_dropout", "embedding_dropout"),
+    ),
+    "gpt_neox": Decoder(
+        layers=44,
+        hidden=6144,
+        ffn=24576,
+        heads=64,
+        vocabulary=50432,
+        activation="gelu",
+        gated=False,
+        norm=Norm.LAYER,
+        query_key_value_bias=("attention_bias", True),
+        attention_output_bias=("attention_bias", True),
+        mlp_bias=True,
+        parallel=("use_parallel_residual", True),
+        plain_heads=True,
+        ignored=("rotary_pct", "rotary_emb_base", "hidden_dropout"),
+    ),
+    "gptj": Decoder(
+        layers=28,
+        hidden=4096,
+        ffn=0,
+        heads=16,
+        plain_heads=True,
+        vocabulary=50400,
+        activation="gelu_new",
+        activation_key="activation_function",
+        gated=False,
+        norm=Norm.LAYER,
+        mlp_bias=True,
+        head_bias=True,
+        parallel=True,
+        ignored=("rotary_dim", "embedding_dropout", "hidden_dropout"),
+        constants={"shared_norm": True},
+    ),
+    "phi": Decoder(
+        layers=24,
+        hidden=2048,
+        ffn=8192,
+        heads=32,
+        vocabulary=51200,
+        activation="gelu_new",
+        gated=False,
+        norm=Norm.LAYER,
+        head_bias=True,
+        parallel=True,
+        query_key_norm=("qk_layernorm", False),
+        ignored=("embedding_dropout", "hidden_dropout"),
+        constants={"shared_norm": True},
+        query_key_value_bias=True,
+        attention_output_bias=True,
+        mlp_bias=True,
+    ),
+    "persimmon": Decoder(
+        layers=36,
+        hidden=4096,
+        ffn=16384,
+        heads=64,
+        plain_heads=True,
+        vocabulary=262144,
+        activation="relu2",
+        gated=False,
+        norm=Norm.LAYER,
+        query_key_norm=("qk_layernorm", True),
+        ignored=("hidden_dropout",),
+        query_key_value_bias=True,
+        attention_output_bias=True,
+        mlp_bias=True,
+    ),
+    "jais2": Decoder(
+        layers=32,
+        hidden=3328,
+        ffn=26624,
+        heads=26,
+        vocabulary=150272,
+        activation="relu2",
+        gated=False,
+        norm=Norm.LAYER,
+        query_key_value_bias=("attention_bias", True),
+        attention_output_bias=("attention_bias", True),
+        mlp_bias=("mlp_bias", True),
+    ),
+    "stablelm": Decoder(
+        layers=32,
+        hidden=2560,
+        ffn=6912,
+        heads=32,
+        kv_heads=32,
+        vocabulary=50304,
+        norm=Norm.LAYER,
+        query_key_value_bias=("use_qkv_bias", False),
+        parallel=("use_parallel_residual", False),
+        ignored=("hidden_dropout",),
+        constants={"shared_norm": True},
+    ),
+    "cohere": _COHERE,
+    "cohere2": replace(
+        _COHERE,
+        query_key_norm=False,
+        window=4096,
+        full_at=_every(4),
+    ),
+    "apertus": Decoder(
+        layers=32,
+        hidden=4096,
+        ffn=14336,
+        heads=32,
+        vocabulary=131072,
+        activation="xielu",
+        gated=False,
+        query_key_norm=True,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+    ),
+    "arcee": Decoder(
+        layers=32,
+        hidden=2560,
+        ffn=18432,
+        heads=32,
+        vocabulary=32000,
+        activation="relu2",
+        gated=False,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        mlp_bias=_MLP_BIAS,
+    ),
+    "nanochat": Decoder(
+        layers=12,
+        hidden=768,
+        ffn=8192,
+        heads=6,
+        vocabulary=50304,
+        activation="relu2",
+        gated=False,
+        norm=Norm.WITHOUT_WEIGHT,
+        query_key_norm=True,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        ignored=("final_logit_softcapping",),
+    ),
+    "cwm": Decoder(
+        layers=64,
+        hidden=6144,
+        ffn=21504,
+        heads=48,
+        kv_heads=8,
+        head_size=128,
+        vocabulary=128256,
+        mlp_bias=_MLP_BIAS,
+        window=8192,
+        full_at=lambda layer: layer % 4 == 0,
+    ),
+    "minimax_m2": Decoder(
+        layers=62,
+        hidden=3072,
+        ffn=1536,
+        heads=48,
+        kv_heads=8,
+        head_size=128,
+        vocabulary=200064,
+        query_key_norm=True,
+        mixture=MixtureRule(num_experts=("num_experts", 256), visited=("num_experts_per_tok", 8)),
+        constants={"query_key_norm_whole": True},
+    ),
+    "granitemoe": Decoder(
+        layers=32,
+        hidden=4096,
+        ffn=11008,
+        heads=32,
+        vocabulary=32000,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        mixture=MixtureRule(num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)),
+        ignored=(
+            "embedding_multiplier",
+            "attention_multiplier",
+            "residual_multiplier",
+            "logits_scaling",
+        ),
+    ),
+    "phimoe": Decoder(
+        layers=32,
+        hidden=4096,
+        ffn=6400,
+        heads=32,
+        kv_heads=8,
+        vocabulary=32064,
+        norm=Norm.LAYER,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        head_bias=("lm_head_bias", False),
+        window=0,
+        mixture=MixtureRule(num_experts=("num_experts", 16), visited=2),
+        ignored=("num_experts_per_tok", "input_jitter_noise"),
+    ),
+    "minicpm3": replace(
+        _YOUTU,
+        layers=62,
+        hidden=2560,
+        ffn=6400,
+        heads=40,
+        vocabulary=73448,
+        mlp_bias=_MLP_BIAS,
+        latent=LatentRule(query_rank=768, key_value_rank=256, rotary=32, plain=64),
+        ignored=("scale_emb", "scale_depth", "dim_model_base"),
+    ),
+    "youtu": _YOUTU,
+    "hy_v3": Decoder(
+        layers=80,
+        hidden=4096,
+        ffn=13312,
+        heads=64,
+        kv_heads=8,
+        head_size=128,
+        vocabulary=120832,
+        query_key_norm=True,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        mlp_bias=_MLP_BIAS,
+        mixture=MixtureRule(
+            num_experts=("num_experts", 192),
+            visited=("num_experts_per_tok", 8),
+            width=("moe_intermediate_size", 1536),
+            shared=("num_shared_experts", 1),
+            first_dense=("first_k_dense_replace", 1),
+        ),
+        ignored=("enable_moe_fp32_combine", "router_scaling_factor"),
+    ),
+    "afmoe": Decoder(
+        layers=32,
+        hidden=2048,
+        ffn=6144,
+        heads=16,
+        head_size=128,
+        vocabulary=200192,
+        query_key_norm=True,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        gate_attention=True,
+        window=1024,
+        full_at=_every(4),
+        mixture=MixtureRule(
+            num_experts=("num_experts", 64),
+            visited=("num_experts_per_tok", 6),
+            width=("moe_intermediate_size", 1408),
+            shared=("num_shared_experts", 2),
+            first_dense=("num_dense_layers", 1),
+            router_bias=True,
+        ),
+        ignored=("mup_enabled", "route_scale", "score_func", "route_norm"),
+        constants={"sandwich_norm": True},
+    ),
+    "hunyuan_v1_dense": _HUNYUAN,
+    "vaultgemma": Decoder(
+        layers=26,
+        hidden=2304,
+        ffn=9216,
+        heads=8,
+        kv_heads=4,
+        head_size=256,
+        vocabulary=256000,
+        activation="gelu_pytorch_tanh",
+        activation_key="hidden_activation",
+        tied=True,
+        query_key_value_bias=_BIAS,
+        attention_output_bias=_BIAS,
+        window=4096,
+        full_at=_every(2),
+        ignored=("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"),
+    ),
+    "ministral3": Decoder(
+        layers=34,
+        hidden=4096,
+        ffn=14336,
+        heads=32,
+        kv_heads=8,
+        head_size=128,
+        vocabulary=131072,
+        window=0,
+    ),
+}

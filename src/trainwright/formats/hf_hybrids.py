@@ -1,0 +1,628 @@
+"""Families with layers that mix tokens without attention, alone or between blocks that attend.
+
+A family's function reads the sizes of its mixer, and which layer is of what kind: from
+`layer_types`, else from the family's own pattern. Defaults are those of the public configuration
+classes of transformers 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from trainwright.formats.hf_decoders import Decoder, MixtureRule, read_decoder
+from trainwright.formats.hf_keys import MAX_LAYERS, Fields, KeyReader, activation, stack
+from trainwright.model import (
+    BlockChoice,
+    DeltaRule,
+    Experts,
+    LatentAttention,
+    LinearAttention,
+    Mixer,
+    Norm,
+    ShortConvolution,
+    StateSpace,
+)
+
+_ATTENDS: Final = BlockChoice()
+_BIAS: Final = ("attention_bias", False)
+
+
+def _mixed(keys: KeyReader, fields: Fields, mixer: Mixer, *, own: Callable[[int], bool]) -> Fields:
+    """Blocks of the mixer where `layer_types` says so, or the pattern; the others attend."""
+    kinds = _kinds(keys, fields["num_layers"], own=own)
+    choices = (BlockChoice(mixer=mixer, attends=False), _ATTENDS)
+    return fields | {
+        "choices": choices,
+        "choice_of_layer": tuple(int(kind == "full_attention") for kind in kinds),
+    }
+
+
+_MIXES: Final = ("linear_attention", "mamba", "conv", "ssm", "kda", "hybrid")
+
+
+def _kinds(keys: KeyReader, num_layers: int, *, own: Callable[[int], bool]) -> Sequence[str]:
+    """`full_attention` or another word for each layer; `own` says which attend in the pattern."""
+    stated = keys.optional_texts("layer_types")
+    if not stated:
+        return ["full_attention" if own(i) else _MIXES[0] for i in range(num_layers)]
+    if len(stated) != num_layers:
+        keys.refuse("layer_types", f"must have one entry per layer ({num_layers})")
+        return ["full_attention"] * num_layers
+    named = ["full_attention" if kind == "attention" else kind for kind in stated]
+    if unknown := sorted(set(named) - {"full_attention", *_MIXES}):
+        keys.refuse("layer_types", f"must be full_attention or {_MIXES[0]}, got {unknown[0]}")
+    return named
+
+
+# Qwen3-Next and Qwen3.5: a gated delta rule in three blocks of four, a gate on attention
+# ---------------------------------------------------------------------------------------
+
+
+def _delta_rule(keys: KeyReader) -> DeltaRule:
+    return DeltaRule(
+        num_key_heads=keys.count("linear_num_key_heads", 16),
+        num_value_heads=keys.count("linear_num_value_heads", 32),
+        key_size=keys.count("linear_key_head_dim", 128),
+        value_size=keys.count("linear_value_head_dim", 128),
+        kernel=keys.count("linear_conv_kernel_dim", 4),
+    )
+
+
+def _qwen(rule: Decoder) -> Callable[[KeyReader], Fields]:
+    def read(keys: KeyReader) -> Fields:
+        mixer = _delta_rule(keys)
+        every = keys.optional_count("full_attention_interval") or 4
+        fields = read_decoder(rule, keys)
+        keys.pass_over("attn_output_gate", "mamba_ssm_dtype", "mtp_use_dedicated_embeddings")
+        fields["attention_gate_bias"] = fields["query_key_value_bias"]
+        fields["num_mtp_layers"] = keys.natural("mtp_num_hidden_layers", 0)
+        keys.defaults.pop("mtp_num_hidden_layers", None)
+        return _mixed(keys, fields, mixer, own=lambda i: (i + 1) % every == 0)
+
+    return read
+
+
+def _sparse_dense(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
+    """Blocks listed as dense, and those that the sparse step passes over."""
+    step = keys.count("decoder_sparse_step", 1)
+    listed = set(keys.counts("mlp_only_layers", ()))
+    return tuple(i for i in range(num_layers) if i in listed or (i + 1) % step)
+
+
+_QWEN3_NEXT: Final = Decoder(
+    layers=48,
+    hidden=2048,
+    ffn=5632,
+    heads=16,
+    kv_heads=2,
+    head_size=256,
+    vocabulary=151936,
+    query_key_norm=True,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    gate_attention=True,
+    mixture=MixtureRule(
+        num_experts=("num_experts", 512),
+        visited=("num_experts_per_tok", 10),
+        width=("moe_intermediate_size", 512),
+        shared_width=("shared_expert_intermediate_size", 512),
+        dense=_sparse_dense,
+        shared_gate=True,
+    ),
+)
+_QWEN3_5: Final = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=12288,
+    heads=16,
+    kv_heads=4,
+    head_size=256,
+    vocabulary=248320,
+    query_key_norm=True,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    gate_attention=True,
+)
+_QWEN3_5_MOE: Final = Decoder(
+    layers=40,
+    hidden=2048,
+    ffn=512,
+    heads=16,
+    kv_heads=2,
+    head_size=256,
+    vocabulary=248320,
+    query_key_norm=True,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    gate_attention=True,
+    mixture=MixtureRule(
+        num_experts=("num_experts", 256),
+        visited=("num_experts_per_tok", 8),
+        width=("moe_intermediate_size", 512),
+        shared_width=("shared_expert_intermediate_size", 512),
+        shared_gate=True,
+    ),
+)
+
+
+# Kimi Linear: its own delta attention, latent attention in one block of four
+# ---------------------------------------------------------------------------
+
+
+def read_kimi_linear(keys: KeyReader) -> Fields:
+    """Fields of a `kimi_linear` config."""
+    inner = keys.section("linear_attn_config")
+    heads = inner.optional_count("num_heads") or keys.count("linear_num_heads", 32)
+    size = inner.optional_count("head_dim") or keys.count("linear_head_dim", 128)
+    kernel = inner.optional_count("short_conv_kernel_size") or keys.count(
+        "linear_conv_kernel_dim", 4
+    )
+    keys.pass_over("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
+    mixer = DeltaRule(
+        num_key_heads=heads,
+        num_value_heads=heads,
+        key_size=size,
+        value_size=size,
+        kernel=kernel,
+        narrow_size=size,
+    )
+    latent = LatentAttention(
+        query_rank=keys.optional_count("q_lora_rank"),
+        key_value_rank=keys.count("kv_lora_rank", 512),
+        rotary_head_size=keys.count("qk_rope_head_dim", 64),
+        plain_head_size=keys.count("qk_nope_head_dim", 128),
+        value_head_size=keys.count("v_head_dim", 128),
+    )
+    keys.pass_over("head_size", "qk_head_dim", "num_kv_heads")
+    keys.pass_over("model_max_length", "moe_renormalize", "mla_use_nope", "use_grouped_topk")
+    fields = stack(
+        keys, layers=27, hidden=2304, heads=32, vocabulary=163840, head_size=latent.head_size
+    )
+    width = keys.count("moe_intermediate_size", 1024)
+    stated = keys.optional_texts("mlp_layer_types")
+    first = keys.natural("first_k_dense_replace", 1)
+    dense = tuple(i for i, kind in enumerate(stated) if kind == "dense")
+    experts = Experts(
+        num_experts=keys.count("num_experts", 256),
+        experts_per_token=keys.count("num_experts_per_tok", 8),
+        ffn_size=width,
+        shared_ffn_size=width * keys.natural("num_shared_experts", 1),
+        num_dense_layers=0 if stated else min(first, fields["num_layers"]),
+        dense_layers=tuple(i for i in dense if i < fields["num_layers"]),
+    )
+    attends = {i - 1 for i in inner.counts("full_attn_layers", ())}  # counted from 1
+    inner.pass_over("kda_layers")
+    fields |= {
+        "head_size": latent.head_size,
+        "ffn_size": keys.count("ffn_size", 9216),
+        "norm": Norm.RMS,
+        "activation": activation(keys, "hidden_act", "silu"),
+        "gated": True,
+        "rotary": True,
+        "tied_embeddings": keys.flag("tied_embeddings", False),
+        "latent": latent,
+        "experts": experts,
+        "num_mtp_layers": keys.natural("num_nextn_predict_layers", 0),
+    }
+    own = attends.__contains__ if attends else lambda i: i > 0 and i % 4 == 0
+    return _mixed(keys, fields, mixer, own=own)
+
+
+# MiniMax-01: lightning attention, softmax attention in every other block
+# -----------------------------------------------------------------------
+
+_MINIMAX: Final = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=14336,
+    heads=32,
+    kv_heads=8,
+    vocabulary=32000,
+    mixture=MixtureRule(num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)),
+    ignored=(
+        "sliding_window",
+        "block_size",
+        "full_attn_alpha_factor",
+        "full_attn_beta_factor",
+        "linear_attn_alpha_factor",
+        "linear_attn_beta_factor",
+        "mlp_alpha_factor",
+        "mlp_beta_factor",
+    ),
+)
+
+
+def read_minimax(keys: KeyReader) -> Fields:
+    """Fields of a `minimax` config."""
+    fields = read_decoder(_MINIMAX, keys)
+    mixer = LinearAttention(num_heads=fields["num_heads"], head_size=fields["head_size"])
+    return _mixed(keys, fields, mixer, own=lambda i: i % 2 == 0)
+
+
+# Mamba-2 between or beside attention: Bamba, Granite 4, Falcon-H1, Nemotron-H; Mamba-1: Jamba
+# --------------------------------------------------------------------------------------------
+
+
+def _mamba2(keys: KeyReader, hidden: int, *, groups: int = 1) -> StateSpace:
+    """The sizes as Bamba and its relatives spell them."""
+    heads = keys.count("mamba_n_heads", 128)
+    keys.pass_over("mamba_d_head", "mamba_chunk_size")
+    return StateSpace(
+        inner_size=keys.count("mamba_expand", 2) * hidden,
+        state_size=keys.count("mamba_d_state", 256),
+        num_heads=heads,
+        num_groups=keys.count("mamba_n_groups", groups),
+        kernel=keys.count("mamba_d_conv", 4),
+        convolution_bias=keys.flag("mamba_conv_bias", True),
+        bias=keys.flag("mamba_proj_bias", False),
+    )
+
+
+_BAMBA: Final = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=14336,
+    heads=32,
+    kv_heads=8,
+    vocabulary=128000,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    mlp_bias=("mlp_bias", False),
+    ignored=("num_logits_to_keep", "z_loss_coefficient", "time_step_limit", "attn_rotary_emb"),
+)
+
+
+def read_bamba(keys: KeyReader) -> Fields:
+    """Fields of a `bamba` config: attention in the blocks that it lists."""
+    fields = read_decoder(_BAMBA, keys)
+    attends = set(keys.counts("attn_layer_indices", ()))
+    return _mixed(keys, fields, _mamba2(keys, fields["hidden_size"]), own=attends.__contains__)
+
+
+_GRANITE_HYBRID: Final = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=11008,
+    heads=32,
+    vocabulary=32000,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    ignored=(
+        "embedding_multiplier",
+        "attention_multiplier",
+        "residual_multiplier",
+        "logits_scaling",
+        "time_step_limit",
+        "normalization_function",
+    ),
+)
+
+
+def read_granite_hybrid(keys: KeyReader) -> Fields:
+    """Fields of a `granitemoehybrid` config: a shared part in every block, experts if any."""
+    fields = read_decoder(_GRANITE_HYBRID, keys)
+    shared = keys.count("shared_intermediate_size", 1024)
+    count = keys.natural("num_experts", 8)
+    visited = keys.natural("num_experts_per_tok", 2)
+    if count:
+        fields["experts"] = Experts(
+            num_experts=count,
+            experts_per_token=visited,
+            ffn_size=fields["ffn_size"],
+            shared_ffn_size=shared,
+            routed_bias=False,
+        )
+    else:
+        fields["ffn_size"] = shared
+    return _mixed(keys, fields, _mamba2(keys, fields["hidden_size"]), own=lambda _: False)
+
+
+_FALCON: Final = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=14336,
+    heads=32,
+    kv_heads=8,
+    vocabulary=128000,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    mlp_bias=("mlp_bias", False),
+    ignored=(
+        "attention_in_multiplier",
+        "attention_out_multiplier",
+        "embedding_multiplier",
+        "key_multiplier",
+        "lm_head_multiplier",
+        "mlp_multipliers",
+        "ssm_in_multiplier",
+        "ssm_multipliers",
+        "ssm_out_multiplier",
+        "num_logits_to_keep",
+        "projectors_bias",
+        "mamba_norm_before_gate",
+        "mamba_expand",
+        "mamba_use_mlp",
+        "attn_layer_indices",
+        "time_step_limit",
+    ),
+)
+
+
+def read_falcon_h1(keys: KeyReader) -> Fields:
+    """Fields of a `falcon_h1` config: Mamba-2 beside attention in every block."""
+    fields = read_decoder(_FALCON, keys)
+    keys.pass_over("mamba_d_head", "mamba_chunk_size")
+    stated = keys.nullable_count("mamba_d_ssm", 1024)
+    inner = stated or keys.count("mamba_expand", 2) * fields["hidden_size"]
+    mixer = StateSpace(
+        inner_size=inner,
+        state_size=keys.count("mamba_d_state", 256),
+        num_heads=keys.count("mamba_n_heads", 128),
+        num_groups=keys.count("mamba_n_groups", 1),
+        kernel=keys.count("mamba_d_conv", 4),
+        convolution_bias=keys.flag("mamba_conv_bias", True),
+        bias=keys.flag("mamba_proj_bias", False),
+        gated_norm=keys.flag("mamba_rms_norm", False),
+    )
+    return fields | {"mixer": mixer}
+
+
+_JAMBA: Final = Decoder(
+    layers=32,
+    hidden=4096,
+    ffn=14336,
+    heads=32,
+    kv_heads=8,
+    vocabulary=65536,
+    mixture=None,
+    ignored=("use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep"),
+)
+
+
+def read_jamba(keys: KeyReader) -> Fields:
+    """Fields of a `jamba` config: Mamba-1, attention and experts at periods and offsets."""
+    fields = read_decoder(_JAMBA, keys)
+    hidden, layers = fields["hidden_size"], range(fields["num_layers"])
+    rank = keys.value("mamba_dt_rank", -(-hidden // 16))
+    mixer = StateSpace(
+        inner_size=keys.count("mamba_expand", 2) * hidden,
+        state_size=keys.count("mamba_d_state", 16),
+        kernel=keys.count("mamba_d_conv", 4),
+        convolution_bias=keys.flag("mamba_conv_bias", True),
+        bias=keys.flag("mamba_proj_bias", False),
+        time_rank=rank if type(rank) is int else -(-hidden // 16),
+        inner_norms=True,
+    )
+    step, first = keys.count("expert_layer_period", 2), keys.natural("expert_layer_offset", 1)
+    count = keys.count("num_experts", 16)
+    visited = keys.count("num_experts_per_tok", 2)
+    if count > 1:
+        fields["experts"] = Experts(
+            num_experts=count,
+            experts_per_token=visited,
+            ffn_size=fields["ffn_size"],
+            dense_layers=tuple(i for i in layers if i % step != first),
+        )
+    period, offset = keys.count("attn_layer_period", 8), keys.natural("attn_layer_offset", 4)
+    return _mixed(keys, fields, mixer, own=lambda i: i % period == offset)
+
+
+# Nemotron-H and Nemotron 3: every layer a mixer, attention or a feed-forward part alone
+# --------------------------------------------------------------------------------------
+
+_LETTERS: Final = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+_ALSO: Final = {"mamba": "linear_attention", "attention": "full_attention"}
+
+
+def read_nemotron_h(keys: KeyReader) -> Fields:
+    """Fields of a `nemotron_h` config; the pattern has a letter or a word per layer."""
+    kinds = _nemotron_pattern(keys)
+    keys.pass_over("num_layers")
+    fields = stack(
+        keys,
+        layers=len(kinds),
+        hidden=4096,
+        heads=32,
+        vocabulary=131072,
+        head_size=128,
+    )
+    fields["num_layers"] = len(kinds)
+    heads = keys.count("mamba_num_heads", 128)
+    mixer = StateSpace(
+        inner_size=heads * keys.count("mamba_head_dim", 64),
+        state_size=keys.count("ssm_state_size", 128),
+        num_heads=heads,
+        num_groups=keys.count("n_groups", 8),
+        kernel=keys.count("conv_kernel", 4),
+        convolution_bias=keys.flag("use_conv_bias", True),
+        bias=keys.flag("mamba_proj_bias", False) or keys.flag("use_bias", False),
+    )
+    keys.pass_over(*_NEMOTRON_SILENT)
+    shared = keys.natural("moe_shared_expert_intermediate_size", 7688)
+    experts = None
+    if "moe" in kinds:
+        experts = Experts(
+            num_experts=keys.count("num_experts", 8),
+            experts_per_token=keys.count("num_experts_per_tok", 2),
+            ffn_size=keys.count("moe_intermediate_size", 7688),
+            shared_ffn_size=shared * keys.natural("num_shared_experts", 1),
+            num_groups=keys.optional_count("n_group") or 1,
+            groups_per_token=keys.optional_count("topk_group") or 1,
+            latent_size=keys.optional_count("moe_latent_size"),
+            routed_bias=False,
+        )
+    else:
+        keys.pass_over("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+        keys.pass_over("num_shared_experts", "moe_latent_size")
+    bias = keys.flag("attention_bias", False)
+    ordered = sorted(_NEMOTRON_KINDS)
+    return fields | {
+        "head_size": keys.count("head_size", 128),
+        "num_kv_heads": keys.count("num_kv_heads", 8),
+        "ffn_size": keys.count("ffn_size", 21504),
+        "norm": Norm.RMS,
+        "activation": activation(keys, "mlp_hidden_act", "relu2"),
+        "gated": False,
+        "mlp_bias": keys.flag("mlp_bias", False),
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
+        "tied_embeddings": keys.flag("tied_embeddings", False),
+        "hidden_dropout": keys.fraction("hidden_dropout", 0.0),
+        "attention_dropout": keys.fraction("attention_dropout", 0.0),
+        "experts": experts,
+        "choices": (BlockChoice(mixer=mixer, attends=False, mlp=False), *_NEMOTRON_OTHERS),
+        "choice_of_layer": tuple(
+            0 if kind == "linear_attention" else 1 + ordered.index(kind) for kind in kinds
+        ),
+    }
+
+
+_NEMOTRON_KINDS: Final = {
+    "full_attention": BlockChoice(mlp=False),
+    "mlp": BlockChoice(attends=False, dense=True),
+    "moe": BlockChoice(attends=False),
+}
+_NEMOTRON_OTHERS: Final = tuple(_NEMOTRON_KINDS[name] for name in sorted(_NEMOTRON_KINDS))
+_NEMOTRON_SILENT: Final = (
+    *("chunk_size", "expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "num_logits_to_keep"),
+    *("rescale_prenorm_residual", "residual_in_fp32", "sliding_window", "use_mamba_kernels"),
+    *("time_step_floor", "time_step_max", "time_step_min", "time_step_limit", "hidden_act"),
+    *("moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
+    *("num_nextn_predict_layers", "max_positions", "time_step_rank"),
+)
+
+
+def _nemotron_pattern(keys: KeyReader) -> Sequence[str]:
+    """Words of `layers_block_type`, or letters of `hybrid_override_pattern`."""
+    words = keys.optional_texts("layers_block_type")
+    letters = keys.text("hybrid_override_pattern", "ME*-") if not words else ""
+    keys.pass_over("hybrid_override_pattern")
+    found = [_ALSO.get(word, word) for word in words] or [_LETTERS.get(a, a) for a in letters]
+    known = {"linear_attention", *_NEMOTRON_KINDS}
+    if unknown := sorted(set(found) - known):
+        field = "layers_block_type" if words else "hybrid_override_pattern"
+        keys.refuse(field, f'must be of {", ".join(sorted(known))}, got "{unknown[0]}"')
+        return ["mlp"]
+    if not 1 <= len(found) <= MAX_LAYERS:
+        keys.refuse("hybrid_override_pattern", f"must have 1 to {MAX_LAYERS} layers")
+        return ["mlp"]
+    return found
+
+
+# Mamba alone; LFM2: short convolutions between attention
+# -------------------------------------------------------
+
+
+def _alone(
+    keys: KeyReader, mixer: Mixer, *, hidden: int, layers: int, vocabulary: int, tied: bool
+) -> Fields:
+    """Every layer a mixer and nothing else."""
+    keys.pass_over("residual_in_fp32", "rescale_prenorm_residual", "time_step_floor", "hidden_act")
+    keys.pass_over("time_step_max", "time_step_min", "time_step_scale", "time_step_init_scheme")
+    keys.pass_over("use_mambapy", "use_associative_scan", "time_step_limit", "mixer_rms_eps")
+    return {
+        "num_layers": keys.count("num_layers", layers, most=MAX_LAYERS),
+        "hidden_size": hidden,
+        "num_heads": 1,
+        "num_kv_heads": 1,
+        "head_size": 1,
+        "ffn_size": 1,
+        "vocabulary_size": keys.count("vocabulary_size", vocabulary),
+        "norm": Norm.RMS,
+        "activation": activation(keys, "hidden_act", "silu"),
+        "tied_embeddings": keys.flag("tied_embeddings", tied),
+        "mixer": mixer,
+        "attends": False,
+        "mlp": False,
+    }
+
+
+def read_mamba(keys: KeyReader) -> Fields:
+    """Fields of a `mamba` or `falcon_mamba` config."""
+    hidden = keys.count("hidden_size", 768)
+    rank = keys.value("time_step_rank", "auto")
+    keys.defaults.pop("time_step_rank", None)
+    mixer = StateSpace(
+        inner_size=keys.optional_count("ffn_size") or keys.count("expand", 2) * hidden,
+        state_size=keys.count("state_size", 16),
+        kernel=keys.count("conv_kernel", 4),
+        convolution_bias=keys.flag("use_conv_bias", True),
+        bias=keys.flag("use_bias", False),
+        time_rank=rank if type(rank) is int else -(-hidden // 16),
+    )
+    return _alone(keys, mixer, hidden=hidden, layers=32, vocabulary=50280, tied=True)
+
+
+def read_mamba2(keys: KeyReader) -> Fields:
+    """Fields of a `mamba2` config."""
+    hidden = keys.count("hidden_size", 4096)
+    keys.pass_over("head_dim", "chunk_size", "time_step_rank", "norm_before_gate", "rms_norm")
+    mixer = StateSpace(
+        inner_size=keys.count("expand", 2) * hidden,
+        state_size=keys.count("state_size", 128),
+        num_heads=keys.count("num_heads", 128),
+        num_groups=keys.count("n_groups", 8),
+        kernel=keys.count("conv_kernel", 4),
+        convolution_bias=keys.flag("use_conv_bias", True),
+        bias=keys.flag("use_bias", False),
+    )
+    return _alone(keys, mixer, hidden=hidden, layers=64, vocabulary=32768, tied=False)
+
+
+_LFM2: Final = Decoder(
+    layers=32,
+    hidden=2560,
+    ffn=12288,
+    heads=32,
+    kv_heads=8,
+    vocabulary=65536,
+    tied=True,
+    query_key_norm=True,
+    ignored=("theta", "max_position_embeddings", "conv_dim", "conv_dim_out", "block_dim"),
+)
+
+
+def read_lfm2(keys: KeyReader) -> Fields:
+    """Fields of an `lfm2` config; the feed-forward width is two thirds of it, rounded up."""
+    keys.pass_over("conv_use_xavier_init", "block_use_swiglu", "block_norm_eps", "use_pos_enc")
+    keys.pass_over("block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init")
+    fields = read_decoder(_LFM2, keys)
+    keys.pass_over("block_ff_dim")
+    stated = keys.optional_count("block_ff_dim")
+    width = stated or fields["ffn_size"]
+    if keys.flag("block_auto_adjust_ff_dim", True):
+        factor = keys.value("block_ffn_dim_multiplier", 1.0)
+        multiple = keys.count("block_multiple_of", 256)
+        width = int(2 * width / 3)
+        if isinstance(factor, (int, float)):
+            width = int(factor * width)
+        width = multiple * -(-width // multiple)
+    fields["ffn_size"] = width
+    mixer = ShortConvolution(
+        width=fields["hidden_size"],
+        kernel=keys.count("conv_L_cache", 3),
+        bias=keys.flag("conv_bias", False),
+    )
+    stated_ids: Any = keys.value("full_attn_idxs", None)
+    keys.defaults.pop("full_attn_idxs", None)
+    attends = set(stated_ids) if isinstance(stated_ids, list) else None
+    return _mixed(keys, fields, mixer, own=lambda i: attends is None or i in attends)
+
+
+HYBRIDS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
+    "qwen3_next": _qwen(_QWEN3_NEXT),
+    "qwen3_5_text": _qwen(_QWEN3_5),
+    "qwen3_5_moe_text": _qwen(_QWEN3_5_MOE),
+    "kimi_linear": read_kimi_linear,
+    "minimax": read_minimax,
+    "bamba": read_bamba,
+    "granitemoehybrid": read_granite_hybrid,
+    "falcon_h1": read_falcon_h1,
+    "jamba": read_jamba,
+    "nemotron_h": read_nemotron_h,
+    "mamba": read_mamba,
+    "falcon_mamba": read_mamba,
+    "mamba2": read_mamba2,
+    "lfm2": read_lfm2,
+}

@@ -1,0 +1,182 @@
+"""Rules of decoder families: what each reads, and the library's own count of the same file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import trainwright
+from trainwright.formats.hf_config import read_config
+from trainwright.formats.hf_decoders import DECODERS
+from trainwright.formats.hf_hybrids import HYBRIDS
+from trainwright.model import ContextExchange, RunShape, count_parameters, layer_graph
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 192,
+    "vocab_size": 300,
+}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+# Where a family's own class has other keys, or cannot take a head size that is not the quotient.
+OWN: dict[str, dict[str, Any]] = {
+    "gptj": {"n_embd": 128, "n_layer": 8, "n_head": 8, "vocab_size": 300},
+    "glm4_moe": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
+    "phimoe": SMALL | {"num_local_experts": 8},
+    "helium": SMALL | {"head_dim": 16},
+}
+
+
+def parameters(kind: str, **stated: Any) -> int:
+    return count_parameters(read_config({"model_type": kind, **SMALL, **stated}, name="x").config)
+
+
+def test_norms_without_weights_leave_none() -> None:
+    assert parameters("olmo2") - parameters("olmo") == 8 * (2 * 128 + 128 + 32) + 128
+
+
+def test_one_norm_serves_both_halves_of_a_parallel_block() -> None:
+    two = parameters("stablelm", use_parallel_residual=False)
+    assert two - parameters("stablelm", use_parallel_residual=True) == 8 * 2 * 128
+
+
+def test_a_gate_on_attention_has_a_column_per_feature() -> None:
+    gated = {"head_dim": 16, "layer_types": ["full_attention"] * 8}
+    found = parameters("qwen3_5_text", **gated)
+    assert found - parameters("qwen3", **gated) == 8 * 128 * 8 * 16
+
+
+def test_mamba_2_is_counted_by_hand() -> None:
+    sizes = {
+        "expand": 2,
+        "num_attention_heads": None,
+        "num_heads": 4,
+        "head_dim": 64,
+        "state_size": 16,
+        "n_groups": 2,
+    }
+    inner, channels = 256, 256 + 2 * 2 * 16
+    block = 128 * (inner + channels + 4) + channels * 5 + 3 * 4 + inner + inner * 128 + 128
+    assert parameters("mamba2", **sizes) == 2 * 300 * 128 + 8 * block + 128
+
+
+def test_a_pattern_of_letters_is_a_chain_of_single_parts() -> None:
+    stated = {**SMALL, **EXPERTS, "hybrid_override_pattern": "M*E-M", "mamba_num_heads": 4}
+    stated |= {"mamba_head_dim": 32, "n_groups": 1, "ssm_state_size": 16, "head_dim": 16}
+    found = trainwright.describe_model({"model_type": "nemotron_h", **stated}).document
+    assert [(row.kind, row.count) for row in found.layers] == [
+        ("state space (Mamba-2)", 2),
+        ("attention", 1),
+        ("experts", 1),
+        ("dense", 1),
+    ]
+
+
+def test_layers_without_attention_keep_a_state_and_no_cache() -> None:
+    sizes = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "head_dim": 16}
+    document = {"model_type": "qwen3_5_text", **SMALL, **sizes}
+
+    def cache(length: int) -> float:
+        found = trainwright.describe_model(document, sequence_length=length).document.cache_bytes
+        assert found is not None
+        return found
+
+    per_token = 2 * 2 * 2 * 16 * 2  # two layers that attend, keys and values of two heads
+    assert cache(2048) - cache(1024) == 1024 * per_token
+
+
+def test_a_recurrence_is_cut_by_heads_and_not_by_a_ring() -> None:
+    sizes = {"linear_num_key_heads": 4, "linear_num_value_heads": 4, "head_dim": 16}
+    config = read_config({"model_type": "qwen3_5_text", **SMALL, **sizes}, name="x").config
+
+    def faults(**run: Any) -> list[str]:
+        shape = RunShape(microbatch_size=1, sequence_length=64, **run)
+        return [fault.path for fault in config.faults_at(shape)]
+
+    assert faults(tensor_parallel=4) == []
+    assert faults(tensor_parallel=8) == ["tensor_parallel"] * 2
+    assert set(faults(context_parallel=2)) == {"context_parallel"}
+    traded = {"context_exchange": ContextExchange.ALL_TO_ALL}
+    assert faults(context_parallel=2, **traded) == []
+
+
+@pytest.mark.parametrize("kind", ["nemotron_h", "jamba", "falcon_h1", "afmoe", "qwen3_5_text"])
+def test_tensor_devices_together_do_the_work_of_one(kind: str) -> None:
+    stated = {**SMALL, **EXPERTS, "mamba_num_heads": 8, "mamba_head_dim": 32, "n_groups": 2}
+    stated |= {"mamba_n_heads": 8, "mamba_d_ssm": 256, "num_key_value_heads": 8}
+    config = read_config({"model_type": kind, **stated}, name="x").config
+    alone = RunShape(microbatch_size=1, sequence_length=64, vocabulary_multiple=1)
+    both = RunShape(
+        microbatch_size=1,
+        sequence_length=64,
+        vocabulary_multiple=1,
+        tensor_parallel=2,
+        sequence_parallel=True,
+    )
+    one, two = layer_graph(config, alone), layer_graph(config, both)
+    assert two.num_parameters == one.num_parameters
+    assert two.model_flops == pytest.approx(one.model_flops)
+    assert two.forward_flops == pytest.approx(one.forward_flops, rel=0.02)
+
+
+def test_a_list_of_layers_that_is_too_short_is_named() -> None:
+    with pytest.raises(trainwright.InvalidInput, match="layer_types: must have one entry per"):
+        parameters("qwen3_5_text", layer_types=["linear_attention"])
+
+
+def test_reading_is_quick() -> None:
+    start = time.process_time()
+    for kind in (*DECODERS, *HYBRIDS):
+        trainwright.describe_model({"model_type": kind})
+    assert time.process_time() - start < 0.1 * (len(DECODERS) + len(HYBRIDS))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", [*DECODERS, *HYBRIDS])
+def test_the_library_counts_the_same(kind: str) -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from trainwright.lab.torch_library import count_model
+
+    if kind not in CONFIG_MAPPING:
+        pytest.skip(f"this version of the library has no {kind}")
+    checked = 0
+    for stated in ({}, OWN.get(kind, SMALL | EXPERTS) | {"pad_token_id": 0}):
+        document = {"model_type": kind, **stated}
+        try:
+            theirs = count_model(document, tokens=32)
+        except trainwright.InvalidInput:  # sizes that its own class refuses
+            continue
+        checked += 1
+        ours = trainwright.describe_model(document, sequence_length=32).document
+        assert ours.parameters_total == theirs.parameters
+        assert ours.parameters_active == theirs.active_parameters
+        blocks: Counter[int] = Counter()
+        for row in ours.layers:
+            blocks[row.parameters] += row.count
+        for counted in theirs.layers:
+            blocks[counted.parameters] -= counted.count
+        assert not any(blocks.values())
+    assert checked or kind in {"dots1", "hunyuan_v1_dense"}
+
+
+def test_a_model_of_several_kinds_of_layers_is_planned_and_read_back(tmp_path) -> None:
+    sizes = {"linear_num_key_heads": 8, "linear_num_value_heads": 8, "vocab_size": 32000}
+    document = {"model_type": "qwen3_5_text", **SMALL, **sizes, "hidden_size": 1024}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(document))
+    planned = trainwright.plan(file, cluster="dgx-h100", global_batch=8, sequence=512)
+    planned.save(tmp_path / "plan.json")
+    assert planned.document.status in {"optimal", "gap"}
+    explained = trainwright.explain(tmp_path / "plan.json")  # every figure is computed again
+    assert str(explained)
+    with pytest.raises(trainwright.Inexpressible, match="blocks that differ in kind"):
+        trainwright.export(tmp_path / "plan.json", to="megatron")
