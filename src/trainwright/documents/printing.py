@@ -185,7 +185,7 @@ def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
     """The line under the headline: which measured runs stand behind it, where they are pooled."""
     _, pooled, evidence = assumptions.get("range", "").partition(f"{POOLED} for ")
     if pooled:
-        yield f"as runs under {evidence}"
+        yield evidence.partition(": ")[2]
 
 
 def render(document: object) -> RenderableType:
