@@ -1,7 +1,6 @@
 """Peaks of torchtitan's published runs, from the account of tensors and the allocator."""
 
 from reference import needs_reference, reference
-
 from trainwright.commands.validate import validate
 
 
