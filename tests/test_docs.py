@@ -19,7 +19,6 @@ from pathlib import Path
 
 import click
 import pytest
-import typer
 
 from trainwright.commands.main import app, main
 
@@ -121,10 +120,9 @@ def test_links_lead_somewhere(page):
 @pytest.fixture(scope="module")
 def known_options() -> set[str]:
     """The long options of all commands."""
-    program = typer.main.get_command(app)
-    with click.Context(program) as context:
-        commands = [program.get_command(context, name) for name in program.list_commands(context)]
-    parameters = [each for command in (program, *commands) for each in command.params]
+    with click.Context(app) as context:
+        commands = [app.get_command(context, name) for name in app.list_commands(context)]
+    parameters = [each for command in (app, *commands) for each in command.params]
     names = [name for each in parameters for name in (*each.opts, *each.secondary_opts)]
     return {name for name in names if name.startswith("--")} | {"--help"}
 

@@ -236,6 +236,8 @@ def answer_of(exit_code: int, out: str, err: str, written: Mapping[str, str]) ->
     """What is kept of one command: texts are normalised, `written` maps new files to theirs."""
     answer: dict[str, Any] = {"exit": exit_code}
     document = _parsed(out)
+    if isinstance(document, dict) and document.get("kind") == "refusal":
+        document, out = None, ""  # it says what the error says
     if isinstance(document, dict):
         if "status" in document:
             answer["status"] = document["status"]

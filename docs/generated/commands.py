@@ -1,55 +1,49 @@
-"""The reference of the command line, from the Typer application itself."""
+"""The reference of the command line, from the table of options."""
 
 from __future__ import annotations
 
-import inspect
-
 import click
-import typer.main
 
-from trainwright.commands.main import app
+from trainwright.commands.main import COMMANDS, app
+from trainwright.options.option import Option
+from trainwright.options.table import rows_of_command
+from trainwright.options.tool_rows import ARGUMENTS
 
 
 def commands_part() -> str:
     """Every command with its arguments and options, as Markdown."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, click.Group)
-    context = click.Context(group, info_name="trainwright")
-    commands = [group.get_command(context, name) for name in group.list_commands(context)]
-    return "\n".join(_command(command, context) for command in commands if command is not None)
+    context = click.Context(app, info_name="trainwright")
+    return "\n".join(_command(name, context) for name in COMMANDS)
 
 
-def _command(command: click.Command, parent: click.Context) -> str:
-    context = click.Context(command, info_name=command.name, parent=parent)
+def _command(name: str, parent: click.Context) -> str:
+    command = app.get_command(parent, name)
+    assert command is not None
+    context = click.Context(command, info_name=name, parent=parent)
     usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
-    lines = [f"## {command.name}", "", inspect.cleandoc(command.help or ""), ""]
-    lines += ["```text", usage, "```", ""]
-    arguments = [each for each in command.params if isinstance(each, click.Argument)]
-    options = [
-        each for each in command.params if isinstance(each, click.Option) and not each.hidden
-    ]
-    if arguments:
+    lines = [f"## {name}", "", COMMANDS[name], "", "```text", usage, "```", ""]
+    if arguments := ARGUMENTS.get(name, ()):
         lines += ["| argument | meaning |", "| --- | --- |"]
-        lines += [_row(_code(each.human_readable_name), each) for each in arguments]
+        lines += [f"| {_code(each.name)} | {_cell(each.help)} |" for each in arguments]
         lines.append("")
     lines += ["| option | meaning |", "| --- | --- |"]
-    lines += [_row(_option_name(each, context), each) for each in options]
+    lines += [f"| {_flags(row)} | {_meaning(row)} |" for row in rows_of_command(name)]
     return "\n".join([*lines, ""])
 
 
-def _row(name: str, parameter: click.Parameter) -> str:
-    meaning = getattr(parameter, "help", None) or ""
-    default = parameter.default
-    is_flag = isinstance(parameter, click.Option) and parameter.is_flag
-    if default is not None and not is_flag and not parameter.required:
-        meaning += f" Default: {_code(str(default))}."
-    return f"| {name} | {_cell(meaning)} |"
+def _meaning(row: Option) -> str:
+    default = "" if row.default is None else f" Default: {_code(row.default)}."
+    return _cell(row.help) + default
 
 
-def _option_name(option: click.Option, context: click.Context) -> str:
-    names = [*sorted(option.opts, key=len, reverse=True), *option.secondary_opts]
-    if not option.is_flag:
-        names[0] += f" {option.make_metavar(context)}"
+def _flags(row: Option) -> str:
+    names = [f"--{row.flag}"]
+    if row.short:
+        names.append(f"-{row.short}")
+    if row.reader.both:
+        names.append(f"--no-{row.flag}")
+    if not row.reader.is_flag:
+        names[0] += f" {row.metavar or row.reader.metavar}"
     return ", ".join(map(_code, names))
 
 

@@ -24,6 +24,7 @@ def _table() -> Iterator[str]:
         yield _row(feature.value, (_MARKS[cell.support] for cell in cells))
     optimizers = (", ".join(sorted(capability_of(target).optimizers)) for target in TARGETS)
     yield _row("optimizers", optimizers)
+    yield _row("number formats", (", ".join(capability_of(t).precisions) for t in TARGETS))
     orders = ("<br>".join("-".join(order) for order in _orders(target)) for target in TARGETS)
     yield _row("order of ranks, innermost first", orders)
 

@@ -6,7 +6,8 @@ TrainwrightError
 │   ├── Inexpressible    a plan asks a framework for what it cannot say; names those that can
 │   └── MissingExtra     an optional dependency is not installed; names the extra (exit 2)
 ├── Infeasible           proved: nothing fits; carries what binds and the cheapest fixes (exit 3)
-└── CheckFailed          a check the user asked for did not hold (exit 4)
+├── CheckFailed          a check the user asked for did not hold (exit 4)
+└── Contradiction        two proofs exclude each other: a defect, never hidden (exit 1)
 
 Search code returns "no solution" as a value; only the front door raises `Infeasible`.
 """
@@ -22,6 +23,10 @@ class TrainwrightError(Exception):
     """Base of all errors raised on purpose."""
 
     exit_code: ClassVar[int] = 1
+
+
+class Contradiction(TrainwrightError):
+    """Two proofs exclude each other: a defect here or in a solver, which is never hidden."""
 
 
 @dataclass(frozen=True, slots=True)

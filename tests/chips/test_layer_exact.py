@@ -4,17 +4,67 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
 from random_cases import cases
 from strategies_layer import dense_layer, moe_layer, oracle_s, problems
-from trainwright.chips.layer_problem import find_layer_faults, lower_bound_s
+from trainwright.chips.layer_problem import (
+    CoreOperator,
+    LayerProblem,
+    Unit,
+    find_layer_faults,
+    lower_bound_s,
+)
 from trainwright.chips.layer_schedule import list_schedule, made, schedule_layer, shorten_layer
-from trainwright.errors import MissingExtra
+from trainwright.errors import Contradiction, MissingExtra
 from trainwright.execution import Budget
 from trainwright.plans.status import Status
+
+
+def layer(operators, edges, tensor, vector, **options):
+    return LayerProblem(
+        operators=tuple(
+            CoreOperator(unit=Unit[name], single_s=one, spread_s=every)
+            for name, one, every in operators
+        ),
+        edges=edges,
+        num_tensor_cores=tensor,
+        num_vector_cores=vector,
+        **options,
+    )
+
+
+THREE_TENSOR_CORES = layer(
+    [
+        ("TENSOR", 5.0, None),
+        ("VECTOR", 2.08333057945026, 0.6106099935922021),
+        ("TENSOR", 4.0, 9.0),
+        ("FUSED", 4.0, None),
+        ("TENSOR", 8.0, None),
+        ("FUSED", 5.9092767680816305, 5.675420709909169),
+    ],
+    ((1, 3), (1, 5)),
+    3,
+    1,
+    exclusive=False,
+)
+PAIRS = layer(
+    [
+        ("VECTOR", 0.5489644800830747, 8.393498003398566),
+        ("FUSED", 6.414962724564041, 9.0),
+        ("VECTOR", 4.0, 6.0),
+        ("TENSOR", 8.0, None),
+        ("VECTOR", 4.0, 3.9710715573590356),
+        ("VECTOR", 3.0, 9.0),
+    ],
+    ((0, 3), (0, 5), (1, 5), (2, 5)),
+    2,
+    1,
+    paired=True,
+)
 
 
 @pytest.mark.exact
@@ -39,6 +89,28 @@ def test_the_solver_is_never_worse_than_the_list_and_may_be_stopped():
         assert not find_layer_faults(problem, found.runs)
         hurried = shorten_layer(problem, start, budget=Budget(time_limit_s=0.01))
         assert hurried.makespan_s <= start.makespan_s
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize(
+    "problem", [THREE_TENSOR_CORES, PAIRS], ids=["shared vector core", "pairs"]
+)
+def test_a_layer_that_runs_is_never_called_infeasible(problem):
+    """With two optional intervals of one start and one end per operator, the solver did so."""
+    start = made(list_schedule(problem, moves=0), lower_bound_s(problem), "list")
+    found = shorten_layer(problem, start, budget=Budget(), effort=5.0)
+    assert found.makespan_s == pytest.approx(oracle_s(problem), rel=1e-9)
+    assert found.status is Status.OPTIMAL
+
+
+@pytest.mark.exact
+def test_a_proof_that_excludes_what_runs_is_an_error():
+    """Here the schedule is what is wrong: it claims half of the time that it takes."""
+    problem = moe_layer(2, chain=1)
+    start = schedule_layer(problem)
+    wrong = replace(start, makespan_s=start.makespan_s / 2, lower_bound_s=0.0)
+    with pytest.raises(Contradiction, match="the solver calls a layer INFEASIBLE that runs"):
+        shorten_layer(problem, wrong, budget=Budget())
 
 
 @pytest.mark.exact

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trainwright
 from trainwright.documents.explanation import ModelExplanation
-from trainwright.options.question import ModelOptions
 from trainwright.options.space import SPANS
+from trainwright.options.table import keywords_of
 from trainwright.plans.parallelism import Parallelism
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -46,9 +46,7 @@ def test_every_option_of_the_space_is_on_the_page():
     text = section("plan.md", "Fix, bound, forbid")
     for option in (*SPANS.values(), "zero", "recompute", "schedule", "framework"):
         assert f"`--{option}`" in text
-    assert {option.replace("-", "_") for option in SPANS.values()} <= set(
-        ModelOptions.__annotations__
-    )
+    assert {option.replace("-", "_") for option in SPANS.values()} <= set(keywords_of("plan"))
 
 
 def test_every_key_of_an_explanation_is_on_the_page():

@@ -13,14 +13,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import trainwright
 from small_profiles import write_json
-from trainwright.commands.main import COMMANDS
 from trainwright.formats.profile_json import write_profile
 from trainwright.profile import ProfileFile
 
@@ -278,9 +276,3 @@ def read_until(screen: int, pattern: str) -> str:
         except OSError as error:  # the program has ended
             raise AssertionError(f"{pattern!r} never came, only {seen!r}") from error
     return seen
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_says_of_a_command_what_the_command_says_of_itself(name):
-    command = import_module(f"trainwright.commands.{name}").command
-    assert command.__doc__.splitlines()[0] == COMMANDS[name]

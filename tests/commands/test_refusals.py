@@ -125,7 +125,7 @@ def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
         (("--state-copies", "9"), "state-copies: must be at most 4 on 8 devices, got 9"),
         (("--nodes", "5", "--pp", "40"), "pp: must be at most the 32 blocks, got 40"),
         (("--virtual-stages", "40"), "pp: x virtual-stages must be at most the 32 blocks, got 40"),
-        (("--cluster", "H200"), 'got "H200"; did you mean "dgx-h200" or "gh200"?'),
+        (("--cluster", "H200"), 'got "H200"; did you mean "dgx-h200" or "gh200"'),
         (("--cluster", "A100-40GB-SXM"), 'did you mean "dgx-a100-40gb"?'),
         (("--cluster", "mine.toml"), 'cluster: there is no such file or folder: "mine.toml"'),
         (("--sequence", "8k"), 'got "8k"; did you mean 8192 or 8000?'),

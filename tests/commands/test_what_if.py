@@ -96,7 +96,7 @@ def test_what_no_longer_fits_says_why(tight):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({}, "whatif: must change something: --memory"),
+        ({}, "whatif: must change something: --devices, --memory"),
         ({"bandwidth": "inter=800"}, 'did you mean "800Gb/s" or "800GB/s"'),
         ({"memory": "80Gb"}, "did you mean 80GB or 80GiB"),
         ({"devices": 16}, "whatif: must change something"),

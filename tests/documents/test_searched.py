@@ -16,7 +16,7 @@ from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeatur
 from trainwright.execution import Budget
 from trainwright.formats.pytorch_csv import read_compute_only
 from trainwright.options.question import call_of
-from trainwright.options.space import model_space_words
+from trainwright.pages.command import command_of
 from trainwright.planning.question.question import Allowed
 from trainwright.planning.search.search import plan_model
 from trainwright.units import GIB
@@ -107,7 +107,7 @@ def test_what_was_asked_comes_back_from_the_request(answer):
     call = call_of(answer.document.request)
     assert call.question.allowed.schedules == ("v-half",)
     assert call.question.allowed.searches_orders
-    words = list(model_space_words(answer.document.request.space))
+    words = command_of(answer.document).words
     assert words[words.index("--schedule") + 1] == "v-half,searched"
 
 

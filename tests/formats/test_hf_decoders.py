@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 
 import trainwright
+from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
-from trainwright.formats.hf_decoders import DECODERS
+from trainwright.formats.hf_decoders import DECODERS, OTHER_DECODERS
 from trainwright.formats.hf_hybrids import HYBRIDS
-from trainwright.model import ContextExchange, RunShape, count_parameters, layer_graph
+from trainwright.model import (
+    ContextExchange,
+    RunShape,
+    TransformerConfig,
+    count_parameters,
+    layer_graph,
+)
 
 SMALL: dict[str, Any] = {
     "hidden_size": 128,
@@ -31,6 +38,8 @@ OWN: dict[str, dict[str, Any]] = {
     "gptj": {"n_embd": 128, "n_layer": 8, "n_head": 8, "vocab_size": 300},
     "glm4_moe": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
     "phimoe": SMALL | {"num_local_experts": 8},
+    "llama4_text": SMALL | {"num_local_experts": 8},
+    "mimo_v2_flash": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
     "helium": SMALL | {"head_dim": 16},
 }
 
@@ -140,7 +149,7 @@ def test_reading_is_quick() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", [*DECODERS, *HYBRIDS])
+@pytest.mark.parametrize("kind", [*DECODERS, *OTHER_DECODERS, *HYBRIDS])
 def test_the_library_counts_the_same(kind: str) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -180,3 +189,41 @@ def test_a_model_of_several_kinds_of_layers_is_planned_and_read_back(tmp_path) -
     assert str(explained)
     with pytest.raises(trainwright.Inexpressible, match="blocks that differ in kind"):
         trainwright.export(tmp_path / "plan.json", to="megatron")
+
+
+def test_an_index_that_an_earlier_block_made_costs_nothing_again() -> None:
+    latent = {"q_lora_rank": 64, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+    index = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 32, "v_head_dim": 16}
+    shared = {"indexer_types": ["full"] * 4 + ["shared"] * 4}
+    stated = {**latent, **index, **EXPERTS}
+    indexer = 64 * 4 * 16 + 128 * 16 + 2 * 16 + 128 * 4
+    alone = parameters("glm_moe_dsa", **stated)
+    assert alone - parameters("glm_moe_dsa", **stated, **shared) == 4 * indexer
+
+
+def test_a_token_attends_to_the_keys_that_an_indexer_chose() -> None:
+    def scores(length: int) -> float:
+        run = RunShape(microbatch_size=1, sequence_length=length)
+        config = read_config({"model_type": "deepseek_v32"}, name="x").config
+        block = layer_graph(config, run).classes[1]
+        return sum(op.model_flops for op in block.operators if op.name == "attention")
+
+    assert scores(2048) == pytest.approx(4 * scores(1024))
+    assert scores(8192) == pytest.approx(2 * scores(4096))
+
+
+def test_a_chunk_is_a_triangle_of_its_own() -> None:
+    def executed(length: int) -> float:
+        stated = {**SMALL, **EXPERTS, "attention_chunk_size": 64, "num_hidden_layers": 1}
+        config = read_config({"model_type": "llama4_text", **stated}, name="x").config
+        graph = layer_graph(config, RunShape(microbatch_size=1, sequence_length=length))
+        block = graph.classes[1]
+        return sum(op.forward.flops for op in block.operators if op.name == "attention")
+
+    assert executed(256) == pytest.approx(4 * executed(64))
+
+
+@pytest.mark.parametrize("kind", [*DECODERS, *OTHER_DECODERS, *HYBRIDS])
+def test_every_class_of_layers_is_written_and_read_back(kind: str) -> None:
+    config = read_config({"model_type": kind}, name="x").config
+    assert decode(TransformerConfig, json.loads(json.dumps(encode(config)))) == config

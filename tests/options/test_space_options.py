@@ -13,14 +13,13 @@ from trainwright.errors import InvalidInput
 from trainwright.options.question import call_of
 from trainwright.options.space import (
     SPANS,
-    SpaceOptions,
     allowed_by,
     allowed_of,
-    model_space_words,
     parse_span,
     record_of,
 )
-from trainwright.planning.question.question import ANY, ZERO_STAGES, Allowed, Span
+from trainwright.options.table import words_of
+from trainwright.planning.question.question import ANY, EVERYTHING, ZERO_STAGES, Allowed, Span
 from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.plans.request import SpaceRecord
 from trainwright.profile import Recompute
@@ -45,8 +44,8 @@ chosen = st.builds(
 )
 
 
-def by(**degrees) -> Allowed:
-    return allowed_by(SpaceOptions(degrees=degrees))
+def by(**options) -> Allowed:
+    return allowed_by(options)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def by(**degrees) -> Allowed:
 )
 def test_a_degree_is_a_number_or_a_range(text, span):
     assert parse_span(text, "tp") == span
-    assert by(tensor=text).tensor == span
+    assert by(tp=text).tensor == span
 
 
 @pytest.mark.parametrize("text", ["", "..", "x", "4.5", "-1", "4-8", "1e3", "4...8", True])
@@ -74,22 +73,23 @@ def test_anything_else_is_refused_by_its_flag(text):
 
 def test_an_empty_range_is_turned_round_and_zero_is_no_degree():
     with pytest.raises(InvalidInput, match=r"tp: must not be empty, got 8\.\.4; write 4\.\.8"):
-        by(tensor="8..4")
+        by(tp="8..4")
     for text in ("0", "0..4", "..0"):
         with pytest.raises(InvalidInput, match="pp: must be >= 1, got 0"):
-            by(pipeline=text)
+            by(pp=text)
 
 
 def test_every_fault_of_the_options_is_named_at_once():
     with pytest.raises(InvalidInput) as refused:
         allowed_by(
-            SpaceOptions(
-                degrees={"tensor": "x", "data": "2"},
-                zero="4,1",
-                recompute="all",
-                schedules="1f1b,best",
-                forbidden=("data",),
-            )
+            {
+                "tp": "x",
+                "dp": "2",
+                "zero_stage": "4,1",
+                "recompute": "all",
+                "schedule": "1f1b,best",
+                "data_parallel": False,
+            }
         )
     assert [fault.path for fault in refused.value.faults] == [
         "tp",
@@ -102,7 +102,7 @@ def test_every_fault_of_the_options_is_named_at_once():
 
 @pytest.mark.parametrize("given_", [None, "3,0,1,2", (0, 1, 2, 3), [3, 2, 1, 0]])
 def test_zero_stages_are_a_list_and_all_where_none_is_named(given_):
-    assert allowed_by(SpaceOptions(degrees={}, zero=given_)).zero_stages == ZERO_STAGES
+    assert allowed_by({"zero_stage": given_}).zero_stages == ZERO_STAGES
 
 
 def test_recomputation_is_switched_off_or_listed():
@@ -113,10 +113,9 @@ def test_recomputation_is_switched_off_or_listed():
         ("selective",): (Recompute.SELECTIVE,),
     }
     for asked, left in modes.items():
-        assert allowed_by(SpaceOptions(degrees={}, recompute=asked)).recompute == left
-    excluded = SpaceOptions(degrees={}, recompute="full", excluded=frozenset({"full"}))
+        assert allowed_by({"recompute": asked}).recompute == left
     with pytest.raises(InvalidInput, match="exclude-option: must leave one of full, got full"):
-        allowed_by(excluded)
+        allowed_by({"recompute": "full"}, excluded=frozenset({"full"}))
 
 
 @given(chosen)
@@ -221,16 +220,16 @@ def test_top_says_how_many_runners_up_are_shown():
 
 
 def test_mappings_are_named_as_megatron_does_and_kept_in_a_record():
-    allowed = allowed_by(SpaceOptions(degrees={"state_copies": "2..8"}, mappings="tp-cp-pp-dp"))
+    allowed = allowed_by({"state_copies": "2..8", "mapping": "tp-cp-pp-dp"})
     assert allowed.mappings == (PIPELINE_INSIDE,)
     record = record_of(allowed, excluded=(), per_stage_degrees=False)
     assert record.mappings == ("tp-cp-ep-pp-dp",)
     assert allowed_of(record) == allowed
-    assert list(model_space_words(record))[:4] == [
+    assert list(words_of("plan", {"space": allowed}, usual={"space": EVERYTHING})) == [
         *("--state-copies", "2..8", "--mapping", "tp-cp-ep-pp-dp"),
     ]
 
 
 def test_a_mapping_nobody_has_is_refused_with_those_there_are():
     with pytest.raises(InvalidInput, match="mapping: must be tp-cp-ep-dp-pp or tp-cp-ep-pp-dp"):
-        allowed_by(SpaceOptions(degrees={}, mappings="pp-tp-dp-cp"))
+        allowed_by({"mapping": "pp-tp-dp-cp"})

@@ -1,6 +1,7 @@
 """The search against a constraint solver; needs the extra [exact]."""
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,11 +9,11 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from strategies_schedule import placements
-from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
+from trainwright.errors import Contradiction, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.execution.budget import Budget
 from trainwright.plans.schedule import Placement
 from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
-from trainwright.plans.status import Objective, Status
+from trainwright.plans.status import Bound, BoundName, Objective, Status
 from trainwright.scheduling.exact import solve_exactly
 from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
 from trainwright.scheduling.validate import validate
@@ -116,6 +117,24 @@ def test_the_solver_improves_on_a_search_without_effort():
     )
     assert exact.value_s <= patient.value_s <= hasty.value_s
     assert max(exact.schedule.peak_activations) <= 2
+
+
+@pytest.mark.exact
+@needs_solver
+def test_a_proof_that_excludes_what_runs_is_an_error():
+    """Here the bound is what is wrong: it says twice what the schedule takes."""
+    placement = Placement.loop(2)
+    question = SearchQuestion(
+        placement=placement,
+        num_ranks=2,
+        num_microbatches=3,
+        costs=ScheduleCosts.of(placement, forward_s=[1.0, 2.0]),
+        evaluations=1,
+    )
+    searched = found(question)
+    wrong = replace(searched, pipeline_bound=Bound(2 * searched.value_s, BoundName.RANK_WORK))
+    with pytest.raises(Contradiction, match="what runs"):
+        solve_exactly(question, wrong, budget=Budget())
 
 
 def test_without_the_solver_its_extra_is_named(monkeypatch):

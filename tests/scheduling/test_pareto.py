@@ -1,3 +1,4 @@
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -65,6 +66,15 @@ def test_a_searched_front_is_nowhere_behind_the_named_one(placement):
             )
 
 
-def test_limits_run_from_v_min_to_twice_the_ranks():
-    assert some_limits(question_of(Placement.v(16)), count=8) == (12, 15, 18, 21, 23, 26, 29, 32)
+@pytest.mark.parametrize("make", [named_front, partial(searched_front, budget=Budget())])
+def test_a_front_begins_where_one_microbatch_alone_fits(make):
+    """V-Min needs 2 floor((p + 4) / 3) activations; with less memory orders are only slower."""
+    points = make(question_of(Placement.v(6), evaluations=200))
+    assert_is_front(points)
+    assert points[0].peak_activations == 2
+    assert sum(point.peak_activations < 6 for point in points) > 1
+
+
+def test_limits_run_from_one_microbatch_to_twice_the_ranks():
+    assert some_limits(question_of(Placement.v(16)), count=8) == (2, 6, 11, 15, 19, 23, 28, 32)
     assert some_limits(question_of(Placement.loop(1)), count=8) == (1,)

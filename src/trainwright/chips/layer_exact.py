@@ -1,7 +1,7 @@
 """The shortest schedule of a layer by a constraint solver (extra [exact]).
 
-Two optional intervals per operator, on one core and spread; one cumulative constraint per class of
-cores, the link an interval that overlaps none; the longest path and the work of each class as
+An interval per operator, whose length and cores depend on whether it is spread; one cumulative
+constraint per class of cores and one for the link; the longest path and the work of each class as
 cuts; the list schedule as hint and upper bound. Where cores come in pairs, an operator chooses its
 core. Times are whole numbers inside, so fine that rounding moves no schedule by more than 1e-9 of
 its length; what comes back is replayed with the times themselves.
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.chips.layer_problem import tails_s, work_s
 from trainwright.chips.layer_schedule import Run, makespan_s, replay
-from trainwright.errors import MissingExtra
+from trainwright.errors import Contradiction, MissingExtra
+from trainwright.plans.status import OPTIMAL_TOLERANCE
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -34,7 +35,7 @@ def solve_layer(
     """Shorten `schedule`, or raise its bound; the same schedule where effort or time run out.
 
     One worker and a deterministic clock: without a time limit in `budget` the answer repeats.
-    Raises `MissingExtra` without OR-Tools.
+    Raises `MissingExtra` without OR-Tools, and `Contradiction` where the solver refutes what runs.
     """
     model = _Model(_load(), problem, schedule)
     solver = model.cp.CpSolver()
@@ -44,16 +45,21 @@ def solve_layer(
     if math.isfinite(budget.remaining_s):
         solver.parameters.max_time_in_seconds = max(budget.remaining_s, 0.01)
     status = solver.solve(model.model)
-    runs = schedule.runs
-    if status in (model.cp.OPTIMAL, model.cp.FEASIBLE):
-        runs = min(model.decode(solver), schedule.runs, key=makespan_s)
-    proved_s = max(schedule.lower_bound_s, model.bound_s(solver.best_objective_bound))
+    runs, proved_s = schedule.runs, schedule.lower_bound_s
+    if status == model.cp.UNKNOWN:  # nothing was found, nor proved
+        return schedule
+    if status not in (model.cp.OPTIMAL, model.cp.FEASIBLE):
+        raise Contradiction(f"the solver calls a layer {solver.status_name(status)} that runs")
+    runs = min(model.decode(solver), schedule.runs, key=makespan_s)
     best_s = makespan_s(runs)
+    proved_s = max(proved_s, model.bound_s(solver.best_objective_bound))
+    if proved_s > best_s * (1 + OPTIMAL_TOLERANCE):
+        raise Contradiction(f"the solver proved {proved_s!r} s for a layer that takes {best_s!r} s")
     return replace(
         schedule,
         runs=runs,
         makespan_s=best_s,
-        lower_bound_s=min(proved_s, best_s),
+        lower_bound_s=min(proved_s, best_s),  # equal but for rounding
         method="solver" if runs is not schedule.runs else schedule.method,
     )
 
@@ -97,29 +103,38 @@ class _Model:
         return max(0.0, math.ceil(bound - 1e-6) - slack) / self.scale
 
     def _add_intervals(self) -> None:
+        """One interval per operator; its size and what it holds depend on how it runs.
+
+        Two optional intervals that share their start and end would say the same, but CP-SAT
+        (9.15) calls some such models infeasible that have a solution.
+        """
         problem, model = self.problem, self.model
-        held: list[list[tuple[Any, int]]] = [[], [], []]
+        held: list[list[tuple[Any, Any]]] = [[], [], []]
         by_core: dict[tuple[int, int], list[Any]] = {}
         for v, operator in enumerate(problem.operators):
             single = model.new_bool_var(f"one{v}")
-            spread = single.negated()
-            if operator.spread_s is None:
+            self.modes.append((single, single.negated()))
+            can_spread = operator.spread_s is not None
+            if not can_spread:
                 model.add(single == 1)
-            for is_spread, literal in ((False, single), (True, spread)):
-                if is_spread and operator.spread_s is None:
-                    continue
-                duration = self.ticks(problem.duration_s(v, spread=is_spread))
-                interval = model.new_optional_interval_var(
-                    self.starts[v], duration, self.ends[v], literal, f"i{v}{is_spread}"
-                )
-                for unit, demand in enumerate(problem.demand_of(v, spread=is_spread)):
-                    if demand:
-                        held[unit].append((interval, demand))
-                if problem.paired and not is_spread:
-                    self._choose_core(v, literal, duration, by_core)
-                elif problem.paired:
-                    self._block_cores(v, interval, by_core)
-            self.modes.append((single, spread))
+
+            def chosen(one: int, every: int, single: Any = single) -> Any:
+                return every + (one - every) * single if one != every else one
+
+            one_ticks = self.ticks(operator.single_s)
+            ticks = self.ticks(problem.duration_s(v, spread=True)) if can_spread else one_ticks
+            interval = model.new_interval_var(
+                self.starts[v], chosen(one_ticks, ticks), self.ends[v], f"i{v}"
+            )
+            alone = problem.demand_of(v, spread=False)
+            spread = problem.demand_of(v, spread=True) if can_spread else alone
+            for pairs, one, every in zip(held, alone, spread, strict=True):
+                if one or every:
+                    pairs.append((interval, chosen(one, every)))
+            if problem.paired:
+                self._choose_core(v, single, one_ticks, by_core)
+                if can_spread:
+                    self._block_cores(v, ticks, by_core)
         capacities = (problem.num_tensor_cores, problem.num_vector_cores, 1)
         for pairs, capacity in zip(held, capacities, strict=True):
             if pairs:
@@ -145,8 +160,8 @@ class _Model:
             chosen.append(literal)
             own = ((core,) if tensor else (), (core,) if vector else ())
             self.cores[v].append((literal, own))
-            interval = self.model.new_optional_interval_var(
-                self.starts[v], duration, self.ends[v], literal, f"i{v}.{core}"
+            interval = self.model.new_optional_fixed_size_interval_var(
+                self.starts[v], duration, literal, f"i{v}.{core}"
             )
             for unit, wanted in enumerate((tensor, vector)):
                 if wanted:
@@ -155,9 +170,12 @@ class _Model:
             self.model.add(sum(chosen) == single)
 
     def _block_cores(
-        self, v: int, interval: Any, by_core: dict[tuple[int, int], list[Any]]
+        self, v: int, duration: int, by_core: dict[tuple[int, int], list[Any]]
     ) -> None:
         spread = self.problem.demand_of(v, spread=True)
+        interval = self.model.new_optional_fixed_size_interval_var(
+            self.starts[v], duration, self.modes[v][1], f"i{v}.all"
+        )
         for unit in (0, 1):
             for core in range(min(spread[unit], len(self.problem.operators))):
                 by_core.setdefault((unit, core), []).append(interval)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainwright._version import __version__
 from trainwright.errors import Fault, InvalidInput
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainwright.chips.workload import TrainingJob
     from trainwright.cluster import Surroundings
     from trainwright.model import TransformerConfig
+    from trainwright.options.option import Options
 
 
 # What the chips of a co-design search stand in: every combination of the values it may choose
@@ -44,7 +45,7 @@ class _Memory(NamedTuple):
     interface_mm2: float
 
 
-def surroundings_records(options: CodesignOptions) -> tuple[SurroundingsRecord, ...]:
+def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
     """Every combination of the given values; what is not given takes its default."""
     from trainwright.cluster import Surroundings
 
@@ -81,7 +82,7 @@ def surroundings_records(options: CodesignOptions) -> tuple[SurroundingsRecord, 
     )
 
 
-def _memories(options: CodesignOptions, base: Surroundings) -> Iterator[_Memory]:
+def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
     """Sizes with bandwidths, or numbers of stacks, which settle both."""
     sizes, paces = options.get("memory"), options.get("memory_bandwidth")
     stacks = options.get("memory_stacks")
@@ -139,56 +140,8 @@ UM2_PER_MM2: Final = 1e6
 RECOMPUTE_MODES: Final = ("none", "full")
 
 
-class CodesignOptions(TypedDict, total=False):
-    """What a co-design search may be told; everything has a default.
-
-    `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
-    `clock_hz` list values that the search chooses from, `micro_batch` sizes of a microbatch,
-    `tensor_parallel` degrees, `recompute` of "none" and "full", `precision` of "bf16", "fp8" and
-    "fp32", `schedule` families of pipelines ("1f1b" and, beside it, "zb-h1", "v-half", "v-min").
-    `memory_stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
-    brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area_mm2`.
-
-    `node_devices` chips share links of `node_bandwidth`, which tensor groups use; their exchanges
-    hide under `tensor_overlap` of the compute, that of gradients under `gradient_overlap` of the
-    last backward. `max_power_watts` limits the power of a chip in its hungriest operator,
-    `max_mean_watts` over a step. `weights` are shares of the models in `objective`. Areas are of
-    cores, buffers and memory interfaces; `least_area_share` of the largest is the lower limit.
-    `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of the
-    energy table.
-    """
-
-    global_batch: int | None
-    sequence: int | None
-    micro_batch: Sequence[int]
-    tensor_parallel: Sequence[int] | None
-    recompute: Sequence[str]
-    schedule: Sequence[str]
-    precision: Sequence[str]
-    memory: Sequence[Quantity] | None
-    memory_bandwidth: Sequence[Quantity] | None
-    link_bandwidth: Sequence[Quantity] | None
-    clock_hz: Sequence[float] | None
-    memory_stacks: Sequence[int] | None
-    stack_memory: Quantity | None
-    stack_bandwidth: Quantity | None
-    stack_area_mm2: float | None
-    node_devices: int | None
-    node_bandwidth: Quantity | None
-    tensor_overlap: float | None
-    gradient_overlap: float | None
-    weights: Sequence[float] | None
-    objective: str
-    max_area_mm2: float | None
-    least_area_share: float | None
-    ranges: Mapping[str, Sequence[int]] | None
-    max_power_watts: float | None
-    max_mean_watts: float | None
-    energy: Mapping[str, float] | None
-
-
 def request_of(
-    models: Sequence[str | Path] | str | Path, *, devices: int, **options: Unpack[CodesignOptions]
+    models: Sequence[str | Path] | str | Path, *, devices: int, options: Options
 ) -> tuple[CodesignRequest, tuple[str, ...]]:
     """The whole request with defaults filled in, and the warnings of reading the models."""
     names = [models] if isinstance(models, (str, Path)) else list(models)
@@ -217,7 +170,7 @@ def request_of(
 
 
 def job_record(
-    model: str | Path, options: CodesignOptions, *, weight: float
+    model: str | Path, options: Options, *, weight: float
 ) -> tuple[JobRecord, tuple[str, ...]]:
     """A model with its workload, defaults filled in, and the warnings of reading it.
 

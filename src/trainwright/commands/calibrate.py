@@ -6,11 +6,8 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
@@ -214,40 +211,20 @@ _STDIN = "-"
 
 
 def command(
-    sources: Annotated[
-        list[Path],
-        typer.Argument(
-            help="CSV files or folders of measured runs, or documents of estimate or plan."
-        ),
-    ],
-    log: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A training log for each document (repeatable); - reads pasted lines.",
-            metavar="FILE",
-        ),
-    ] = None,
-    line: Annotated[
-        str | None, typer.Option(help="The software of the logs, or the one line to fit.")
-    ] = None,
-    constants: Annotated[
-        str, typer.Option(help="What to fit, separated by commas.")
-    ] = "gemm_max,memory_max",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the constants, as TOML.")
-    ] = None,
-    as_json: options.Json = False,
+    sources: tuple[str, ...],
+    *,
+    log: tuple[str, ...] = (),
+    output: Path | None = None,
+    as_json: bool = False,
+    **options: Any,
 ) -> None:
-    """Fit a few efficiencies from measured runs or training logs."""
+    """Fit, and write the constants as TOML."""
     from trainwright.formats.calibration_toml import write_calibrations
 
     check_output(output)
-    names = [part.strip() for part in constants.split(",") if part.strip()]
-    given = log or []
-    if given.count(_STDIN) > 1:
+    if log.count(_STDIN) > 1:
         raise InvalidInput.of("log", "must be read from stdin at most once, got - twice")
-    logs = [_read(name) for name in given]
-    report = calibrate(list(sources), logs=logs, line=line, constants=names)
+    report = calibrate(sources, logs=[_read(name) for name in log], **options)
     if output is not None:
         write_calibrations(output, report.document.calibrations)
     emit(report, as_json=as_json, output=None)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.view import table_of, words
@@ -166,23 +163,11 @@ def catalog_view(found: CatalogResult) -> Iterator[Table]:
 # ---------------------
 
 
-def command(
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            help="models, accelerators, clusters, calibrations, families, targets, schemas; all."
-        ),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(help="Print the JSON Schema of this input or document.", metavar="NAME"),
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """List what is built in, with where each figure comes from."""
+def command(topic: str | None = None, *, schema: str | None = None, as_json: bool = False) -> None:
+    """Print one topic or all, or a JSON Schema."""
     if schema is not None:
         from trainwright.documents.schemas import schema_of
 
-        typer.echo(json.dumps(schema_of(schema), indent=2))
+        print(json.dumps(schema_of(schema), indent=2))
         return
     emit(catalog(topic), as_json=as_json, output=None)

@@ -5,21 +5,10 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from trainwright.chips.request import DEFAULT_GLOBAL_BATCH, CodesignOptions, question_of, request_of
-from trainwright.commands import command_line as options
-from trainwright.commands.command_line import counts, number, numbers, texts
-from trainwright.commands.output import (
-    budget,
-    check_output,
-    emit,
-    finish,
-    parse_count,
-    parse_time_limit,
-)
+from trainwright.chips.request import DEFAULT_GLOBAL_BATCH, question_of, request_of
+from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.formats.codesign_document import (
@@ -33,7 +22,7 @@ from trainwright.formats.codesign_document import (
     StageResult,
 )
 from trainwright.options.inputs import naming_options
-from trainwright.options.refuse import refuse_unknown
+from trainwright.options.table import read, rows_of, verb
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
@@ -48,6 +37,7 @@ if TYPE_CHECKING:
     from trainwright.documents.open import Result
     from trainwright.execution import Budget
     from trainwright.formats.document_json import FileJournal
+    from trainwright.options.option import Options
 
     Prepared = Mapping[int, tuple[JobPricer, ...]]
 
@@ -81,6 +71,7 @@ class Extras:
     seed: int = 0
 
 
+@verb
 def codesign(
     models: Sequence[str | Path] | str | Path,
     *,
@@ -88,19 +79,38 @@ def codesign(
     die: DieModel | None = None,
     extras: Extras | None = None,
     budget: Budget | None = None,
-    **options: Unpack[CodesignOptions],
+    least_area_share: float | None = None,
+    ranges: Mapping[str, Sequence[int]] | None = None,
+    energy: Mapping[str, float] | None = None,
+    **options: Any,
 ) -> CodesignReport:
     """Search all chip designs within an area for the one that trains `models` fastest.
 
-    `options` are described at `CodesignOptions`. `die` adds the rest of the die and its cost,
-    `extras` say what to work out beside the best design, `budget` may hold a time limit.
+    `die` adds the rest of the die and its cost, `extras` say what to work out beside the best
+    design, `budget` may hold a time limit. Everything else has a default.
+
+    `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
+    `clock_hz` list values that the search chooses from, `micro_batch` sizes of a microbatch,
+    `tensor_parallel` degrees, `recompute` of "none" and "full", `precision` of "bf16", "fp8" and
+    "fp32", `schedule` families of pipelines ("1f1b" and, beside it, "zb-h1", "v-half", "v-min").
+    `memory_stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
+    brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area_mm2`.
+
+    `node_devices` chips share links of `node_bandwidth`, which tensor groups use; their exchanges
+    hide under `tensor_overlap` of the compute, that of gradients under `gradient_overlap` of the
+    last backward. `max_power_watts` limits the power of a chip in its hungriest operator,
+    `max_mean_watts` over a step. `weights` are shares of the models in `objective`. Areas are of
+    cores, buffers and memory interfaces; `least_area_share` of the largest is the lower limit.
+    `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of the
+    energy table.
 
     Raises `InvalidInput` with everything wrong with the request.
     """
     from trainwright.execution import Budget as NoLimit
 
-    refuse_unknown(codesign, options, CodesignOptions)
-    request, warnings = request_of(models, devices=devices, **options)
+    options = read("codesign", options, own=("devices", "die", "extras", "budget"))
+    options |= {"least_area_share": least_area_share, "ranges": ranges, "energy": energy}
+    request, warnings = request_of(models, devices=devices, options=options)
     report = run_request(request, extras=extras or Extras(), die=die, budget=budget or NoLimit())
     document = report.document
     return CodesignReport(replace(document, warnings=(*warnings, *document.warnings)))
@@ -204,8 +214,15 @@ def _with_front(
         prepared=prepared,
     )
     if not finished:
-        warning = "the front was interrupted and is left out"
-        return replace(document, warnings=(*document.warnings, warning))
+        warning = (
+            f"the front was interrupted and is of the {len(everything):,} designs priced so far; "
+            "--journal FILE keeps them, and the same command goes on from there"
+            if len(everything)
+            else "the front was interrupted before a design was priced and is left out"
+        )
+        document = replace(document, warnings=(*document.warnings, warning))
+    if not finished and not len(everything):
+        return document
     if extras.csv is not None:
         _write_csv(extras.csv, question, outcome, everything)
     figures = everything.figures()
@@ -297,14 +314,6 @@ _TAKEN: Final = (
     "recompute",
     "schedule",
 )
-_OPTION_OF: Final = {
-    "clock_hz": "clock",
-    "max_area_mm2": "max-area",
-    "max_mean_watts": "tdp",
-    "max_power_watts": "max-power",
-    "memory_stacks": "stacks",
-    "stack_area_mm2": "stack-area",
-}
 _OF_NETWORK: Final = ("link_bandwidth", "node_devices", "node_bandwidth")
 
 
@@ -314,7 +323,7 @@ def plan_on_chip(
     chip: str,
     devices: int,
     budget: Budget | None = None,
-    **options: Unpack[CodesignOptions],
+    **options: Any,
 ) -> Result:
     """The best plan of `model` on `devices` chips of a kind: what `trainwright plan` gives.
 
@@ -324,10 +333,11 @@ def plan_on_chip(
     """
     from trainwright.commands.plan import plan
 
-    for name, value in options.items():
-        if name not in (*_TAKEN, *_OF_NETWORK) and value not in (None, (), (1,), "geometric"):
-            named = _OPTION_OF.get(name, name.replace("_", "-"))
-            raise InvalidInput.of(named, "must not be given: the chip is fixed")
+    options = read("codesign", options, own=("chip", "devices", "budget"))
+    for row in rows_of("codesign"):
+        value = options.get(row.name)
+        if row.name not in (*_TAKEN, *_OF_NETWORK) and value not in (None, (), row.usual):
+            raise InvalidInput.of(row.flag, "must not be given: the chip is fixed")
     sizes = tuple(options.get("micro_batch") or (1,))
     degrees = tuple(options.get("tensor_parallel") or ())
     with naming_options({"cluster": "chip"}):
@@ -345,7 +355,7 @@ def plan_on_chip(
         )
 
 
-def cluster_of(chip: str, *, devices: int, options: CodesignOptions) -> str | Cluster:
+def cluster_of(chip: str, *, devices: int, options: Options) -> str | Cluster:
     """The cluster of a chip: its nodes of `node_devices`, links between them; a name as it is."""
     from trainwright.chips.request import surroundings_records
     from trainwright.cluster import networked
@@ -410,11 +420,11 @@ def write_graph(
     *,
     devices: int,
     budget: Budget,
-    **options: Unpack[CodesignOptions],
+    **options: Any,
 ) -> Report[StageResult]:
     """The first stage: the request and the layers it is about, in `folder`/graph.json."""
     start_s = budget.cpu_s
-    request, _ = request_of(models, devices=devices, **options)
+    request, _ = request_of(models, devices=devices, options=read("codesign", options))
     chains = tuple(_chains(question_of(request)))
     path = _folder(folder) / GRAPH_FILE
     Report(GraphResult(request=request, chains=chains)).save(path)
@@ -533,199 +543,32 @@ def _layers(chain: Chain) -> Iterator[LayerRecord]:
 # `trainwright codesign`
 # ----------------------
 
-_LIST = "VALUE,..."
-
 
 def command(
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODEL...",
-            help="Catalog models, config.json files or their folders; several share one chip.",
-        ),
-    ] = None,
-    devices: options.Devices = None,
-    chip: Annotated[
-        str | None,
-        typer.Option(
-            help="Plan only: an accelerator or cluster, or a document's design.", metavar="NAME"
-        ),
-    ] = None,
-    global_batch: Annotated[
-        str | None, typer.Option(help="Sequences per step; 4096 if absent.", metavar="N")
-    ] = None,
-    sequence: Annotated[
-        str | None, typer.Option(help="Tokens per sequence; the model's if absent.", metavar="N")
-    ] = None,
-    micro_batch: Annotated[
-        str, typer.Option(help="Sizes of a microbatch to choose from.", metavar=_LIST)
-    ] = "1",
-    tp: Annotated[
-        str | None, typer.Option(help="Tensor degrees to choose from.", metavar=_LIST)
-    ] = None,
-    recompute: Annotated[
-        str, typer.Option(help="What to recompute: none, full, or none,full.", metavar=_LIST)
-    ] = "none,full",
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="1f1b and others: zb-h1, v-half, v-min; all if absent.", metavar=_LIST),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="Number formats: bf16, fp8, fp32; bf16 if absent.", metavar=_LIST),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(help="Memory of a chip, such as 32GiB,80GiB.", metavar=_LIST)
-    ] = None,
-    memory_bandwidth: Annotated[
-        str | None, typer.Option(help="Of that memory, such as 1.2TB/s,2TB/s.", metavar=_LIST)
-    ] = None,
-    link_bandwidth: Annotated[
-        str | None, typer.Option(help="Of a chip to others, such as 300GB/s.", metavar=_LIST)
-    ] = None,
-    stacks: Annotated[
-        str | None,
-        typer.Option(help="Memory stacks, in place of memory and its bandwidth.", metavar=_LIST),
-    ] = None,
-    stack_memory: Annotated[
-        str | None, typer.Option(help="Of one stack; 16GiB if absent.", metavar="SIZE")
-    ] = None,
-    stack_bandwidth: Annotated[
-        str | None, typer.Option(help="Of one stack; 460.8GB/s if absent.", metavar="RATE")
-    ] = None,
-    stack_area: Annotated[
-        str | None,
-        typer.Option(help="Chip area that a stack's interface takes, in mm².", metavar="MM2"),
-    ] = None,
-    node_devices: Annotated[
-        str | None, typer.Option(help="Chips of a node; 1 if absent.", metavar="N")
-    ] = None,
-    node_bandwidth: Annotated[
-        str | None,
-        typer.Option(help="Of a chip to others of its node, such as 900GB/s.", metavar="RATE"),
-    ] = None,
-    tensor_overlap: Annotated[
-        str | None,
-        typer.Option(help="Share of compute that tensor exchanges hide under; 0.", metavar="SHARE"),
-    ] = None,
-    gradient_overlap: Annotated[
-        str | None,
-        typer.Option(help="Of the last backward, for those of gradients; 0.", metavar="SHARE"),
-    ] = None,
-    clock: Annotated[
-        str | None, typer.Option(help="Clocks in Hz, such as 1.05e9,1.4e9.", metavar=_LIST)
-    ] = None,
-    objective: Annotated[
-        str,
-        typer.Option(help="Of several models: geometric, mean, worst, regret, arithmetic."),
-    ] = "geometric",
-    weights: Annotated[
-        str | None, typer.Option(help="Shares of the models.", metavar=_LIST)
-    ] = None,
-    max_area: Annotated[
-        str | None,
-        typer.Option(help="Largest cores and buffers, in mm2; 278.8 if absent.", metavar="MM2"),
-    ] = None,
-    max_power: Annotated[
-        str | None, typer.Option(help="Watts in the hungriest operator.", metavar="W")
-    ] = None,
-    tdp: Annotated[
-        str | None, typer.Option(help="Limit of its mean power over a step.", metavar="WATTS")
-    ] = None,
-    defect_density: Annotated[
-        str | None,
-        typer.Option(help="Defects per mm2: also price a good die.", metavar="D"),
-    ] = None,
-    epsilon: Annotated[
-        str, typer.Option(help="Points of the front this close count as one; 0: all.")
-    ] = "0.02",
-    no_pareto: Annotated[
-        bool, typer.Option("--no-pareto", help="Do not work out a front.")
-    ] = False,
-    search: Annotated[
-        str, typer.Option(help="exact, or the published one without a proof: descending-area.")
-    ] = "exact",
-    workers: Annotated[
-        str | None,
-        typer.Option(help="Processes to search with, or dask://HOST:PORT.", metavar="N"),
-    ] = None,
-    journal: Annotated[
-        Path | None,
-        typer.Option(help="Write finished batches down; go on from there.", metavar="FILE"),
-    ] = None,
-    csv: Annotated[
-        Path | None, typer.Option(help="Write every design to this file.", metavar="FILE")
-    ] = None,
-    recheck: Annotated[
-        Path | None,
-        typer.Option(help="Prove the search of this document again.", metavar="DOCUMENT"),
-    ] = None,
-    sample: Annotated[
-        str | None,
-        typer.Option(
-            help="Price so many pruned designs in full; 1000 with --recheck.", metavar="N"
-        ),
-    ] = None,
-    seed: Annotated[str, typer.Option(help="Of that sample.", metavar="N")] = "0",
-    figure: Annotated[
-        Path | None,
-        typer.Option(help="Draw front, area and operators (extra [plot]).", metavar="FILE"),
-    ] = None,
-    stage: Annotated[
-        str | None,
-        typer.Option(help="One stage alone: graph, estimate or solve.", metavar="STAGE"),
-    ] = None,
-    artifacts: Annotated[
-        Path | None, typer.Option(help="Where stages leave their files.", metavar="DIR")
-    ] = None,
-    time_limit: options.TimeLimit = None,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    models: tuple[str, ...] = (),
+    *,
+    devices: int | None = None,
+    chip: str | None = None,
+    defect_density: float | None = None,
+    sample: int | None = None,
+    recheck: Path | None = None,
+    figure: Path | None = None,
+    stage: str | None = None,
+    artifacts: Path | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+    time_limit: float | None = None,
+    **options: Any,
 ) -> None:
-    """Find the best accelerator and its plans within an area, and prove it."""
-    # REGROUP
-
-    check_output(output, recheck, *(models or ()))
-    check_output(figure, output, csv)
-    check_output(csv, output, *(models or ()))
-    count = parse_count(sample, "sample")
+    """Search, go through one stage of the search, or prove an earlier one again."""
     extras = Extras(
-        pareto=not no_pareto,
-        epsilon=number(epsilon, "epsilon") or 0.0,
-        search=search,
-        workers=workers,
-        journal=journal,
-        csv=csv,
-        recheck_sample=count or 0,
-        seed=parse_count(seed, "seed", least=0) or 0,
+        pareto=not options.pop("no_pareto", False),
+        recheck_sample=sample or 0,
+        **{name: options.pop(name) for name in _EXTRAS if name in options},
     )
-    given: CodesignOptions = {
-        "global_batch": parse_count(global_batch, "global-batch"),
-        "sequence": parse_count(sequence, "sequence"),
-        "micro_batch": counts(micro_batch, "micro-batch") or (1,),
-        "tensor_parallel": counts(tp, "tp"),
-        "recompute": texts(recompute) or (),
-        "memory": texts(memory),
-        "memory_bandwidth": texts(memory_bandwidth),
-        "link_bandwidth": texts(link_bandwidth),
-        "clock_hz": numbers(clock, "clock"),
-        "schedule": texts(schedule) or (),
-        "precision": texts(precision) or (),
-        "memory_stacks": counts(stacks, "stacks"),
-        "stack_memory": stack_memory,
-        "stack_bandwidth": stack_bandwidth,
-        "stack_area_mm2": number(stack_area, "stack-area"),
-        "tensor_overlap": number(tensor_overlap, "tensor-overlap"),
-        "gradient_overlap": number(gradient_overlap, "gradient-overlap"),
-        "node_devices": parse_count(node_devices, "node-devices"),
-        "node_bandwidth": node_bandwidth,
-        "weights": numbers(weights, "weights"),
-        "objective": objective,
-        "max_area_mm2": number(max_area, "max-area"),
-        "max_power_watts": number(max_power, "max-power"),
-        "max_mean_watts": number(tdp, "tdp"),
-    }
-    total = parse_count(devices, "devices")
+    check_output(output, recheck, *models)
+    check_output(figure, output, extras.csv)
+    check_output(extras.csv, output, *models)
     if stage is not None and stage not in STAGES:
         raise InvalidInput.of("stage", f'must be one of {", ".join(STAGES)}, got "{stage}"')
     if (stage is None) != (artifacts is None):
@@ -737,51 +580,48 @@ def command(
                 "stage": stage,
                 "recheck": recheck,
                 "sample": sample,
-                "journal": journal,
-                "csv": csv,
+                "journal": extras.journal,
+                "csv": extras.csv,
                 "figure": figure,
                 "defect-density": defect_density,
-                "workers": workers,
+                "workers": extras.workers,
             }
         )
     alone = recheck is not None or stage in ("estimate", "solve")
     if alone and models:
         raise InvalidInput.of("model", "must not be given: the file holds the request")
-    if not alone and (not models or total is None):
+    if not alone and (not models or devices is None):
         raise InvalidInput.of("devices" if models else "model", "must be given")
+    die = _die(defect_density)
     result: Report[Any]
-    with budget(parse_time_limit(time_limit)) as allowed:
+    with budget(time_limit) as allowed:
         if recheck is not None:
             result = recheck_document(
-                recheck, sample=count or 1000, seed=extras.seed, budget=allowed
+                recheck, sample=sample or 1000, seed=extras.seed, budget=allowed
             )
         elif stage == "estimate" and artifacts is not None:
             result = write_estimates(artifacts, budget=allowed)
         elif stage == "solve" and artifacts is not None:
-            result = solve(artifacts, extras=extras, die=_die(defect_density), budget=allowed)
+            result = solve(artifacts, extras=extras, die=die, budget=allowed)
         else:
-            assert models is not None
-            assert total is not None
+            assert devices is not None
+            asked: dict[str, Any] = {"devices": devices, "budget": allowed, **options}
             if chip is not None:
                 if len(models) > 1:
                     raise InvalidInput.of("model", f"must be one with --chip, got {len(models)}")
-                result = plan_on_chip(models[0], chip=chip, devices=total, budget=allowed, **given)
+                result = plan_on_chip(models[0], chip=chip, **asked)
             elif artifacts is not None:
-                result = write_graph(artifacts, models, devices=total, budget=allowed, **given)
+                result = write_graph(artifacts, models, **asked)
             else:
-                result = codesign(
-                    models,
-                    devices=total,
-                    die=_die(defect_density),
-                    extras=extras,
-                    budget=allowed,
-                    **given,
-                )
+                result = codesign(models, die=die, extras=extras, **asked)
     if figure is not None:
         _draw(result, figure)
     emit(result, as_json=as_json, output=output)
     status = getattr(result.document, "status", None)
     finish(0 if status is None else status.exit_code, interrupted=allowed.interrupted)
+
+
+_EXTRAS: Final = ("epsilon", "search", "workers", "journal", "csv", "seed")
 
 
 def _refuse_beside_chip(given: Mapping[str, object]) -> None:
@@ -799,8 +639,7 @@ def _draw(result: Report[Any], path: Path) -> None:
     plot_codesign(result.document, path)
 
 
-def _die(defects: str | None) -> DieModel | None:
+def _die(defects_per_mm2: float | None) -> DieModel | None:
     from trainwright.chips.space import DieModel
 
-    density = number(defects, "defect-density")
-    return None if density is None else DieModel(defects_per_mm2=density)
+    return None if defects_per_mm2 is None else DieModel(defects_per_mm2=defects_per_mm2)

@@ -1,260 +1,161 @@
-"""Options that several commands share, declared once."""
+"""The command line, made from the table of options: parsing, help, `--config`.
+
+A command is built when it is asked for, and its help loads nothing of what it does.
+"""
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from trainwright.commands.output import parse_count
+from trainwright.commands.output import check_output
 from trainwright.errors import Fault, InvalidInput
+from trainwright.options.table import rows_of_command
+from trainwright.options.tool_rows import ARGUMENTS, FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-Json = Annotated[bool, typer.Option("--json", help="Print the document as JSON, nothing else.")]
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the document to this file.")
-]
-Devices = Annotated[str | None, typer.Option("--devices", help="Number of devices.", metavar="N")]
-Memory = Annotated[
-    str | None,
-    typer.Option("--memory", help="Memory per device, such as 80GiB.", metavar="SIZE"),
-]
-Bandwidth = Annotated[
-    str | None,
-    typer.Option(
-        "--bandwidth", help="From each device to the others, such as 25GiB/s.", metavar="RATE"
-    ),
-]
-Microbatches = Annotated[
-    str | None,
-    typer.Option("--microbatches", help="Microbatches per batch of a profile.", metavar="N"),
-]
-TimeUnit = Annotated[
-    str | None,
-    typer.Option(
-        "--time-unit",
-        help="Of the times in a Piper profile: s (if absent), ms, us.",
-        metavar="UNIT",
-    ),
-]
-Calibration = Annotated[
-    str | None,
-    typer.Option(
-        "--calibration",
-        help="Fitted constants: a file of `calibrate`, or a line of `catalog calibrations`.",
-        metavar="FILE",
-    ),
-]
-TimeLimit = Annotated[
-    str | None,
-    typer.Option("--time-limit", help="Stop after this long, such as 30s.", metavar="TIME"),
-]
-Point = Annotated[
-    str | None,
-    typer.Option("--point", help="Which point of a profile with several (from 0).", metavar="N"),
-]
-Reserve = Annotated[
-    str | None,
-    typer.Option("--reserve", help="Memory to keep free; 0 if absent.", metavar="SIZE"),
-]
-Workspace = Annotated[
-    str | None,
-    typer.Option("--workspace", help="Memory of libraries; 64MiB if absent.", metavar="SIZE"),
-]
-Fragmentation = Annotated[
-    str | None,
-    typer.Option(
-        "--fragmentation",
-        help="What the allocator wastes, of the peak; 0.05 if absent.",
-        metavar="X",
-    ),
-]
-Precision = Annotated[
-    str | None,
-    typer.Option(
-        "--precision", help="bf16, fp16, fp8, fp32 or tf32; 16 bit if absent.", metavar="NAME"
-    ),
-]
-Optimizer = Annotated[
-    str | None,
-    typer.Option(
-        "--optimizer", help="adam, momentum, muon or sgd; adam if absent.", metavar="NAME"
-    ),
-]
-GradientDtype = Annotated[
-    str | None,
-    typer.Option("--gradient-dtype", help="Of gradients; fp32 if absent.", metavar="DTYPE"),
-]
-MainWeightDtype = Annotated[
-    str | None,
-    typer.Option(
-        "--main-weight-dtype",
-        help="Of the optimizer's weights, or none; fp32 beside 16-bit weights if absent.",
-        metavar="DTYPE",
-    ),
-]
-MomentDtype = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--moment-dtype",
-        help="Of the optimizer's moments, once or once each; fp32 if absent.",
-        metavar="DTYPE",
-    ),
-]
-Dropout = Annotated[
-    str | None, typer.Option("--dropout", help="Rate; the model's own if absent.", metavar="SHARE")
-]
-ContextExchange = Annotated[
-    str | None,
-    typer.Option(
-        "--context-exchange",
-        help="ring, all_gather or all_to_all; ring if absent.",
-        metavar="NAME",
-    ),
-]
-ExpertImbalance = Annotated[
-    str | None,
-    typer.Option(
-        "--expert-imbalance",
-        help="Load of the heaviest experts over the mean; 1 if absent.",
-        metavar="X",
-    ),
-]
-CapacityFactor = Annotated[
-    str | None,
-    typer.Option(
-        "--capacity-factor", help="Pad and drop to this share of the mean load.", metavar="X"
-    ),
-]
-Overlap = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--overlap",
-        help="KIND=SHARE (repeatable): of gradients or parameters (0.9 if absent), tensor or "
-        "experts (0), pipeline (1).",
-        metavar="KIND=SHARE",
-    ),
-]
-DispatchDtype = Annotated[
-    str | None,
-    typer.Option(
-        "--dispatch-dtype",
-        help="Of tokens on their way to experts: fp8, bf16, fp16 or fp32; that of activations if "
-        "absent.",
-        metavar="DTYPE",
-    ),
-]
-TokenDispatcher = Annotated[
-    str | None,
-    typer.Option(
-        "--token-dispatcher",
-        help="all_to_all (a copy per expert; if absent) or hierarchical (a copy per node, passed "
-        "on inside).",
-        metavar="NAME",
-    ),
-]
-Source = Annotated[
-    tuple[str, Path] | None,
-    typer.Option(
-        "--from",
-        help="An existing job's file and its format, as megatron (docs/jobs.md lists them).",
-        metavar="FORMAT FILE",
-    ),
-]
-Argument = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--argument", help="Of the job's script, one after another (repeatable).", metavar="VALUE"
-    ),
-]
-Variable = Annotated[
-    list[str] | None,
-    typer.Option("--variable", help="Of the job's environment (repeatable).", metavar="NAME=VALUE"),
-]
-VocabularySize = Annotated[
-    str | None,
-    typer.Option(
-        "--vocab-size", help="The vocabulary that the job's tokenizer decides.", metavar="N"
-    ),
-]
-Function = Annotated[
-    str | None,
-    typer.Option("--function", help="Which function of a Python registry.", metavar="NAME"),
-]
+    from trainwright.options.option import Argument, Option
+
+_MOST_USED = "Most used"
 
 
-def variables(given: Sequence[str] | None) -> dict[str, str]:
-    """The variables of `NAME=VALUE`; raises `InvalidInput` for what has no such form."""
-    found = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not (equals and name.isidentifier()):
-            raise InvalidInput.of("variable", f'must be NAME=VALUE, got "{text}"')
-        found[name] = value
-    return found
+class ShellCommand(click.Command):
+    """A command with its help in groups, what matters first at the front."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Arguments with what they mean, then the options of each group."""
+        name = self.name or ""
+        arguments = [
+            (
+                each.make_metavar(context),
+                f"{argument.help}  [required]" if argument.required else argument.help,
+            )
+            for each, argument in zip(self.params, ARGUMENTS.get(name, ()), strict=False)
+        ]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        groups: dict[str, list[tuple[str, str]]] = {_MOST_USED: []} if name in FIRST else {}
+        options = {_plain_name(row): row for row in rows_of_command(name)}
+        for parameter in self.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            row = options.get(str(parameter.name))
+            is_first = row is None or row.flag in FIRST.get(name, ())
+            title = "Options"
+            if name in FIRST:
+                title = _MOST_USED if is_first or row is None else row.group
+            groups.setdefault(title, []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
-# Numbers and lists of them, as options: 1,2,4 or 32GiB,80GiB
-# -----------------------------------------------------------
+def shell_command(name: str, summary: str) -> click.Command:
+    """The command of a name: `command` of its module, called with what was given."""
+
+    def call(**given: Any) -> None:
+        values = _values(name, given)
+        import_module(f"trainwright.commands.{name}").command(**values)
+
+    return ShellCommand(
+        name,
+        params=[
+            *map(_argument, ARGUMENTS.get(name, ())),
+            *map(_option, rows_of_command(name)),
+        ],
+        callback=call,
+        help=summary,
+    )
 
 
-def texts(given: str | None) -> tuple[str, ...] | None:
-    """The parts between commas."""
-    return None if given is None else tuple(p.strip() for p in given.split(",") if p.strip())
+def _plain_name(row: Option) -> str:
+    """What a parsed value is called."""
+    return row.flag.replace("-", "_")
 
 
-def counts(given: str | None, name: str) -> tuple[int, ...] | None:
-    """Whole numbers >= 1."""
-    parts = texts(given)
-    return None if parts is None else tuple(parse_count(part, name) or 1 for part in parts)
+def _argument(argument: Argument) -> click.Argument:
+    return click.Argument(
+        [argument.name],
+        metavar=argument.metavar or None,
+        required=argument.required,
+        nargs=-1 if argument.many else 1,
+    )
 
 
-def numbers(given: str | None, name: str) -> tuple[float, ...] | None:
-    """Finite numbers >= 0."""
-    parts = texts(given)
-    return None if parts is None else tuple(number(part, name) or 0.0 for part in parts)
+def _option(row: Option) -> click.Option:
+    reader = row.reader
+    flag = f"--{row.flag}/--no-{row.flag}" if reader.both else f"--{row.flag}"
+    settings: dict[str, Any] = {"is_flag": True} if reader.is_flag else {}
+    if not reader.is_flag:
+        metavar = row.metavar or reader.metavar
+        settings |= {"metavar": metavar, "multiple": reader.repeats}
+        settings["nargs"] = len(metavar.split())
+    shown = [f"-{row.short}", flag] if row.short else [flag]
+    return click.Option(
+        [_plain_name(row), *shown],
+        required=row.required,
+        default=None,
+        help=row.help if row.default is None else f"{row.help}  [default: {row.default}]",
+        **settings,
+    )
 
 
-def number(given: str | None, name: str) -> float | None:
-    """One finite number >= 0."""
-    if given is None:
-        return None
-    try:
-        value = float(given)
-    except ValueError:
-        value = float("nan")
-    if not 0 <= value < float("inf"):
-        raise InvalidInput.of(name, f'must be a finite number >= 0, got "{given}"')
-    return value
+# What was given, by keyword
+# --------------------------
 
 
-def any_number(given: str | None, name: str) -> float | None:
-    """A number; what it may be is said where it is used."""
-    if given is None:
-        return None
-    try:
-        return float(given)
-    except ValueError:
-        raise InvalidInput.of(name, f'must be a number, got "{given}"') from None
+def _values(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that were given, read, by keyword; those of a `--config` file behind them."""
+    rows = {row.flag: row for row in rows_of_command(name)}
+    own = {each.name for each in ARGUMENTS.get(name, ())}
+    there = {key: value for key, value in given.items() if value not in (None, ())}
+    values = {key: value for key, value in there.items() if key in own}
+    plain = {_plain(key): value for key, value in there.items() if key not in own}
+    if (path := plain.pop("config", None)) is not None:
+        values |= _read(rows, read_config(name, path))
+    values |= _read(rows, plain)
+    if path is not None:
+        check_output(values.get("output"), path)
+    for row in rows.values():
+        if row.default is not None and row.name not in values:
+            values[row.name] = row.value(row.default)
+    return values
 
 
-def shares(given: Sequence[str] | None) -> dict[str, float] | None:
-    """Of KIND=SHARE, repeated."""
-    if not given:
-        return None
-    found = {}
-    for text in given:
-        kind, equals, share = text.partition("=")
-        if not equals:
-            raise InvalidInput.of("overlap", f'must be KIND=SHARE, got "{text}"')
-        found[kind.strip()] = any_number(share, "overlap") or 0.0
-    return found
+def _read(rows: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    faults: list[Fault] = []
+    flags: dict[str, str] = {}
+    for flag, value in given.items():
+        row = rows[flag]
+        if row.reader.is_flag and not row.reader.both:
+            if value is not True:
+                continue
+            value = row.reader.given
+        if row.name in values:
+            switch, other = (flag, flags[row.name])
+            if rows[other].reader.is_flag:
+                switch, other = other, switch
+            kept = value if other == flag else values[row.name]
+            problem = f'must not be given together with --{switch}, got "{kept}"'
+            faults.append(Fault(other, problem))
+            continue
+        flags[row.name] = flag
+        try:
+            values[row.name] = row.value(value)
+        except InvalidInput as error:
+            faults += error.faults
+    if faults:
+        raise InvalidInput(faults)
+    return values
 
 
 # `--config FILE`: a TOML file whose keys are the command's own options
@@ -264,10 +165,8 @@ def shares(given: Sequence[str] | None) -> dict[str, float] | None:
 _NOT_IN_FILES = ("config", "help")
 
 
-def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Make the file's values the defaults of this call; raises `InvalidInput` with all faults."""
-    if path is None:
-        return None
+def read_config(name: str, path: str | Path) -> dict[str, Any]:
+    """What a file gives, by flag; raises `InvalidInput` with all faults."""
     from trainwright.formats.atomic_file import read_bytes
 
     data = read_bytes(path, name="config")
@@ -275,31 +174,20 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         values = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput.of("config", f"must be TOML: {error}", source=str(path)) from None
-    known = _options(context)
+    known = {row.flag: row for row in rows_of_command(name) if row.flag not in _NOT_IN_FILES}
     faults = list(_faults(values, known))
     if faults:
         raise InvalidInput(faults, source=str(path))
-    given = ((known[_plain(key)], value) for key, value in values.items())
-    defaults = {option.name: _as_typed(option, value) for option, value in given}
-    context.default_map = {**(context.default_map or {}), **defaults}
-    return path
-
-
-def _options(context: typer.Context) -> dict[str, Any]:
-    """The command's options by long name."""
-    return {
-        name: parameter
-        for parameter in context.command.params
-        for flag in parameter.opts
-        if flag.startswith("--") and (name := flag.removeprefix("--")) not in _NOT_IN_FILES
-    }
+    return {_plain(key): _as_typed(known[_plain(key)], value) for key, value in values.items()}
 
 
 def _plain(key: str) -> str:
     return key.replace("_", "-")
 
 
-def _faults(values: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Fault]:
+def _faults(values: Mapping[str, Any], known: Mapping[str, Option]) -> Iterator[Fault]:
+    import difflib
+
     first_of: dict[str, str] = {}
     for key, value in values.items():
         name = _plain(key)
@@ -314,10 +202,10 @@ def _faults(values: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[Fau
         first_of.setdefault(name, key)
 
 
-def _type_problem(option: Any, value: object) -> str | None:
-    if option.is_flag:
+def _type_problem(row: Option, value: object) -> str | None:
+    if row.reader.is_flag:
         return None if isinstance(value, bool) else "must be true or false"
-    if option.multiple:
+    if row.reader.repeats:
         entries = value if isinstance(value, list) else [value]
         texts = all(isinstance(entry, str) for entry in entries)
         return None if texts else "must be a string or an array of strings"
@@ -325,10 +213,10 @@ def _type_problem(option: Any, value: object) -> str | None:
     return None if plain else "must be a string or a number"
 
 
-def _as_typed(option: Any, value: Any) -> object:
+def _as_typed(row: Option, value: Any) -> object:
     """As the command line would have given it."""
-    if option.is_flag:
+    if row.reader.is_flag:
         return value
-    if option.multiple:
-        return value if isinstance(value, list) else [value]
+    if row.reader.repeats:
+        return tuple(value) if isinstance(value, list) else (value,)
     return str(value)

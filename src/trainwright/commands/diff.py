@@ -7,11 +7,8 @@ from collections import Counter
 from dataclasses import asdict, fields
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeGuard
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import emit
 from trainwright.documents.difference import (
     Change,
@@ -412,10 +409,6 @@ def time_ratio(before: ScheduleResult, after: ScheduleResult) -> float | None:
 # ------------------
 
 
-def command(
-    first: Annotated[Path, typer.Argument(help="A plan, estimate or schedule document.")],
-    second: Annotated[Path, typer.Argument(help="Another one.")],
-    as_json: options.Json = False,
-) -> None:
-    """Compare two documents: what was asked differently, what came out differently."""
+def command(first: str, second: str, *, as_json: bool = False) -> None:
+    """Print what differs."""
     emit(diff(first, second), as_json=as_json, output=None)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from trainwright.commands import command_line as options
-from trainwright.commands.output import budget, emit, finish, parse_time_limit
+from trainwright.commands.output import budget, emit, finish
 from trainwright.documents.open import load_explained_document
 from trainwright.documents.printing import Report
 from trainwright.documents.schedule import ScheduleResult
@@ -65,22 +62,16 @@ def _cluster_of(document: Explained) -> Embedded | None:
 
 
 def command(
-    document: Annotated[Path, typer.Argument(help="A plan, estimate or schedule document.")],
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Only the table: look for no other plan of a model.")
-    ] = False,
-    time_limit: Annotated[
-        str, typer.Option(help="For all searches for other plans.", metavar="TIME")
-    ] = "2min",
-    constants: Annotated[
-        bool, typer.Option("--constants", help="Every constant of the cluster, with its source.")
-    ] = False,
-    as_json: options.Json = False,
+    document: str,
+    *,
+    quick: bool = False,
+    constants: bool = False,
+    as_json: bool = False,
+    time_limit: float,
 ) -> None:
-    """Show a plan or schedule as a table: times, memory, what binds; of a model's plan also why."""
+    """Print the table, and of a model's plan the reasons."""
     from trainwright.documents.explanation import has_reasons, reasons
 
-    limit_s = parse_time_limit(time_limit)
     if constants:
         emit(explain_constants(document), as_json=as_json, output=None)
         return
@@ -88,7 +79,7 @@ def command(
     if quick or not has_reasons(report.document):
         emit(report, as_json=as_json, output=None)
         return
-    with budget(limit_s) as allowed:
+    with budget(time_limit) as allowed:
         found = reasons(report, budget=allowed)
     emit(found, as_json=as_json, output=None)
     finish(0, interrupted=allowed.interrupted)

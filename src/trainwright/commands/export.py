@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import emit
 from trainwright.documents.export import ExportedFile, ExportResult, PricedLayout
 from trainwright.documents.mixed_plan import MixedPlanResult
@@ -207,48 +204,8 @@ def _document(
 
 
 def command(
-    document: Annotated[
-        Path,
-        typer.Argument(
-            help="A plan or estimate of a model, or what improve, whatif or a sweep wrote."
-        ),
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            help="A framework, as in `trainwright catalog targets`, chrome-trace or dry-run.",
-            metavar="TARGET[@VERSION]",
-        ),
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write the files to this new or empty folder."),
-    ] = None,
-    launcher: Annotated[str, typer.Option(help="torchrun or slurm.", metavar="NAME")] = "torchrun",
-    allow_nearest: Annotated[
-        bool,
-        typer.Option(
-            "--allow-nearest",
-            help="Replace what the target cannot express by the nearest it can, priced again.",
-        ),
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Hand the files to the framework's own parser, if installed."),
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write into a folder that is not empty.")
-    ] = False,
-    as_json: options.Json = False,
+    document: str, *, to: str, output: Path | None = None, as_json: bool = False, **options: Any
 ) -> None:
-    """Write the files that make a training framework run a plan."""
-    report = export(
-        document,
-        to,
-        output=output,
-        launcher=launcher,
-        allow_nearest=allow_nearest,
-        check=check,
-        force=force,
-    )
+    """Write the files, or say what they are."""
+    report = export(document, to, output=output, **options)
     emit(report, as_json=as_json, output=None)

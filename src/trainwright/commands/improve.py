@@ -5,20 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
-from trainwright.commands import command_line as options
-from trainwright.commands.output import (
-    budget,
-    check_output,
-    emit,
-    finish,
-    parse_count,
-    parse_time_limit,
-)
+from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.errors import Fault, InvalidInput
 
@@ -30,7 +20,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ModelInput
-    from trainwright.options.run import RunOptions
+    from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration
 
 
@@ -70,7 +60,7 @@ def improve(
         if is_job(document):
             source, document = (None, document), None
     if source is not None and document is None:
-        beside_file: RunOptions = {"sequence": sequence, "global_batch": global_batch}
+        beside_file = {"sequence": sequence, "global_batch": global_batch}
         from trainwright.frameworks.read_job import open_stated
 
         job = open_stated(
@@ -115,7 +105,7 @@ def _of_file(
     model: str | Path | None,
     cluster: str | Path | Cluster | None,
     nodes: int | None,
-    beside: RunOptions,
+    beside: Options,
 ) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
     from trainwright.frameworks.read_job import stated_model, stated_options, with_stated_batch
     from trainwright.options.clusters import opened, resolve_cluster
@@ -262,60 +252,18 @@ def _limits(found: Surroundings, document: ImprovementResult, budget: Budget) ->
 
 
 def command(
-    document: Annotated[
-        Path | None,
-        typer.Argument(help="An estimate or a plan of a model.", show_default=False),
-    ] = None,
-    source: options.Source = None,
-    argument: options.Argument = None,
-    variable: options.Variable = None,
-    vocab_size: options.VocabularySize = None,
-    function: options.Function = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="The model, where the framework's file does not describe it."),
-    ] = None,
-    cluster: Annotated[str | None, typer.Option(help="A catalog cluster or a TOML file.")] = None,
-    nodes: Annotated[str | None, typer.Option(help="Nodes of the cluster.", metavar="N")] = None,
-    sequence: Annotated[
-        str | None,
-        typer.Option(help="Tokens per sequence, in place of what the file says.", metavar="N"),
-    ] = None,
-    global_batch: Annotated[
-        str | None,
-        typer.Option(help="Sequences per step, in place of what the file says.", metavar="N"),
-    ] = None,
-    calibration: options.Calibration = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(help="Consider only what this framework can run.", metavar="TARGET"),
-    ] = None,
-    time_limit: Annotated[
-        str | None,
-        typer.Option(help="Stop after this long with the best found.", metavar="TIME"),
-    ] = None,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    document: str | None = None,
+    *,
+    source: tuple[str, str] | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+    time_limit: float | None = None,
+    **options: Any,
 ) -> None:
-    """How far is a job from the best plan, and what is the smallest change that gets most of it?"""
+    """Look for changes and for the best plan; the limit ends it with the best found."""
     check_output(output, document, source[1] if source else None)
-    with budget(parse_time_limit(time_limit)) as limited:
-        report = improve(
-            document,
-            source=source,
-            arguments=argument or (),
-            variables=options.variables(variable),
-            vocabulary_size=parse_count(vocab_size, "vocab-size"),
-            function=function,
-            model=model,
-            cluster=cluster,
-            nodes=parse_count(nodes, "nodes"),
-            sequence=parse_count(sequence, "sequence"),
-            global_batch=parse_count(global_batch, "global-batch"),
-            calibration=calibration,
-            framework=framework,
-            budget=limited,
-        )
+    with budget(time_limit) as limited:
+        report = improve(document, source=source, budget=limited, **options)
     emit(report, as_json=as_json, output=output)
     nothing_fits = report.document.best_known_s is None
     finish(3 if nothing_fits and not limited.stopped else 0, interrupted=limited.interrupted)

@@ -102,9 +102,9 @@ def answer(question: Question, budget: Budget) -> Result:
             "sequence": question.sequence,
             "framework": question.framework,
             "top": _TOP,
+            "devices": question.devices,
+            "memory": question.memory_bytes,
         },
-        devices=question.devices,
-        memory_bytes=question.memory_bytes,
     )
     return Result(plan_model(call, budget, warnings=given.warnings))
 

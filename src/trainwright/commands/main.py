@@ -9,14 +9,10 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import suppress
-from functools import cache
-from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
-import typer
-from typer.core import TyperGroup
 
 from trainwright._version import __version__
 from trainwright.errors import InvalidInput, TrainwrightError
@@ -58,12 +54,12 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-class _Program(TyperGroup):
-    """Builds a command, the function named like its module, only when it is asked for."""
+class _Program(click.Group):
+    """Builds a command only when it is asked for."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.commands = {name: click.Command(name, help=text) for name, text in COMMANDS.items()}
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order in which they are told of."""
+        return list(COMMANDS)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; with `ctx.obj`, what is owed on stdout, a refusal is a document, too."""
@@ -77,53 +73,58 @@ class _Program(TyperGroup):
             raise
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _command(cmd_name) if cmd_name in self.commands else None
+        """The command of a name, from the table of options."""
+        if cmd_name not in COMMANDS:
+            return None
+        from trainwright.commands.command_line import shell_command
+
+        return shell_command(cmd_name, COMMANDS[cmd_name])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the command that may have been meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            if near := difflib.get_close_matches(args[0], COMMANDS):
+                error.message += f" Did you mean {', '.join(map(repr, near))}?"
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List all commands with what each is for, without loading any."""
-        width = formatter.width - 6 - max(map(len, self.commands))
-        rows = [(name, each.get_short_help_str(width)) for name, each in self.commands.items()]
+        width = formatter.width - 6 - max(map(len, COMMANDS))
+        rows = [
+            (name, click.Command(name, help=text).get_short_help_str(width))
+            for name, text in COMMANDS.items()
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
 
-@cache
-def _command(name: str) -> click.Command:
-    alone = typer.Typer(**_SHOWN)
-    alone.command(name)(import_module(f"trainwright.commands.{name}").command)
-    return typer.main.get_command(alone)
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"trainwright {__version__}")
+        context.exit()
 
 
-_SHOWN: Any = {
-    "add_completion": False,
-    "rich_markup_mode": None,
-    "pretty_exceptions_enable": False,
-}
-app = typer.Typer(
-    name="trainwright",
-    cls=_Program,
+app = _Program(
+    "trainwright",
     help="The best plan for training a large model on many accelerators, with a proof.",
     no_args_is_help=True,
-    **_SHOWN,
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version.",
+        )
+    ],
 )
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"trainwright {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
-) -> None:
-    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -153,7 +154,7 @@ def _print_refusal(error: TrainwrightError) -> None:
     from trainwright.documents.printing import Report
     from trainwright.documents.refusal import refusal_of
 
-    with suppress(typer.Exit, InvalidInput):  # nobody reads it: the message was said
+    with suppress(click.exceptions.Exit, InvalidInput):  # nobody reads it: the message was said
         emit(Report(refusal_of(error)), as_json=True, output=None)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from trainwright.commands import command_line as options
-from trainwright.commands.output import check_output, emit, parse_count
+from trainwright.commands.output import check_output, emit
 from trainwright.documents.model_summary import (
     LayersOfKind,
     ModelPart,
@@ -124,21 +121,8 @@ def _summary(name: str, counted: CountedModel, document: Mapping[str, Any]) -> M
 
 
 def command(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONFIG",
-            help="A config.json or its folder, a catalog name, or a hub id in the local cache.",
-        ),
-    ],
-    sequence: Annotated[
-        str,
-        typer.Option("--sequence", help="Tokens of a sequence, for FLOPs and cache.", metavar="N"),
-    ] = str(SEQUENCE),
-    output: options.Output = None,
-    as_json: options.Json = False,
+    model: str, *, output: Path | None = None, as_json: bool = False, **options: Any
 ) -> None:
-    """Say what a model is: parameters, layers, FLOPs, cache, and how it can be cut."""
+    """Print the screen."""
     check_output(output, model)
-    length = parse_count(sequence, "sequence") or SEQUENCE
-    emit(describe_model(model, sequence_length=length), as_json=as_json, output=output)
+    emit(describe_model(model, **options), as_json=as_json, output=output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from contextlib import contextmanager, suppress
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import typer
 
 from trainwright.errors import InvalidInput
 
@@ -22,83 +20,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_AFTER_S = 1.0
 _READER_LEFT = 141  # what a shell reports of a program that SIGPIPE ended
-_TOKENS_OF = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _CLEAR_LINE = "\r\x1b[K"
-
-
-def parse_count(text: str | None, name: str, *, least: int = 1) -> int | None:
-    """A whole number ≥ `least`, also written as 8.0 or 1_024."""
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not least <= value < math.inf or value != int(value):
-        problem = f'must be a whole number >= {least}, got "{text}"{_in_full(text)}'
-        raise InvalidInput.of(name, problem)
-    return int(value)
-
-
-def _in_full(text: str) -> str:
-    """What 8k may stand for, where the text is such a number."""
-    if text[-1:].lower() != "k" or not text[:-1].isdecimal():
-        return ""
-    thousands = int(text[:-1])
-    return f"; did you mean {thousands * 1024} or {thousands * 1000}?"
-
-
-def parse_number(text: str | None, name: str) -> float | None:
-    """A finite number > 0, also written as 15e12."""
-    if text is None:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InvalidInput.of(name, f'must be a number > 0, got "{text}"')
-    return value
-
-
-def parse_tokens(text: str | None, name: str) -> float | None:
-    """A finite number > 0, also written as 15e12, or with K, M, B or T, as 15T."""
-    if text is None:
-        return None
-    factor = _TOKENS_OF.get(text[-1:].upper(), 1.0)
-    try:
-        value = float(text[:-1] if factor > 1 else text) * factor
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise InvalidInput.of(name, f'must be a number > 0, such as 15e12 or 15T, got "{text}"')
-    return value
-
-
-def parse_share(text: str | None, name: str) -> float | None:
-    """A number >= 0, or percent of it, as 5%."""
-    if text is None:
-        return None
-    percent = text.endswith("%")
-    try:
-        value = float(text.removesuffix("%"))
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise InvalidInput.of(name, f'must be a number >= 0, such as 0.05 or 5%, got "{text}"')
-    return value / 100 if percent else value
-
-
-def parse_time_limit(text: str | None) -> float | None:
-    """Seconds > 0, written with or without a unit."""
-    from trainwright.units import parse_duration
-
-    if text is None:
-        return None
-    limit_s = parse_duration(text, name="time-limit")
-    if limit_s <= 0:
-        raise InvalidInput.of("time-limit", f'must be > 0, got "{text}"')
-    return limit_s
 
 
 def check_output(path: Path | None, *inputs: str | Path | None) -> None:
@@ -186,7 +108,7 @@ def _print(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()
-        raise typer.Exit(_READER_LEFT) from None
+        raise click.exceptions.Exit(_READER_LEFT) from None
     except OSError as error:
         _drop_stdout()
         raise InvalidInput.of("output", f"cannot be printed: {error.strerror}") from None
@@ -231,7 +153,7 @@ def finish(exit_code: int, *, interrupted: bool) -> None:
     """Leave with the code of the contract; an interrupted run is always 130."""
     code = 130 if interrupted else exit_code
     if code:
-        raise typer.Exit(code)
+        raise click.exceptions.Exit(code)
 
 
 def _show(progress: Progress) -> None:
@@ -240,5 +162,8 @@ def _show(progress: Progress) -> None:
     found = "nothing yet"
     if progress.best < float("inf"):
         found = f"best {progress.best:.6g} s, gap {progress.gap:.2%}"
-    line = f"{progress.stage}: {progress.elapsed_s:.0f} s, {found}"
+    passed = f"{progress.elapsed_s:.0f} s"
+    if progress.remaining_s < float("inf"):
+        passed += f", at most {progress.remaining_s:.0f} s left"
+    line = f"{progress.stage}: {passed}, {found}"
     print(f"{_CLEAR_LINE}{line}", end="", file=sys.stderr, flush=True)

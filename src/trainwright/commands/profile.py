@@ -6,12 +6,9 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from trainwright.commands import command_line as options
-from trainwright.commands.output import check_output, emit, parse_count
+from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.documents.view import (
     column,
@@ -27,7 +24,7 @@ from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFea
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -74,11 +71,6 @@ class LayerProfileResult:
 # ----------------------------------------------------------------------------------
 
 DEFAULT_BUDGET_S: Final = 60.0
-_OPTION_OF: Final = {
-    "sequence_length": "sequence",
-    "tensor_parallel": "tensor",
-    "microbatch_size": "micro-batch",
-}
 
 
 def graphs_of(
@@ -93,8 +85,9 @@ def graphs_of(
     from trainwright.model import RunShape, layer_graph
     from trainwright.model.run_shape import precision_named
     from trainwright.options.inputs import naming_options
+    from trainwright.options.table import option_of
 
-    with naming_options(_OPTION_OF):
+    with naming_options(option_of("profile")):
         return [
             layer_graph(
                 config,
@@ -443,97 +436,46 @@ def layer_profile_view(found: LayerProfileResult) -> Iterator[Line]:
 
 
 def command(
-    model: Annotated[
-        str, typer.Argument(help="A config.json, its folder, a catalog name; a name in --csv.")
-    ],
-    device: Annotated[
-        str | None, typer.Option(help="cuda or cpu; cuda if absent and there.", metavar="KIND")
-    ] = None,
-    sequence: Annotated[
-        str | None, typer.Option(help="Tokens of a sequence; 2048 if absent.", metavar="N")
-    ] = None,
-    micro_batch: Annotated[
-        str | None, typer.Option(help="Sequences of a microbatch; 1 if absent.", metavar="N")
-    ] = None,
-    tensor: Annotated[
-        str, typer.Option(help="Tensor degrees whose slices are timed, as 1,2,4.")
-    ] = "1",
-    precision: Annotated[
-        str | None, typer.Option(help="bf16 (on cuda, if absent), fp16 or fp32.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="The network that prices collectives between slices.")
-    ] = None,
-    budget: Annotated[
-        str, typer.Option(help="Time to spend measuring, as 30s.", metavar="TIME")
-    ] = "60s",
-    csv: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Do not measure: read tables of layer times and sizes (repeatable).",
-            metavar="FILE",
-        ),
-    ] = None,
-    accelerator: Annotated[
-        str | None, typer.Option(help="The device in --csv.", metavar="NAME")
-    ] = None,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    model: str,
+    *,
+    budget: float,
+    csv: tuple[str, ...] = (),
+    accelerator: str | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+    **options: Any,
 ) -> None:
-    """Time a model's layers on the device at hand; write a profile that `plan` takes."""
+    """Measure layers, or read what others measured."""
     from trainwright.execution import Budget
-    from trainwright.units import parse_duration
 
-    check_output(output, model, *(csv or ()))
-    degrees = [parse_count(part, "tensor") or 1 for part in tensor.split(",")]
-    size = parse_count(micro_batch, "micro-batch") or 1
-    limit_s = parse_duration(budget, name="budget")
-    if limit_s <= 0:
-        raise InvalidInput.of("budget", f'must be > 0, got "{budget}"')
+    check_output(output, model, *csv)
     if csv:
-        _warn_unused(device=device, sequence=sequence, cluster=cluster)
+        _warn_unused({name: options.pop(name, None) for name in ("device", "sequence", "cluster")})
         if accelerator is None:
             raise InvalidInput.of("accelerator", "must be given with --csv")
-        report = import_layers(
-            model,
-            csv,
-            accelerator=accelerator,
-            micro_batch=size,
-            tensor=degrees,
-            precision=precision,
-        )
-        _emit(report, as_json=as_json, output=output)
-        return
-    _warn_unused(accelerator=accelerator)
-    length = parse_count(sequence, "sequence")
-    # Ctrl-C ends at once: a profile without some layers is of no use.
-    limited = Budget(time_limit_s=limit_s, on_progress=_tell if sys.stderr.isatty() else None)
-    report = profile_model(
-        model,
-        device=device,
-        sequence=length,
-        micro_batch=size,
-        tensor=degrees,
-        precision=precision,
-        cluster=cluster,
-        budget=limited,
-    )
+        report = import_layers(model, csv, accelerator=accelerator, **options)
+    else:
+        _warn_unused({"accelerator": accelerator})
+        # Ctrl-C ends at once: a profile without some layers is of no use.
+        watched = _tell if sys.stderr.isatty() else None
+        limited = Budget(time_limit_s=budget, on_progress=watched)
+        report = profile_model(model, budget=limited, **options)
     _emit(report, as_json=as_json, output=output)
 
 
 def _tell(progress: Progress) -> None:
-    typer.echo(progress.stage, err=True)
+    print(progress.stage, file=sys.stderr)
 
 
 def _emit(report: ProfileReport, *, as_json: bool, output: Path | None) -> None:
     """The table or the profile; a profile has no room for warnings, so they go beside it."""
     if as_json:
         for warning in report.document.warnings:
-            typer.echo(f"warning: {warning}", err=True)
+            print(f"warning: {warning}", file=sys.stderr)
     emit(report, as_json=as_json, output=output)
 
 
-def _warn_unused(**given: str | None) -> None:
+def _warn_unused(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if value is not None:
-            typer.echo(f"warning: --{name} was not used", err=True)
+            print(f"warning: --{name} was not used", file=sys.stderr)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit, save
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.open import opened
@@ -183,21 +180,10 @@ def report_view(document: ReportResult) -> Iterator[Line]:
 
 
 def command(
-    documents: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Documents of plan, estimate, schedule, codesign, ...", metavar="DOC..."
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the page to this file.")],
-    title: Annotated[str | None, typer.Option(help="A heading of your own.")] = None,
-    date: Annotated[
-        str | None, typer.Option(help="Printed under the heading as given; none if absent.")
-    ] = None,
-    as_json: options.Json = False,
+    documents: tuple[str, ...], *, output: Path, as_json: bool = False, **options: Any
 ) -> None:
-    """Show documents on one HTML page that needs nothing else."""
+    """Write the page."""
     check_output(output, *documents)
-    page = report(*documents, title=title, date=date)
+    page = report(*documents, **options)
     save(page.save_html, output)
     emit(page, as_json=as_json, output=None)

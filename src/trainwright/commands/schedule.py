@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from trainwright.commands import command_line as options
-from trainwright.commands.output import (
-    budget,
-    check_output,
-    emit,
-    finish,
-    parse_count,
-    parse_time_limit,
-)
+from trainwright.commands.output import budget, check_output, emit, finish
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trainwright.execution import Budget
     from trainwright.formats.schedule_json import ScheduleSpec
     from trainwright.options.schedule import Time
@@ -97,123 +88,23 @@ _CHECK_FAILED = 4
 
 
 def command(
-    family: Annotated[
-        str | None,
-        typer.Option(
-            help="A named schedule, such as 1f1b: `trainwright catalog families` lists them.",
-            metavar="NAME",
-        ),
-    ] = None,
-    search: Annotated[
-        bool, typer.Option("--search", help="Search for the best schedule within the limit.")
-    ] = False,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Search, then let a solver improve and prove it.")
-    ] = False,
-    pareto: Annotated[
-        bool,
-        typer.Option("--pareto", help="Memory against time; with --search, of more than names."),
-    ] = False,
-    simulate: Annotated[
-        Path | None,
-        typer.Option(
-            help="Price these orders: JSON, PyTorch's CSV, or a schedule document.", metavar="FILE"
-        ),
-    ] = None,
-    ranks: Annotated[str | None, typer.Option(help="Pipeline ranks.", metavar="P")] = None,
-    microbatches: Annotated[
-        str | None, typer.Option(help="Microbatches per step.", metavar="M")
-    ] = None,
-    forward: Annotated[
-        str | None,
-        typer.Option(help="Time of a forward of one stage: 1 (slots) or 3.5ms.", metavar="TIME"),
-    ] = None,
-    input_grad: Annotated[
-        str | None, typer.Option(help="Of its input gradient; 1 if absent.", metavar="TIME")
-    ] = None,
-    weight_grad: Annotated[
-        str | None, typer.Option(help="Of its weight gradient; 1 if absent.", metavar="TIME")
-    ] = None,
-    comm: Annotated[
-        str | None, typer.Option(help="Of a transfer between ranks; 0 if absent.", metavar="TIME")
-    ] = None,
-    spec: Annotated[
-        Path | None,
-        typer.Option(help="A JSON file of times and memory per stage.", metavar="FILE"),
-    ] = None,
-    virtual_stages: Annotated[
-        str | None,
-        typer.Option(help="Stages (chunks) per rank, where there is a choice.", metavar="V"),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(help="Microbatches that pass a chunk together.", metavar="G"),
-    ] = None,
-    placement: Annotated[
-        str | None, typer.Option(help="v, loop, wave or any; for a search or front.")
-    ] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(help="Chunk activations per rank, or a size such as 40GiB.", metavar="K"),
-    ] = None,
-    max_activations: Annotated[
-        str | None, typer.Option(help="Chunk activations per rank.", metavar="K")
-    ] = None,
-    objective: Annotated[
-        str, typer.Option(help="makespan, or span: the busiest rank's window.")
-    ] = "makespan",
-    seed: Annotated[str | None, typer.Option(help="Of the search.", metavar="N")] = None,
-    evaluations: Annotated[
-        str | None, typer.Option(help="Schedules to try; by size if absent.", metavar="N")
-    ] = None,
-    time_limit: options.TimeLimit = None,
-    orders: Annotated[
-        Path | None, typer.Option(help="Write the orders: .json or .csv (PyTorch).", metavar="FILE")
-    ] = None,
-    orders_form: Annotated[
-        str | None,
-        typer.Option(help="json, compute_only or compute_comms; by suffix if absent."),
-    ] = None,
-    gantt: Annotated[
-        Path | None,
-        typer.Option(help="Draw: .svg, .html, or .json[.gz] (Chrome trace).", metavar="FILE"),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Run it on PyTorch (CPU) and compare every gradient."),
-    ] = False,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    *,
+    orders: Path | None = None,
+    orders_form: str | None = None,
+    gantt: Path | None = None,
+    verify: bool = False,
+    output: Path | None = None,
+    as_json: bool = False,
+    time_limit: float | None = None,
+    **options: Any,
 ) -> None:
-    """Order the work of a pipeline: by name, by search, or as given."""
+    """Schedule, then write, draw and run the orders as asked."""
     from trainwright.pages.schedule_report import check_targets
 
-    check_output(output, spec, simulate)
+    check_output(output, options.get("spec"), options.get("simulate"))
     check_targets(orders=orders, orders_form=orders_form, gantt=gantt, verify=verify)
-    with budget(parse_time_limit(time_limit)) as allowed:
-        report = schedule(
-            family=family,
-            search=search,
-            exact=exact,
-            pareto=pareto,
-            simulate=simulate,
-            ranks=parse_count(ranks, "ranks"),
-            microbatches=parse_count(microbatches, "microbatches"),
-            forward=forward,
-            input_grad=input_grad,
-            weight_grad=weight_grad,
-            comm=comm,
-            spec=spec,
-            virtual_stages=parse_count(virtual_stages, "virtual-stages"),
-            group=parse_count(group, "group"),
-            placement=placement,
-            memory_limit=memory_limit,
-            max_activations=parse_count(max_activations, "max-activations", least=0),
-            objective=objective,
-            seed=parse_count(seed, "seed", least=0),
-            evaluations=parse_count(evaluations, "evaluations"),
-            budget=allowed,
-        )
+    with budget(time_limit) as allowed:
+        report = schedule(budget=allowed, **options)
         found = report.timeline is not None
         if orders_form is not None and orders is None:
             report = report.with_warnings(

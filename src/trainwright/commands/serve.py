@@ -8,12 +8,9 @@ import sys
 from asyncio import timeout
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-import typer
-
-from trainwright.commands.output import parse_count, parse_time_limit
 from trainwright.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
@@ -202,19 +199,9 @@ def _listen(host: str, port: int) -> socket.socket:
 # -------------------
 
 
-def command(
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; anything but loopback is open to others.")
-    ] = "127.0.0.1",
-    port: Annotated[str, typer.Option(help="Port; 0 takes a free one.", metavar="N")] = "8000",
-    time_limit: Annotated[
-        str, typer.Option(help="Longest search for one plan, such as 20s.", metavar="TIME")
-    ] = "20s",
-) -> None:
-    """Explore plans on a local page: choose a model and a cluster, move sliders."""
-    limit_s = parse_time_limit(time_limit) or Limits().time_limit_s
-    number = parse_count(port, "port", least=0) or 0
-    serve(host=host, port=number, limits=Limits(time_limit_s=limit_s), on_ready=_announce)
+def command(*, host: str, port: int, time_limit: float) -> None:
+    """Serve until interrupted."""
+    serve(host=host, port=port, limits=Limits(time_limit_s=time_limit), on_ready=_announce)
 
 
 def _announce(address: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.printing import Report
 from trainwright.documents.sweep import (
@@ -12,7 +12,6 @@ from trainwright.documents.sweep import (
     Goal,
     ModelSweepResult,
     SearchedObjective,
-    SweepOptions,
     SweepRow,
     TrainingRecord,
     best_row,
@@ -29,21 +28,18 @@ from trainwright.documents.sweep import (
 )
 from trainwright.errors import InvalidInput
 from trainwright.options.clusters import Sizes, parse_sizes, refuse_several_pools
-from trainwright.options.inputs import setting_overrides
 from trainwright.options.question import model_call
-from trainwright.options.refuse import refuse_unknown
+from trainwright.options.table import read, verb
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
-    from typing import Unpack
 
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.options.question import ModelCall
-    from trainwright.options.space import Names
 
 _MOST_REFINEMENTS: Final = 8
 _ONE_BY_ONE: Final = "plan one cluster file at a time, each with the devices of each kind"
@@ -60,52 +56,39 @@ class SweepReport(Report[ModelSweepResult]):
         return self.document.status
 
 
+@verb
 def sweep(
     model: str | Path,
     *,
     devices: Sizes,
-    memory: str | float | None = None,
-    data_parallel: bool = True,
-    tensor_parallel: bool = True,
-    recompute: bool | Names = True,
-    exclude_options: Iterable[str] = (),
-    jobs: str | int | None = None,
     budget: Budget | None = None,
-    **options: Unpack[SweepOptions],
+    **options: Any,
 ) -> SweepReport:
     """The best plan of `model` for each of `devices` ("64..4096", "64,96" or numbers).
 
     `objective` says which row is best: step-time, tokens-per-device, cost, energy or devices
     (fewest that train `tokens` within `deadline`); `pareto` names two of them. A single number with
-    an objective stands for itself, a half of it, a quarter, … down to one node. `jobs` processes or
-    a Dask cluster help with each row, as for `plan`. Raises `InvalidInput` with every fault of the
-    input.
+    an objective stands for itself, a half of it, a quarter, … down to one node. `price` is per
+    device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device) and `restart` are
+    seconds or text with a unit, `checkpoint_bandwidth` of one device likewise. `jobs` processes or
+    a Dask cluster help with each row; all other options are those of `plan`. Raises `InvalidInput`
+    with every fault of the input.
     """
     from trainwright.execution import Budget as NoLimit
     from trainwright.execution.executor import executor_of
     from trainwright.options.inputs import ModelInput, resolve_model
 
-    refuse_unknown(sweep, options, SweepOptions)
-    budget, executor = budget or NoLimit(), executor_of(jobs, name="jobs")
+    options = read("sweep", options, own=("devices", "budget"))
+    budget, executor = budget or NoLimit(), executor_of(options.get("jobs"), name="jobs")
     given = resolve_model(model)
     if not isinstance(given, ModelInput):
         problem = "several numbers and objectives are for models; a profile takes one number"
         raise InvalidInput.of("devices", problem)
     if options.get("nodes") is not None:
         raise InvalidInput.of("nodes", "must not be given together with several devices")
-    overrides = setting_overrides(devices=None, memory=memory, bandwidth=None, microbatches=None)
 
     def call_for(size: int) -> ModelCall:
-        return model_call(
-            given,
-            options,
-            devices=size,
-            memory_bytes=overrides.get("memory_bytes"),
-            data_parallel=data_parallel,
-            tensor_parallel=tensor_parallel,
-            recompute=recompute,
-            exclude_options=exclude_options,
-        )
+        return model_call(given, {**options, "devices": size})
 
     sizes = parse_sizes(devices)
     largest = call_for(sizes[-1])

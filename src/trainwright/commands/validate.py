@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from trainwright.commands import command_line as options
 from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.documents.validation import ValidationResult
@@ -177,45 +175,20 @@ def missed_targets(
 
 
 def command(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Folders of CSV files with measured runs, or single files.", metavar="FOLDER..."
-        ),
-    ],
-    profiles: Annotated[
-        Path | None,
-        typer.Option(help="A folder of layer profiles; by default the one beside the runs."),
-    ] = None,
-    files: Annotated[
-        str | None, typer.Option(help="Only these files, by stem, separated by commas.")
-    ] = None,
-    rows: Annotated[bool, typer.Option("--rows", help="Print every run too.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw predicted against measured into this file.")
-    ] = None,
-    fail_on: Annotated[
-        str | None,
-        typer.Option(
-            help="Exit with 4 where a file's mean error is larger, as vtrain_multi.time=0.08,…",
-            metavar="TARGETS",
-        ),
-    ] = None,
-    leave_out: Annotated[
-        str | None,
-        typer.Option(
-            help="Predict each file with efficiencies fitted without it: source.", metavar="source"
-        ),
-    ] = None,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    folders: tuple[str, ...],
+    *,
+    rows: bool = False,
+    plot: Path | None = None,
+    fail_on: str | None = None,
+    output: Path | None = None,
+    as_json: bool = False,
+    **options: Any,
 ) -> None:
-    """Score predictions against measured runs."""
+    """Print scores, and end with 4 where a target is missed."""
     check_output(output)
     check_output(plot)
     targets = read_targets(fail_on) if fail_on else {}
-    wanted = tuple(part.strip() for part in files.split(",")) if files else ()
-    report = validate(*folders, profiles=profiles, files=wanted, leave_out=leave_out)
+    report = validate(*folders, **options)
     if plot is not None:
         from trainwright.documents.validation import plot_validation
 
@@ -225,9 +198,9 @@ def command(
         from trainwright.documents.validation import rows_table
         from trainwright.documents.view import to_terminal
 
-        typer.echo(to_text(to_terminal([rows_table(report.document)])))
+        print(to_text(to_terminal([rows_table(report.document)])))
     emit(report, as_json=as_json, output=output)
     missed = missed_targets(report.document, targets)
     for line in missed:
-        typer.echo(line, err=True)
+        print(line, file=sys.stderr)
     finish(4 if missed else 0, interrupted=False)

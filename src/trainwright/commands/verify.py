@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
-from trainwright.commands import command_line as options
-from trainwright.commands.output import check_output, emit, finish, parse_count
+from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.documents.verification import (
     Check,
@@ -337,38 +334,11 @@ _CHECK_FAILED = 4
 
 
 def command(
-    document: Annotated[
-        Path, typer.Argument(help="A plan, an estimate or a schedule, as a document.")
-    ],
-    level: Annotated[
-        str,
-        typer.Option(
-            help="0: the document and its orders; 1: replayed here; 2: run on PyTorch.",
-            metavar="N",
-        ),
-    ] = "2",
-    self_test: Annotated[
-        bool,
-        typer.Option("--self-test", help="Also run copies broken on purpose, which must fail."),
-    ] = False,
-    exported: Annotated[
-        Path | None,
-        typer.Option(help="Check the files that `export --to pytorch` wrote here.", metavar="DIR"),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Run every rank on PyTorch tensors without data: what does it hold?"
-        ),
-    ] = False,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    document: str, *, output: Path | None = None, as_json: bool = False, **options: Any
 ) -> None:
-    """Prove on this machine that a plan's schedule trains the same model."""
+    """Check, and end with 4 where something does not hold."""
     check_output(output, document)
-    wanted = parse_count(level, "level", least=0)
-    assert wanted is not None, "there is a default"
-    report = verify(document, level=wanted, self_test=self_test, exported=exported, dry_run=dry_run)
+    report = verify(document, **options)
     emit(report, as_json=as_json, output=output)
     if report.passed:
         report.require_installed()

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from trainwright.commands import command_line as options
-from trainwright.commands.output import (
-    budget,
-    check_output,
-    emit,
-    finish,
-    parse_count,
-    parse_number,
-    parse_time_limit,
-)
+from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.difference import Change, WhatIfResult, step_ratio
 from trainwright.documents.open import open_model_plan
 from trainwright.documents.printing import Report
@@ -25,16 +13,18 @@ from trainwright.errors import InvalidInput
 from trainwright.options.clusters import resolve_cluster
 from trainwright.options.inputs import naming_options, setting_overrides
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, refuse_empty_space
-from trainwright.options.run import RECIPE_OPTION_OF, recipe_of, refuse_unknown_words
+from trainwright.options.run import recipe_of, refuse_unknown_words
+from trainwright.options.table import fields_given, read, rows_of, verb
 from trainwright.units import parse_hardware_bandwidth
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from trainwright.cluster import Cluster
     from trainwright.documents.open import AnyDocument
     from trainwright.execution import Budget
-    from trainwright.options.run import RecipeOptions
+    from trainwright.options.option import Options
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.plans.status import Status
 
@@ -54,19 +44,8 @@ class WhatIfReport(Report[WhatIfResult]):
         return self.document.after.status
 
 
-def what_if(
-    document: AnyDocument,
-    *,
-    memory: str | float | None = None,
-    bandwidth: str | Iterable[str] = (),
-    flops_scale: float | None = None,
-    devices: int | None = None,
-    global_batch: int | None = None,
-    sequence: int | None = None,
-    dispatch_dtype: str | None = None,
-    token_dispatcher: str | None = None,
-    budget: Budget | None = None,
-) -> WhatIfReport:
+@verb
+def what_if(document: AnyDocument, *, budget: Budget | None = None, **options: Any) -> WhatIfReport:
     """Plan the request of a model's plan (a path or a result) again with these changes.
 
     `memory` is that of a device, `bandwidth` one or several texts such as "inter=800Gb/s" (a level
@@ -78,47 +57,30 @@ def what_if(
     from trainwright.documents.model_plan import plan_model
     from trainwright.execution import Budget as NoLimit
 
+    options = read("whatif", options)
     before = open_model_plan(document)
     call = call_of(before.request)
-    question = _changed(
-        call.question,
-        memory=memory,
-        bandwidth=(bandwidth,) if isinstance(bandwidth, str) else tuple(bandwidth),
-        flops_scale=flops_scale,
-        devices=devices,
-        global_batch=global_batch,
-        sequence=sequence,
-    )
-    question = _dispatched(
-        question, {"dispatch_dtype": dispatch_dtype, "token_dispatcher": token_dispatcher}
-    )
+    question = _trained(_changed(call.question, options), options)
     changes = tuple(_changes(call.question, question))
     if not changes:
-        wanted = "must change something: --memory, --bandwidth, --flops-scale, --devices, "
-        others = "--global-batch, --sequence, --dispatch-dtype or --token-dispatcher"
-        raise InvalidInput.of("whatif", f"{wanted}{others}")
+        *others, last = (f"--{row.flag}" for row in rows_of("whatif") if not row.shell)
+        problem = f"must change something: {', '.join(others)} or {last}"
+        raise InvalidInput.of("whatif", problem)
     after = plan_model(replace(call, question=question), budget or NoLimit())
     ratio = step_ratio(before, after)
     return WhatIfReport(WhatIfResult(changes=changes, time_ratio=ratio, before=before, after=after))
 
 
-def _changed(
-    question: ModelQuestion,
-    *,
-    memory: str | float | None,
-    bandwidth: tuple[str, ...],
-    flops_scale: float | None,
-    devices: int | None,
-    global_batch: int | None,
-    sequence: int | None,
-) -> ModelQuestion:
-    overrides = setting_overrides(devices=None, memory=memory, bandwidth=None, microbatches=None)
+def _changed(question: ModelQuestion, options: Options) -> ModelQuestion:
+    bandwidths = options.get("bandwidth", ())
+    devices, flops_scale = options.get("devices"), options.get("flops_scale")
     cluster, num_devices = question.cluster, question.num_devices
     if devices is not None:
         cluster, num_devices = resolve_cluster(cluster, nodes=None, devices=devices)
-    if "memory_bytes" in overrides:
-        cluster = cluster.with_memory(overrides["memory_bytes"])
-    for text in bandwidth:
+    if "memory" in options:
+        setting_overrides({"memory": options["memory"]})  # refuses what no device has
+        cluster = cluster.with_memory(options["memory"])
+    for text in (bandwidths,) if isinstance(bandwidths, str) else bandwidths:
         cluster = _with_bandwidth(cluster, text)
     if flops_scale is not None:
         if not 0 < flops_scale < float("inf"):
@@ -128,19 +90,18 @@ def _changed(
     with naming_options(QUESTION_OPTION_OF):
         workload = replace(
             workload,
-            global_batch=workload.global_batch if global_batch is None else global_batch,
-            sequence_length=workload.sequence_length if sequence is None else sequence,
+            **fields_given("whatif", "workload", options),
         )
         changed = replace(question, cluster=cluster, num_devices=num_devices, workload=workload)
     refuse_empty_space(changed)
     return changed
 
 
-def _dispatched(question: ModelQuestion, options: RecipeOptions) -> ModelQuestion:
-    """With tokens that travel to experts as the options say."""
+def _trained(question: ModelQuestion, options: Options) -> ModelQuestion:
+    """With what the options say of how the model trains."""
     refuse_unknown_words(options)
-    settings, given = question.settings, {k: v for k, v in options.items() if v is not None}
-    with naming_options(RECIPE_OPTION_OF):
+    settings, given = question.settings, fields_given("whatif", "recipe", options)
+    with naming_options(QUESTION_OPTION_OF):
         stated = recipe_of(options)
         recipe = replace(settings.recipe, **{name: getattr(stated, name) for name in given})
     return replace(question, settings=replace(settings, recipe=recipe))
@@ -183,43 +144,16 @@ def _facts(question: ModelQuestion) -> dict[str, Any]:
 
 
 def command(
-    document: Annotated[Path, typer.Argument(help="A plan document of a model.")],
-    memory: options.Memory = None,
-    bandwidth: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Of a level, such as inter=800Gb/s or nvlink=900GB/s (repeatable).",
-            metavar="LEVEL=RATE",
-        ),
-    ] = None,
-    flops_scale: Annotated[
-        str | None, typer.Option(help="So many times the peak of each device.", metavar="X")
-    ] = None,
-    devices: options.Devices = None,
-    global_batch: Annotated[
-        str | None, typer.Option(help="Sequences per step, over all replicas.", metavar="N")
-    ] = None,
-    sequence: Annotated[str | None, typer.Option(help="Tokens per sequence.", metavar="N")] = None,
-    dispatch_dtype: options.DispatchDtype = None,
-    token_dispatcher: options.TokenDispatcher = None,
-    time_limit: options.TimeLimit = None,
-    output: options.Output = None,
-    as_json: options.Json = False,
+    document: str,
+    *,
+    output: Path | None = None,
+    as_json: bool = False,
+    time_limit: float | None = None,
+    **options: Any,
 ) -> None:
-    """Plan the request of a document again with something different, beside the old plan."""
+    """Plan again with changes."""
     check_output(output, document)
-    with budget(parse_time_limit(time_limit)) as allowed:
-        report = what_if(
-            document,
-            memory=memory,
-            bandwidth=bandwidth or (),
-            flops_scale=parse_number(flops_scale, "flops-scale"),
-            devices=parse_count(devices, "devices"),
-            global_batch=parse_count(global_batch, "global-batch"),
-            sequence=parse_count(sequence, "sequence"),
-            dispatch_dtype=dispatch_dtype,
-            token_dispatcher=token_dispatcher,
-            budget=allowed,
-        )
+    with budget(time_limit) as allowed:
+        report = what_if(document, budget=allowed, **options)
     emit(report, as_json=as_json, output=output)
     finish(report.status.exit_code, interrupted=allowed.interrupted)

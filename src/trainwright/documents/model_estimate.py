@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Line, Table
     from trainwright.model import TransformerConfig
     from trainwright.options.inputs import ModelInput
-    from trainwright.options.run import RunOptions
+    from trainwright.options.option import Options
     from trainwright.plans.prediction import StageMemory, StepPrediction
 
 
@@ -161,7 +161,7 @@ def estimate_model(
     *,
     cluster: Cluster,
     num_devices: int,
-    options: RunOptions,
+    options: Options,
     warnings: Sequence[str] = (),
 ) -> ModelEstimateResult:
     """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.

@@ -24,7 +24,7 @@ from trainwright.documents.view import (
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import DEFAULT_RECIPE, count_parameters
 from trainwright.options.inputs import inside, naming_options
-from trainwright.options.question import ModelOptions
+from trainwright.options.table import fields_given, option_of
 from trainwright.planning.reasons.objectives import (
     Objective,
     Outcome,
@@ -45,9 +45,6 @@ from trainwright.units import (
     format_bytes,
     format_percent_up,
     format_seconds,
-    parse_bandwidth,
-    parse_deadline,
-    parse_duration,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats
     from trainwright.documents.view import Line, Table
     from trainwright.options.inputs import ModelInput
+    from trainwright.options.option import Options
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import WeightedAim
 
@@ -162,33 +160,6 @@ class ModelSweepResult:
 # What a sweep prefers, and what a training costs beside its steps: from options
 # ------------------------------------------------------------------------------
 
-_OPTION_OF: Final = {
-    "price_per_hour": "price",
-    "power_watts": "power",
-    "deadline_s": "deadline",
-    "device_mtbf_s": "mtbf",
-    "checkpoint_bytes_per_s": "checkpoint-bandwidth",
-    "restart_s": "restart",
-}
-
-
-class SweepOptions(ModelOptions, total=False):
-    """What to prefer, and what a training costs beside its steps; see `docs/plan.md`.
-
-    `price` is per device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device)
-    and `restart` are seconds or text with a unit, `checkpoint_bandwidth` of one device likewise.
-    """
-
-    objective: str
-    pareto: str | Iterable[str] | None
-    tokens: float | None
-    price: float | None
-    power: float | None
-    deadline: str | float | None
-    mtbf: str | float | None
-    checkpoint_bandwidth: str | float | None
-    restart: str | float | None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
@@ -201,25 +172,21 @@ class Goal:
     tokens_per_step: float
 
 
-def goal_of(given: ModelInput, largest: ModelCall, options: SweepOptions) -> Goal:
+def goal_of(given: ModelInput, largest: ModelCall, options: Options) -> Goal:
     """The goal that the options state; raises `InvalidInput` naming options."""
     device, workload = largest.question.cluster.accelerator, largest.question.workload
     objective = _objective(options.get("objective") or Objective.STEP_TIME, "objective")
     both = _pair(options.get("pareto"))
-    price, power = options.get("price"), options.get("power")
     stated = {
-        "tokens": options.get("tokens"),
-        "price_per_hour": device.price_per_hour if price is None else price,
-        "power_watts": device.power_watts if power is None else power,
-        "deadline_s": _deadline_s(options.get("deadline")),
-        "device_mtbf_s": _seconds(options.get("mtbf"), "mtbf"),
-        "checkpoint_bytes_per_s": _rate(options.get("checkpoint_bandwidth")),
-        "restart_s": _seconds(options.get("restart"), "restart"),
+        "price_per_hour": device.price_per_hour,
+        "power_watts": device.power_watts,
+        **fields_given("sweep", "training", options),
     }
-    with naming_options(_OPTION_OF):
+    flags = option_of("sweep")
+    with naming_options(flags):
         training = Training(**{k: v for k, v in stated.items() if v is not None})
     faults = [
-        Fault(name := _OPTION_OF.get(field, field), f"must be given for {wanted}, as --{name} X")
+        Fault(name := flags.get(field, field), f"must be given for {wanted}, as --{name} X")
         for wanted in dict.fromkeys((objective, *both))
         for field in required(wanted)
         if getattr(training, field) is None
@@ -257,19 +224,6 @@ def _pair(given: str | Iterable[str] | None) -> tuple[Objective, ...]:
         problem = f"must name two objectives, such as step-time,cost; got {','.join(names)}"
         raise InvalidInput.of("pareto", problem)
     return pair
-
-
-def _deadline_s(value: str | float | None) -> float | None:
-    return parse_deadline(value, name="deadline") if isinstance(value, str) else value
-
-
-def _seconds(value: str | float | None, name: str) -> float | None:
-    return parse_duration(value, name=name) if isinstance(value, str) else value
-
-
-def _rate(value: str | float | None) -> float | None:
-    name = "checkpoint-bandwidth"
-    return parse_bandwidth(value, name=name) if isinstance(value, str) else value
 
 
 # The rows of a sweep: from plans to totals, and which row is best

@@ -37,12 +37,16 @@ class Journal(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a search stands: best value and bound so far, in the objective's own unit."""
+    """Where a search stands: best value and bound so far, in the objective's own unit.
+
+    `remaining_s` is what is left of the time limit, if there is one.
+    """
 
     stage: str
     elapsed_s: float
     best: float = math.inf
     lower_bound: float = 0.0
+    remaining_s: float = math.inf
 
     @property
     def gap(self) -> float:
@@ -117,5 +121,5 @@ class Budget:
         """Report progress; true when the search has to stop."""
         if self.on_progress is not None:
             stage = self.stage or progress.stage
-            self.on_progress(replace(progress, stage=stage))
+            self.on_progress(replace(progress, stage=stage, remaining_s=self.remaining_s))
         return self.stopped

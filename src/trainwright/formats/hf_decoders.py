@@ -19,7 +19,7 @@ from trainwright.formats.hf_keys import (
     upper_windows,
     windows,
 )
-from trainwright.model import Experts, LatentAttention, Norm
+from trainwright.model import BlockChoice, Experts, Indexer, LatentAttention, Norm
 
 Switch = bool | tuple[str, bool]
 
@@ -47,13 +47,17 @@ class MixtureRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentRule:
-    """Defaults of a family with latent attention; `query_rank` 0 where queries have none."""
+    """Defaults of a family with latent attention; `query_rank` 0 where queries have none.
+
+    `indexer` holds its heads, their size and the keys that it chooses.
+    """
 
     query_rank: int
     key_value_rank: int
     rotary: int
     plain: int
     value: int | None = None
+    indexer: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +185,15 @@ def _latent(keys: KeyReader, rule: LatentRule, family: Decoder) -> LatentAttenti
         query = keys.optional_count("q_lora_rank")
     keys.pass_over("qk_head_dim")
     hidden, heads = keys.count("hidden_size", family.hidden), keys.count("num_heads", family.heads)
+    indexer = None
+    if rule.indexer is not None:
+        indexer = Indexer(
+            num_heads=keys.count("index_n_heads", rule.indexer[0]),
+            head_size=keys.count("index_head_dim", rule.indexer[1]),
+            num_keys=keys.count("index_topk", rule.indexer[2]),
+        )
     return LatentAttention(
+        indexer=indexer,
         query_rank=query,
         key_value_rank=keys.count("kv_lora_rank", rule.key_value_rank),
         rotary_head_size=keys.count("qk_rope_head_dim", rule.rotary),
@@ -368,6 +380,192 @@ _YOUTU = Decoder(
     attention_output_bias=_BIAS,
     latent=LatentRule(query_rank=1536, key_value_rank=512, rotary=64, plain=128, value=128),
 )
+
+_DEEPSEEK_V32: Final = Decoder(
+    layers=61,
+    hidden=7168,
+    ffn=18432,
+    heads=128,
+    vocabulary=129280,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    latent=LatentRule(
+        query_rank=1536,
+        key_value_rank=512,
+        rotary=64,
+        plain=128,
+        value=128,
+        indexer=(64, 128, 2048),
+    ),
+    mixture=MixtureRule(
+        num_experts=("num_experts", 256),
+        visited=("num_experts_per_tok", 8),
+        width=("moe_intermediate_size", 2048),
+        shared=("num_shared_experts", 1),
+        first_dense=("first_k_dense_replace", 3),
+        grouped=True,
+    ),
+    further=("num_nextn_predict_layers", False),
+    ignored=(
+        "layer_types",
+        "mlp_bias",
+        "moe_layer_freq",
+        "moe_router_dtype",
+        "indexer_rope_interleave",
+        "index_share_for_mtp_iteration",
+    ),
+)
+_GLM_DSA: Final = replace(
+    _DEEPSEEK_V32,
+    layers=78,
+    hidden=6144,
+    ffn=12288,
+    heads=64,
+    vocabulary=154880,
+    latent=LatentRule(
+        query_rank=2048,
+        key_value_rank=512,
+        rotary=64,
+        plain=192,
+        value=256,
+        indexer=(32, 128, 2048),
+    ),
+)
+
+
+def read_glm_moe_dsa(keys: KeyReader) -> Fields:
+    """Fields of a `glm_moe_dsa` config: most indexers of GLM-5.2 are those of an earlier block."""
+    fields = read_decoder(_GLM_DSA, keys)
+    num_layers = fields["num_layers"]
+    keys.pass_over("index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
+    kinds = [kind == "shared" for kind in keys.optional_texts("indexer_types")]
+    if not kinds:
+        letters = keys.value("index_topk_pattern", None)
+        every = keys.optional_count("index_topk_freq") or 1
+        first = keys.optional_count("index_skip_topk_offset") or 2
+        kinds = [max(i - first + 1, 0) % every != 0 for i in range(num_layers)]
+        if isinstance(letters, str):
+            kinds = [letter == "S" for letter in letters]
+        keys.defaults.pop("index_topk_pattern", None)
+    if len(kinds) != num_layers:
+        keys.refuse("indexer_types", f"must have one entry per layer ({num_layers})")
+    elif any(kinds):
+        fields["choices"] = (BlockChoice(), BlockChoice(reuses_index=True))
+        fields["choice_of_layer"] = tuple(map(int, kinds))
+    return fields
+
+
+# Llama 4: chunks of attention in three blocks of four, experts every so many; MiMo-V2: windows with
+# sinks and twice the key heads in five blocks of six
+# --------------------------------------------------------------------------------------------------
+
+_LLAMA4: Final = Decoder(
+    layers=48,
+    hidden=5120,
+    ffn=16384,
+    heads=40,
+    kv_heads=8,
+    head_size=128,
+    vocabulary=202048,
+    query_key_value_bias=_BIAS,
+    attention_output_bias=_BIAS,
+    ignored=(
+        "use_qk_norm",
+        "no_rope_layer_interval",
+        "attn_scale",
+        "attn_temperature_tuning",
+        "floor_scale",
+        "for_llm_compressor",
+    ),
+)
+
+
+def read_llama4_text(keys: KeyReader) -> Fields:
+    """Fields of a `llama4_text` config: `intermediate_size` is that of experts."""
+    width = keys.count("intermediate_size", 8192)
+    fields = read_decoder(_LLAMA4, keys)
+    fields["ffn_size"] = keys.count("intermediate_size_mlp", 16384)
+    layers = range(fields["num_layers"])
+    step = keys.count("interleave_moe_layer_step", 1)
+    routed = set(keys.counts("moe_layers", tuple(layers[step - 1 :: step])))
+    keys.defaults.pop("moe_layers", None)
+    every = keys.optional_count("no_rope_layer_interval") or 4
+    rotated = keys.value("no_rope_layers", None) or [(i + 1) % every for i in layers]
+    keys.defaults.pop("no_rope_layers", None)
+    kinds = keys.optional_texts("layer_types")
+    full = [kind == "full_attention" for kind in kinds] or [not r for r in rotated]
+    return fields | {
+        "sliding_window": keys.nullable_count("attention_chunk_size", 8192),
+        "chunked": True,
+        "full_attention_layers": tuple(i for i in layers if i < len(full) and full[i]),
+        "experts": Experts(
+            num_experts=keys.count("num_experts", 16),
+            experts_per_token=keys.count("num_experts_per_tok", 1),
+            ffn_size=width,
+            shared_ffn_size=width,
+            dense_layers=tuple(i for i in layers if i not in routed),
+            routed_bias=False,
+        ),
+    }
+
+
+_MIMO: Final = Decoder(
+    layers=48,
+    hidden=4096,
+    ffn=16384,
+    heads=64,
+    kv_heads=4,
+    head_size=192,
+    vocabulary=152576,
+    query_key_value_bias=_BIAS,
+    mixture=MixtureRule(
+        num_experts=("num_experts", 256),
+        visited=("num_experts_per_tok", 8),
+        width=("moe_intermediate_size", 2048),
+        first_dense=("first_k_dense_replace", 1),
+        grouped=True,
+    ),
+    ignored=(
+        *("attention_value_scale", "num_shared_experts", "attention_chunk_size", "swa_rope_theta"),
+        *("swa_head_dim", "swa_v_head_dim", "swa_num_attention_heads", "moe_layer_freq"),
+        *("add_swa_attention_sink_bias", "add_full_attention_sink_bias", "layernorm_epsilon"),
+        "sliding_window_size",
+    ),
+)
+
+
+def read_mimo(keys: KeyReader) -> Fields:
+    """Fields of a `mimo_v2_flash` config."""
+    fields = read_decoder(_MIMO, keys)
+    layers = range(fields["num_layers"])
+    kinds = keys.optional_texts("layer_types")
+    pattern = keys.value("hybrid_layer_pattern", None)
+    keys.defaults.pop("hybrid_layer_pattern", None)
+    within = [i != 0 and (i + 1) % 6 != 0 for i in layers]
+    if kinds:
+        within = [kind == "sliding_attention" for kind in kinds]
+    elif isinstance(pattern, list):
+        within = [entry == 1 for entry in pattern]
+    if len(within) != len(layers):
+        keys.refuse("layer_types", f"must have one entry per layer ({len(layers)})")
+        return fields
+    inside = BlockChoice(
+        sliding_window=keys.count("sliding_window", 129),
+        num_kv_heads=keys.optional_count("swa_num_key_value_heads") or 2 * fields["num_kv_heads"],
+        attention_sinks=True,
+    )
+    return fields | {
+        "value_size": keys.count("v_head_dim", 128),
+        "choices": (BlockChoice(), inside),
+        "choice_of_layer": tuple(map(int, within)),
+    }
+
+
+OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
+    "glm_moe_dsa": read_glm_moe_dsa,
+    "llama4_text": read_llama4_text,
+    "mimo_v2_flash": read_mimo,
+}
 
 DECODERS: Final[dict[str, Decoder]] = {
     "olmo": _OLMO,
@@ -693,6 +891,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         mixture=MixtureRule(num_experts=("num_experts", 16), visited=2),
         ignored=("num_experts_per_tok", "input_jitter_noise"),
     ),
+    "deepseek_v32": _DEEPSEEK_V32,
     "minicpm3": replace(
         _YOUTU,
         layers=62,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from trainwright.formats.hf_decoders import DECODERS, read_decoder
+from trainwright.formats.hf_decoders import DECODERS, OTHER_DECODERS, read_decoder
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
     MAX_LAYERS,
@@ -645,6 +645,7 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "deepseek_v3": read_deepseek_v3,
     "kimi_k2": read_kimi_k2,
     **{name: partial(read_decoder, rule) for name, rule in DECODERS.items()},
+    **OTHER_DECODERS,
     **HYBRIDS,
 }
 

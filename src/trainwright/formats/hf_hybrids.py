@@ -439,6 +439,10 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
         bias=keys.flag("mamba_proj_bias", False) or keys.flag("use_bias", False),
     )
     keys.pass_over(*_NEMOTRON_SILENT)
+    if keys.value("num_nextn_predict_layers", 0) == 0:  # else it is named as ignored
+        keys.defaults.pop("num_nextn_predict_layers", None)
+    else:
+        keys.known.discard("num_nextn_predict_layers")
     shared = keys.natural("moe_shared_expert_intermediate_size", 7688)
     experts = None
     if "moe" in kinds:
@@ -489,7 +493,7 @@ _NEMOTRON_SILENT: Final = (
     *("rescale_prenorm_residual", "residual_in_fp32", "sliding_window", "use_mamba_kernels"),
     *("time_step_floor", "time_step_max", "time_step_min", "time_step_limit", "hidden_act"),
     *("moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
-    *("num_nextn_predict_layers", "max_positions", "time_step_rank"),
+    *("max_positions", "time_step_rank"),
 )
 
 

@@ -101,6 +101,9 @@ def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
         "a gate on what attention gives": model.attention_gate,
         "value heads of a size of their own": model.value_size,
         "norms without weights": model.norm is Norm.WITHOUT_WEIGHT,
+        "attention to keys that an indexer chose": model.latent is not None
+        and model.latent.indexer is not None,
+        "attention in chunks": model.chunked,
         "an activation that learns (xielu)": model.activation is Activation.XIELU,
     }
     for what, has in unsaid.items():

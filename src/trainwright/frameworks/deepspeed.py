@@ -77,7 +77,7 @@ def settings(job: Job) -> dict[str, Any]:
         "gradient_accumulation_steps": job.num_microbatches,
         "zero_optimization": {"stage": job.demands.zero_stage},
     }
-    if job.precision in ("bf16", "fp8"):
+    if job.precision == "bf16":
         found["bf16"] = {"enabled": True}
     elif job.precision == "fp16":
         found["fp16"] = {"enabled": True}

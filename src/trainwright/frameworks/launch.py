@@ -101,10 +101,11 @@ srun bash {NODE_SCRIPT} "$@"
 
 
 def _nodes(job: Job) -> tuple[int, int]:
-    """Nodes and devices of each."""
+    """Nodes and devices of each: as many processes as the plan has devices, alike on all nodes."""
     devices = job.degrees.num_devices
-    per_node = min(devices, job.devices_per_node)
-    return -(-devices // per_node), per_node
+    most = min(devices, job.devices_per_node)
+    per_node = next(each for each in range(most, 0, -1) if devices % each == 0)
+    return devices // per_node, per_node
 
 
 def readme(bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp) -> str:

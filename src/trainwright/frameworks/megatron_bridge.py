@@ -23,6 +23,7 @@ from trainwright.frameworks.megatron import (
     parse_layout,
     unsaid,
 )
+from trainwright.frameworks.megatron_rules import main_weights_of
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.plans.capability import capability_of
 from trainwright.plans.job import ExportBundle
@@ -46,6 +47,8 @@ DECIDED: Final = (
     "moe_token_dispatcher_type",
     "moe_flex_dispatcher_backend",
     "moe_router_dtype",
+    "moe_expert_capacity_factor",
+    "moe_pad_expert_input_to_capacity",
     "microbatch_group_size_per_vp_stage",
     "recompute_granularity",
     "recompute_method",
@@ -55,7 +58,10 @@ DECIDED: Final = (
 )
 # Those that only mean something where experts are.
 _LEFT_WHERE_ABSENT: Final = frozenset(
-    {"moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_dtype"}
+    {
+        *("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_dtype"),
+        *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
+    }
 )
 _FALSE_WHERE_ABSENT: Final = frozenset({"cross_entropy_loss_fusion", "sequence_parallel"})
 
@@ -63,6 +69,8 @@ _FALSE_WHERE_ABSENT: Final = frozenset({"cross_entropy_loss_fusion", "sequence_p
 def export_megatron_bridge(job: Job, stamp: Stamp) -> ExportBundle:
     """The function, the overrides, and what runs them."""
     missing = (*unsaid(job), "the model itself: choose the recipe that describes it")
+    if {*job.recipe.moment_dtypes, main_weights_of(job)} != {"fp32"}:
+        missing += ("number formats of the optimizer's state",)
     target, version = "megatron-bridge", capability_of("megatron-bridge").version
     top = commented(header(stamp, target, version, missing))
     values = settings(job)
@@ -83,6 +91,15 @@ def export_megatron_bridge(job: Job, stamp: Stamp) -> ExportBundle:
     )
 
 
+# What `mixed_precision` calls a format; without it weights are in fp32.
+_MIXED: Final = {
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "fp8": "bf16_with_fp8_delayed_scaling_mixed",
+    "fp32": None,
+}
+
+
 def settings(job: Job) -> dict[str, Any]:
     """Values by key, those that the plan leaves out cleared."""
     fields = megatron_fields(job)
@@ -100,8 +117,10 @@ def settings(job: Job) -> dict[str, Any]:
     if "data_parallel_sharding_strategy" in fields.ddp:
         found["ddp.use_megatron_fsdp"] = True
         found["checkpoint.ckpt_format"] = "fsdp_dtensor"
-    for name in ("optimizer", "use_distributed_optimizer"):
-        found[f"optimizer.{name}"] = fields.optimizer[name]
+    for name in ("optimizer", "use_distributed_optimizer", "sgd_momentum"):
+        if name in fields.optimizer:
+            found[f"optimizer.{name}"] = fields.optimizer[name]
+    found["mixed_precision"] = _MIXED[job.precision]
     if "use_tp_pp_dp_mapping" in fields.run:
         found["dist.use_tp_pp_dp_mapping"] = True
     found["train.micro_batch_size"] = job.microbatch_size

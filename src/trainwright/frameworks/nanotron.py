@@ -38,6 +38,9 @@ def export_nanotron(job: Job, stamp: Stamp) -> ExportBundle:
     )
 
 
+_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
 def settings(job: Job) -> dict[str, Any]:
     """The sections with their values."""
     degrees, engines = job.degrees, capability_of("nanotron").schedules
@@ -58,5 +61,9 @@ def settings(job: Job) -> dict[str, Any]:
             "batch_accumulation_per_replica": job.num_microbatches,
             "sequence_length": job.sequence_length,
         },
-        "optimizer": {"zero_stage": job.demands.zero_stage},
+        "model": {"dtype": _DTYPES[job.precision]},
+        "optimizer": {
+            "zero_stage": job.demands.zero_stage,
+            "accumulate_grad_in_fp32": job.recipe.gradient_dtype in (None, "fp32"),
+        },
     }

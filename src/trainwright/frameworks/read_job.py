@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trainwright.frameworks.stated_run import StatedRun
     from trainwright.options.inputs import ModelInput
-    from trainwright.options.run import RunOptions
+    from trainwright.options.option import Options
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
 _UNDESCRIBED: Final = "the model is not described"
@@ -46,6 +46,17 @@ def is_job(path: str | Path) -> bool:
     if not text or (where.suffix == ".json" and "zero_optimization" not in text):
         return False
     return format_of(text, where.name) is not None
+
+
+def how_to_read(options: Options) -> dict[str, Any]:
+    """What the options say of how a file is read, as `open_stated` takes it."""
+    return {
+        "arguments": options.get("arguments", ()),
+        "variables": options.get("variables"),
+        "vocabulary": options.get("vocabulary_size"),
+        "function": options.get("function"),
+        "nodes": options.get("nodes"),
+    }
 
 
 def open_stated(
@@ -136,7 +147,7 @@ def _resolved(name: str) -> object:
         raise InvalidInput.of("model", f"{wanted} config.json") from None
 
 
-def stated_options(job: StatedJob, given: RunOptions) -> RunOptions:
+def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
     """What the file states, replaced by what the caller gave."""
     stated: dict[str, Any] = job.run.options
     stated.pop("recomputed_blocks", None)
@@ -151,11 +162,12 @@ def stated_options(job: StatedJob, given: RunOptions) -> RunOptions:
             raise InvalidInput.of("devices of the file", problem)
         stated["dp"] = job.run.num_devices // group
     overlap = {**(stated.pop("overlap", None) or {}), **(given.get("overlap") or {})}
-    merged_options: RunOptions = {**stated, **replaced, "overlap": overlap}  # type: ignore[typeddict-item]
-    return merged_options
+    return {**stated, **replaced, "overlap": overlap}
 
 
-def with_stated_batch(job: StatedJob, options: RunOptions, *, num_devices: int) -> RunOptions:
+def with_stated_batch(
+    job: StatedJob, options: dict[str, Any], *, num_devices: int
+) -> dict[str, Any]:
     """The options with the batch of all replicas, where the file states that of each alone.
 
     Replicas that are not stated fill `num_devices`.

@@ -17,7 +17,7 @@ _ABOUT_THE_FILE = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatedRun:
-    """Options of a run by their names on the command line; see `options.run.RunOptions`.
+    """Options of a run by their names in the table of options.
 
     `recomputed_blocks` are indices in the model where the file lists them one by one. `model` is
     there where the file describes one in full, else perhaps its name; `num_devices` are all that

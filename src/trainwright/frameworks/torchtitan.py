@@ -125,8 +125,11 @@ def export_torchtitan_02(job: Job, stamp: Stamp) -> ExportBundle:
     """A TOML file in full."""
     titan, tables = TITAN_02, tables_of(job, TITAN_02)
     name, flavor = titan.models.get(job.model_name, ("", ""))
-    if name:
-        tables = {"model": {"name": name, "flavor": flavor}, **tables}
+    model: dict[str, Any] = {"name": name, "flavor": flavor} if name else {}
+    if job.precision == "fp8":
+        model["converters"] = ["float8"]
+    if model:
+        tables = {"model": model, **tables}
     missing = _missing(job)
     top = commented(header(stamp, titan.target, capability_of(titan.target).version, missing))
     return ExportBundle(
@@ -207,6 +210,8 @@ def tables_of(job: Job, titan: Titan) -> Tables:
         "global_batch_size": job.global_batch,
         "local_batch_size": job.microbatch_size,
     }
+    if job.precision == "fp32":
+        training["mixed_precision_param"] = "float32"
     if degrees.pipeline > 1:
         training["local_batch_size"] = job.microbatch_size * job.num_microbatches
         parallelism |= _pipeline(job, titan)
@@ -308,8 +313,6 @@ def _warnings(job: Job) -> Iterator[str]:
             "tokens travel once to a node by DeepEP, which 0.2 has for DeepSeek-V3 and Llama 4 and "
             "0.3 where the model is made with moe_comm_backend"
         )
-    if job.precision == "fp8":
-        yield "fp8 is a converter of the model in torchtitan; the files leave it at bf16"
 
 
 def _assignments(tables: Tables) -> Iterator[str]:

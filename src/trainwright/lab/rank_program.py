@@ -70,6 +70,32 @@ aten = torch.ops.aten
 # ---------
 
 
+class NormWithoutData(torch.autograd.Function):
+    """What the kernel of a GPU allocates and keeps; a CPU runs its parts, which keep more."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Keeps the input, the weight and one float32 number a row."""
+        ctx.save_for_backward(x, weight, x[..., :1].float())
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradients of both."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+class Norm(nn.RMSNorm):
+    """One kernel, also where there is none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Over the last dimension."""
+        if x.device.type == "cpu":
+            return NormWithoutData.apply(x, self.weight)
+        return super().forward(x)
+
+
 class Attention(nn.Module):
     """Causal attention with rotary positions; `group` is the context-parallel mesh, if any."""
 
@@ -83,10 +109,9 @@ class Attention(nn.Module):
         self.wv = nn.Linear(h, keys, bias=bias)
         self.wo = nn.Linear(queries, h, bias=False)
         self.group = group
-        if model["query_key_norm"]:
-            self.q_norm, self.k_norm = nn.RMSNorm(self.head), nn.RMSNorm(self.head)
-        else:
-            self.q_norm = self.k_norm = None
+        normed = model["query_key_norm"]
+        self.q_norm = Norm(self.head) if normed else None
+        self.k_norm = Norm(self.head) if normed else None
 
     def forward(self, x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
         """`x` is [batch, positions, hidden], of which every tensor rank holds all positions."""
@@ -94,7 +119,7 @@ class Attention(nn.Module):
         q, k, v = (
             product(x).view(batch, length, -1, self.head) for product in (self.wq, self.wk, self.wv)
         )
-        if self.q_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotated(q, rotation), rotated(k, rotation)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
@@ -211,7 +236,7 @@ class Block(nn.Module):
     def __init__(self, model: Case, meshes: Case, layer: int):
         super().__init__()
         h, experts = model["hidden_size"], model["experts"]
-        self.attention_norm, self.ffn_norm = nn.RMSNorm(h), nn.RMSNorm(h)
+        self.attention_norm, self.ffn_norm = Norm(h), Norm(h)
         self.attention = Attention(model, meshes["cp"])
         routed = experts is not None and layer not in experts["dense_layers"]
         self.feed_forward = None if routed else FeedForward(h, model["ffn_size"])
@@ -236,23 +261,28 @@ class Again(nn.Module):
         """The block, of which autograd keeps less."""
         more: Case = {}
         if self.mode == "selective":
-            more["context_fn"] = partial(create_selective_checkpoint_contexts, saves())
+            policy = saves(self.block.moe)
+            more["context_fn"] = partial(create_selective_checkpoint_contexts, policy)
         return checkpoint(
             self.block, x, rotation, use_reentrant=False, preserve_rng_state=False, **more
         )
 
 
-def saves() -> Callable[..., CheckpointPolicy]:
-    """Keep attention, what was reduced or traded, and every second product (torchtitan's rule)."""
+def saves(mixture: Mixture | None) -> Callable[..., CheckpointPolicy]:
+    """Keep attention, what was reduced or traded, and every second product but the router's.
+
+    That is torchtitan's rule.
+    """
     kept = {
         aten._scaled_dot_product_flash_attention.default,
         torch.ops._c10d_functional.reduce_scatter_tensor.default,
         torch.ops._c10d_functional.all_to_all_single.default,
     }
     counts = {True: 0, False: 0}
+    router = None if mixture is None else mixture.count
 
     def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if op is aten.mm.default:
+        if op is aten.mm.default and args[1].shape[1] != router:
             counts[ctx.is_recompute] += 1
             if counts[ctx.is_recompute] % 2:
                 return CheckpointPolicy.MUST_SAVE
@@ -271,7 +301,7 @@ class Stage(nn.Module):
         h, words = model["hidden_size"], model["vocabulary_size"]
         self.tok_embeddings = nn.Embedding(words, h) if ends[0] else None
         self.layers = nn.ModuleDict({str(i): Block(model, meshes, i) for i in blocks})
-        self.norm = nn.RMSNorm(h) if ends[1] else None
+        self.norm = Norm(h) if ends[1] else None
         self.output = nn.Linear(h, words, bias=False) if ends[1] else None
         self.register_buffer("rotation", torch.empty(0), persistent=False)
 
@@ -635,13 +665,8 @@ class Run:
 
     def pipeline(self, tokens: torch.Tensor, labels: torch.Tensor) -> None:
         """PyTorch's own runtime runs this rank's part of the schedule."""
-        from torch.distributed.pipelining import PipelineStage
+        from torch.distributed.pipelining import PipelineStage, schedules
         from torch.distributed.pipelining._utils import InferenceMode
-        from torch.distributed.pipelining.schedules import (
-            PipelineScheduleMulti,
-            _PipelineSchedule,
-            get_schedule_class,
-        )
 
         case, degrees = self.case, self.case["degrees"]
         last = len(case["rank_of_stage"]) - 1
@@ -677,10 +702,13 @@ class Run:
         ]
         for stage in made:
             stage._inference_mode = InferenceMode.STATIC
-        _PipelineSchedule._warmup_p2p = lambda *_: None  # nobody is there to answer
-        kind = get_schedule_class(case["schedule"])
+        # Nobody is there to answer, and what is sent must not outlive the sending.
+        schedules._PipelineSchedule._warmup_p2p = lambda *_: None
+        schedules._batch_p2p = lambda *_, **__: []
+        schedules._sorted_batch_p2p = lambda *_, **__: {}
+        kind = schedules.get_schedule_class(case["schedule"])
         count = case["num_microbatches"]
-        many = issubclass(kind, PipelineScheduleMulti)
+        many = issubclass(kind, schedules.PipelineScheduleMulti)
         schedule = kind(
             made if many else made[0], n_microbatches=count, loss_fn=loss_of, scale_grads=False
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trainwright.model.config import LatentAttention, Norm, TransformerConfig
+from trainwright.model.config import Indexer, LatentAttention, Norm, TransformerConfig
 from trainwright.model.operator import (
     ATTENTION_CORE,
     LATENT_UP_PROJECTION,
@@ -137,12 +137,16 @@ def held_key_value_size(config: TransformerConfig, run: RunShape) -> int:
 def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool) -> float:
     """Query-key pairs of one sequence and head that a kernel computes.
 
-    All s² of them, or s·min(w, s) within a sliding window; a kernel that skips what a causal mask
-    hides computes s(s + 1)/2, within a window w(w + 1)/2 + (s − w)·w.
+    All s² of them, or s·min(w, s) within a sliding window or for w keys that an indexer chose; a
+    kernel that skips what a causal mask hides computes s(s + 1)/2, within a window
+    w(w + 1)/2 + (s − w)·w, in chunks of w a triangle each.
     """
-    window = min(config.sliding_window or length, length)
+    window = min(config.attended_keys or length, length)
     if not (config.causal and skips_masked):
         return float(length) * window
+    if config.chunked:
+        whole, rest = divmod(length, window)
+        return whole * window * (window + 1) / 2 + rest * (rest + 1) / 2
     return window * (window + 1) / 2 + float(length - window) * window
 
 
@@ -331,7 +335,63 @@ def latent_projections(
         _up("key_value_up", run, inputs=latent.key_value_rank, outputs=expanded),
         _rotate(config, latent, run),
     ]
+    if latent.indexer is not None and not latent.reuses_index and rank is not None:
+        operators += _index(config, latent.indexer, run, rank=rank)
     return tuple(operators)
+
+
+def _index(
+    config: TransformerConfig, indexer: Indexer, run: RunShape, *, rank: int
+) -> list[Operator]:
+    """Which keys each token attends to: narrow heads, whole on every device, score all pairs.
+
+    Each device scores its own tokens where sequence parallelism has cut them. The choice itself has
+    no gradient; training the indexer takes one of its scores, which costs as much again twice.
+    """
+    h, heads, size = config.hidden_size, indexer.num_heads, indexer.head_size
+    normed = linear_input(_NORMED, run, width=h, shard=Shard.SEQUENCE, dropped_by=NORM)
+    narrow = linear_input("query_up.input", run, width=rank, shard=Shard.SEQUENCE, dropped_by=NORM)
+
+    def product(name: str, inputs: int, outputs: int, kept: SavedTensor) -> Operator:
+        return linear(
+            name,
+            run,
+            inputs=inputs,
+            outputs=outputs,
+            split="sequence",
+            parameters=(Parameter(name=f"{name}.weight", count=inputs * outputs),),
+            saved=(kept,),
+        )
+
+    pairs = float(run.sequence_length) ** 2
+    executed = pairs * (1 + 1 / run.sequence_length) / 2 if config.causal else pairs
+    each = 2.0 * heads * size * run.microbatch_size / run.context_parallel
+    element = run.precision.activation_bytes
+    read = element * run.tokens * (heads * size + heads) / run.sequence_shards
+    read += element * run.microbatch_size * run.sequence_length * size
+    kept = SavedTensor(
+        name="index_scores.input",
+        elements=run.tokens * (heads * size + size + heads),
+        element_bytes=element,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+    )
+    scores = Operator(
+        name="index_scores",
+        kind=OperatorKind.ATTENTION,
+        forward=Work(flops=each * executed / run.sequence_shards, read_bytes=read),
+        input_grad=Work(flops=2 * each * executed / run.sequence_shards, read_bytes=2 * read),
+        model_flops=each * pairs,
+        saved=(kept,),
+        dtype=run.precision.base_dtype,
+    )
+    return [
+        product("index_query", rank, heads * size, narrow),
+        product("index_key", h, size, normed),
+        norm("index_key_norm", run, kind=Norm.LAYER, width=size),
+        product("index_weights", h, heads, normed),
+        scores,
+    ]
 
 
 def latent_exchanges(

@@ -197,11 +197,31 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """Small heads that choose, for every token, the `num_keys` keys that attention looks at.
+
+    Its queries come of the query latent, its one key of the hidden state; it scores all pairs.
+    Source: DeepSeek-V3.2, 2025, section 2.1.
+    """
+
+    num_heads: int
+    head_size: int
+    num_keys: int
+
+    def faults(self) -> Iterator[Fault]:
+        """Sizes that cannot be."""
+        for name in ("num_heads", "head_size", "num_keys"):
+            if (value := getattr(self, name)) < 1:
+                yield Fault(f"latent.indexer.{name}", f"must be >= 1, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
     """Keys and values (and queries, where `query_rank` is given) through a narrow latent.
 
     Of a head's query and key, `rotary_head_size` features carry the position; that part of the key
-    is one for all heads. Source: DeepSeek-V2, 2024, section 2.1.
+    is one for all heads. Source: DeepSeek-V2, 2024, section 2.1. With an `indexer` a token attends
+    to few keys; a block that `reuses_index` takes those that an earlier block chose.
     """
 
     key_value_rank: int
@@ -209,6 +229,8 @@ class LatentAttention:
     plain_head_size: int
     value_head_size: int
     query_rank: int | None = None
+    indexer: Indexer | None = None
+    reuses_index: bool = field(default=False, metadata={RARE: True})
 
     @property
     def head_size(self) -> int:
@@ -222,6 +244,10 @@ class LatentAttention:
                 yield Fault(f"latent.{name}", f"must be >= 1, got {value}")
         if self.query_rank is not None and self.query_rank < 1:
             yield Fault("latent.query_rank", f"must be >= 1, got {self.query_rank}")
+        if self.indexer is not None:
+            yield from self.indexer.faults()
+            if self.query_rank is None:
+                yield Fault("latent.query_rank", "must be given where an indexer reads the latent")
 
 
 # Training a part of a model: frozen layers, and low-rank adapters beside frozen products
@@ -319,6 +345,7 @@ class BlockChoice:
     ffn_size: int | None = None
     sliding_window: int | None = None
     attention_sinks: bool | None = None
+    reuses_index: bool = False
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -394,7 +421,8 @@ class TransformerConfig:
 
     `norm_after` puts the norm of each half behind it and none before (OLMo 2); in `parallel` blocks
     both halves read one hidden state (GPT-NeoX), through a `shared_norm` where they have but one
-    norm (GPT-J). `query_key_norm_whole` norms over all heads at once. An `attention_gate` of so
+    norm (GPT-J). A `chunked` window is a chunk of its own, not the last so many tokens (Llama 4).
+    `query_key_norm_whole` norms over all heads at once. An `attention_gate` of so
     many outputs (one per head, or per feature) weighs what attention gives. `value_size` is that of
     a value head where it differs. Where blocks differ, `choices` are their kinds and
     `choice_of_layer` the kind of each.
@@ -437,6 +465,7 @@ class TransformerConfig:
     parallel: bool = field(default=False, metadata={RARE: True})
     shared_norm: bool = field(default=False, metadata={RARE: True})
     query_key_norm_whole: bool = field(default=False, metadata={RARE: True})
+    chunked: bool = field(default=False, metadata={RARE: True})
     attention_gate: int = field(default=0, metadata={RARE: True})
     attention_gate_bias: bool = field(default=False, metadata={RARE: True})
     value_size: int | None = field(default=None, metadata={RARE: True})
@@ -546,6 +575,8 @@ class TransformerConfig:
             own |= {"mixer": choice.mixer, "attends": choice.attends, "mlp": choice.mlp}
             if choice.dense:
                 own["experts"] = None
+            if choice.reuses_index and self.latent is not None:
+                own["latent"] = replace(self.latent, reuses_index=True)
         return replace(self, **own)
 
     @property
@@ -560,6 +591,13 @@ class TransformerConfig:
             for t in range(1, limit + 1)
         )
         return tuple(run.tensor_parallel for run in shapes if not any(self.faults_at(run)))
+
+    @property
+    def attended_keys(self) -> int | None:
+        """The most keys that a token attends to, by a window or an indexer; None: all of them."""
+        indexer = None if self.latent is None else self.latent.indexer
+        limits = [self.sliding_window, None if indexer is None else indexer.num_keys]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def is_recurrent(self) -> bool:

@@ -94,6 +94,8 @@ def cache_bytes(config: TransformerConfig, length: int) -> float:
         width = block.num_kv_heads * (block.head_size + block.value_head_size)
         if (latent := block.latent) is not None:
             width = latent.key_value_rank + latent.rotary_head_size
+            if latent.indexer is not None and not latent.reuses_index:
+                width += latent.indexer.head_size
         total += 2.0 * width * min(block.sliding_window or length, length)
     return total
 
@@ -106,8 +108,12 @@ def kind_names(config: TransformerConfig) -> list[str]:
         parts = []
         if block.attends:
             attention = "latent attention" if block.latent is not None else "attention"
+            if block.latent is not None and block.latent.indexer is not None:
+                attention += f" to {block.latent.indexer.num_keys} indexed keys"
+                attention += " of an earlier layer" if block.latent.reuses_index else ""
             if block.sliding_window is not None:
-                attention += f" within {block.sliding_window}"
+                attention += " in chunks of" if block.chunked else " within"
+                attention += f" {block.sliding_window}"
             parts.append(attention)
         if block.mixer is not None:
             parts.append(block.mixer.name)

@@ -45,13 +45,14 @@ def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
 
     "none" leaves it as its description says: a roofline.
     """
+    from trainwright.formats.atomic_file import exists
     from trainwright.formats.calibration_toml import built_in_calibrations, load_calibrations
 
     if str(calibration) == NO_CALIBRATION:
         return cluster
     path = Path(calibration)
     device = cluster.accelerator.name
-    if path.is_file():
+    if exists(path) and path.is_file():
         known = load_calibrations(path)
         fitting = [c for c in known if c.accelerator == device]
         if not fitting:
@@ -209,11 +210,6 @@ def parse_sizes(given: Sizes) -> tuple[int, ...]:
         problem = f"must be at most {MOST_SIZES} numbers, got {len(sizes)}"
         raise InvalidInput.of("devices", problem)
     return tuple(sizes)
-
-
-def is_several(devices: str | None) -> bool:
-    """Whether the text of --devices asks for a table."""
-    return devices is not None and ("," in devices or ".." in devices)
 
 
 def _part(part: str | int) -> Iterator[int]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.formats.json_text import quote
+from trainwright.options.option import Kind, Options
+from trainwright.options.table import fields_given
 from trainwright.plans.request import Embedded, SettingRecord
-from trainwright.units import parse_bandwidth, parse_memory, parse_time_unit
+from trainwright.units import parse_time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -93,54 +95,23 @@ def profile_input(
     )
 
 
-_OPTION_OF = {
-    "num_devices": "devices",
-    "memory_bytes": "memory",
-    "bandwidth_bytes_per_s": "bandwidth",
-    "num_microbatches": "microbatches",
-}
-
-
-def setting_overrides(
-    *,
-    devices: int | None,
-    memory: str | float | None,
-    bandwidth: str | float | None,
-    microbatches: int | None,
-) -> dict[str, float]:
-    """What the caller gave, as fields of `Setting`; text is read with its unit.
+def setting_overrides(options: Options) -> dict[str, float]:
+    """What the caller gave, as fields of `Setting`.
 
     Raises `InvalidInput` naming the option where a value breaks the rule of its field.
     """
-    stated = {
-        "num_devices": devices,
-        "memory_bytes": parse_memory(memory) if isinstance(memory, str) else memory,
-        "bandwidth_bytes_per_s": (
-            parse_bandwidth(bandwidth) if isinstance(bandwidth, str) else bandwidth
-        ),
-        "num_microbatches": microbatches,
-    }
-    given = {name: value for name, value in stated.items() if value is not None}
-    faults = [
-        Fault(_OPTION_OF[name], f"must be {wanted}, got {given[name]!r}")
-        for name, (wanted, kinds) in _KINDS.items()
-        if name in given and (type(given[name]) is bool or not isinstance(given[name], kinds))
-    ]
-    if faults:
-        raise InvalidInput(faults)
-    if given.get("memory_bytes", 0.0) > LARGEST_MEMORY_BYTES:
-        problem = f"must be at most 1PiB, as no device has more, got {memory!r}"
-        raise InvalidInput.of("memory", problem)
+    given = fields_given("plan", "setting", options)
+    if isinstance(given.get("num_devices"), str):
+        raise InvalidInput.of("devices", f'must be one number, got "{given["num_devices"]}"')
     _make_setting({"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS, **given})
     return given
 
 
-LARGEST_MEMORY_BYTES: Final = 2.0**50  # thousands of times what a device has
-_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
-    "num_devices": ("a whole number", (int,)),
-    "memory_bytes": ("a number of bytes, or text with a unit", (int, float)),
-    "bandwidth_bytes_per_s": ("a number of bytes per second, or text with a unit", (int, float)),
-    "num_microbatches": ("a whole number", (int,)),
+_OF_SETTING: Final = {
+    "num_devices": "devices",
+    "memory_bytes": "memory",
+    "bandwidth_bytes_per_s": "bandwidth",
+    "num_microbatches": "microbatches",
 }
 _HARMLESS = {"bandwidth_bytes_per_s": 1.0, "num_microbatches": 1}
 _NO_HEADER: Final = {"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS}  # of a Piper profile
@@ -148,8 +119,8 @@ _NO_HEADER: Final = {"num_devices": 1, "memory_bytes": 1.0, **_HARMLESS}  # of a
 
 def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> Setting:
     """The setting a profile states, with the caller's overrides; every missing field is named."""
-    values = {name: overrides.get(name, getattr(stated, name, None)) for name in _OPTION_OF}
-    missing = [_OPTION_OF[name] for name, value in values.items() if value is None]
+    values = {name: overrides.get(name, getattr(stated, name, None)) for name in _OF_SETTING}
+    missing = [_OF_SETTING[name] for name, value in values.items() if value is None]
     if missing:
         raise InvalidInput(
             Fault(option, f"the profile does not state it; give --{option}") for option in missing
@@ -160,7 +131,7 @@ def resolve_setting(stated: Setting | None, overrides: Mapping[str, float]) -> S
 def _make_setting(values: dict[str, Any]) -> Setting:
     from trainwright.profile import Setting
 
-    with naming_options(_OPTION_OF):
+    with naming_options(_OF_SETTING):
         return Setting(**values)
 
 
@@ -463,3 +434,12 @@ def _described(description: ModelDescription) -> ModelInput:
         embedded=embed("model", description.name, content),
         warnings=tuple(warnings),
     )
+
+
+def kind_of(given: ModelInput | ProfileInput | PlacementInput, *, on_cluster: bool = False) -> Kind:
+    """What was handed in; a profile that is planned on a cluster is asked another question."""
+    if isinstance(given, ModelInput):
+        return Kind.MODEL
+    if isinstance(given, PlacementInput):
+        return Kind.PLACEMENT
+    return Kind.MEASURED if on_cluster else Kind.PROFILE

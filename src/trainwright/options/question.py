@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.clusters import opened, refuse_several_pools, resolve_pools
 from trainwright.options.inputs import embed, inside, naming_options
-from trainwright.options.run import OPTION_OF as RUN_OPTION_OF
 from trainwright.options.run import (
-    RecipeOptions,
     overheads_of,
     overlap_of,
     recipe_of,
@@ -20,14 +17,13 @@ from trainwright.options.run import (
     refuse_unknown_words,
 )
 from trainwright.options.space import (
-    OPTION_OF,
     SPANS,
-    SpaceOptions,
     allowed_by,
     allowed_of,
     record_of,
     refuse_no_search,
 )
+from trainwright.options.table import option_of, rows_of
 from trainwright.planning.question.measured import MeasuredModel, measured_model
 from trainwright.planning.question.question import ANY
 from trainwright.plans.request import Embedded, PlanRequest, WorkloadRecord
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.options.inputs import ModelInput, ProfileInput
-    from trainwright.options.space import Degrees, Names, Stages
+    from trainwright.options.option import Options
     from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings, Trained
     from trainwright.profile import Profile
 
@@ -209,60 +205,12 @@ def refuse_empty_mixed_space(question: ModelQuestion) -> None:
 # The options of `plan` on a model, and the question they ask
 # -----------------------------------------------------------
 
-QUESTION_OPTION_OF: Final = {
-    "global_batch": "global-batch",
-    "sequence_length": "sequence",
-    "num_devices": "devices",
-    **OPTION_OF,
-}
+QUESTION_OPTION_OF: Final = option_of("plan")
 LARGEST_TOP: Final = 1000
 
 
-class ModelOptions(RecipeOptions, total=False):
-    """Where and what a model trains, and what its plan may use; see `docs/plan.md`.
-
-    Degrees are numbers or ranges such as "4..8"; `zero_stage`, `mapping` and `schedule` may be
-    lists; `top` is the number of runners-up. `reserve`, `workspace` and `fragmentation` are what a
-    device keeps beside the plan, as for `estimate`; how the model trains is said as there too.
-    """
-
-    cluster: str | Path | Cluster | None
-    nodes: int | None
-    global_batch: int | None
-    sequence: int | None
-    micro_batch: Degrees
-    tp: Degrees
-    pp: Degrees
-    dp: Degrees
-    cp: Degrees
-    ep: Degrees
-    etp: Degrees
-    virtual_stages: Degrees
-    zero_stage: Stages
-    mapping: Names
-    state_copies: Degrees
-    schedule: Names
-    framework: str | None
-    per_stage_degrees: bool
-    reserve: str | float | None
-    workspace: str | float | None
-    fragmentation: float | None
-    calibration: str | Path | None
-    top: int | None
-
-
-def model_call(
-    given: ModelInput | ProfileInput,
-    options: ModelOptions,
-    *,
-    devices: int | None,
-    memory_bytes: float | None,
-    data_parallel: bool = True,
-    tensor_parallel: bool = True,
-    recompute: bool | Names = True,
-    exclude_options: Iterable[str] = (),
-) -> ModelCall:
-    """The question that the options ask; raises `InvalidInput` naming options.
+def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
+    """The question that the options ask, as they were read; raises `InvalidInput` naming options.
 
     Of a profile it has what was measured in place of the model.
     """
@@ -273,15 +221,15 @@ def model_call(
     cluster, num_devices = resolve_pools(
         where,
         nodes=options.get("nodes"),
-        devices=devices,
-        memory_bytes=memory_bytes,
+        devices=options.get("devices"),
+        memory_bytes=options.get("memory"),
     )
     if (calibration := options.get("calibration")) is not None:
         from trainwright.options.clusters import calibrated
 
         refuse_several_pools(cluster, "calibration")
         cluster = calibrated(cluster, calibration)
-    excluded = frozenset(exclude_options)
+    excluded = frozenset(options.get("exclude_options", ()))
     batch, sequence = options.get("global_batch"), options.get("sequence")
     trained: Trained
     if isinstance(given, ModelInput):
@@ -291,23 +239,13 @@ def model_call(
         trained = measured_by(given.points, sequence=sequence, excluded=excluded)
         sequence = _one_if_none(trained.sequence_length)
     workload = resolve_workload(global_batch=batch, sequence=sequence)
-    kinds = {"data": data_parallel, "tensor": tensor_parallel}
     allowed = allowed_by(
-        SpaceOptions(
-            degrees={name: options.get(option.replace("-", "_")) for name, option in SPANS.items()},  # type: ignore[misc]
-            zero=options.get("zero_stage"),
-            mappings=options.get("mapping"),
-            recompute=recompute,
-            schedules=options.get("schedule"),
-            framework=options.get("framework"),
-            forbidden=tuple(name for name, wanted in kinds.items() if not wanted),
-            excluded=excluded if isinstance(given, ModelInput) else frozenset(),
-        )
+        options, excluded=excluded if isinstance(given, ModelInput) else frozenset()
     )
     if isinstance(trained, MeasuredModel):
         allowed = _of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
     settings = _settings(options, cluster)
-    with naming_options(RUN_OPTION_OF):
+    with naming_options(QUESTION_OPTION_OF):
         overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):
         question = ModelQuestion(
@@ -339,7 +277,7 @@ def model_call(
     )
 
 
-def _of_what_is_told_apart(model: MeasuredModel, allowed: Allowed, stated: Stages) -> Allowed:
+def _of_what_is_told_apart(model: MeasuredModel, allowed: Allowed, stated: Any) -> Allowed:
     """ZeRO shards nothing of a profile that does not tell what its bytes are."""
     if model.tells_state_apart:
         return allowed
@@ -352,7 +290,10 @@ def _of_what_is_told_apart(model: MeasuredModel, allowed: Allowed, stated: Stage
     return replace(allowed, zero_stages=(0,))
 
 
-def _settings(options: ModelOptions, cluster: Cluster) -> RunSettings:
+_OF_THE_RECIPE: Final = ("recipe.", "overlap")
+
+
+def _settings(options: Options, cluster: Cluster) -> RunSettings:
     """How the model trains; raises `InvalidInput` naming options.
 
     On several pools all plans train in the usual way: raises `UnsupportedFeature` for another.
@@ -360,11 +301,10 @@ def _settings(options: ModelOptions, cluster: Cluster) -> RunSettings:
     from trainwright.planning.question.question import RunSettings
 
     refuse_unknown_words(options)
-    for name in RecipeOptions.__annotations__:
-        if options.get(name) is not None:
-            option = RUN_OPTION_OF.get(name, name)
-            refuse_several_pools(cluster, option, alternative="plan on each pool alone")
-    with naming_options(RUN_OPTION_OF):
+    for row in rows_of("plan"):
+        if row.name in options and any(path.startswith(_OF_THE_RECIPE) for path in row.nouns):
+            refuse_several_pools(cluster, row.flag, alternative="plan on each pool alone")
+    with naming_options(QUESTION_OPTION_OF):
         settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
         if len(cluster.pools) == 1:
             refuse_formats(settings.recipe, cluster.accelerator)

@@ -3,76 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.options.clusters import LARGEST_CLUSTER
 from trainwright.options.inputs import embed, naming_options
+from trainwright.options.table import fields_given, option_of
 from trainwright.plans.plan import usual_schedule
-from trainwright.units import parse_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainwright.cluster import Accelerator
     from trainwright.model import LayerKind, LowRank, Recipe
     from trainwright.options.inputs import ModelInput
-    from trainwright.options.question import ModelOptions
+    from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
     from trainwright.plans.parallelism import Parallelism
 
 
-# How a model trains, as options that `estimate` and `plan` share, and back to words
-# ----------------------------------------------------------------------------------
+# How a model trains: from options to the nouns that the table names
+# ------------------------------------------------------------------
 
 
-class RecipeOptions(TypedDict, total=False):
-    """Number formats, optimizer, dropout, exchanges; `docs/cli-reference.md` has the defaults.
-
-    `overlap` maps gradients, parameters, tensor, experts or pipeline to a share.
-    """
-
-    precision: str | None
-    optimizer: str | None
-    gradient_dtype: str | None
-    main_weight_dtype: str | None
-    moment_dtypes: Sequence[str] | None
-    dropout: float | None
-    context_exchange: str | None
-    expert_imbalance: float | None
-    capacity_factor: float | None
-    dispatch_dtype: str | None
-    token_dispatcher: str | None
-    overlap: Mapping[str, float] | None
-
-
-# Names of nouns' fields, as options.
-RECIPE_OPTION_OF: Final = {
-    "gradient_dtype": "gradient-dtype",
-    "main_weight_dtype": "main-weight-dtype",
-    "moment_dtypes": "moment-dtype",
-    "context_exchange": "context-exchange",
-    "expert_imbalance": "expert-imbalance",
-    "capacity_factor": "capacity-factor",
-    "dispatch_dtype": "dispatch-dtype",
-    "token_dispatcher": "token-dispatcher",
-}
-
-
-def unknown_words(options: RecipeOptions) -> Iterator[Fault]:
+def unknown_words(options: Options) -> Iterator[Fault]:
     """Words of the options that name nothing."""
-    from trainwright.model import ContextExchange, Optimizer, TokenDispatcher
+    from trainwright.model import Recipe
     from trainwright.plans.configuration import Overlap
 
-    for name, kind in (
-        ("optimizer", Optimizer),
-        ("context_exchange", ContextExchange),
-        ("token_dispatcher", TokenDispatcher),
-    ):
-        word = _meant(options.get(name))
-        if word is not None and word not in set(kind):
-            offered = ", ".join(kind)
-            yield Fault(name.replace("_", "-"), f'must be one of {offered}, got "{word}"')
+    flags = option_of("plan")
+    words = fields_given("plan", "recipe", options)
+    for field in fields(Recipe):
+        word = _meant(words.get(field.name))
+        if isinstance(field.default, StrEnum) and word is not None:
+            kind = type(field.default)
+            if word not in set(kind):
+                offered = ", ".join(kind)
+                yield Fault(flags[field.name], f'must be one of {offered}, got "{word}"')
     known = [field.name for field in fields(Overlap)]
     for kind_name in options.get("overlap") or {}:
         if kind_name not in known:
@@ -84,32 +52,23 @@ def _meant(word: Any) -> Any:
     return "adam" if word == "adamw" else word
 
 
-def refuse_unknown_words(options: RecipeOptions) -> None:
+def refuse_unknown_words(options: Options) -> None:
     """Raise `InvalidInput` for words of the options that name nothing."""
-    faults = tuple(unknown_words(options))
-    if faults:
-        raise InvalidInput(faults)
+    refuse(unknown_words(options))
 
 
-def recipe_of(options: RecipeOptions) -> Recipe:
+def recipe_of(options: Options) -> Recipe:
     """The recipe; raises `InvalidInput` under the names of its fields."""
-    from trainwright.model import ContextExchange, Optimizer, Recipe, TokenDispatcher
+    from trainwright.model import Recipe
 
-    words: dict[str, Callable[[Any], object]] = {
-        "moment_dtypes": tuple,
-        "optimizer": lambda word: Optimizer(_meant(word)),
-        "context_exchange": ContextExchange,
-        "token_dispatcher": TokenDispatcher,
-    }
-    given: dict[str, Any] = {}
-    for name in RecipeOptions.__annotations__:
-        value: Any = options.get(name)
-        if name != "overlap" and value is not None and value not in ((), []):
-            given[name] = words[name](value) if name in words else value
+    given = fields_given("plan", "recipe", options)
+    for field in fields(Recipe):
+        if field.name in given and isinstance(field.default, (StrEnum, tuple)):
+            given[field.name] = type(field.default)(_meant(given[field.name]))
     return Recipe(**given)
 
 
-def overlap_of(options: RecipeOptions) -> Overlap:
+def overlap_of(options: Options) -> Overlap:
     """What hides; raises `InvalidInput` for what is no share."""
     from trainwright.plans.configuration import Overlap
 
@@ -134,7 +93,7 @@ def without_effect(
     """Warnings about options that are about experts, where there are none or none travel."""
     if not experts:
         changed = [
-            f"--{RECIPE_OPTION_OF[field.name]}"
+            f"--{option_of('plan')[field.name]}"
             for field in fields(recipe)
             if field.name in _OF_EXPERTS and getattr(recipe, field.name) != field.default
         ]
@@ -145,93 +104,16 @@ def without_effect(
         yield "dispatch-dtype, token-dispatcher: have no effect unless experts are dealt out (ep)"
 
 
-def recipe_words(recipe: Recipe | None, overlap: Overlap | None) -> Iterator[str]:
-    """The options as words of a command, where they differ from the defaults."""
-    for field in fields(recipe) if recipe is not None else ():
-        value = getattr(recipe, field.name)
-        if value == field.default or field.name not in RecipeOptions.__annotations__:
-            continue
-        option = f"--{RECIPE_OPTION_OF.get(field.name, field.name)}"
-        for each in value if isinstance(value, tuple) else (value,):
-            yield from (option, str(each))
-    for field in fields(overlap) if overlap is not None else ():
-        if (share := getattr(overlap, field.name)) != field.default:
-            yield from ("--overlap", f"{field.name}={share!r}")
-
-
 # The options of a run, as `estimate` takes them, and the configuration they make
 # -------------------------------------------------------------------------------
 
-
-class RunOptions(RecipeOptions, total=False):
-    """Everything about a run but model and cluster; `docs/cli-reference.md` has the defaults.
-
-    `recompute` is none, selective, full, or full:N for the first N blocks of each stage; sizes are
-    bytes or text with a unit.
-    """
-
-    tp: int | None
-    pp: int | None
-    dp: int | None
-    cp: int | None
-    ep: int | None
-    etp: int | None
-    zero: int | None
-    mapping: str | None
-    state_copies: int | None
-    micro_batch: int | None
-    global_batch: int | None
-    sequence: int | None
-    recompute: str | None
-    recompute_modules: Sequence[str] | None
-    schedule: str | None
-    virtual_stages: int | None
-    blocks: Sequence[int] | None
-    sequence_parallel: bool | None
-    flash_attention: bool | None
-    fused_cross_entropy: bool | None
-    vocabulary_multiple: int | None
-    reserve: str | float | None
-    workspace: str | float | None
-    fragmentation: float | None
-    lora_rank: int | None
-    lora_targets: Sequence[str] | None
-    lora_dropout: float | None
-    freeze_blocks: int | None
-    freeze: Sequence[str] | None
-
-
-# Names of nouns' fields, as options.
 OPTION_OF: Final = {
-    "tensor": "tp",
-    "tensor_parallel": "tp",
-    "pipeline": "pp",
-    "data": "dp",
-    "context": "cp",
-    "context_parallel": "cp",
-    "expert": "ep",
-    "expert_parallel": "ep",
-    "expert_tensor": "etp",
-    "expert_tensor_parallel": "etp",
-    "zero_stage": "zero",
-    "axis_order": "mapping",
-    "state_copies": "state-copies",
-    "microbatch_size": "micro-batch",
+    **option_of("estimate"),
     "num_microbatches": "global-batch / (micro-batch x dp)",
-    "global_batch": "global-batch",
-    "sequence_length": "sequence",
-    "virtual_stages": "virtual-stages",
-    "recompute_blocks": "recompute",
-    "selective_modules": "recompute-modules",
-    "blocks_per_stage": "blocks",
-    "vocabulary_multiple": "vocabulary-multiple",
-    **RECIPE_OPTION_OF,
-    "workspace_bytes": "workspace",
-    "reserve_bytes": "reserve",
 }
 
 
-def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configuration:
+def configuration_of(options: Options, *, num_devices: int | None) -> Configuration:
     """The run; degrees of data parallelism that are not given fill `num_devices`.
 
     Raises `InvalidInput` with every option that is missing or has no meaning.
@@ -243,44 +125,40 @@ def configuration_of(options: RunOptions, *, num_devices: int | None) -> Configu
         raise InvalidInput(faults)
     degrees = _degrees(options, num_devices)
     mode, blocks = _recompute(options.get("recompute") or "none")
-    given = {
-        "recompute_modules": _tuple(options.get("recompute_modules")),
-        "blocks_per_stage": _tuple(options.get("blocks")),
-        "fused_attention": options.get("flash_attention"),
-        "fused_cross_entropy": options.get("fused_cross_entropy"),
-        "vocabulary_multiple": options.get("vocabulary_multiple"),
-    }
+    given = {name: _kept(value) for name, value in fields_given("estimate", "run", options).items()}
     return Configuration(
         parallelism=degrees,
-        microbatch_size=options.get("micro_batch") or 1,
-        global_batch=options["global_batch"] or 1,
-        sequence_length=options["sequence"] or 1,
-        schedule=options.get("schedule") or usual_schedule(degrees.virtual_stages),
         recompute=mode,
         recompute_blocks=blocks,
         recipe=recipe_of(options),
         overlap=overlap_of(options),
         overheads=overheads_of(options),
-        **_stated(given),
+        **{"microbatch_size": 1, "schedule": usual_schedule(degrees.virtual_stages), **given},
     )
 
 
-def devices_asked_for(options: RunOptions) -> int | None:
+def _kept(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def devices_asked_for(options: Options) -> int | None:
     """The devices that the degrees multiply to, where data parallelism is among them."""
-    data = options.get("dp")
+    data: int | None = options.get("dp")
     if data is None:
         return None
-    return (options.get("tp") or 1) * (options.get("pp") or 1) * (options.get("cp") or 1) * data
+    for name in ("tp", "pp", "cp"):
+        data *= options.get(name) or 1
+    return data
 
 
-def _missing(options: RunOptions) -> Iterator[Fault]:
+def _missing(options: Options) -> Iterator[Fault]:
     for name in ("global_batch", "sequence"):
         if options.get(name) is None:
             flag = name.replace("_", "-")
             yield Fault(flag, f"must be given for a model, as --{flag} N")
 
 
-def _beyond_all(options: RunOptions) -> Iterator[Fault]:
+def _beyond_all(options: Options) -> Iterator[Fault]:
     """Degrees larger than any machine, before anything is multiplied with them."""
     for name in ("tp", "pp", "dp", "cp", "ep", "etp"):
         degree = options.get(name)
@@ -288,30 +166,20 @@ def _beyond_all(options: RunOptions) -> Iterator[Fault]:
             yield Fault(name, f"must be <= {LARGEST_CLUSTER}, got {degree}")
 
 
-def _degrees(options: RunOptions, num_devices: int | None) -> Parallelism:
-    from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_named
+def _degrees(options: Options, num_devices: int | None) -> Parallelism:
+    from trainwright.plans.parallelism import Parallelism, mapping_named
 
-    mapping = options.get("mapping")
-    tensor, pipeline = options.get("tp") or 1, options.get("pp") or 1
-    context = options.get("cp") or 1
-    data = options.get("dp")
-    if data is None:
-        data = max(1, (num_devices or 1) // (tensor * pipeline * context))
-    sequence_parallel = options.get("sequence_parallel")
-    zero = options.get("zero")
-    return Parallelism(
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
-        context=context,
-        expert=options.get("ep") or 1,
-        expert_tensor=options.get("etp"),
-        virtual_stages=options.get("virtual_stages") or 1,
-        sequence_parallel=tensor > 1 if sequence_parallel is None else sequence_parallel,
-        zero_stage=1 if zero is None else zero,
-        state_copies=options.get("state_copies") or 1,
-        axis_order=DATA_INSIDE if mapping is None else mapping_named(mapping),
-    )
+    given = fields_given("estimate", "parallelism", options)
+    tensor = given.get("tensor", 1)
+    group = tensor * given.get("pipeline", 1) * given.get("context", 1)
+    if (mapping := given.pop("axis_order", None)) is not None:
+        given["axis_order"] = mapping_named(mapping)
+    usual = {
+        "data": max(1, (num_devices or 1) // group),
+        "sequence_parallel": tensor > 1,
+        "zero_stage": 1,
+    }
+    return Parallelism(**{**usual, **given})
 
 
 def _recompute(text: str) -> tuple[Any, int | None]:
@@ -324,45 +192,20 @@ def _recompute(text: str) -> tuple[Any, int | None]:
     return Recompute(mode), int(count) if colon else None
 
 
-def overheads_of(options: RunOptions | ModelOptions) -> MemoryOverheads:
+def overheads_of(options: Options) -> MemoryOverheads:
     """What a device keeps beside the model; raises `InvalidInput` under the names of fields."""
     from trainwright.plans.configuration import MemoryOverheads
 
-    given = {
-        "reserve_bytes": _bytes(options.get("reserve"), "reserve"),
-        "workspace_bytes": _bytes(options.get("workspace"), "workspace"),
-        "fragmentation": options.get("fragmentation"),
-    }
-    return MemoryOverheads(**_stated(given))
-
-
-def _bytes(value: str | float | None, name: str) -> float | None:
-    if isinstance(value, str) and value.strip() == "0":  # nothing, in any unit
-        return 0.0
-    return parse_memory(value, name=name) if isinstance(value, str) else value
-
-
-def _tuple(values: Sequence[Any] | None) -> tuple[Any, ...] | None:
-    return tuple(values) if values else None
-
-
-def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
+    return MemoryOverheads(**fields_given("plan", "overheads", options))
 
 
 # Training a part of a model: options of `estimate` that freeze it or lay adapters beside it
 # ------------------------------------------------------------------------------------------
 
 DEFAULT_TARGETS = ("query", "value")  # as in Hu et al., LoRA, 2021, section 7.1
-_OPTION_OF = {
-    "tuning.low_rank.rank": "lora-rank",
-    "tuning.low_rank.targets": "lora-targets",
-    "tuning.low_rank.dropout": "lora-dropout",
-    "tuning.num_frozen_blocks": "freeze-blocks",
-}
 
 
-def tuned(given: ModelInput, options: RunOptions) -> ModelInput:
+def tuned(given: ModelInput, options: Options) -> ModelInput:
     """The model with what `options` freezes; as it is where they say nothing of it.
 
     Raises `InvalidInput` for layers, ranks or targets that the model does not have, and where the
@@ -380,7 +223,7 @@ def tuned(given: ModelInput, options: RunOptions) -> ModelInput:
         return given
     before = given.config.tuning
     low_rank = before.low_rank if rank is None else _low_rank(options)
-    with naming_options(_OPTION_OF):
+    with naming_options(OPTION_OF):
         config = replace(
             given.config,
             tuning=replace(
@@ -395,7 +238,7 @@ def tuned(given: ModelInput, options: RunOptions) -> ModelInput:
     return replace(given, config=config, embedded=embed("model", name, encode(config)))
 
 
-def _faults(given: ModelInput, options: RunOptions) -> Iterator[Fault]:
+def _faults(given: ModelInput, options: Options) -> Iterator[Fault]:
     from trainwright.model import LayerKind
 
     if options.get("lora_rank") is None:
@@ -410,7 +253,7 @@ def _faults(given: ModelInput, options: RunOptions) -> Iterator[Fault]:
             yield Fault("freeze", f'must be one of {", ".join(offered)}, got "{kind}"')
 
 
-def _low_rank(options: RunOptions) -> LowRank:
+def _low_rank(options: Options) -> LowRank:
     from trainwright.model import LowRank
 
     return LowRank(

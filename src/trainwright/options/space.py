@@ -7,96 +7,69 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.options.option import DEGREE
+from trainwright.options.table import fields_given, rows_of
 from trainwright.plans.plan import SEARCHED
 from trainwright.plans.request import SpaceRecord, SpanRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from trainwright.options.option import Options
     from trainwright.planning.question.question import Allowed, ModelQuestion, Span
-    from trainwright.plans.configuration import MemoryOverheads
     from trainwright.plans.parallelism import AxisOrder
     from trainwright.profile import Recompute
 
-Degrees: TypeAlias = "str | int | Span | None"
-Names: TypeAlias = "str | Iterable[str] | None"
-Stages: TypeAlias = "str | int | Iterable[int] | None"
-
 # Fields of `Allowed` that are spans, as options.
 SPANS: Final[Mapping[str, str]] = {
-    "tensor": "tp",
-    "pipeline": "pp",
-    "data": "dp",
-    "context": "cp",
-    "expert": "ep",
-    "expert_tensor": "etp",
-    "virtual_stages": "virtual-stages",
-    "microbatch_size": "micro-batch",
-    "state_copies": "state-copies",
-}
-OPTION_OF: Final[Mapping[str, str]] = {
-    **SPANS,
-    "zero_stages": "zero",
-    "mappings": "mapping",
-    "recompute": "recompute",
-    "schedules": "schedule",
-    "framework": "framework",
+    path.removeprefix("space."): row.flag
+    for row in rows_of("plan")
+    for path in row.nouns
+    if row.reader is DEGREE
 }
 _RANGE: Final = re.compile(r"\s*(\d[\d_]*)?\s*(\.\.)?\s*(\d[\d_]*)?\s*")
 OLD_MAPPINGS: Final = ("tp-cp-ep-dp-pp",)  # of documents without a list of mappings
 OLD_ZERO_STAGE: Final = 1  # what documents without a list of stages were planned with
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpaceOptions:
-    """The options as given; None where the search is free to choose.
+def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> Allowed:
+    """What the options leave; raises `InvalidInput` with the fault of every option.
 
-    `degrees` is by field of `Allowed`; `forbidden` are fields that a --no option sets to 1.
+    `excluded` are modes of recomputation that are left out.
     """
-
-    degrees: Mapping[str, Degrees]
-    zero: Stages = None
-    mappings: Names = None
-    recompute: bool | Names = True
-    schedules: Names = None
-    framework: str | None = None
-    forbidden: tuple[str, ...] = ()
-    excluded: frozenset[str] = frozenset()
-
-
-def allowed_by(options: SpaceOptions) -> Allowed:
-    """What the options leave; raises `InvalidInput` with the fault of every option."""
     from trainwright.planning.question.question import ANY, ZERO_STAGES, Allowed
 
     faults: list[Fault] = []
     spans: dict[str, Span] = {}
-    for name, given in options.degrees.items():
+    for name, given in fields_given("plan", "space", options).items():
         try:
-            spans[name] = ANY if given is None else parse_span(given, SPANS[name])
+            if name in SPANS:
+                spans[name] = parse_span(given, SPANS[name])
         except InvalidInput as error:
             faults += error.faults
-    for name in options.forbidden:
-        if options.degrees.get(name) not in (None, 1, "1"):
+    for name in ("data", "tensor"):
+        if options.get(f"{name}_parallel", True):
+            continue
+        if options.get(SPANS[name]) not in (None, 1, "1"):
             off = f"--no-{name}-parallel"
             faults.append(Fault(SPANS[name], f"must not be given together with {off}"))
         spans[name] = ANY.only(1)
     stages: tuple[int, ...] = ZERO_STAGES
-    modes, families = _modes(options, faults), None
+    modes, families = _modes(options.get("recompute"), excluded, faults), None
     searches_orders = False
     try:
-        stages = _zero_stages(options.zero)
+        stages = _zero_stages(options.get("zero_stage"))
     except InvalidInput as error:
         faults += error.faults
-    mappings = _mappings(options.mappings, faults)
-    if options.schedules is not None:
-        families, searches_orders = _families(options.schedules, faults)
+    mappings = _mappings(options.get("mapping"), faults)
+    if (schedules := options.get("schedule")) is not None:
+        families, searches_orders = _families(schedules, faults)
     faults += (f for name, span in spans.items() for f in _span_faults(SPANS[name], span))
-    framework = _framework(options.framework, faults)
+    framework = _framework(options.get("framework"), faults)
     if faults:
         raise InvalidInput(faults)
     return Allowed(
@@ -153,7 +126,7 @@ def _words(given: str | Iterable[str]) -> list[str]:
     return list(dict.fromkeys(word.strip() for word in words))
 
 
-def _zero_stages(given: Stages) -> tuple[int, ...]:
+def _zero_stages(given: Any) -> tuple[int, ...]:
     from trainwright.planning.question.question import ZERO_STAGES
 
     if given is None:
@@ -172,7 +145,7 @@ def _zero_stages(given: Stages) -> tuple[int, ...]:
     return tuple(sorted({known[str(number)] for number in numbers}))
 
 
-def _mappings(given: Names, faults: list[Fault]) -> tuple[AxisOrder, ...]:
+def _mappings(given: Any, faults: list[Fault]) -> tuple[AxisOrder, ...]:
     """In one order, whatever the list's."""
     from trainwright.plans.parallelism import AXIS_ORDERS, mapping_named
 
@@ -187,10 +160,10 @@ def _mappings(given: Names, faults: list[Fault]) -> tuple[AxisOrder, ...]:
     return tuple(order for order in AXIS_ORDERS if order in named) or AXIS_ORDERS
 
 
-def _modes(options: SpaceOptions, faults: list[Fault]) -> tuple[Recompute, ...]:
+def _modes(given: Any, excluded: frozenset[str], faults: list[Fault]) -> tuple[Recompute, ...]:
     from trainwright.profile import Recompute
 
-    given, modes = options.recompute, tuple(Recompute)
+    modes = tuple(Recompute)
     if given is False:
         modes = (Recompute.NONE,)
     elif given is not True and given is not None:
@@ -200,16 +173,16 @@ def _modes(options: SpaceOptions, faults: list[Fault]) -> tuple[Recompute, ...]:
                 offered = ", ".join(Recompute)
                 faults.append(Fault("recompute", f'must list {offered}, got "{word}"'))
         modes = tuple(mode for mode in Recompute if mode in words)
-    for option in sorted(options.excluded - set(Recompute)):
+    for option in sorted(excluded - set(Recompute)):
         offered = ", ".join(Recompute)
         faults.append(
             Fault("exclude-option", f'must be one of {offered} for a model, got "{option}"')
         )
-    left = tuple(mode for mode in modes if mode not in options.excluded)
+    left = tuple(mode for mode in modes if mode not in excluded)
     if modes and not left:
-        excluded = ", ".join(sorted(options.excluded))
+        given_up = ", ".join(sorted(excluded))
         wanted = f"must leave one of {', '.join(modes)}"
-        faults.append(Fault("exclude-option", f"{wanted}, got {excluded}"))
+        faults.append(Fault("exclude-option", f"{wanted}, got {given_up}"))
     return left
 
 
@@ -311,74 +284,6 @@ def allowed_of(record: SpaceRecord) -> Allowed:
         framework=record.framework,
         mappings=tuple(map(mapping_named, record.mappings or OLD_MAPPINGS)),
     )
-
-
-# The options that a document's space was searched with; the inverse of `space_options`
-# -------------------------------------------------------------------------------------
-
-
-def _switched_off(space: SpaceRecord) -> Iterator[str]:
-    for name in ("data_parallel", "tensor_parallel", "recompute"):
-        if not getattr(space, name):
-            yield f"--no-{name.replace('_', '-')}"
-    for option in space.excluded_options:
-        yield from ("--exclude-option", option)
-
-
-def profile_space_words(space: SpaceRecord) -> Iterator[str]:
-    """Of a profile's plan."""
-    yield from _switched_off(space)
-    if space.planner != "exact":
-        yield from ("--planner", space.planner)
-    if space.block_layer is not None:
-        yield from ("--block-layer", space.block_layer)
-
-
-def model_space_words(space: SpaceRecord) -> Iterator[str]:
-    """Of a model's plan: what is allowed, where that is not everything."""
-    from trainwright.planning.question.question import ANY, ZERO_STAGES
-    from trainwright.plans.parallelism import AXIS_ORDERS, mapping_name
-    from trainwright.profile import Recompute
-
-    yield from _switched_off(space)
-    allowed = allowed_of(space)
-    off = {"data": not space.data_parallel, "tensor": not space.tensor_parallel}
-    for name, option in SPANS.items():
-        span = getattr(allowed, name)
-        if span != ANY and not off.get(name, False):
-            yield from (f"--{option}", _span_text(span))
-    if allowed.zero_stages != ZERO_STAGES:
-        yield from ("--zero", ",".join(map(str, allowed.zero_stages)))
-    if allowed.mappings != AXIS_ORDERS:
-        yield from ("--mapping", ",".join(map(mapping_name, allowed.mappings)))
-    modes = tuple(m for m in Recompute if m not in space.excluded_options)
-    if space.recompute and allowed.recompute != modes:
-        yield from ("--recompute", ",".join(allowed.recompute))
-    if (schedules := schedule_words(allowed)) is not None:
-        yield from ("--schedule", ",".join(schedules))
-    if allowed.framework is not None:
-        yield from ("--framework", allowed.framework)
-    if space.per_stage_degrees:
-        yield "--per-stage-degrees"
-
-
-def memory_words(overheads: MemoryOverheads | None) -> Iterator[str]:
-    """What a device keeps beside the plan, where that is not the default."""
-    from trainwright.plans.configuration import DEFAULT_OVERHEADS, NO_OVERHEADS
-
-    given, usual = overheads or NO_OVERHEADS, DEFAULT_OVERHEADS
-    if given.reserve_bytes != usual.reserve_bytes:
-        yield from ("--reserve", repr(given.reserve_bytes))
-    if given.workspace_bytes != usual.workspace_bytes:
-        yield from ("--workspace", repr(given.workspace_bytes))
-    if given.fragmentation != usual.fragmentation:
-        yield from ("--fragmentation", repr(given.fragmentation))
-
-
-def _span_text(span: Span) -> str:
-    if span.most == span.least:
-        return str(span.least)
-    return f"{span.least}..{'' if span.most is None else span.most}"
 
 
 def refuse_no_search(question: ModelQuestion, *, per_stage_degrees: bool) -> None:

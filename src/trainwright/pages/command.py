@@ -7,10 +7,10 @@ has the same hash. Otherwise the note says that the input is the one embedded in
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.improvement import ImprovementResult
@@ -24,17 +24,25 @@ from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.validation import ValidationResult
 from trainwright.errors import InvalidInput
 from trainwright.formats.codesign_document import CodesignResult
+from trainwright.model import DEFAULT_RECIPE
 from trainwright.options.inputs import content_hash
 from trainwright.options.question import DEFAULT_TOP
-from trainwright.options.run import recipe_words
-from trainwright.options.space import memory_words, model_space_words, profile_space_words
-from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
+from trainwright.options.space import allowed_of, schedule_words
+from trainwright.options.table import words_of
+from trainwright.planning.question.question import EVERYTHING
+from trainwright.plans.configuration import (
+    DEFAULT_OVERHEADS,
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    Configuration,
+)
+from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
+from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from trainwright.documents.model_estimate import ModelEstimateRequest
-    from trainwright.plans.configuration import Configuration
     from trainwright.plans.request import Embedded, PlanRequest
 
 
@@ -61,31 +69,59 @@ def command_of(document: object) -> Command:
 @command_of.register(ModelPlanResult)
 def _(document: ModelPlanResult | MixedPlanResult) -> Command:
     request = document.request
-    words = ["trainwright", "plan", request.model.name, *_cluster_words(request)]
-    words += [*_workload_words(request), *model_space_words(request.space)]
-    words += [*recipe_words(request.recipe, request.overlap), *memory_words(request.overheads)]
-    if request.top is not None and request.top != DEFAULT_TOP:
-        words += ["--top", str(request.top)]
-    return Command(words=tuple(words), note=_note(request.model, request.cluster))
+    return _made("plan", request, _asked(request), note=_note(request.model, request.cluster))
+
+
+@command_of.register
+def _(document: ModelSweepResult) -> Command:
+    request = document.request
+    kept = {
+        **_asked(request),
+        "sizes": ",".join(str(row.devices) for row in document.rows),
+        "sweep": document,
+        "training": document.training,
+    }
+    return _made("plan", request, kept, note=_note(request.model, request.cluster))
+
+
+@command_of.register(PlacementResult)
+@command_of.register(PlanResult)
+def _(document: PlanResult | PlacementResult) -> Command:
+    request = document.request
+    return _made("plan", request, _of_a_profile(request), note=_note(request.model, None))
+
+
+@command_of.register
+def _(document: EstimateResult) -> Command:
+    request = document.request
+    kept = {"plan": "PLAN.json", "setting": request.setting}
+    note = "PLAN.json stands for this document; " + _note(request.model, None)
+    return _made("estimate", request, kept, note=note)
+
+
+@command_of.register
+def _(document: ModelEstimateResult) -> Command:
+    request = document.request
+    kept = _of_a_run(request)
+    return _made("estimate", request, kept, note=_note(request.model, request.cluster))
 
 
 @command_of.register
 def _(document: ImprovementResult) -> Command:
-    words = ["trainwright", "improve", "RUN.json"]
-    if document.framework is not None:
-        words += ["--framework", document.framework]
     request = document.request
-    run = shlex.join(_estimate_words(request))
-    notes = (f"RUN.json is what this writes with -o: {run}", _estimate_note(request))
-    return Command(words=tuple(words), note="; ".join(filter(None, notes)))
+    run = _made("estimate", request, _of_a_run(request)).text
+    notes = (f"RUN.json is what this writes with -o: {run}", _note(request.model, request.cluster))
+    words = ("trainwright", "improve", "RUN.json", *words_of("improve", {"improvement": document}))
+    return Command(words=words, note="; ".join(filter(None, notes)))
 
 
 @command_of.register
 def _(document: ValidationResult) -> Command:
-    words = ["trainwright", "validate", document.folder]
-    if document.profiles is not None:
-        words += ["--profiles", document.profiles]
-    return Command(words=tuple(words), note="the measured runs are not part of the document")
+    words = words_of("validate", {"validation": document})
+    return Command(
+        words=("trainwright", "validate", document.folder, *words),
+        note="the measured runs are not part of the document",
+    )
 
 
 @command_of.register
@@ -93,65 +129,6 @@ def _(document: ModelExplanation) -> Command:
     made = command_of(document.plan)
     then = "its reasons are those of: trainwright explain, on the plan"
     return Command(words=made.words, note="; ".join(filter(None, (made.note, then))))
-
-
-@command_of.register
-def _(document: PlanResult) -> Command:
-    request = document.request
-    words = ["trainwright", "plan", request.model.name, *_setting_words(request)]
-    words += profile_space_words(request.space)
-    return Command(words=tuple(words), note=_note(request.model, None))
-
-
-@command_of.register
-def _(document: EstimateResult) -> Command:
-    request = document.request
-    words = ["trainwright", "estimate", request.model.name, "--plan", "PLAN.json"]
-    words += _setting_words(request)
-    note = "PLAN.json stands for this document; " + _note(request.model, None)
-    return Command(words=tuple(words), note=note)
-
-
-@command_of.register
-def _(document: ModelEstimateResult) -> Command:
-    request = document.request
-    return Command(words=tuple(_estimate_words(request)), note=_estimate_note(request))
-
-
-@command_of.register
-def _(document: ModelSweepResult) -> Command:
-    request, training = document.request, document.training
-    words = ["trainwright", "plan", request.model.name]
-    if request.cluster is not None:
-        words += ["--cluster", request.cluster.name]
-    words += ["--devices", ",".join(str(row.devices) for row in document.rows)]
-    words += [*_workload_words(request), *model_space_words(request.space)]
-    words += [*recipe_words(request.recipe, request.overlap), *memory_words(request.overheads)]
-    words += ["--objective", document.objective]
-    if document.pareto_objectives:
-        words += ["--pareto", ",".join(document.pareto_objectives)]
-    given = {
-        "--tokens": training.tokens,
-        "--price": training.price_per_hour,
-        "--power": training.power_watts,
-        "--mtbf": training.device_mtbf_s,
-        "--checkpoint-bandwidth": training.checkpoint_bytes_per_s,
-        "--restart": training.restart_s,
-    }
-    words += [word for name, v in given.items() if v is not None for word in (name, repr(v))]
-    if training.deadline_s is not None:
-        words += ["--deadline", f"{training.deadline_s!r}s"]  # bare, a short one is a slip
-    return Command(words=tuple(words), note=_note(request.model, request.cluster))
-
-
-@command_of.register
-def _(document: PlacementResult) -> Command:
-    request = document.request
-    words = ["trainwright", "plan", request.model.name, *_setting_words(request)]
-    words += profile_space_words(request.space)
-    if request.cost_model is not None:
-        words += ["--cost-model", request.cost_model]
-    return Command(words=tuple(words), note=_note(request.model, None))
 
 
 @command_of.register
@@ -165,69 +142,126 @@ def _(document: CodesignResult) -> Command:
 @command_of.register
 def _(document: ScheduleResult) -> Command:
     request = document.request
-    words = ["trainwright", "schedule"]
-    if request.method == "family":
-        words += ["--family", request.family or document.family]
-    elif request.method == "simulate":
-        words += ["--simulate", request.orders_name or "ORDERS"]
-    else:
-        words += [f"--{request.method}"]
-    words += ["--spec", "SPEC.json", "--microbatches", str(request.num_microbatches)]
-    given = {
-        "--placement": request.placement,
-        "--virtual-stages": request.virtual_stages,
-        "--group": request.group,
-        "--max-activations": request.max_activations,
-        "--seed": request.seed,
-        "--evaluations": request.evaluations,
+    kept: dict[str, Any] = {
+        "request": request,
+        "objective": document.objective,
+        "spec": "SPEC.json",
+        "family": None,
     }
-    words += [word for name, v in given.items() if v is not None for word in (name, str(v))]
-    if document.objective != "makespan":
-        words += ["--objective", document.objective]
+    match request.method:
+        case "family":
+            kept["family"] = request.family or document.family
+        case "simulate":
+            kept["simulate"] = request.orders_name or "ORDERS"
+        case "searched-front":
+            kept |= {"search": True, "pareto": True}
+        case method:
+            kept["pareto" if method == "front" else method] = True
     return Command(
-        words=tuple(words),
+        words=("trainwright", "schedule", *words_of("schedule", kept)),
         note="SPEC.json stands for the costs embedded in the document: request.costs.content",
     )
 
 
-def _estimate_words(request: ModelEstimateRequest) -> list[str]:
-    words = ["trainwright", "estimate", request.model.name, *_named_cluster(request.cluster)]
-    return [*words, *_run_words(request.configuration)]
+def _made(
+    name: str,
+    request: PlanRequest | ModelEstimateRequest,
+    kept: Mapping[str, Any],
+    *,
+    note: str = "",
+) -> Command:
+    words = words_of(name, kept, usual=_USUAL)
+    return Command(words=("trainwright", name, request.model.name, *words), note=note)
 
 
-def _estimate_note(request: ModelEstimateRequest) -> str:
-    recipe = ", ".join(_unnamed_choices(request.configuration))
-    stated = f"and as the document states: {recipe}" if recipe else ""
-    return "; ".join(filter(None, (_note(request.model, request.cluster), stated)))
+# What documents keep, by the heads of the table's nouns
+# ------------------------------------------------------
+
+# A device is asked of a plan and an estimate as it is by default, where nobody says otherwise.
+_USUAL: Final[Mapping[str, Any]] = {
+    "recipe": DEFAULT_RECIPE,
+    "overlap": DEFAULT_OVERLAP,
+    "overheads": DEFAULT_OVERHEADS,
+    "space": EVERYTHING,
+    "parallelism": {"tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "virtual_stages": 1}
+    | {"state_copies": 1, "axis_order": DATA_INSIDE},
+    "run": {field.name: field.default for field in fields(Configuration)} | {"schedule": None},
+    "request": {"top": DEFAULT_TOP},
+}
 
 
-def _workload_words(request: PlanRequest) -> list[str]:
-    workload = request.workload
-    if workload is None:
-        return []
-    words, sequence = ["--global-batch", str(workload.global_batch)], workload.sequence_length
-    return words if sequence is None else [*words, "--sequence", str(sequence)]
+class _Machine(NamedTuple):
+    """A cluster by its name, with what sizes it."""
+
+    cluster: str
+    nodes: int | None = None
+    memory_bytes: float | None = None
+    devices: int | None = None
 
 
-def _cluster_words(request: PlanRequest) -> list[str]:
-    if request.cluster is None:
-        return []
-    words = _named_cluster(request.cluster)
-    if request.num_devices is not None and request.num_devices != _devices(request.cluster):
-        words += ["--devices", str(request.num_devices)]
-    return words
+def _asked(request: PlanRequest) -> dict[str, Any]:
+    """Of the plan of a model, or of a profile on a cluster."""
+    space = request.space
+    allowed = allowed_of(space)
+    modes = tuple(mode for mode in Recompute if mode not in space.excluded_options)
+    if allowed.recompute == modes:  # what is excluded says it
+        allowed = replace(allowed, recompute=EVERYTHING.recompute)
+    return {
+        "machine": None if request.cluster is None else _machine(request),
+        "workload": request.workload,
+        "space": allowed,
+        "schedules": schedule_words(allowed),
+        "record": space,
+        "searched": space,
+        "recipe": request.recipe,
+        "overlap": request.overlap,
+        "overheads": request.overheads or NO_OVERHEADS,
+        "request": request,
+    }
 
 
-def _named_cluster(cluster: Embedded) -> list[str]:
+def _of_a_profile(request: PlanRequest) -> dict[str, Any]:
+    space = request.space
+    return {"setting": request.setting, "flat": space, "record": space, "request": request}
+
+
+def _of_a_run(request: ModelEstimateRequest) -> dict[str, Any]:
+    run = request.configuration
+    count = "" if run.recompute_blocks is None else f":{run.recompute_blocks}"
+    degrees = run.parallelism
+    kept = {name: getattr(degrees, name) for name in Parallelism.__dataclass_fields__}
+    if degrees.sequence_parallel == (degrees.tensor > 1):
+        kept["sequence_parallel"] = None
+    return {
+        "machine": _named(request.cluster),
+        "parallelism": kept,
+        "run": run,
+        "recompute": f"{run.recompute}{count}",
+        "recipe": run.recipe,
+        "overlap": run.overlap,
+        "overheads": run.overheads,
+    }
+
+
+def _machine(request: PlanRequest) -> _Machine:
+    assert request.cluster is not None
+    named, count = _named(request.cluster), request.num_devices
+    if count is None or count == _devices(request.cluster):
+        return named
+    return named._replace(devices=count)
+
+
+def _named(cluster: Embedded) -> _Machine:
     """The catalog's cluster as it was sized, or the name the document has for it."""
-    words, pools = ["--cluster", cluster.name], cluster.content["pools"]
+    pools = cluster.content["pools"]
     if len(pools) > 1:
-        return words
-    if len(pools[0]["levels"]) > 1:
-        words += ["--nodes", str(_nodes(cluster))]
-    if _is_catalog_cluster(cluster) is _Known.WITH_MEMORY:
-        words += ["--memory", repr(_memory_bytes(cluster))]
-    return words
+        return _Machine(cluster.name)
+    with_memory = _is_catalog_cluster(cluster) is _Known.WITH_MEMORY
+    return _Machine(
+        cluster.name,
+        nodes=_nodes(cluster) if len(pools[0]["levels"]) > 1 else None,
+        memory_bytes=_memory_bytes(cluster) if with_memory else None,
+    )
 
 
 def _nodes(cluster: Embedded) -> int:
@@ -246,61 +280,6 @@ def _devices(cluster: Embedded) -> int:
             devices *= int(level["size"])
         count += devices
     return count
-
-
-def _setting_words(request: PlanRequest) -> list[str]:
-    setting = request.setting
-    if setting is None:
-        return []
-    return [
-        *("--devices", str(setting.num_devices)),
-        *("--memory", repr(setting.memory_bytes)),
-        *("--bandwidth", repr(setting.bandwidth_bytes_per_s)),
-        *("--microbatches", str(setting.num_microbatches)),
-    ]
-
-
-_RUN_OPTIONS: Final = {
-    "tensor": "--tp",
-    "pipeline": "--pp",
-    "data": "--dp",
-    "context": "--cp",
-    "expert": "--ep",
-    "expert_tensor": "--etp",
-    "virtual_stages": "--virtual-stages",
-}
-
-
-def _run_words(run: Configuration) -> Iterator[str]:
-    degrees = run.parallelism
-    for name, option in _RUN_OPTIONS.items():
-        degree = getattr(degrees, name)
-        if degree is not None and (degree > 1 or name == "data"):
-            yield from (option, str(degree))
-    yield from ("--zero", str(degrees.zero_stage))
-    if degrees.state_copies > 1:
-        yield from ("--state-copies", str(degrees.state_copies))
-    if degrees.axis_order != DATA_INSIDE:
-        yield from ("--mapping", mapping_name(degrees.axis_order))
-    yield from ("--micro-batch", str(run.microbatch_size))
-    yield from ("--global-batch", str(run.global_batch))
-    yield from ("--sequence", str(run.sequence_length))
-    yield from ("--schedule", run.schedule)
-    count = "" if run.recompute_blocks is None else f":{run.recompute_blocks}"
-    yield from ("--recompute", f"{run.recompute}{count}")
-    yield from memory_words(run.overheads)
-
-
-def _unnamed_choices(run: Configuration) -> Iterator[str]:
-    """Choices that differ from the default and that the command leaves out."""
-    named = {"parallelism", "microbatch_size", "global_batch", "sequence_length", "schedule"}
-    named |= {"recompute", "recompute_blocks", "overheads"}
-    for field in fields(run):
-        if field.name not in named and getattr(run, field.name) != field.default:
-            yield field.name.replace("_", " ")
-    degrees = run.parallelism
-    if degrees.sequence_parallel != (degrees.tensor > 1):
-        yield f"sequence parallel {'on' if degrees.sequence_parallel else 'off'}"
 
 
 def _note(model: Embedded, cluster: Embedded | None) -> str:

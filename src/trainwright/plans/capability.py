@@ -19,6 +19,7 @@ from trainwright.plans.capability_table import (
     CELLS,
     MODULES,
     OPTIMIZERS,
+    PRECISIONS,
     SCHEDULES,
     Feature,
 )
@@ -60,8 +61,9 @@ class Demands:
     `ends_apart`: embedding or head make a stage without blocks. `has_experts` and `num_mtp_layers`
     are the model's, as are the `groups_per_token` of its experts, 0 without a limit; tokens that
     cross the network once for each node have `dispatches_once`, those in a format of their own
-    `narrow_dispatch`. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from the
-    innermost out, where the plan depends on it.
+    `narrow_dispatch`; `has_capacity` drops those over one. `precision` is the number format, empty
+    where none is demanded. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from
+    the innermost out, where the plan depends on it.
     """
 
     parallelism: Parallelism = _ONE_DEVICE
@@ -78,6 +80,8 @@ class Demands:
     groups_per_token: int = 0
     dispatches_once: bool = False
     narrow_dispatch: bool = False
+    has_capacity: bool = False
+    precision: str = ""
     axis_order: tuple[str, ...] | None = None
     optimizer: str = "adam"
     offload: bool = False
@@ -91,7 +95,10 @@ class Demands:
     def zero_stage(self) -> int:
         """That of the plan, or 0 where there is nothing to shard over."""
         degrees = self.parallelism
-        return degrees.zero_stage if degrees.data * degrees.context > 1 else 0
+        replicas = degrees.data * degrees.context
+        if self.has_experts:  # which tensor parallelism may repeat, where they are not cut by it
+            replicas = max(replicas, degrees.expert_data)
+        return degrees.zero_stage if replicas > 1 else 0
 
 
 # What each training framework can express, as data: planner, exporters and docs read one table
@@ -153,7 +160,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """One framework: its cells, its names for schedules, its axis orders and optimizers.
+    """One framework: its cells, its names for schedules, its axis orders, optimizers, formats.
 
     `modules` are the parts of a block it can recompute, by its names; None if it chooses itself.
     """
@@ -164,6 +171,7 @@ class Capability:
     schedules: Mapping[str, str]
     axis_orders: tuple[tuple[str, ...], ...]
     optimizers: frozenset[str]
+    precisions: tuple[str, ...]
     modules: Mapping[str, str] | None
 
     def can(self, feature: Feature) -> bool:
@@ -209,6 +217,7 @@ def capability_of(target: str) -> Capability:
         schedules=MappingProxyType(SCHEDULES[name]),
         axis_orders=AXIS_ORDERS[name],
         optimizers=frozenset(OPTIMIZERS[name]),
+        precisions=PRECISIONS[name],
         modules=MODULES[name],
     )
 
@@ -277,6 +286,14 @@ def _choice_gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
                 reason=f"recomputes {', '.join(own.modules)} of a block",
                 alternatives=tuple(n for n in TARGETS if _repeats(n, module)),
             )
+    if demands.precision and demands.precision not in own.precisions:
+        yield Gap(
+            field="precision",
+            value=demands.precision,
+            target=own.target,
+            reason=f"can be told {', '.join(own.precisions)}",
+            alternatives=tuple(n for n in TARGETS if demands.precision in PRECISIONS[n]),
+        )
     if demands.optimizer not in own.optimizers:
         yield Gap(
             field="optimizer",
@@ -318,6 +335,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         value = "hierarchical" if feature is not Feature.NARROW_DISPATCH else "set"
         field = "dispatch_dtype" if feature is Feature.NARROW_DISPATCH else "token_dispatcher"
         yield feature, field, value
+    if demands.has_capacity and demands.has_experts:
+        yield Feature.CAPACITY, "capacity_factor", "set"
     if not demands.zero_stage and degrees.context * degrees.expert > 1:
         yield Feature.UNSHARDED_BESIDE, "zero_stage", "0"
     if not demands.zero_stage and degrees.data > 1 and degrees.tensor > 1:

@@ -57,6 +57,7 @@ class Feature(StrEnum):
     EXPERTS_WHOLE = "experts whole beside tensor parallel"
     EXPERT_TENSOR = "experts cut in another way"
     EXPERT_GROUPS = "a token limited to groups of experts"
+    CAPACITY = "tokens over a capacity dropped"
     DISPATCH_ONCE = "a token sent once to a node"
     DISPATCH_ONCE_CUT = "a token sent once to a node, to experts that are cut"
     NARROW_DISPATCH = "tokens sent in another format than activations"
@@ -328,6 +329,14 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         *("code the model's own router",) * 2,
         "no chooses among all experts",
     ),
+    Feature.CAPACITY: (
+        *("yes moe_expert_capacity_factor",) * 3,
+        *("no computes every token",) * 2,
+        _MODEL,
+        "code capacity_factor of the MoE layers",
+        "no has no expert parallelism",
+        "no computes every token",
+    ),
     Feature.DISPATCH_ONCE: (
         *("yes moe_token_dispatcher_type flex",) * 3,
         "yes expert_parallel_comm_backend",
@@ -400,6 +409,19 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         **dict.fromkeys(("pytorch", "accelerate"), _ANY_OPTIMIZER),
         "deepspeed": ("adam",),
         "nanotron": ("adam", "sgd", "momentum"),
+    }
+)
+
+# Number formats that a target's files can ask for.
+PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("megatron", "megatron-bridge", "primus"), ("bf16", "fp16", "fp32", "fp8")),
+        "torchtitan@0.2": ("bf16", "fp32", "fp8"),
+        "torchtitan@0.3": ("bf16", "fp32"),  # fp8 is an argument of the model's own function
+        "pytorch": ("bf16", "fp16", "fp32", "fp8", "tf32", "fp4"),
+        "deepspeed": ("bf16", "fp16", "fp32"),
+        "accelerate": ("bf16", "fp16", "fp32", "fp8"),
+        "nanotron": ("bf16", "fp16", "fp32"),
     }
 )
 

@@ -170,6 +170,9 @@ def _pipeline(
         wanted = "must be 1 without pipeline stages"
         yield Fault("virtual_stages", f"{wanted}, got {degrees.virtual_stages}")
     split = configuration.blocks_per_stage
+    if split is not None and 0 in split[1:-1]:
+        shown = ",".join(map(str, split))
+        yield Fault("blocks_per_stage", f"must give a block to every inner stage, got {shown}")
     if split is not None and sum(split) != blocks:
         yield Fault("blocks_per_stage", f"must add up to the {blocks} blocks, got {sum(split)}")
 

@@ -291,6 +291,8 @@ class Job:
             dispatches_once=self.recipe.dispatches_once,
             narrow_dispatch=numbers.dispatch_bytes != numbers.activation_bytes,
             axis_order=self._axis_order,
+            has_capacity=self.recipe.capacity_factor is not None,
+            precision=self.precision,
             optimizer=str(self.recipe.optimizer),
         )
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, MissingExtra, UnsupportedFeature
+from trainwright.errors import Contradiction, Fault, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.plans.schedule_costs import TransferModel
-from trainwright.plans.status import Bound, BoundName, Objective
+from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, BoundName, Objective
 from trainwright.scheduling.search import Candidate, SearchOutcome, candidates
 from trainwright.scheduling.simulate import simulate
 
@@ -46,7 +46,8 @@ def solve_exactly(
     `budget` the answer repeats.
 
     The answer keeps the placement and modes of `found`. Raises MissingExtra without OR-Tools,
-    UnsupportedFeature for contended transfers and InvalidInput beyond 2000 actions.
+    UnsupportedFeature for contended transfers, InvalidInput beyond 2000 actions, and Contradiction
+    where the solver refutes `found` or proves more than it takes.
     """
     cp_model = load_solver()
     schedule = found.schedule
@@ -66,16 +67,24 @@ def solve_exactly(
     if math.isfinite(budget.remaining_s):
         solver.parameters.max_time_in_seconds = max(budget.remaining_s, 0.1)
     status = solver.solve(model.model)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        # With found itself a solution, only the time can have run out.
+    if status == cp_model.UNKNOWN:  # nothing was found, nor proved
         return found
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        raise Contradiction(
+            f"the solver calls {solver.status_name(status)} what runs: {found.winner}"
+        )
     timeline = simulate(model.schedule(solver), found.timeline.costs)
     proved_s = model.seconds(math.ceil(solver.best_objective_bound - 1e-6))
-    best = min((timeline, found.timeline), key=found.objective.of)
+    best = found.timeline
+    # Of actions at one instant the model does not say which comes first.
+    if model.candidate.fits(timeline) and found.objective.of(timeline) < found.value_s:
+        best = timeline
     value_s = found.objective.of(best)
+    if proved_s > value_s * (1 + OPTIMAL_TOLERANCE):
+        raise Contradiction(f"the solver proved {proved_s!r} s for a schedule of {value_s!r} s")
     own = found.pipeline_bound
     if proved_s > own.value_s * (1 + 1e-12):
-        own = Bound(min(proved_s, value_s), BoundName.SOLVER)
+        own = Bound(min(proved_s, value_s), BoundName.SOLVER)  # equal but for rounding
     bound = own if found.tried == 1 else found.bound  # what others allow was not asked
     shortened = value_s < found.value_s
     return replace(
@@ -143,7 +152,8 @@ class _Model:
         self.interval: dict[tuple[int, ...], Any] = {}
         self._add_actions()
         self._add_needs()
-        self._add_memory(_candidate_of(question, found))
+        self.candidate = _candidate_of(question, found)
+        self._add_memory()
         self._add_objective()
 
     def seconds(self, units: float) -> float:
@@ -200,9 +210,9 @@ class _Model:
             needs.append(((_F, stage), 0.0))
         return needs
 
-    def _add_memory(self, candidate: Candidate) -> None:
+    def _add_memory(self) -> None:
         """Levels as reservoirs: gains at starts, releases at ends, releases first."""
-        delta, transient, room = candidate.resources
+        delta, transient, room = self.candidate.resources
         size = len(ActionKind)
         for r in range(len(room)):
             self._add_limit(delta[r * size :][:size], transient[r * size :][:size], room[r])

@@ -114,13 +114,12 @@ def searched_front(
 def some_limits(question: SearchQuestion, *, count: int) -> tuple[int, ...]:
     """Limits worth asking about: from what one microbatch needs to 1F1B's peak, evenly spread.
 
-    V-Min's peak, a third of it, and V-Half's lie between; beyond twice the ranks' chunks memory
-    brings nothing.
+    V-Min's peak, a third of it, and V-Half's lie between; beyond it memory brings nothing where
+    all stages cost the same.
     """
     placement = candidates(question)[0].placement
-    chunks = -(-placement.num_stages // placement.num_ranks)
-    most = placement.num_ranks * chunks
-    least = min(most, max(chunks, 2 * ((placement.num_ranks + 4) // 3) * chunks // 2))
+    least = max(map(len, placement.stages_of_rank))
+    most = max(least, placement.num_stages)
     return tuple(sorted({round(limit) for limit in np.linspace(least, most, count)}))
 
 

@@ -217,6 +217,11 @@ class Candidate:
             )
         return np.vstack(delta), np.vstack(transient), np.vstack(room)
 
+    def fits(self, timeline: Timeline) -> bool:
+        """Whether a schedule of the candidate keeps to its limits, in bytes and in activations."""
+        limit = self.activation_limit
+        return timeline.fits and (limit is None or max(timeline.schedule.peak_activations) <= limit)
+
 
 def candidates(question: SearchQuestion) -> tuple[Candidate, ...]:
     """Every pipeline the question allows, the plainest first."""
@@ -496,7 +501,7 @@ class _Attempt:
         best: tuple[float, str, Timeline] | None = None
         for name, schedule in starts:
             timeline = simulate(schedule, candidate.costs)
-            if not _fits(timeline, candidate):
+            if not candidate.fits(timeline):
                 continue
             value_s = question.objective.of(timeline)
             if best is None or value_s < best[0]:
@@ -656,11 +661,6 @@ def default_evaluations(num_actions: int) -> int:
 def _work(question: SearchQuestion, num_actions: int) -> int:
     """Actions to simulate."""
     return (question.evaluations or default_evaluations(num_actions)) * num_actions
-
-
-def _fits(timeline: Timeline, candidate: Candidate) -> bool:
-    limit = candidate.activation_limit
-    return timeline.fits and (limit is None or max(timeline.schedule.peak_activations) <= limit)
 
 
 def _fallback(candidate: Candidate, num_microbatches: int) -> Schedule:

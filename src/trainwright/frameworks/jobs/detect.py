@@ -6,6 +6,7 @@ that only one framework has. What could be two things is none.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -81,7 +82,17 @@ def _of_mapping(text: str) -> str | None:
         found = {str(key).replace("-", "_"): value for key, value in parse_settings(text).items()}
     except (InvalidInput, RecursionError):
         return None
-    return next((kind for kind, keys in _KEYS if all(_has(found, key) for key in keys)), None)
+    kind = next((kind for kind, keys in _KEYS if all(_has(found, key) for key in keys)), None)
+    # GPT-NeoX shares DeepSpeed's names, in YAML
+    return "neox" if kind == "deepspeed" and not _is_json(text) else kind
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _has(found: Mapping[str, Any], path: str) -> bool:

@@ -46,7 +46,7 @@ _HARMLESS: Final = re.compile(
     r"version)|zero3_|zero_hpz|commands|ipex|gpu_ids|fp8_config|mpirun|profile|metrics?_|include_|"
     r"greater_|load_best|optim_args|ray_|enable_thinking|average_|reward|ref_model|image_|video_|"
     r"media|vllm_|sglang|infer|streaming|mix_|buffer|cutoff_side|relora|s2_|quantization_device|"
-    r"bias_activation|apply_rope|moe_grouped|moe_router|moe_aux|swiglu|offload_|remote|"
+    r"processor_type|export_|predict_|tokenized_path|use_tensorboard|liger_layer|bias_activation|apply_rope|moe_grouped|moe_router|moe_aux|swiglu|offload_|remote|"
     r"auto_wrap_policy|transformer_layer|state_dict|cpu_ram|reshard_|fsdp_config|prompt|system|"
     r"use_kernels|kernels|ddp_timeout|ddp_find|rope_|yarn|router_aux|excess|sequence_len_|"
     r"conversation|pretraining_dataset|curriculum|ema|min_|unsloth|fp16_backend|half_prec|"
@@ -353,12 +353,13 @@ def _precision(found: Settings) -> str:
     half = found.value("bf16")
     whole = found.value("fp16")
     kept = found.text(found.first("torch_dtype", "dtype")) or ""
+    float16 = found.switch("float16")
     pure = found.switch("pure_bf16") or found.value("bf16") == "full" or found.switch("bfloat16")
     if eight:
         return "fp8"
     if half not in (None, False, "false") or pure or "bf" in kept:
         return "bf16"
-    if whole not in (None, False, "false") or "float16" in kept:
+    if float16 or whole not in (None, False, "false") or "float16" in kept:
         return "fp16"
     return "fp32"
 

@@ -59,7 +59,9 @@ _HARMLESS: Final = re.compile(
     r"data_efficiency|hidden_size_teacher|teacher|num_layers_teacher|kd|mos|"
     r"test_mode|onnx|dump|disable_last|auto_continue|stderr|sink_level|file_sink|"
     r"primus_turbo|use_turbo_(?!deepep)|enable_primus|disable_wandb|disable_tensor|disable_mlflow|"
-    r"mlflow|hf_|file_sink|sink_|wandb|log_avg|skip_iter|model_type|framework|config|max_position|"
+    r"DDP_impl|use_te|data_parallel_random|temperature|top_|num_tokens_to|return_log|incoming|"
+    r"flash_decode|verify_|no_use_tokenizer|mmap_bin|original_max|torch_profiler|pytorch_prof|"
+    r"wall_clock|mlflow|hf_|file_sink|sink_|wandb|log_avg|skip_iter|model_type|framework|config|max_position|"
     r"make_vocab|full_validation|multiple_val|pretrained|exp_|cross_entropy_fusion|"
     r"disable_compile|use_flash|attention_backend|qk_clip|perform_init|"
     r"ddp_(?:bucket|num|average|pad)|ddp_impl|no_contiguous|overlap_|nope|no_align|align_|"
@@ -82,7 +84,8 @@ _UNMODELLED: Final = (
     "distribute_saved_activations", "cpu_torch_adam", "memory_centric_tiled_linear",
     "split_transformers", "use_tutel", "enable_expert_tensor_parallelism",
     "use_turbo_deepep", "use_turbo_attention_fp8", "fp32_residual_connection",
-    "moe_latent_size", "use_torch_optimizer_for_cpu_offload", "optimizer_offload_fraction",
+    "moe_latent_size", "moe_layer_recompute", "main_grads_dtype", "linear_attention_freq",
+    "use_torch_optimizer_for_cpu_offload", "optimizer_offload_fraction",
     "fp16_lm_cross_entropy", "first_last_layers_bf16", "fsdp_double_buffer",
     "nccl_ub", "moe_expert_capacity_factor_eval", "use_sink_attention", "patch_primus_pipeline",
     "use_turbo_parallel_linear", "attention_config", "sparsity_config",

@@ -9,6 +9,8 @@ the catalog's names are brought into the same form. A model's own fine-tunes hav
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import chain, product, zip_longest
 from typing import Final
 
 from trainwright.formats.catalog import model_entries, model_names
@@ -17,7 +19,7 @@ from trainwright.formats.catalog import model_entries, model_names
 _ADDED: Final = re.compile(
     r"[-_ .](?:instruct|chat|base|it|hf|fp16|bf16|fp8|bnb|4bit|8bit|dequantized|preview|"
     r"checkpoints?|pretrain(?:ed)?|thinking|v0\.[1-9]|v1\.0|v1\.5|2507|2501|1106|0324|0528|tuned|"
-    r"intermediate|step|alignment|mid|training|sft|beta|alpha|original|unsloth|vision)"
+    r"intermediate|step|alignment|mid|training|sft|beta|alpha|original|unsloth|awq|gptq|full|qlora|dpo|orpo|constitutional|ai|deduped)"
     r"(?=$|[-_ .])"
 )
 # Releases with the sizes of another, and what publishers call the models of the catalog.
@@ -30,23 +32,36 @@ _SAME: Final = {
     "deepseek-r1": "deepseek-v3",
     "deepseek-v3.1": "deepseek-v3", "deepseek-v3-671b": "deepseek-v3",
     "deepseek-v2-16b": "deepseek-v2-lite", "deepseek-v3-16b": "deepseek-v2-lite",
-    "deepseek-v3-236b": "deepseek-v2", "grok1": "grok-1", "zephyr": "mistral",
-    "mistral-7b-v0.3": "mistral-7b", "mpt30b": "mpt-30b",
+    "deepseek-v3-236b": "deepseek-v2", "grok1": "grok-1",
+    "mistral-7b-v0.3": "mistral-7b", "phi4-14b": "phi4", "smollm": "smollm2",
+    "zephyr-7b-gemma": "gemma-7b", "zephyr-7b": "mistral-7b", "llama-7b": "llama2-7b",
+    "openhermes2.5-mistral-7b": "mistral-7b", "llama-13b": "llama2-13b",
+    "deepseek-r1-distill-qwen": "qwen2.5", "deepseek-r1-distill-llama": "llama3",
 }  # fmt: skip
 
 
 def catalog_name(name: str) -> str | None:
     """The catalog's name of a model that a file names; None where it has none."""
-    wanted = _form(name)
     known = {_form(own): own for own in reversed(model_names())}
     for entry in model_entries():
-        known.setdefault(
-            _form(entry.source.split("huggingface.co/")[-1].split("/blob/")[0]), entry.name
-        )
-    for word in _spellings(wanted):
-        if word in known:
-            return known[word]
+        published = entry.source.split("huggingface.co/")[-1].split("/blob/")[0]
+        known.setdefault(_form(published), entry.name)
+    for wanted in _forms(name):
+        for word in _spellings(wanted):
+            if word in known:
+                return known[word]
     return None
+
+
+def _forms(name: str) -> Iterator[str]:
+    """The forms that a name may mean: in a component, `_` may be the point of a number."""
+    if "torchtune.models." not in name:
+        yield _form(name)
+        return
+    plain = re.sub(r"^q?lora_", "", name.rpartition(".")[2])
+    parts = re.split(r"(?<=\d)_(?=\d)", plain)
+    for signs in product("_.", repeat=len(parts) - 1):
+        yield _form("".join(chain.from_iterable(zip_longest(parts, signs, fillvalue=""))))
 
 
 def _spellings(word: str) -> tuple[str, ...]:
@@ -62,9 +77,6 @@ def _spellings(word: str) -> tuple[str, ...]:
 def _form(name: str) -> str:
     """One spelling of a name: without its publisher, its ending, and what changes no size."""
     plain = name.strip().rstrip("/").rpartition("/")[2]
-    if "torchtune.models." in plain:
-        plain = plain.rpartition(".")[2].replace("qlora_", "").replace("lora_", "")
-        plain = re.sub(r"(?<=\d)_(?=\d_)", ".", plain)  # llama3_1_8b, qwen2_5_7b
     plain = re.sub(r"\.(?:ya?ml|json|toml)$", "", plain).lower()
     before = ""
     while before != plain:
@@ -73,9 +85,9 @@ def _form(name: str) -> str:
 
 
 def _squeezed(word: str) -> str:
+    """One sign between words, none before the number of a release: gemma2-2b, gemma-2b."""
     word = re.sub(r"[-_ ]+", "-", word).strip("-")
-    word = re.sub(r"^(qwen|llama|phi|gemma|olmo|glm|gpt-oss|smollm)-(?=\d)", r"\1", word)
-    return re.sub(r"(?<=[a-z])-(?=\d+(\.\d+)?x?\d*b)", "-", word)
+    return re.sub(r"^([a-z]+|gpt-oss)-(?=\d(?:\.\d+)?(?:-|$))", r"\1", word)
 
 
 # Sizes of vocabularies

@@ -93,6 +93,8 @@ class Batch:
             "SLURM_NTASKS_PER_NODE": self.tasks_per_node,
             "SLURM_NTASKS": self.tasks,
             "SLURM_NPROCS": self.tasks,
+            # sbatch is taken to be called where the script lies
+            "SLURM_SUBMIT_DIR": "." if self.directives else None,
             "SLURM_CPUS_PER_TASK": self._whole("cpus-per-task"),
             "SLURM_JOB_NAME": self.option("job-name"),
             "SLURM_JOB_PARTITION": self.option("partition"),

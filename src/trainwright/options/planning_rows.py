@@ -1,0 +1,693 @@
+"""Rows of the table of options: how a model is planned and priced."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from trainwright.options.option import (
+    BLOCKS,
+    CLUSTER,
+    COUNT,
+    COUNT_OR_NONE,
+    DEADLINE,
+    DEGREE,
+    DTYPE,
+    EACH,
+    FILE,
+    LIST,
+    NAME,
+    NAMES,
+    NUMBER,
+    OFF,
+    ON,
+    ORDER,
+    ORDERS,
+    POSITIVE,
+    RATE,
+    SHARE,
+    SHARES,
+    SIZE,
+    SIZES,
+    SWITCH,
+    TEXT,
+    TIME,
+    TOKENS,
+    VARIABLES,
+    Kind,
+    Option,
+    row,
+    section,
+)
+
+# For whom an option is
+# ---------------------
+
+_MEASURED: Final = "a file with times and sizes states how it trains; leave it out"
+_MACHINE: Final = "the machine is given as --devices, --memory and --bandwidth"
+_BATCH: Final = "the batch is given as --microbatches"
+_ON_A_CLUSTER: Final = "a profile on a cluster has one planner; leave out this or --cluster"
+_OWN_COSTS: Final = "costs of a profile are its own; leave it out"
+
+Foreign: TypeAlias = dict[Kind, tuple[Kind, str]]
+
+
+def _of_models(instead: str = _MEASURED) -> Foreign:
+    """Refused for whatever has times and sizes, but on a cluster."""
+    return dict.fromkeys((Kind.PROFILE, Kind.PLACEMENT), (Kind.MODEL, instead))
+
+
+def _of_profiles(of_a_model: str, *, on_a_cluster: str = "", placement: str = "") -> Foreign:
+    """Refused for a model, and where a reason is given, for other inputs."""
+    found: Foreign = {Kind.MODEL: (Kind.PROFILE, of_a_model)}
+    if on_a_cluster:
+        found[Kind.MEASURED] = (Kind.FLAT, on_a_cluster)
+    if placement:
+        found[Kind.PLACEMENT] = (Kind.PROFILE, placement)
+    return found
+
+
+_OF_A_MODEL: Final = _of_models()
+_HOW_IT_TRAINS: Final = {**_OF_A_MODEL, Kind.MEASURED: (Kind.MODEL, _MEASURED)}
+
+# The rows, by group as the help prints them
+# ------------------------------------------
+
+_PLAN: Final = "plan sweep"
+_BOTH: Final = "plan sweep estimate"
+
+ROWS: list[Option] = []
+ROWS += section(
+    "Machine and batch",
+    _BOTH,
+    row(
+        "from",
+        FILE,
+        "An existing job's file and its format, as megatron (docs/jobs.md lists them).",
+        commands="estimate improve",
+        keyword="source",
+        metavar="FORMAT FILE",
+        shell=True,
+    ),
+    row(
+        "argument",
+        EACH,
+        "Of the job's script, one after another (repeatable).",
+        commands="estimate improve",
+        keyword="arguments",
+        metavar="VALUE",
+    ),
+    row(
+        "variable",
+        VARIABLES,
+        "Of the job's environment (repeatable).",
+        commands="estimate improve",
+        keyword="variables",
+    ),
+    row(
+        "vocab-size",
+        COUNT,
+        "The vocabulary that the job's tokenizer decides.",
+        commands="estimate improve",
+        keyword="vocabulary_size",
+    ),
+    row(
+        "function",
+        NAME,
+        "Which function of a Python registry.",
+        commands="estimate improve",
+    ),
+    row(
+        "plan",
+        FILE,
+        "For a profile: the plan document to price.",
+        commands="estimate",
+        foreign=_of_profiles("a model is given its degrees, as --tp and --pp"),
+    ),
+    row(
+        "model",
+        TEXT,
+        "The model, where the framework's file does not describe it.",
+        commands="improve",
+    ),
+    row(
+        "cluster",
+        CLUSTER,
+        "A catalog cluster or a TOML file.",
+        commands="plan sweep estimate improve",
+        at="machine.cluster",
+        foreign=_of_models(_MACHINE),
+    ),
+    row(
+        "nodes",
+        COUNT,
+        "Nodes of the cluster.",
+        commands="plan sweep estimate improve",
+        at="machine.nodes",
+        foreign=_of_models(_MACHINE),
+    ),
+    row(
+        "devices",
+        SIZES,
+        "Number of devices; for a model also 64..4096 (doubling) or 64,96,128.",
+        commands="plan",
+        at="setting.num_devices machine.devices",
+    ),
+    row(
+        "devices",
+        COUNT,
+        "Number of devices.",
+        commands="estimate codesign whatif",
+        at="setting.num_devices machine.devices",
+    ),
+    row(
+        "memory",
+        SIZE,
+        "Memory per device, such as 80GiB.",
+        commands="plan sweep estimate whatif",
+        at="setting.memory_bytes machine.memory_bytes",
+    ),
+    row(
+        "bandwidth",
+        EACH,
+        "Of a level, such as inter=800Gb/s or nvlink=900GB/s (repeatable).",
+        commands="whatif",
+        metavar="LEVEL=RATE",
+    ),
+    row("flops-scale", POSITIVE, "So many times the peak of each device.", commands="whatif"),
+    row(
+        "global-batch",
+        COUNT,
+        "Sequences per step, over all replicas.",
+        commands="plan sweep estimate whatif",
+        at="workload.global_batch run.global_batch",
+        foreign=_of_models(_BATCH),
+    ),
+    row(
+        "sequence",
+        COUNT,
+        "Tokens per sequence.",
+        commands="plan sweep estimate whatif",
+        at="workload.sequence_length run.sequence_length",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "sequence",
+        COUNT,
+        "Tokens per sequence, in place of what the file says.",
+        commands="improve",
+    ),
+    row(
+        "global-batch",
+        COUNT,
+        "Sequences per step, in place of what the file says.",
+        commands="improve",
+    ),
+    row(
+        "calibration",
+        FILE,
+        "Fitted constants: a file of `calibrate`, or a line of `catalog calibrations`.",
+        commands="plan sweep estimate improve",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "framework",
+        NAME,
+        "Only plans that this framework can run.",
+        commands=_PLAN,
+        at="space.framework",
+        foreign={
+            **_OF_A_MODEL,
+            Kind.MEASURED: (
+                Kind.MODEL,
+                "a profile does not say what a framework would build; leave it out",
+            ),
+        },
+    ),
+    row(
+        "framework",
+        NAME,
+        "Consider only what this framework can run.",
+        commands="improve",
+        metavar="TARGET",
+        at="improvement.framework",
+    ),
+)
+ROWS += section(
+    "What a plan may use",
+    _PLAN,
+    row(
+        "micro-batch",
+        DEGREE,
+        "Sequences per microbatch.",
+        at="space.microbatch_size",
+        foreign=_of_models(_BATCH),
+    ),
+    row("tp", DEGREE, "Tensor-parallel degree.", at="space.tensor"),
+    row("pp", DEGREE, "Pipeline ranks.", at="space.pipeline"),
+    row("dp", DEGREE, "Data-parallel degree.", at="space.data"),
+    row("cp", DEGREE, "Context-parallel degree.", at="space.context"),
+    row("ep", DEGREE, "Expert-parallel degree.", at="space.expert"),
+    row("etp", DEGREE, "Devices that share one expert.", at="space.expert_tensor"),
+    row("virtual-stages", DEGREE, "Stages per pipeline rank.", at="space.virtual_stages"),
+    row(
+        "state-copies",
+        DEGREE,
+        "Groups of replicas that each hold all sharded state; if absent one, or as many as "
+        "fill nodes.",
+        at="space.state_copies",
+    ),
+    row(
+        "zero",
+        NAMES,
+        "ZeRO stages, such as 1 or 0,1; all if absent.",
+        keyword="zero_stage",
+        metavar="TEXT",
+        at="space.zero_stages",
+    ),
+    row(
+        "mapping",
+        ORDERS,
+        "Of tp-cp-ep-dp-pp,tp-cp-ep-pp-dp: how devices are numbered; both if absent.",
+        at="space.mappings",
+    ),
+    row(
+        "recompute",
+        NAMES,
+        "Of none,selective,full; all if absent.",
+        metavar="MODES",
+        at="space.recompute",
+        foreign=_of_models("--no-recompute drops what recomputes"),
+    ),
+    row(
+        "schedule",
+        NAMES,
+        "Families, such as 1f1b,v-half; searched: other orders, too.",
+        at="schedules",
+        also="schedules",
+    ),
+    row(
+        "no-data-parallel",
+        OFF,
+        "One replica per stage.",
+        keyword="data_parallel",
+        at="flat.data_parallel",
+        foreign={},
+    ),
+    row(
+        "no-tensor-parallel",
+        OFF,
+        "Do not split layers.",
+        keyword="tensor_parallel",
+        at="flat.tensor_parallel",
+        foreign={},
+    ),
+    row(
+        "no-recompute",
+        OFF,
+        "Drop every option that recomputes.",
+        keyword="recompute",
+        at="flat.recompute",
+        foreign={},
+    ),
+    row(
+        "exclude-option",
+        EACH,
+        "Drop options with this id (repeatable).",
+        keyword="exclude_options",
+        at="record.excluded_options",
+        foreign={Kind.PLACEMENT: (Kind.PROFILE, "--no-recompute drops what recomputes")},
+    ),
+    row(
+        "per-stage-degrees",
+        ON,
+        "For a model: let stages differ in degrees, which no framework runs yet.",
+        at="searched.per_stage_degrees",
+        foreign={
+            **_OF_A_MODEL,
+            Kind.MEASURED: (Kind.MODEL, "without --cluster stages of a profile differ in degrees"),
+        },
+    ),
+    foreign=_OF_A_MODEL,
+)
+ROWS += section(
+    "Degrees and schedule",
+    "estimate",
+    row(
+        "tp",
+        COUNT,
+        "Tensor parallel degree; 1 if absent.",
+        at="parallelism.tensor",
+        also="tensor_parallel",
+    ),
+    row("pp", COUNT, "Pipeline ranks; 1 if absent.", at="parallelism.pipeline"),
+    row("dp", COUNT, "Replicas; as many as fit if absent.", at="parallelism.data"),
+    row(
+        "cp",
+        COUNT,
+        "Context parallel degree; 1 if absent.",
+        at="parallelism.context",
+        also="context_parallel",
+    ),
+    row(
+        "ep",
+        COUNT,
+        "Expert parallel degree; 1 if absent.",
+        at="parallelism.expert",
+        also="expert_parallel",
+    ),
+    row(
+        "etp",
+        COUNT,
+        "Devices per expert; as --tp if absent.",
+        at="parallelism.expert_tensor",
+        also="expert_tensor_parallel",
+    ),
+    row("zero", COUNT_OR_NONE, "ZeRO stage, 0 to 3; 1 if absent.", at="parallelism.zero_stage"),
+    row(
+        "mapping",
+        ORDER,
+        "How devices are numbered, nearest axis first: tp-cp-ep-dp-pp if absent, or "
+        "tp-cp-ep-pp-dp.",
+        at="parallelism.axis_order",
+    ),
+    row(
+        "state-copies",
+        COUNT,
+        "Groups of replicas that each hold all sharded state; 1 if absent.",
+        at="parallelism.state_copies",
+    ),
+    row(
+        "micro-batch",
+        COUNT,
+        "Sequences per microbatch; 1 if absent.",
+        at="run.microbatch_size",
+        foreign=_of_models(_BATCH),
+    ),
+    row(
+        "recompute",
+        NAME,
+        "none, selective, full, or full:N for N blocks of each stage; none if absent.",
+        metavar="MODE",
+        at="recompute",
+        also="recompute_blocks",
+        foreign=_of_models("--no-recompute drops what recomputes"),
+    ),
+    row(
+        "recompute-module",
+        EACH,
+        "What selective recomputes (repeatable).",
+        keyword="recompute_modules",
+        metavar="NAME",
+        at="run.recompute_modules",
+        also="selective_modules",
+    ),
+    row(
+        "schedule",
+        NAME,
+        "A schedule family; 1f1b if absent, interleaved with virtual stages.",
+        at="run.schedule",
+    ),
+    row(
+        "virtual-stages",
+        COUNT,
+        "Model chunks per pipeline rank; 1 if absent.",
+        at="parallelism.virtual_stages",
+    ),
+    row(
+        "blocks",
+        BLOCKS,
+        "Blocks of each virtual stage, as 11,12,12,11; even if absent.",
+        at="run.blocks_per_stage",
+    ),
+    row(
+        "sequence-parallel",
+        SWITCH,
+        "Shard norms and dropout along the sequence; on with --tp if absent.",
+        at="parallelism.sequence_parallel",
+    ),
+    row("flash-attention", SWITCH, "Fused attention; on if absent.", at="run.fused_attention"),
+    row(
+        "fused-cross-entropy",
+        SWITCH,
+        "Keep 16-bit logits only; off if absent.",
+        at="run.fused_cross_entropy",
+    ),
+    row(
+        "vocabulary-multiple",
+        COUNT,
+        "Pad the vocabulary to this x --tp; 128 if absent.",
+        at="run.vocabulary_multiple",
+    ),
+    foreign=_OF_A_MODEL,
+)
+ROWS += section(
+    "How the model trains",
+    _BOTH,
+    row(
+        "precision", NAME, "bf16, fp16, fp8, fp32 or tf32; 16 bit if absent.", at="recipe.precision"
+    ),
+    row("optimizer", NAME, "adam, momentum, muon or sgd; adam if absent.", at="recipe.optimizer"),
+    row("gradient-dtype", DTYPE, "Of gradients; fp32 if absent.", at="recipe.gradient_dtype"),
+    row(
+        "main-weight-dtype",
+        DTYPE,
+        "Of the optimizer's weights, or none; fp32 beside 16-bit weights if absent.",
+        at="recipe.main_weight_dtype",
+    ),
+    row(
+        "moment-dtype",
+        EACH,
+        "Of the optimizer's moments, once or once each; fp32 if absent.",
+        keyword="moment_dtypes",
+        metavar="DTYPE",
+        at="recipe.moment_dtypes",
+    ),
+    row(
+        "dropout", NUMBER, "Rate; the model's own if absent.", metavar="SHARE", at="recipe.dropout"
+    ),
+    row(
+        "context-exchange",
+        NAME,
+        "ring, all_gather or all_to_all; ring if absent.",
+        at="recipe.context_exchange",
+    ),
+    row(
+        "expert-imbalance",
+        NUMBER,
+        "Load of the heaviest experts over the mean; 1 if absent.",
+        at="recipe.expert_imbalance",
+    ),
+    row(
+        "capacity-factor",
+        NUMBER,
+        "Pad and drop to this share of the mean load.",
+        at="recipe.capacity_factor",
+    ),
+    row(
+        "dispatch-dtype",
+        DTYPE,
+        "Of tokens on their way to experts: fp8, bf16, fp16 or fp32; that of activations if "
+        "absent.",
+        commands="plan sweep estimate whatif",
+        at="recipe.dispatch_dtype",
+    ),
+    row(
+        "token-dispatcher",
+        NAME,
+        "all_to_all (a copy per expert; if absent) or hierarchical (a copy per node, passed "
+        "on inside).",
+        commands="plan sweep estimate whatif",
+        at="recipe.token_dispatcher",
+    ),
+    row(
+        "overlap",
+        SHARES,
+        "KIND=SHARE (repeatable): of gradients or parameters (0.9 if absent), tensor or "
+        "experts (0), pipeline (1).",
+        at="overlap",
+        foreign=_OF_A_MODEL,
+    ),
+    foreign=_HOW_IT_TRAINS,
+)
+ROWS += section(
+    "What a device keeps beside the model",
+    _BOTH,
+    row("reserve", SIZE, "Memory to keep free; 0 if absent.", at="overheads.reserve_bytes"),
+    row("workspace", SIZE, "Memory of libraries; 64MiB if absent.", at="overheads.workspace_bytes"),
+    row(
+        "fragmentation",
+        SHARE,
+        "What the allocator wastes, of the peak; 0.05 if absent.",
+        at="overheads.fragmentation",
+    ),
+    foreign=_OF_A_MODEL,
+)
+ROWS += section(
+    "Training a part of the model",
+    "estimate",
+    row(
+        "lora-rank",
+        COUNT,
+        "Train adapters of this rank, nothing else.",
+        also="tuning.low_rank.rank",
+    ),
+    row(
+        "lora-targets",
+        LIST,
+        "Products with adapters, as query,value (the default); see docs/formats.md.",
+        metavar="NAMES",
+        also="tuning.low_rank.targets",
+    ),
+    row(
+        "lora-dropout",
+        NUMBER,
+        "On an adapter's input; 0 if absent.",
+        metavar="SHARE",
+        also="tuning.low_rank.dropout",
+    ),
+    row(
+        "freeze-blocks",
+        COUNT_OR_NONE,
+        "Do not train the first N blocks.",
+        also="tuning.num_frozen_blocks",
+    ),
+    row(
+        "freeze",
+        EACH,
+        "Do not train layers of this kind, as embedding (repeatable).",
+        metavar="KIND",
+    ),
+    foreign=_OF_A_MODEL,
+)
+ROWS += section(
+    "Several numbers of devices, and what training costs",
+    "sweep",
+    row(
+        "objective",
+        NAME,
+        "step-time (if absent), tokens-per-device, cost, energy or devices.",
+        at="sweep.objective",
+    ),
+    row(
+        "pareto",
+        NAMES,
+        "Mark what no row beats in both, as step-time,cost.",
+        metavar="TEXT",
+        at="sweep.pareto_objectives",
+    ),
+    row("tokens", TOKENS, "Tokens of the whole training, as 15T.", at="training.tokens"),
+    row("price", POSITIVE, "Price of a device for an hour.", at="training.price_per_hour"),
+    row("power", POSITIVE, "Watts of a device; its rating if absent.", at="training.power_watts"),
+    row("deadline", DEADLINE, "When the training must be done, as 30d.", at="training.deadline_s"),
+    row("mtbf", TIME, "Between failures of one device.", at="training.device_mtbf_s"),
+    row(
+        "checkpoint-bandwidth",
+        RATE,
+        "Of each device to storage.",
+        at="training.checkpoint_bytes_per_s",
+    ),
+    row("restart", TIME, "From a failure to training again.", at="training.restart_s"),
+)
+ROWS += section(
+    "Profiles and placement problems",
+    "plan estimate",
+    row(
+        "bandwidth",
+        RATE,
+        "From each device to the others, such as 25GiB/s.",
+        at="setting.bandwidth_bytes_per_s",
+        foreign=_of_profiles(
+            "a model's links come from --cluster: edit its file, or ask whatif --bandwidth "
+            "inter=RATE",
+            on_a_cluster="links are those of --cluster",
+        ),
+    ),
+    row(
+        "microbatches",
+        COUNT,
+        "Microbatches per batch of a profile.",
+        at="setting.num_microbatches",
+        foreign=_of_profiles(
+            "those of a model follow from --global-batch, --micro-batch and --dp",
+            on_a_cluster="the batch is given as --global-batch",
+        ),
+    ),
+    row(
+        "point",
+        COUNT_OR_NONE,
+        "Which point of a profile with several (from 0).",
+        foreign=_of_profiles(
+            "a model has no points; leave it out",
+            placement="a placement problem has no points; leave it out",
+        ),
+    ),
+    row(
+        "time-unit",
+        TEXT,
+        "Of the times in a Piper profile: s (if absent), ms, us.",
+        metavar="UNIT",
+        foreign=_of_profiles("times of a model are seconds; leave it out"),
+    ),
+    row(
+        "planner",
+        TEXT,
+        "exact, or equal; placement: exact, profile.",
+        commands="plan",
+        default="exact",
+        at="flat.planner",
+        foreign=_of_profiles("a model has one planner; leave it out", on_a_cluster=_ON_A_CLUSTER),
+    ),
+    row(
+        "block-layer",
+        NAME,
+        "Equal split: name of the layers to deal out evenly, or all; transformer blocks if "
+        "absent, where there are some.",
+        commands="plan",
+        at="flat.block_layer",
+        foreign=_of_profiles(
+            "a model is not split by names of layers; leave it out",
+            on_a_cluster=_ON_A_CLUSTER,
+            placement="leave it out",
+        ),
+    ),
+    row(
+        "compare",
+        ON,
+        "Also show restricted modes and equal splits.",
+        commands="plan",
+        foreign=_of_profiles(
+            "plan a model with each restriction, as --pp 1, and ask diff",
+            on_a_cluster=_ON_A_CLUSTER,
+            placement="leave it out",
+        ),
+    ),
+    row(
+        "cost-model",
+        NAME,
+        "For a placement problem: native, phaze-compat or phaze-general-dag.",
+        commands="plan",
+        at="request.cost_model",
+        foreign={
+            Kind.MODEL: (Kind.PLACEMENT, "costs of a model come from --cluster and --calibration"),
+            Kind.PROFILE: (Kind.PLACEMENT, _OWN_COSTS),
+            Kind.MEASURED: (Kind.PLACEMENT, _OWN_COSTS),
+        },
+    ),
+)
+ROWS += section(
+    "The search",
+    _PLAN,
+    row(
+        "top",
+        COUNT_OR_NONE,
+        "Runners-up to show; 5 if absent.",
+        at="request.top",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "jobs",
+        NAME,
+        "Processes to search a model's plans with, or dask://HOST:PORT; the same result.",
+        metavar="N",
+    ),
+)

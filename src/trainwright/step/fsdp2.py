@@ -1,0 +1,877 @@
+"""What tensors hold on a rank where PyTorch runs a decoder operator by operator under FSDP2.
+
+The account of torchtitan, and of whoever else runs plain modules under `fully_shard`. Nothing in it
+is fitted: every tensor of a step is allocated and freed here in the order in which autograd and
+FSDP2 do, by size alone, and the largest sum is the peak. Symbols: T tokens of a microbatch on this
+rank, h hidden size, t the tensor degree, N the ranks that share the state, P the parameters of a
+unit on one tensor rank (a block, the embedding, norm and head together).
+
+- State: float32 weight and two moments, 12·P/N; float32 gradients, 4·P/N, from the reduction of a
+  unit to the update.
+- A unit in use is gathered in 16 bit, 2·P; backward gathers the one before it at the same time,
+  into a buffer of as much. Its 16-bit gradients, 2·P, are copied into a float32 buffer of 4·P that
+  is held until the next unit has computed its own. Norm and head stay gathered from forward to
+  backward. With a pipeline nothing is reduced before the last microbatch: units stay gathered and
+  gradients whole in float32.
+- Autograd keeps what its operators ask for, one by one: the product of a gate and its activation
+  are both kept, and beside tensor parallelism the gathered input of a product, not its shard.
+- The loss is computed in float32: 4 bytes per logit kept, 8 more while its gradient is made; where
+  it is compiled (`fused_cross_entropy`) 2 bytes are kept and 2 more made.
+
+Sources: PyTorch 2.13 (`fsdp/_fully_shard`, `distributed/pipelining`, `derivatives.yaml`) and
+torchtitan of 2026-08 (`distributed/fsdp.py`, `distributed/activation_checkpoint.py`).
+`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 92 runs, and a test compares.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from trainwright.plans.configuration import even_blocks
+from trainwright.plans.schedule import ActionKind
+from trainwright.profile import Recompute
+from trainwright.step.pipeline import PipelineTimes, peak_shape, placement_of, schedule_of
+from trainwright.step.predict import shape_of
+from trainwright.units import MIB
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trainwright.model import Experts, TransformerConfig
+    from trainwright.plans.configuration import Configuration
+
+_HALF: Final = 2.0  # bytes of a 16-bit number
+_SINGLE: Final = 4.0
+_MOMENTS: Final = 2
+
+
+# What the allocator takes from the device for it
+# ------------------------------------------------
+# PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`): sizes are rounded to 512 bytes;
+# up to 1 MiB they come from segments of 2 MiB, below 10 MiB from segments of 20 MiB, above from one
+# of their own, rounded to 2 MiB. The smallest free block that is large enough is taken and split
+# where more than 1 MiB is left; neighbours that are free become one. Every stream has a pool of its
+# own; segments go back to the device only where it is full.
+
+_ROUNDED: Final = 512
+_SMALL, _MIDDLE = MIB, 10 * MIB
+_SMALL_SEGMENT, _MIDDLE_SEGMENT, _STEP = 2 * MIB, 20 * MIB, 2 * MIB
+
+
+class Pool:
+    """Segments of one stream, cut into blocks of [size, before, after, is free]."""
+
+    __slots__ = ("blocks", "free", "made", "reserved")
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, list[Any]] = {}
+        self.free: list[tuple[float, int]] = []  # by size
+        self.reserved = self.made = 0
+
+    def take(self, size: float) -> int:
+        """The number of a block of that size."""
+        size = max(1, math.ceil(size / _ROUNDED)) * _ROUNDED
+        at = bisect_left(self.free, (size, -1))
+        if at < len(self.free):
+            held, block = self.free.pop(at)
+        else:
+            held = _segment(size)
+            self.reserved += held
+            block = self._made(held, None, None)
+        least = _SMALL if size > _SMALL else _ROUNDED - 1
+        if held - size > least:
+            _, before, after, _ = self.blocks[block]
+            rest = self._made(held - size, block, after)
+            if after is not None:
+                self.blocks[after][1] = rest
+            self.blocks[block] = [size, before, rest, False]
+            insort(self.free, (held - size, rest))
+        self.blocks[block][3] = False
+        return block
+
+    def give_back(self, block: int) -> None:
+        """Free a block, and make it one with free neighbours."""
+        own = self.blocks[block]
+        own[3] = True
+        for side in (1, 2):
+            other = own[side]
+            if other is not None and self.blocks[other][3]:
+                found = self.blocks.pop(other)
+                self.free.remove((found[0], other))
+                own[0] += found[0]
+                own[side] = found[side]
+                if found[side] is not None:
+                    self.blocks[found[side]][3 - side] = block
+        insort(self.free, (own[0], block))
+
+    def _made(self, size: float, before: int | None, after: int | None) -> int:
+        self.made += 1
+        self.blocks[self.made] = [size, before, after, True]
+        return self.made
+
+
+def _segment(size: float) -> int:
+    if size <= _SMALL:
+        return _SMALL_SEGMENT
+    return _MIDDLE_SEGMENT if size < _MIDDLE else math.ceil(size / _STEP) * _STEP
+
+
+class Tape:
+    """Tensors by owner and name: bytes held now, the most that was, and what it takes."""
+
+    __slots__ = ("blocks", "now", "owners", "peak", "pools")
+
+    def __init__(self) -> None:
+        self.owners: dict[object, dict[object, float]] = {}
+        self.now = self.peak = 0.0
+        self.blocks: dict[tuple[object, object], list[tuple[Pool, int]]] = {}
+        self.pools = {"small": Pool(), "compute": Pool(), "buffer": Pool()}
+
+    @property
+    def reserved(self) -> float:
+        """Bytes of all segments."""
+        return float(sum(pool.reserved for pool in self.pools.values()))
+
+    def hold(self, owner: object, name: object, size: float, *, tensors: int = 1) -> None:
+        """Allocate so many tensors of `size` bytes together; a name that is held already grows."""
+        mine = self.owners.setdefault(owner, {})
+        mine[name] = mine.get(name, 0.0) + size
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        if size > 0:
+            pool = self._pool(owner, size / tensors)
+            taken = self.blocks.setdefault((owner, name), [])
+            taken += [(pool, pool.take(size / tensors)) for _ in range(tensors)]
+
+    def _pool(self, owner: object, size: float) -> Pool:
+        """Units are gathered on a stream of their own."""
+        if size <= _SMALL:
+            return self.pools["small"]
+        return self.pools["buffer" if owner == "buffer" else "compute"]
+
+    def drop(self, owner: object, *names: object) -> None:
+        """Free what an owner holds of these names."""
+        mine = self.owners.get(owner, {})
+        for name in names:
+            self.now -= mine.pop(name, 0.0)
+            for pool, block in self.blocks.pop((owner, name), ()):
+                pool.give_back(block)
+
+    def keep(self, owner: object, names: tuple[str, ...]) -> None:
+        """Free all that an owner holds but these."""
+        self.drop(owner, *(n for n in self.names(owner) if n not in names))
+
+    def clear(self, owner: object) -> None:
+        """Free all that an owner holds."""
+        self.keep(owner, ())
+        self.owners.pop(owner, None)
+
+    def names(self, owner: object) -> tuple[object, ...]:
+        """What an owner holds."""
+        return tuple(self.owners.get(owner, ()))
+
+    def held(self, owner: object, name: object) -> float:
+        """The bytes of one name."""
+        return self.owners.get(owner, {}).get(name, 0.0)
+
+    def passing(self, size: float) -> None:
+        """Allocate and free again."""
+        self.hold("passing", "", size)
+        self.drop("passing", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Bytes of the tensors of one block and microbatch on one device, by what they are.
+
+    `shard` is a hidden state as it lies between products, cut by a tensor group, `whole` one that
+    it has gathered; `query`, `key` are those of all local heads, `inner` one of the two inputs of
+    the gate.
+    """
+
+    shard: float
+    whole: float
+    query: float
+    key: float
+    statistics: float
+    inner: float
+    row: float
+    tensor: int
+    context: int
+
+
+def sizes_of(model: TransformerConfig, run: Configuration) -> Sizes:
+    """Sizes of a block of the model in the run."""
+    degrees = run.parallelism
+    t, c = degrees.tensor, degrees.context
+    tokens = run.microbatch_size * run.sequence_length / c
+    return Sizes(
+        shard=_HALF * tokens * model.hidden_size / t,
+        whole=_HALF * tokens * model.hidden_size,
+        query=_HALF * tokens * model.query_size / t,
+        key=_HALF * tokens * model.key_value_size / t,
+        statistics=_SINGLE * tokens * model.num_heads / t,
+        inner=_HALF * tokens * model.ffn_size / t,
+        row=_SINGLE * tokens / t,
+        tensor=t,
+        context=c,
+    )
+
+
+# One block, forward and backward
+# -------------------------------
+# Names are (block key, tensor). A forward leaves what autograd keeps; a backward frees it again and
+# leaves the block's 16-bit weight gradients, which the unit's reduction takes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixed:
+    """Bytes of a block with experts: `copies` of all routed tokens, `inner` of one gate input.
+
+    `scores` are those of the router in float32, `picks` one 8-byte index per copy, `shared` one
+    gate input of the experts that every token meets.
+    """
+
+    copies: float
+    inner: float
+    scores: float
+    picks: float
+    shared: float
+    is_dealt: bool
+
+
+def mixed_of(model: TransformerConfig, experts: Experts, run: Configuration) -> Mixed:
+    """Sizes of a block with experts."""
+    degrees = run.parallelism
+    tokens = run.microbatch_size * run.sequence_length / degrees.context
+    copies = tokens * experts.experts_per_token
+    return Mixed(
+        copies=_HALF * copies * model.hidden_size,
+        inner=_HALF * copies * experts.ffn_size,
+        scores=_SINGLE * tokens * experts.num_experts,
+        picks=8.0 * copies,
+        shared=_HALF * tokens * experts.shared_ffn_size,
+        is_dealt=degrees.expert > 1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A block: its sizes, and bytes of 16-bit gradients of its products."""
+
+    sizes: Sizes
+    mixed: Mixed | None
+    has_head_norms: bool
+    attention_gradients: float
+    output_gradient: float
+    first_gradients: float  # of the two products before the gate
+    last_gradient: float
+    mode: Recompute
+
+    def forward(self, tape: Tape, key: object) -> None:
+        """The whole block; its input is another's."""
+        match self.mode:
+            case Recompute.NONE:
+                self._run(tape, key)
+            case Recompute.FULL:
+                self._run(tape, key)
+                tape.keep(key, ())
+            case Recompute.SELECTIVE:
+                self._run(tape, key, selective=True)
+                tape.keep(key, _CACHED)
+        tape.hold(key, "out", self.sizes.shard)
+
+    def backward(self, tape: Tape, key: object) -> None:
+        """From the gradient of the output, held as "grad", to that of the input."""
+        if self.mode is not Recompute.NONE:
+            self._run(tape, key, again=True, selective=self.mode is Recompute.SELECTIVE)
+        if self.mixed is None:
+            self._dense_backward(tape, key)
+        else:
+            self._mixed_backward(tape, key, self.mixed)
+        self._attention_backward(tape, key)
+        tape.keep(key, ("out",))
+
+    def _run(
+        self, tape: Tape, key: object, *, again: bool = False, selective: bool = False
+    ) -> None:
+        """Forward, or forward again in backward, where what was cached is there already."""
+        z, cached = self.sizes, again and selective
+
+        def hold(name: str, size: float) -> None:
+            tape.hold(key, name, size)
+
+        def drop(*names: str) -> None:
+            tape.drop(key, *names)
+
+        def product(name: str, size: float, *, kept: bool = False) -> None:
+            if not (cached and kept):
+                hold(name, size)
+
+        hold("row", z.row)
+        hold("normed", z.shard)
+        if z.tensor > 1:
+            hold("normed whole", z.whole)
+            drop("normed")
+        product("q0", z.query, kept=True)
+        product("k0", z.key)
+        product("v", z.key, kept=True)
+        if self.has_head_norms:
+            hold("q1", z.query)
+            hold("k1", z.key)
+        for name, size in (("q", z.query), ("k", z.key)):  # float32, turned, back to 16 bit
+            tape.passing(4 * size + size)
+            hold(name, size)
+        if self.has_head_norms:
+            drop("q1", "k1")
+        elif not (selective and not again):
+            drop("q0", "k0")
+        else:
+            drop("k0")
+        if z.context > 1 and not cached:
+            # Keys and values in one row, those of all ranks, and a part of the output beside all.
+            tape.passing(2 * z.key * (2 + z.context) + 4 * z.query)
+        product("attended", z.query, kept=True)
+        product("statistics", z.statistics, kept=True)
+        if z.tensor > 1:
+            if not cached:
+                tape.passing(z.whole + z.shard)
+                if selective:
+                    hold("reduced", z.shard)
+        else:
+            tape.passing(z.shard)
+        hold("middle", z.shard)
+        hold("row 2", z.row)
+        hold("normed 2", z.shard)
+        if z.tensor > 1:
+            hold("normed 2 whole", z.whole)
+            drop("normed 2")
+        if self.mixed is None:
+            product("gate", z.inner, kept=True)
+            hold("activated", z.inner)
+            hold("up", z.inner)
+            hold("inner", z.inner)
+            if not again:
+                if selective:
+                    hold("last", z.whole)
+                    if z.tensor > 1:
+                        hold("reduced 2", z.shard)
+                else:
+                    tape.passing(z.whole + z.shard)
+            return
+        self._run_mixture(tape, key, self.mixed, again=again, selective=selective)
+
+    def _run_mixture(
+        self, tape: Tape, key: object, m: Mixed, *, again: bool, selective: bool
+    ) -> None:
+        cached = again and selective
+        shard = self.sizes.shard
+
+        def hold(name: str, size: float) -> None:
+            tape.hold(key, name, size)
+
+        tape.passing(m.scores * 2.5)
+        hold("scores", m.scores)
+        hold("picks", 3 * m.picks)
+        tape.passing(m.copies * 3)
+        hold("weighed", 2 * m.copies)  # float32 copies, which the router's gradient needs
+        tape.passing(2 * m.copies)
+        hold("routed", m.copies)
+        if m.shared:
+            if not cached:
+                hold("shared gate", m.shared)
+            for name in ("shared activated", "shared up", "shared inner"):
+                hold(name, m.shared)
+            hold("shared out", shard)
+        if m.is_dealt and not cached:
+            tape.passing(m.copies)
+            if selective:
+                hold("dealt", m.copies)
+        hold("padded", m.copies)
+        hold("rows", m.copies)
+        for name in ("expert gate", "activated", "up", "inner"):
+            hold(name, m.inner)
+        hold("result", m.copies)
+        hold("unsorted", m.copies)
+        if not (again and not selective):
+            tape.drop(key, "result")
+            if m.is_dealt:
+                hold("brought", m.copies)
+            hold("placed", m.copies)
+            tape.passing(2 * shard)
+        names = ["routed", "padded", "result", "unsorted", "placed", "shared out"]
+        if not (selective and not again):
+            names.append("brought")
+        tape.drop(key, *names)
+
+    def _dense_backward(self, tape: Tape, key: object) -> None:
+        z = self.sizes
+
+        def hold(name: str, size: float) -> None:
+            tape.hold(key, name, size)
+
+        def drop(*names: str) -> None:
+            tape.drop(key, *names)
+
+        if z.tensor > 1:
+            hold("d whole", z.whole)
+        hold("d inner", z.inner)
+        tape.hold("rank", "gradients", self.last_gradient)
+        drop("inner", "d whole")
+        hold("d activated", z.inner)
+        hold("d up", z.inner)
+        drop("d inner", "activated", "up")
+        hold("d normed", z.whole)
+        tape.hold("rank", "gradients", self.first_gradients / 2)
+        drop("d up")
+        hold("d gate", z.inner)
+        drop("d activated", "gate")
+        hold("d normed b", z.whole)
+        tape.hold("rank", "gradients", self.first_gradients / 2)
+        drop("d gate", "normed 2 whole", "normed 2")
+        drop("d normed b")
+        if z.tensor > 1:
+            hold("d reduced", z.shard)
+            drop("d normed")
+        hold("d middle", z.shard)
+        drop("d normed", "d reduced", "middle", "row 2")
+        drop("d middle")  # added to the gradient of the output in place
+
+    def _mixed_backward(self, tape: Tape, key: object, m: Mixed) -> None:
+        shard = self.sizes.shard
+
+        def hold(name: str, size: float) -> None:
+            tape.hold(key, name, size)
+
+        def drop(*names: str) -> None:
+            tape.drop(key, *names)
+
+        if m.shared:
+            hold("d shared", 3 * m.shared)
+            drop("d shared", "shared gate", "shared activated", "shared up", "shared inner")
+            hold("d normed", shard)
+        hold("d placed", m.copies)
+        if m.is_dealt:
+            hold("d brought", m.copies)
+            drop("d placed", "brought")
+        hold("d unsorted", m.copies)
+        drop("d placed", "d brought")
+        hold("d result", m.copies)
+        drop("d unsorted")
+        hold("d inner", m.inner)
+        tape.hold("rank", "gradients", self.last_gradient)
+        drop("inner", "d result")
+        hold("d activated", m.inner)
+        hold("d up", m.inner)
+        drop("d inner", "activated", "up")
+        hold("d rows", m.copies)
+        tape.hold("rank", "gradients", self.first_gradients / 2)
+        drop("d up")
+        hold("d gate", m.inner)
+        drop("d activated", "expert gate")
+        hold("d rows b", m.copies)
+        tape.hold("rank", "gradients", self.first_gradients / 2)
+        drop("d gate", "rows", "d rows b")
+        hold("d padded", m.copies)
+        drop("d rows")
+        if m.is_dealt:
+            hold("d dealt", m.copies)
+            drop("d padded", "dealt")
+        hold("d weighed", 2 * m.copies)
+        drop("d padded", "d dealt")
+        tape.passing(2 * m.copies + 2 * m.copies)
+        hold("d routed", 2 * m.copies)
+        drop("d weighed", "weighed")
+        tape.passing(m.copies)
+        drop("d routed")
+        hold("d normed", shard)
+        tape.passing(m.copies + 2 * m.scores)
+        drop("scores", "picks", "normed 2", "middle", "row 2")
+        tape.passing(shard)
+        drop("d normed")
+
+    def _attention_backward(self, tape: Tape, key: object) -> None:
+        z = self.sizes
+
+        def hold(name: str, size: float) -> None:
+            tape.hold(key, name, size)
+
+        def drop(*names: str) -> None:
+            tape.drop(key, *names)
+
+        if z.tensor > 1:
+            hold("d whole", z.whole)
+        hold("d attended", z.query)
+        tape.hold("rank", "gradients", self.output_gradient)
+        drop("d whole")
+        if z.context > 1:
+            tape.passing(2 * z.key * (3 + 2 * z.context) + 6 * z.query)
+        hold("d q", z.query)
+        hold("d k", z.key)
+        hold("d v", z.key)
+        drop("d attended", "q", "k", "attended", "statistics")
+        hold("d normed", z.whole)
+        drop("d v", "v")
+        for name, size in (("d k", z.key), ("d q", z.query)):
+            tape.passing(4 * size)
+            tape.passing(z.whole)
+            drop(name)
+        tape.hold("rank", "gradients", self.attention_gradients)
+        drop("q0", "k0", "normed whole", "normed")
+        tape.passing(2 * z.shard)
+        drop("d normed", "row")
+
+
+_CACHED: Final = (
+    "q0", "v", "attended", "statistics", "reduced", "gate", "last", "reduced 2", "dealt",
+    "brought", "shared gate",
+)  # fmt: skip
+
+
+# A rank: its units, and the actions of its schedule
+# --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """What FSDP gathers and reduces at once: parameters of one tensor rank, and of its shards."""
+
+    parameters: float
+    sharded: float
+    ranks: int
+
+
+class Rank:
+    """A pipeline rank while a step runs."""
+
+    def __init__(self, model: TransformerConfig, run: Configuration, stages: list[Stage]):
+        self.tape, self.run, self.stages = Tape(), run, stages
+        self.pipelined = run.parallelism.pipeline > 1
+        self.again = run.parallelism.zero_stage == _SHARDS_WEIGHTS
+        self.gathered: set[object] = set()
+        self.reduced: set[object] = set()
+        state = (1 + _MOMENTS) * _SINGLE
+        for stage in stages:
+            for unit in stage.units.values():
+                self.tape.hold("state", (stage.index, "weights"), state * unit.sharded, tensors=24)
+            self.tape.hold("state", "rotation", 4 * stage.positions * model.head_size)
+            # Buffers of all microbatches, for what comes from the stages on either side.
+            sides = (not stage.has_embedding) + (not stage.has_head)
+            received = sides * run.num_microbatches * stage.sizes.shard
+            self.tape.hold("state", ("received", stage.index), received)
+
+    def gather(self, stage: Stage, name: str, *, forward: bool) -> None:
+        """Make the weights of a unit whole: through a buffer, then in tensors of their own."""
+        tape, key, unit = self.tape, (stage.index, name), stage.units[name]
+        if key in self.gathered:
+            return
+        self.gathered.add(key)
+        size = _HALF * unit.parameters
+        if unit.ranks > 1:
+            tape.hold("buffer", key, size)
+        if forward:  # the buffer before it is freed only now
+            tape.drop("buffer", *(k for k in tape.names("buffer") if k != key))
+        tape.hold("weights", key, size, tensors=1 if name == "embedding" else _PRODUCTS)
+        if not forward:
+            tape.drop("buffer", key)
+
+    def prefetch(self, stage: Stage, name: str) -> None:
+        """Begin to gather the unit that backward reaches next."""
+        key, unit = (stage.index, name), stage.units[name]
+        if key not in self.gathered and unit.ranks > 1:
+            self.tape.hold("buffer", key, 0.0)
+            if self.tape.held("buffer", key) == 0:
+                self.tape.hold("buffer", key, _HALF * unit.parameters)
+
+    def free_weights(self, stage: Stage, name: str) -> None:
+        """The whole weights of a unit go."""
+        self.gathered.discard((stage.index, name))
+        self.tape.drop("weights", (stage.index, name))
+
+    def reduce(self, stage: Stage, name: str, *, is_last: bool) -> None:
+        """The gradients of a unit: into shards, or kept whole in float32 until the last one."""
+        tape, key, unit = self.tape, (stage.index, name), stage.units[name]
+        if self.pipelined and not is_last:
+            # Beside a pipeline a tensor group sums gradients of all words, and shares them at last.
+            parts = stage.sizes.tensor if name == "embedding" else 1
+            if tape.held("whole gradients", key) == 0:
+                tape.hold("whole gradients", key, parts * _SINGLE * unit.parameters)
+            tape.drop("rank", "gradients")
+            return
+        self.free_weights(stage, name)
+        tape.drop("buffer reduced", *tape.names("buffer reduced"))
+        tape.hold("buffer reduced", key, _SINGLE * unit.parameters)
+        tape.drop("rank", "gradients")
+        tape.drop("whole gradients", key)
+        shard = _SINGLE * unit.sharded
+        if key in self.reduced:
+            tape.passing(shard)
+        else:
+            self.reduced.add(key)
+            tape.hold("gradients", key, shard)
+
+    def forward(self, stage: Stage, microbatch: int) -> None:
+        """One microbatch through a stage."""
+        tape, sizes = self.tape, stage.sizes
+        if stage.has_embedding:
+            self.gather(stage, "embedding", forward=True)
+            tape.passing(sizes.whole * (2 if sizes.tensor > 1 else 1))
+            if self.again:
+                self.free_weights(stage, "embedding")
+        if stage.has_embedding:
+            tape.hold((stage.index, microbatch), "input", sizes.shard)
+        for layer, block in stage.blocks:
+            self.gather(stage, f"block {layer}", forward=True)
+            block.forward(tape, (stage.index, microbatch, layer))
+            if self.again:
+                self.free_weights(stage, f"block {layer}")
+        if stage.has_head:
+            self.gather(stage, "head", forward=True)
+            self._loss_forward(stage, microbatch)
+        tape.drop("buffer", *tape.names("buffer"))
+
+    def _loss_forward(self, stage: Stage, microbatch: int) -> None:
+        tape, key, sizes = self.tape, (stage.index, microbatch), stage.sizes
+        logits = _HALF * stage.logits
+        tape.hold(key, "normed", sizes.shard)
+        if sizes.tensor > 1:
+            tape.hold(key, "normed whole", sizes.whole)
+            tape.drop(key, "normed")
+        tape.hold(key, "logits", logits)
+        if self.run.fused_cross_entropy:  # one kernel each way, from the logits as they are
+            return
+        tape.hold(key, "float", 2 * logits)
+        if sizes.tensor > 1:  # less the maximum, exponentials, less the sum's logarithm
+            tape.hold(key, "shifted", 2 * logits)
+            tape.passing(2 * logits)
+            tape.hold(key, "softmax", 2 * logits)
+            tape.drop(key, "shifted")
+        else:
+            tape.hold(key, "softmax", 2 * logits)
+        tape.drop(key, "float")
+        if not self.pipelined:
+            tape.drop(key, "logits")
+
+    def backward(self, stage: Stage, microbatch: int, *, is_last: bool) -> None:
+        """One microbatch back."""
+        tape, key, sizes = self.tape, (stage.index, microbatch), stage.sizes
+        names = [f"block {layer}" for layer, _ in stage.blocks]
+        before = dict(zip(names[1:], names, strict=False))
+        before |= {names[0]: "embedding"} if stage.has_embedding and names else {}
+        if stage.has_head:
+            self._loss_backward(stage, key)
+            if names:
+                self.prefetch(stage, names[-1])
+            self._head_backward(stage, key)
+            self.reduce(stage, "head", is_last=is_last)
+        else:
+            tape.hold("rank", "grad", 0.0)  # the buffer in which it was received
+        for layer, block in reversed(stage.blocks):
+            name = f"block {layer}"
+            self.gather(stage, name, forward=False)
+            if name in before:
+                self.prefetch(stage, before[name])
+            block.backward(tape, (*key, layer))
+            tape.drop((*key, layer), "out")
+            if not tape.held("rank", "grad"):
+                tape.hold("rank", "grad", sizes.shard)
+            self.reduce(stage, name, is_last=is_last)
+        if stage.has_embedding:
+            self.gather(stage, "embedding", forward=False)
+            self._embedding_backward(stage)
+            self.reduce(stage, "embedding", is_last=is_last)
+        tape.drop("rank", "grad")
+        tape.clear(key)
+        if not self.pipelined or is_last:
+            tape.drop("buffer reduced", *tape.names("buffer reduced"))
+        tape.drop("buffer", *tape.names("buffer"))
+
+    def _embedding_backward(self, stage: Stage) -> None:
+        """A tensor group makes the gradient of all words on every rank, then takes its share."""
+        tape, cut = self.tape, _HALF * stage.units["embedding"].parameters
+        if stage.sizes.tensor > 1:
+            tape.hold("rank", "of all words", stage.sizes.tensor * cut)
+        tape.hold("rank", "gradients", cut)
+        tape.drop("rank", "of all words")
+
+    def _loss_backward(self, stage: Stage, key: object) -> None:
+        """The gradient of the logits, in float32 and then in 16 bit."""
+        tape, logits = self.tape, _HALF * stage.logits
+        if self.run.fused_cross_entropy:
+            tape.hold(key, "d logits", logits)
+            tape.drop(key, "logits")
+            return
+        tape.hold(key, "d softmax", 2 * logits)
+        if stage.sizes.tensor > 1:  # added to the exponentials, then scaled, each a new tensor
+            tape.passing(4 * logits)
+        tape.hold(key, "d float", 2 * logits)
+        tape.drop(key, "d softmax", "softmax")
+        tape.hold(key, "d logits", logits)
+        tape.drop(key, "d float")
+
+    def _head_backward(self, stage: Stage, key: object) -> None:
+        tape, sizes = self.tape, stage.sizes
+        tape.hold(key, "d normed", sizes.whole)
+        tape.hold("rank", "gradients", _HALF * stage.units["head"].parameters)
+        tape.drop(key, "d logits", "normed whole", "normed")
+        if sizes.tensor > 1:
+            tape.passing(sizes.shard)
+        tape.hold("rank", "grad", sizes.shard)
+        tape.drop(key, "d normed")
+
+    def step(self, actions: Sequence[tuple[int, int, int]]) -> None:
+        """Run the actions (kind, stage, microbatch), then drop the gradients."""
+        by_index = {stage.index: stage for stage in self.stages}
+        last_of = {
+            stage: max(m for kind, s, m in actions if s == stage and kind != ActionKind.F)
+            for stage in by_index
+        }
+        for kind, index, microbatch in actions:
+            stage = by_index[index]
+            if kind == ActionKind.F:
+                self.forward(stage, microbatch)
+            elif kind in (ActionKind.B, ActionKind.I):
+                self.backward(stage, microbatch, is_last=microbatch == last_of[index])
+        self.tape.clear("gradients")
+        self.reduced.clear()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPeak:
+    """The most that tensors of a rank hold at once, and what the caching allocator takes for it."""
+
+    allocated_bytes: float
+    reserved_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One virtual stage: what it holds and how wide it is. `logits` are numbers on this device."""
+
+    index: int
+    blocks: tuple[tuple[int, Block], ...]
+    units: dict[str, Unit]
+    sizes: Sizes
+    logits: float
+    positions: float
+    has_embedding: bool
+    has_head: bool
+
+
+_SHARDS_WEIGHTS: Final = 3
+_PRODUCTS: Final = 4  # large tensors of a unit, counted as alike
+
+
+def fsdp2_peaks(model: TransformerConfig, run: Configuration) -> tuple[TensorPeak, ...]:
+    """The most that tensors hold on every pipeline rank, in the second of two steps alike.
+
+    `run` shards gradients (ZeRO 2) or weights as well (ZeRO 3), in bf16. Costs about a millisecond
+    for every hundred blocks and microbatches.
+    """
+    shape = peak_shape(shape_of(run))
+    placement = placement_of(shape)
+    ones = np.ones(len(placement.rank_of_stage))
+    times = PipelineTimes(
+        forward_s=ones,
+        input_grad_s=ones,
+        weight_grad_s=ones,
+        transfer_s=np.zeros(len(ones) - 1),
+    )
+    schedule = schedule_of(shape, times)
+    stages = _stages(model, run)
+    peaks = []
+    for rank in range(shape.num_ranks):
+        own = [stages[i] for i in placement.stages_of_rank[rank]]
+        actions = [
+            (int(kind), int(stage), int(microbatch))
+            for kind, stage, microbatch in schedule.actions[schedule.rows_of(rank)][:, :3]
+        ]
+        state = Rank(model, run, own)
+        state.step(actions)
+        state.step(actions)  # the first leaves the segments as later steps find them
+        tape = state.tape
+        peaks.append(TensorPeak(allocated_bytes=tape.peak, reserved_bytes=tape.reserved))
+    return tuple(peaks)
+
+
+def _stages(model: TransformerConfig, run: Configuration) -> list[Stage]:
+    degrees = run.parallelism
+    counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+    shards = degrees.data // degrees.state_copies * degrees.context
+    sizes = sizes_of(model, run)
+    t, c = degrees.tensor, degrees.context
+    found, first = [], 0
+    embedding = model.vocabulary_size * model.hidden_size / t
+    for index, count in enumerate(counts):
+        is_first, is_last = index == 0, index == len(counts) - 1
+        units: dict[str, Unit] = {}
+        blocks = []
+        if is_first:
+            units["embedding"] = Unit(
+                parameters=embedding, sharded=embedding / shards, ranks=shards
+            )
+        for layer in range(first, first + count):
+            again = run.recompute_blocks is None or layer - first < run.recompute_blocks
+            mode = run.recompute if again else Recompute.NONE
+            block, dense, expert = _block(model, run, layer, sizes, mode)
+            own = max(1, shards // degrees.expert)
+            units[f"block {layer}"] = Unit(
+                parameters=dense + expert, sharded=dense / shards + expert / own, ranks=shards
+            )
+            blocks.append((layer, block))
+        if is_last:
+            head = embedding + model.hidden_size
+            units["head"] = Unit(parameters=head, sharded=head / shards, ranks=shards)
+        found.append(
+            Stage(
+                index=index,
+                blocks=tuple(blocks),
+                units=units,
+                sizes=sizes,
+                logits=run.microbatch_size * run.sequence_length / c * model.vocabulary_size / t,
+                positions=run.sequence_length / c,
+                has_embedding=is_first,
+                has_head=is_last,
+            )
+        )
+        first += count
+    return found
+
+
+def _block(
+    model: TransformerConfig, run: Configuration, layer: int, sizes: Sizes, mode: Recompute
+) -> tuple[Block, float, float]:
+    """A block, its dense and its expert parameters on a tensor rank."""
+    degrees, h, t = run.parallelism, model.hidden_size, run.parallelism.tensor
+    queries, keys = h * model.query_size / t, 2 * h * model.key_value_size / t
+    if model.query_key_value_bias:
+        queries, keys = queries + model.query_size / t, keys + 2 * model.key_value_size / t
+    out = model.query_size * h / t
+    norms = 2 * h + (2 * model.head_size if model.query_key_norm else 0)
+    dense, expert = queries + keys + out + norms, 0.0
+    experts = model.experts if model.experts is not None and model.experts.at(layer) else None
+    if experts is None:
+        first, last = 2 * h * model.ffn_size / t, model.ffn_size * h / t
+        dense += first + last
+    else:
+        first = 2 * h * experts.ffn_size * experts.num_experts / degrees.expert
+        last = first / 2
+        shared = 3 * h * experts.shared_ffn_size
+        expert = first + last
+        dense += shared + h * experts.num_experts
+    block = Block(
+        sizes=sizes,
+        mixed=None if experts is None else mixed_of(model, experts, run),
+        has_head_norms=model.query_key_norm,
+        attention_gradients=_HALF * (queries + keys),
+        output_gradient=_HALF * out,
+        first_gradients=_HALF * first,
+        last_gradient=_HALF * last,
+        mode=mode,
+    )
+    return block, dense, expert
