@@ -10,7 +10,7 @@ where its value has an effect: a field of the noun that the row names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -111,12 +111,17 @@ def signature_of(own: Callable[..., Any]) -> Signature:
             name,
             Parameter.KEYWORD_ONLY,
             default=rows[0].usual,
-            annotation=" | ".join(dict.fromkeys(row.reader.annotation for row in rows)),
+            annotation=_union(row.reader.annotation for row in rows),
         )
         for name, rows in keywords_of(own.__name__.replace("_", "")).items()
         if name not in mine.parameters
     ]
     return mine.replace(parameters=[*before, *keywords])
+
+
+def _union(annotations: Iterable[str]) -> str:
+    parts = dict.fromkeys(part for each in annotations for part in each.split(" | "))
+    return " | ".join(sorted(parts, key=lambda part: part == "None"))
 
 
 # Options of another kind of input are refused: a plan without them answers another question
