@@ -71,3 +71,12 @@ def test_a_type_that_nobody_knows_and_a_file_that_cannot_be_are_refused() -> Non
         count({"model_type": "no_such_type"})
     with pytest.raises(InvalidInput, match="library"):
         count(SMALL | {"model_type": "olmo", "hidden_size": "wide"})
+
+
+def test_a_type_without_a_class_of_its_own_is_built_by_the_one_that_the_library_names() -> None:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get("internlm3") != "LlamaForCausalLM":
+        pytest.skip("this version of the library has no such type")
+    same = count(SMALL | {"model_type": "llama", "head_dim": 16})
+    assert count(SMALL | {"model_type": "internlm3", "head_dim": 16}).parameters == same.parameters
