@@ -1,6 +1,7 @@
 """What the schedule search reaches with its default work: prints the rows of the dated report.
 
-`python benchmarks/schedule_search.py SECTION…` with sections small, large, unequal, chunks, front.
+`python benchmarks/schedule_search.py SECTION…` with sections small, large, unequal, chunks, tight,
+front.
 Chunks needs TRAINWRIGHT_SHARED.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -108,6 +110,41 @@ def chunks() -> Iterator[str]:
             yield row(label, question)
 
 
+def tight() -> Iterator[str]:
+    """Random pipelines within a third to a half of 1F1B's memory, one in three uneven: seed 7."""
+    draw = random.Random(7)
+    for number in range(24):
+        p = draw.choice([4, 6, 8, 12])
+        m = draw.choice([p, 2 * p, 3 * p, 4 * p])
+        name = draw.choice(["v", "v", "loop1", "loop2"])
+        placement = Placement.v(p)
+        if name != "v":
+            placement = Placement.loop(p, virtual_stages=int(name[-1]))
+        times = draw.randint(2, 6), draw.randint(2, 7), draw.randint(1, 5)
+        transfer_s, spread = draw.choice([0, 0, 0.2]), draw.choice([0, 0, 0.15])
+        factors = [1 + spread * draw.uniform(-1, 1) for _ in range(placement.num_stages)]
+        chunks_per_rank = placement.num_stages // p
+        share = draw.uniform(0.35, 0.9 if name == "loop1" else 0.5)
+        limit = max(chunks_per_rank, round(p * chunks_per_rank * share))
+        per_stage = [[time_s * factor for factor in factors] for time_s in times]
+        question = SearchQuestion(
+            placement=placement,
+            num_ranks=p,
+            num_microbatches=m,
+            costs=ScheduleCosts.of(
+                placement,
+                forward_s=per_stage[0],
+                input_grad_s=per_stage[1],
+                weight_grad_s=per_stage[2],
+                transfer_s=transfer_s,
+            ),
+            max_activations=limit,
+            objective=Objective.SPAN,
+        )
+        label = f"{number}: {name} p={p} m={m} {times} transfer {transfer_s} +-{spread} k={limit}"
+        yield row(label, question)
+
+
 def front() -> Iterator[str]:
     for p, m in ((16, 64), (64, 256)):
         question = v_question(p, m, 2 * p, (1296, 1260, 870, 20))
@@ -125,7 +162,7 @@ def front() -> Iterator[str]:
 
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
-    section.__name__: section for section in (small, large, unequal, chunks, front)
+    section.__name__: section for section in (small, large, unequal, chunks, tight, front)
 }
 
 if __name__ == "__main__":

@@ -407,10 +407,12 @@ def test_a_trace_counts_what_is_counted(run, folder, spec):
 
 
 def test_an_option_without_effect_is_named_in_a_warning(run):
-    document = run(*SMALL, "--seed", "3", "--placement", "v", "--json").document
+    options = ("--seed", "3", "--placement", "v", "--time-limit", "9s")
+    document = run(*SMALL, *options, "--json").document
     assert document["warnings"] == [
         "placement does not apply to interleaved and was not used",
         "seed does not apply to interleaved and was not used",
+        "time-limit does not apply to interleaved and was not used",
     ]
 
 

@@ -241,7 +241,22 @@ def test_bounds_of_a_worked_example():
     makespans = [of(limit, Objective.MAKESPAN)[BoundName.WINDOW] for limit in (4, 6, 8)]
     assert makespans == pytest.approx([193, 169, 156])
     areas = [of(limit, Objective.MAKESPAN)[BoundName.MEMORY_AREA] for limit in (4, 6, 8)]
-    assert areas == pytest.approx([143, 98 + 1 / 3, 76], abs=0.5)
+    prototype = [143, 98 + 1 / 3, 76]  # without ramps
+    assert all(area > plain - 0.5 for area, plain in zip(areas, prototype, strict=True))
+    assert areas[0] < 200  # which a constraint solver proves to be the shortest
+
+
+def test_memory_that_fills_and_empties_one_activation_at_a_time_adds_to_its_area():
+    """One stage, one rank, room for three: 8 activations that are held from F to W.
+
+    F = 2, I = 3 and W = 1 leave no trip: 8 x (2 + 3 + 1) / 3 of area, and the corners of a memory
+    that gains one activation in 2 s and loses one in 1 s at most: 2 x (4 + 2) / 2 / 3.
+    """
+    placement = Placement.loop(1)
+    its_costs = ScheduleCosts.of(placement, forward_s=2, input_grad_s=3, weight_grad_s=1)
+    least = LeastCosts.of(placement, its_costs, max_activations=3)
+    bounds = {name: value for value, name in lower_bounds(least, 8, objective=Objective.SPAN)}
+    assert bounds[BoundName.MEMORY_AREA] == pytest.approx((48 + 6) / 3, rel=1e-6)
 
 
 def test_with_room_for_one_microbatch_the_path_is_one_at_a_time():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -423,7 +424,9 @@ def answer_with(
     else:
         answer = by_search(case, options, method=method, budget=budget)
     what = answer.family if method is Method.FAMILY else method
-    unused = (*_unused(method, options), *_unused_of_case(method, case, answer.family))
+    unused = [*_unused(method, options), *_unused_of_case(method, case, answer.family)]
+    if math.isfinite(budget.remaining_s) and method in (Method.FAMILY, Method.SIMULATE):
+        unused.append("time-limit")  # an order is made in one go, linear in its actions
     more = tuple(f"{name} does not apply to {what} and was not used" for name in unused)
     return replace(answer, warnings=(*answer.warnings, *more))
 

@@ -7,7 +7,8 @@ they hold whichever microbatch is the j-th of a stream.
 rank-work    a rank cannot start before the first forward reaches it, and works at least its work;
              after its last input gradient the chain back to stage 0 is still to run, and of its
              weight gradients at most as many as fit in memory
-memory-area  every activation occupies memory for at least its trip to the loss and back
+memory-area  every activation occupies memory for at least its trip to the loss and back, and
+             memory neither fills nor empties at once
 memory-path  with room for K microbatches between F and I of a stage, the forward of microbatch
              j+K waits for the input gradient of j, and for a release
 window       `scheduling.bounds`
@@ -523,17 +524,70 @@ def _weight_grads_held(least: LeastCosts, rank: int, stages: list[int]) -> int:
 
 
 def _memory_area(least: LeastCosts, m: int, objective: Objective) -> float:
-    """Held until I, and what is released late until W."""
+    """Held until I, and what is released late until W; or until I alone, and the way back.
+
+    The second form ends on stage 0, whose rank starts first of all, so it bounds the span, too.
+    """
     held_s = least.forward_s + least.round_trip_s + least.input_grad_s
     best = 0.0
     for holding in least.holdings:
-        area = holding.pending * held_s + holding.released_late * least.weight_grad_s
+        until_grad = holding.pending * held_s
+        area = until_grad + holding.released_late * least.weight_grad_s
         for rank, stages in enumerate(map(list, least.placement.stages_of_rank)):
-            if not stages or not 0 < holding.room[rank] < np.inf:
+            room = float(holding.room[rank])
+            if not stages or not 0 < room < np.inf:
                 continue
-            head_s = float(least.reached_s[stages[0]]) if objective is Objective.MAKESPAN else 0.0
-            best = max(best, head_s + m * float(area[stages].sum()) / float(holding.room[rank]))
+            head_s = float(least.reached_s[stages[0]])
+            ramps = _Ramps.of(least, holding, stages)
+            own_s = ramps.least_s(m * float(area[stages].sum()), room, ramps.released_per_s)
+            best = max(best, own_s + (head_s if objective is Objective.MAKESPAN else 0.0))
+            early_s = ramps.least_s(m * float(until_grad[stages].sum()), room, ramps.returned_per_s)
+            best = max(best, head_s + early_s + float(least.way_back_s[stages[0]]))
     return best
+
+
+class _Ramps(NamedTuple):
+    """How fast a rank can fill its memory, and empty it: it runs one action at a time.
+
+    After x seconds it holds at most `largest` (of the action under way) + x `filled_per_s`; the
+    same holds backwards from its last W (`released_per_s`), and from its last I
+    (`returned_per_s`) for what waits for I. Infinite rates say nothing.
+    """
+
+    largest: float
+    filled_per_s: float
+    released_per_s: float
+    returned_per_s: float
+
+    @classmethod
+    def of(cls, least: LeastCosts, holding: Holding, stages: list[int]) -> _Ramps:
+        pending, late = holding.pending[stages], holding.released_late[stages]
+        largest = float(pending.max())
+        if least.has_pairs:  # two at a time
+            return cls(largest, np.inf, np.inf, np.inf)
+        input_grad_s, weight_grad_s = least.input_grad_s[stages], least.weight_grad_s[stages]
+        late = np.where(weight_grad_s > 0, late, 0.0)  # held for no time
+        return cls(
+            largest=largest,
+            filled_per_s=_largest_ratio(pending, least.forward_s[stages]),
+            released_per_s=max(
+                _largest_ratio(pending, input_grad_s + weight_grad_s),
+                _largest_ratio(late, weight_grad_s),
+            ),
+            returned_per_s=_largest_ratio(pending, input_grad_s),
+        )
+
+    def least_s(self, area: float, room: float, emptied_per_s: float) -> float:
+        """Seconds in which the rank can hold so much for so long."""
+        missing = room - self.largest
+        if missing <= 0 or not np.isfinite(self.filled_per_s) or not np.isfinite(emptied_per_s):
+            return area / room
+        if self.filled_per_s <= 0 or emptied_per_s <= 0:
+            return area / room
+        ramps_s = missing / self.filled_per_s + missing / emptied_per_s
+        lost = missing * ramps_s / 2
+        # In a shorter time than both ramps take, memory is never full, and less than this is lost.
+        return (area + lost) / room if area > room * ramps_s - lost else area / room
 
 
 class _Wait(NamedTuple):
