@@ -7,6 +7,7 @@
 #   make test-exports-all exported files through the parsers of more frameworks
 #   make test-papers published figures, and many more small spaces, at length
 #   make test-laws  the fast tests on many more random cases, new ones on every run
+#   make attack     look for plans that beat what is called proved, until stopped (ATTACK_SEED=1)
 #   make check      format, lint, types, architecture
 #   make bench      the smoke benchmarks
 #   make corpus     many questions, their answers compared with the stored ones
@@ -55,7 +56,10 @@ DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*/*)
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo serve test test-all test-exports-all test-papers test-laws check format bench corpus docs pages wheel sanitize clean venv
+ATTACK_SEED ?= 1
+ATTACK_QUESTIONS ?= 100000
+
+.PHONY: demo serve attack test test-all test-exports-all test-papers test-laws check format bench corpus docs pages wheel sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -102,6 +106,9 @@ test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.instal
 # Published figures and many more small spaces: tens of minutes, beside what every change runs.
 test-papers: venv
 	$(PYTEST) -m papers
+
+attack: venv
+	$(BIN)/python benchmarks/attack.py --seed $(ATTACK_SEED) --questions $(ATTACK_QUESTIONS)
 
 test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough

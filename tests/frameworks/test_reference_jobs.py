@@ -86,6 +86,33 @@ def test_a_file_is_read_in_three_tenths_of_a_second() -> None:
         assert time.process_time() - start_s < 0.3, case["file"]
 
 
+LOG = """\
+0: ------------------------ arguments ------------------------
+0:   bf16 ............................................ True
+0:   global_batch_size ............................... 64
+0:   hidden_size ..................................... 512
+0:   micro_batch_size ................................ 2
+0:   num_attention_heads ............................. 8
+0:   num_layers ...................................... 4
+0:   apply_residual_connection_post_layernorm  False
+0:   seq_length ...................................... 1024
+0:   tensor_model_parallel_size ...................... 2
+0:   world_size ...................................... 16
+0: -------------------- end of arguments ---------------------
+0:  > padded vocab (size: 50257) with 175 dummy tokens (new size: 50432)
+"""
+
+
+def test_a_log_begins_with_what_it_was_told() -> None:
+    run = read("log", LOG)
+    assert (run.tp, run.global_batch, run.micro_batch, run.num_devices) == (2, 64, 2, 16)
+    assert run.model is not None
+    assert (run.model.num_layers, run.model.vocabulary_size) == (4, 50_257)
+    assert run == read(None, LOG)
+    with pytest.raises(InvalidInput, match="must hold Megatron's arguments"):
+        read("log", "iteration 1: 5 ms\n")
+
+
 def test_a_word_is_no_job() -> None:
     assert format_of("hello\n", "hello") is None
     with pytest.raises(InvalidInput, match="none of which starts a trainer"):

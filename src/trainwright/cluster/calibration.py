@@ -66,6 +66,7 @@ _NETWORK_CONSTANTS: Final = (
 # Prior widths of a fit, as standard deviations of the log: of shares of a peak, of overheads.
 SHARE_WIDTH: Final = 0.2
 OVERHEAD_WIDTH: Final = 0.7
+POOLED: Final = "pooled efficiencies"
 _Z90: Final = 1.6448536269514722
 _AS_WIDE: Final = 0.9995  # of the prior's interval; files round its ends to five digits
 
@@ -93,7 +94,8 @@ class Calibration:
     """The constants of `accelerator` under `line`, and how far predictions with them miss.
 
     A step takes between `low_ratio` and `high_ratio` times its prediction in nine cases of ten, and
-    in the range of the first of `spreads` whose circumstance holds.
+    in the range of the first of `spreads` whose circumstance holds. `pooled` constants are those of
+    many devices and programs (`cluster.pooled`).
     """
 
     accelerator: str
@@ -104,6 +106,7 @@ class Calibration:
     source: str
     rows: int = 0
     spreads: tuple[Spread, ...] = ()
+    pooled: bool = False
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -150,6 +153,10 @@ class Calibration:
     @property
     def provenance(self) -> Provenance:
         """What a calibrated device rests on: the line, its runs and the constants they moved."""
+        if self.pooled:
+            return Provenance(
+                origin=Origin.FITTED, source=f"{POOLED} for {self.line}: {self.source}"
+            )
         which = ", ".join(constant.name for constant in self.fitted) or "none"
         source = f"calibration {self.line} ({self.source}; fitted: {which})"
         return Provenance(origin=Origin.FITTED, source=source)

@@ -100,21 +100,30 @@ class Evidence:
     @property
     def sentence(self) -> str:
         """One plain sentence for a reader who has no other page."""
-        tables = f"{len(self.sources)} public table{'s' if len(self.sources) != 1 else ''}"
-        runs = f"{self.runs} measured run{'s' if self.runs != 1 else ''} of {tables}"
-        what = {
-            Distance.SAME_PUBLICATION: f"{self.device} in the same publication",
-            Distance.SAME_CLASS: f"{self.device} under software of the class {self.software.kind}",
-            Distance.NEIGHBOUR: f"neighbours of {self.device} under {self.software.name}",
-            Distance.FAR: "distant relatives: no such device was measured under such software",
-        }
+        under = "software that is not named"
+        if self.software.school is not None:
+            under = f"software like {self.software.name}"
         if self.distance is Distance.NOTHING:
             return (
-                f"no run of {self.device} or of {self.software.name} is known: the constants are "
-                "those of a typical device under typical software"
+                f"no run of {self.device} or of {under} is known: a typical device under typical "
+                f"software; {self._range}"
             )
-        spread = f"nine of ten take {self.low_ratio:.2f} to {self.high_ratio:.2f} times as long"
-        return f"rests on {runs} on {what[self.distance]}; {spread}"
+        tables = f"{len(self.sources)} public table{'s' if len(self.sources) != 1 else ''}"
+        runs = f"{self.runs} measured run{'s' if self.runs != 1 else ''} in {tables}"
+        where = {
+            Distance.SAME_PUBLICATION: f"of the same publication on {self.device}",
+            Distance.SAME_CLASS: f"of {self.device} under {under}",
+            Distance.NEIGHBOUR: f"of {self.device} under other software, or of its family under "
+            f"{under}",
+            Distance.FAR: f"of distant relatives: none on {self.device}, none of its family under "
+            f"{under}",
+        }
+        return f"rests on {runs} {where[self.distance]}; {self._range}"
+
+    @property
+    def _range(self) -> str:
+        low, high = f"{self.low_ratio:.2f}", f"{self.high_ratio:.2f}"
+        return f"nine of ten take {low} to {high} times as long"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +220,7 @@ class PooledEfficiencies:
             high_ratio=found.high_ratio,
             source=found.sentence,
             rows=found.runs,
+            pooled=True,
             spreads=tuple(
                 Spread(
                     when=when,

@@ -81,7 +81,7 @@ def estimate(
     if not isinstance(given, ModelInput):
         return _estimate_profile(given, options.get("plan"), overrides)
     from trainwright.documents.model_estimate import estimate_model
-    from trainwright.options.clusters import opened, resolve_cluster
+    from trainwright.options.clusters import opened, priced_as_run, resolve_cluster
     from trainwright.options.run import devices_asked_for, tuned
 
     given = tuned(given, options)
@@ -93,10 +93,7 @@ def estimate(
         devices=devices if devices is not None or nodes is not None else devices_asked_for(options),
         memory_bytes=overrides.get("memory_bytes"),
     )
-    if (calibration := options.get("calibration")) is not None:
-        from trainwright.options.clusters import calibrated
-
-        where = calibrated(where, calibration)
+    where = priced_as_run(where, options, framework=source[0] if source else None)
     if job is not None:
         from trainwright.frameworks.read_job import with_stated_batch
 

@@ -38,6 +38,7 @@ def improve(
     sequence: int | None = None,
     global_batch: int | None = None,
     calibration: str | Path | None = None,
+    software: str | None = None,
     framework: str | None = None,
     budget: Budget | None = None,
 ) -> Report[ImprovementResult]:
@@ -47,11 +48,13 @@ def improve(
     `source`, its name and path, read with `arguments` and the rest as `estimate` does) on
     `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the file says
     of them, timed with what `calibration` fitted (a file of `calibrate`, or a built-in software
-    line). With `framework`, only what that framework can run is considered. Raises `InvalidInput`
-    where the run is not legal, is missing a part, or is stated twice.
+    line), or as runs under `software` are expected to be. With `framework`, only what that
+    framework can run is considered. Raises `InvalidInput` where the run is not legal, is missing a
+    part, or is stated twice.
     """
     from trainwright.documents.jobs import run_of_document
     from trainwright.execution import Budget as NoLimit
+    from trainwright.options.clusters import AUTO_SOFTWARE, priced_as_run
 
     budget = budget or NoLimit()
     if source is None and isinstance(document, (str, Path)):
@@ -73,10 +76,12 @@ def improve(
             nodes=nodes,
         )
         given, where, run, warnings = _of_file(job, model, cluster, nodes, beside_file)
-        where = _calibrated(where, calibration)
+        priced = {"calibration": calibration, "software": software, "framework": framework}
+        where = priced_as_run(where, priced, framework=source[0])
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
         beside |= {"global-batch": global_batch, "calibration": calibration}
+        beside |= {"software": None if software == AUTO_SOFTWARE else software}
         _refuse_restated(beside)
         given, where, run = run_of_document(document)
         warnings = ()
@@ -118,12 +123,6 @@ def _of_file(
     options = with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
     return given, where, run, (*given.warnings, *job.warnings, *whole.warnings)
-
-
-def _calibrated(cluster: Cluster, calibration: str | Path | None) -> Cluster:
-    from trainwright.options.clusters import calibrated
-
-    return cluster if calibration is None else calibrated(cluster, calibration)
 
 
 def _improved(

@@ -20,7 +20,7 @@ from trainwright.errors import InvalidInput, TrainwrightError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# What each command is for, said here too so that `--help` loads none of them (a test compares).
+# What each command is for, said here so that `--help` loads none of them.
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "plan": "Find the best plan, and prove it.",

@@ -50,7 +50,6 @@ def plan(
     from trainwright.documents.placement import PlacementQuestion, plan_placement
     from trainwright.documents.profile_plan import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
-    from trainwright.execution.executor import executor_of
     from trainwright.options.inputs import (
         ModelInput,
         PlacementInput,
@@ -64,7 +63,7 @@ def plan(
     from trainwright.partitioning.problem import Restrictions
 
     options = read("plan", options)
-    budget, executor = budget or NoLimit(), executor_of(options.get("jobs"), name="jobs")
+    budget = budget or NoLimit()
     overrides = setting_overrides(options)
     on_cluster = options.get("cluster") is not None
     given = resolve_input(
@@ -76,8 +75,10 @@ def plan(
     )
     refuse_foreign("plan", kind_of(given, on_cluster=on_cluster), options)
     if isinstance(given, ModelInput) or (on_cluster and isinstance(given, ProfileInput)):
+        from trainwright.execution.executor import executor_of
         from trainwright.options.question import model_call
 
+        executor = executor_of(options.get("jobs"), name="jobs")
         call = model_call(given, options)
         return Result(_plan_with(executor, call, budget, warnings=given.warnings))
     restrictions = Restrictions(

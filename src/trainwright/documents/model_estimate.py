@@ -14,7 +14,7 @@ from trainwright.documents.model_plan import (
     overlap_in_words,
     state_in_words,
 )
-from trainwright.documents.printing import sharding_words, unfitted_line
+from trainwright.documents.printing import evidence_line, sharding_words, unfitted_line
 from trainwright.documents.runs import gaps_of_run, model_and_cluster
 from trainwright.documents.view import (
     Cell,
@@ -399,6 +399,7 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
         f"({format_seconds(document.step_time_low_s)} to "
         f"{format_seconds(document.step_time_high_s)}, 90 %)"
     )
+    yield from evidence_line(document.assumptions)
     yield (
         f"{document.tokens_per_s:,.0f} tokens/s, {document.tokens_per_s_per_device:,.0f} per "
         f"device, MFU {document.mfu:.1%}, HFU {document.hfu:.1%}"

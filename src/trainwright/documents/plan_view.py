@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trainwright.documents.printing import (
     NEGLIGIBLE,
+    evidence_line,
     layout_cells,
     layout_columns,
     layout_line,
@@ -96,6 +97,7 @@ def _headline(document: Planned) -> Iterator[str]:
         yield f"{where}: {VERDICTS[document.status]}"
         return
     yield f"{where}: {format_seconds(document.step_time_s)} per step ({_range(document)})"
+    yield from evidence_line(document.assumptions)
     yield "; ".join((*_throughput(document), proof(document)))
     if document.parallelism is not None:
         yield (

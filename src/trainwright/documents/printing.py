@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from trainwright.cluster.calibration import POOLED
 from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.registry import kind_of, part
 from trainwright.documents.view import column, to_terminal, words
@@ -178,6 +179,13 @@ def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
             f"{UNFITTED.within_share:.0%} within its range; fitted constants for --calibration: "
             "trainwright catalog calibrations"
         )
+
+
+def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
+    """The line under the headline: which measured runs stand behind it, where they are pooled."""
+    _, pooled, evidence = assumptions.get("range", "").partition(f"{POOLED} for ")
+    if pooled:
+        yield evidence.partition(": ")[2]
 
 
 def render(document: object) -> RenderableType:

@@ -124,7 +124,7 @@ def score(
         tau_ceiling=tau_ceiling(groups, scatter),
         top1_regret=regret(groups, scatter=scatter),
         top3_regret=regret(groups, first=_FIRST, scatter=scatter),
-        false_fits=false_fits(peaks[Quality.RECORDED]),
+        false_fits=false_fits(_deciding_pairs(modelled)),
         interval_coverage=coverage(modelled),
         interval_check=coverage_check(_inside(modelled)),
         interval_width=median(high - low for low, high in low_high) if low_high else None,
@@ -176,6 +176,20 @@ def _memory_pairs(found: Sequence[Outcome], quality: Quality, quantity: str) -> 
         predicted = getattr(outcome.prediction, quantity)
         if measured is not None and predicted is not None:
             pairs.append(Pair(predicted=predicted, measured=measured))
+    return pairs
+
+
+def _deciding_pairs(found: Sequence[Outcome]) -> list[Pair]:
+    """What decides fit, the upper end of the predicted peak, beside the measured peak."""
+    pairs = []
+    for outcome in found:
+        prediction = outcome.prediction
+        measured = median_of([run.peak_memory_bytes for run in outcome.runs])
+        if prediction is None or measured is None or prediction.peak_memory_bytes is None:
+            continue
+        if quality_of(outcome.runs) is Quality.RECORDED:
+            high = prediction.high_memory_bytes or prediction.peak_memory_bytes
+            pairs.append(Pair(predicted=high, measured=measured))
     return pairs
 
 

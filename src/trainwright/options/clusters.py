@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 NO_CALIBRATION: Final = "none"  # what `--calibration` says for a roofline
+AUTO_SOFTWARE: Final = "auto"  # what `--software` says for that of the framework
 
 
 def expected(cluster: Cluster, software: str | None) -> Cluster:
@@ -38,6 +39,29 @@ def expected(cluster: Cluster, software: str | None) -> Cluster:
         for pool in cluster.pools
     )
     return replace(cluster, pools=pools)
+
+
+def priced_as_run(
+    cluster: Cluster, options: Mapping[str, Any], *, framework: str | None = None
+) -> Cluster:
+    """The cluster as the options `calibration` and `software` say that it is priced.
+
+    A calibration goes before; without either a device is as its description says. `framework` is
+    what "auto" stands for, that of the options where absent.
+    """
+    calibration, software = options.get("calibration"), options.get("software")
+    if calibration is not None:
+        if software not in (None, AUTO_SOFTWARE):
+            problem = f'must not be given together with --calibration, got "{software}"'
+            raise InvalidInput.of("software", problem)
+        if str(calibration) == NO_CALIBRATION:
+            return cluster
+        refuse_several_pools(cluster, "calibration")
+        return calibrated(cluster, calibration)
+    if software is None:
+        return cluster
+    named = framework or options.get("framework")
+    return expected(cluster, named if software == AUTO_SOFTWARE else software)
 
 
 def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:

@@ -303,9 +303,6 @@ def resolve_input(
     """
     unit_s = None if time_unit is None else parse_time_unit(time_unit)
     from trainwright.formats.atomic_file import exists
-    from trainwright.formats.catalog import model as catalog_model
-    from trainwright.formats.catalog import open_model
-    from trainwright.formats.hf_config import is_adapter, is_hub_id
     from trainwright.profile import Profile, ProfileFile
 
     if isinstance(model, Profile):
@@ -318,17 +315,26 @@ def resolve_input(
         problem = "must be a name, the path of a file or folder, or a Profile"
         raise InvalidInput.of("model", f"{problem}, got {type(model).__name__}")
     path, name = Path(model), str(model)
+    if on_cluster:
+        given = {**_NO_HEADER, **(given or {})}
     if name == "-":
         raise InvalidInput.of("model", "must be a file; for standard input name /dev/stdin")
+    if exists(path) and not path.is_dir():
+        return _read_file(
+            path, point=point, given=given or {}, unit_s=unit_s, on_cluster=on_cluster
+        )
+    # A program that plans a profile need not load what knows the models.
+    from trainwright.formats.catalog import open_model
+    from trainwright.formats.hf_config import is_adapter, is_hub_id
+
     there = exists(path)
-    if there and not (path.is_dir() and is_adapter(path)):
-        given = {**_NO_HEADER, **(given or {})} if on_cluster else given
+    if there and not is_adapter(path):
         return _read_file(
             path, point=point, given=given or {}, unit_s=unit_s, on_cluster=on_cluster
         )
     if there or is_hub_id(name):
         return _no_unit(_own(open_model(name)), unit_s)
-    return _no_unit(_described(catalog_model(name)), unit_s)
+    return _no_unit(catalog_input(name), unit_s)
 
 
 def _read_file(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+from trainwright.options.clusters import AUTO_SOFTWARE
 from trainwright.options.option import (
     BLOCKS,
     CLUSTER,
@@ -205,8 +206,18 @@ ROWS += section(
     row(
         "calibration",
         FILE,
-        "Fitted constants: a file of `calibrate`, or a line of `catalog calibrations`.",
+        "Fitted constants: a file of `calibrate`, a line of `catalog calibrations`, or none for "
+        "the roofline.",
         commands="plan sweep estimate improve",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "software",
+        NAME,
+        "Whose speed to expect, as megatron-core, nemo or torchtitan; auto is that of --framework "
+        "or --from, else typical.",
+        commands="plan sweep estimate improve",
+        default=AUTO_SOFTWARE,
         foreign=_OF_A_MODEL,
     ),
     row(

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
 from trainwright.errors import Fault, InvalidInput
-from trainwright.options.clusters import opened, refuse_several_pools, resolve_pools
+from trainwright.options.clusters import (
+    opened,
+    priced_as_run,
+    refuse_several_pools,
+    resolve_pools,
+)
 from trainwright.options.inputs import embed, inside, naming_options
 from trainwright.options.run import (
     overheads_of,
@@ -224,11 +229,9 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         devices=options.get("devices"),
         memory_bytes=options.get("memory"),
     )
-    if (calibration := options.get("calibration")) is not None:
-        from trainwright.options.clusters import calibrated
-
-        refuse_several_pools(cluster, "calibration")
-        cluster = calibrated(cluster, calibration)
+    # Layers that were measured need no expectation; what was fitted may still price the network.
+    measured = {name: value for name, value in options.items() if name != "software"}
+    cluster = priced_as_run(cluster, options if isinstance(given, ModelInput) else measured)
     excluded = frozenset(options.get("exclude_options", ()))
     batch, sequence = options.get("global_batch"), options.get("sequence")
     trained: Trained

@@ -25,6 +25,7 @@ from trainwright.documents.validation import ValidationResult
 from trainwright.errors import InvalidInput
 from trainwright.formats.codesign_document import CodesignResult
 from trainwright.model import DEFAULT_RECIPE
+from trainwright.options.clusters import NO_CALIBRATION
 from trainwright.options.inputs import content_hash
 from trainwright.options.question import DEFAULT_TOP
 from trainwright.options.space import allowed_of, schedule_words
@@ -171,7 +172,9 @@ def _made(
     note: str = "",
 ) -> Command:
     words = words_of(name, kept, usual=_USUAL)
-    return Command(words=("trainwright", name, request.model.name, *words), note=note)
+    # The cluster of a document is as it was priced: nothing is to be expected of it again.
+    priced = ("--calibration", NO_CALIBRATION) if getattr(request, "cluster", None) else ()
+    return Command(words=("trainwright", name, request.model.name, *words, *priced), note=note)
 
 
 # What documents keep, by the heads of the table's nouns

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright.model.config import TRAIN_ALL
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import Recompute
@@ -763,8 +764,25 @@ class Stage:
     has_head: bool
 
 
-_SHARDS_WEIGHTS: Final = 3
+_SHARDS_GRADIENTS, _SHARDS_WEIGHTS = 2, 3
 _PRODUCTS: Final = 4  # large tensors of a unit, counted as alike
+
+
+def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
+    """Whether this account knows every tensor of the run: decoders of the usual kind, sharded."""
+    degrees = run.parallelism
+    usual = model.gated and model.rotary and model.pre_norm and model.latent is None
+    plain = model.tuning == TRAIN_ALL and not model.num_mtp_layers and not model.sandwich_norm
+    cut = degrees.tensor == 1 or (degrees.sequence_parallel and model.experts is None)
+    return (
+        usual
+        and plain
+        and cut
+        and run.fused_attention
+        and not model.tied_embeddings
+        and max(model.hidden_dropout, model.attention_dropout) == 0
+        and degrees.zero_stage >= _SHARDS_GRADIENTS
+    )
 
 
 def fsdp2_peaks(model: TransformerConfig, run: Configuration) -> tuple[TensorPeak, ...]:

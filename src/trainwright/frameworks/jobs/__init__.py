@@ -17,6 +17,7 @@ __all__ = ["FORMATS", "NOTHING", "Beside", "read"]
 FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "megatron": ("megatron", "read_megatron"),
+        "log": ("megatron", "read_log"),
         "torchtitan": ("torchtitan", "read_torchtitan"),
         "deepspeed": ("deepspeed", "read_deepspeed"),
         "accelerate": ("hugging_face", "read_accelerate"),

@@ -24,7 +24,7 @@ _TUNE_HARMLESS: Final = re.compile(
     r"safe_serialization|teacher.*|ref_.*|kd_.*|rl.*)(?:\..*)?"
 )
 _SEQUENCE: Final = 2048  # where the tokenizer has no limit: few samples are longer
-_TUNE_UNMODELLED: Final = ("compile", "teacher_model", "enable_fp8_training_")
+_TUNE_UNMODELLED: Final = ("compile", "teacher_model")
 
 
 def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:

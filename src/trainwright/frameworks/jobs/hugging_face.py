@@ -39,7 +39,7 @@ _HARMLESS: Final = re.compile(
     r"local_rank|debug|hf_|base_model_config|torch_dtype|dtype|strict|max_prompt|max_samples|"
     r"gradient_checkpointing_kwargs|bnb_|bnb|double_quant|quantization_method|disable_grad|"
     r"dataset_kwargs|lora_bias|bias|task_type|adapter_name|create_new|additional_target|"
-    r"unfrozen|roles|field|eot_|shuffle|skip_|chunk|plugins?|experimental|hello|use_mlflow|"
+    r"unfrozen|roles|field|eot_|shuffle|skip_|chunk|plugins?|experimental|use_mlflow|"
     r"mixed_precision_.*|compute_environment|machine_rank|main_|rdzv|same_network|tpu_|use_cpu|"
     r"downcast|dynamo|command|deepspeed_(?:hostfile|multinode|moe)|enable_cpu_affinity|"
     r"fsdp_(?:auto|backward|forward|state|sync|use_orig|cpu_ram|transformer|limit|min_num|"
@@ -66,9 +66,9 @@ _UNMODELLED: Final = (
     "liger_rope", "liger_rms_norm", "liger_glu_activation", "cut_cross_entropy", "use_dora",
     "tiled_mlp", "use_scattermoe", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel",
     "fp8_enable_fsdp_float8_all_gather", "shift_attn", "freeze_trainable_layers",
-    "expert_parallel_size_", "flex_attention", "mixture_of_depths", "use_cce", "sequence_parallel_",
+    "flex_attention", "mixture_of_depths", "use_cce",
     "freeze_vision_tower", "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
-    "pure_bf16_", "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
+    "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
 )  # fmt: skip
 # Adapted products by the names that libraries give them.
 _TARGETS: Final = {

@@ -80,14 +80,14 @@ _UNMODELLED: Final = (
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization",
     "hierarchical_context_parallel_sizes", "attention_output_gate", "linear_attention_type",
     "experimental_attention_variant", "heterogeneous_layers_config_path", "window_size",
-    "window_attn_skip_freq", "cp_comm_type", "calculate_per_token_loss_off", "checkpoint_in_cpu",
+    "window_attn_skip_freq", "cp_comm_type", "checkpoint_in_cpu",
     "distribute_saved_activations", "cpu_torch_adam", "memory_centric_tiled_linear",
     "split_transformers", "use_tutel", "enable_expert_tensor_parallelism",
     "use_turbo_deepep", "use_turbo_attention_fp8", "fp32_residual_connection",
     "moe_latent_size", "moe_layer_recompute", "main_grads_dtype", "linear_attention_freq",
     "use_torch_optimizer_for_cpu_offload", "optimizer_offload_fraction",
     "fp16_lm_cross_entropy", "first_last_layers_bf16", "fsdp_double_buffer",
-    "nccl_ub", "moe_expert_capacity_factor_eval", "use_sink_attention", "patch_primus_pipeline",
+    "nccl_ub", "use_sink_attention", "patch_primus_pipeline",
     "use_turbo_parallel_linear", "attention_config", "sparsity_config",
 )  # fmt: skip
 # Names of old versions and of forks, as those of today.
@@ -101,10 +101,7 @@ _RENAMED: Final = {
     "topk": "moe_router_topk",
     "moe_train_capacity_factor": "moe_expert_capacity_factor",
     "hybrid_override_pattern": "hybrid_layer_pattern",
-    "encoder_num_layers_": "num_layers",
     "use_custom_fsdp": "use_megatron_fsdp",
-    "moe_router_num_experts": "num_experts",
-    "n_gpus_per_node": "gpus_per_node",
 }
 _SWITCHED_PRECISION: Final = ("bf16", "fp16")
 _NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads")
@@ -137,7 +134,15 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     return replace(run, notes=(*launch.notes, *run.notes))
 
 
-def settings_of(values: Mapping[str, Any], *, lists: bool = True) -> Settings:
+def read_log(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """The run of a log that begins with its arguments; raises `InvalidInput` where none are."""
+    dumped = _dump(text)
+    if dumped is None:
+        raise InvalidInput.of("log", "must hold Megatron's arguments, from its first lines on")
+    return _read_dump(text, dumped, beside)
+
+
+def settings_of(values: Mapping[str, Any]) -> Settings:
     """The arguments by their names of today, to be read."""
     named = {}
     for name, value in values.items():

@@ -314,7 +314,7 @@ _COMPOSER_HARMLESS: Final = re.compile(
     r"metrics_.*|name|pretrained.*|use_auth_token|config_overrides|use_flash_attention_2|"
     r"limit_all_gathers|forward_prefetch|backward_prefetch|activation_checkpointing_.*|"
     r"mixed_precision|sync_module_states|verbose|state_dict_type|use_orig_params|wrapping_strategy|"
-    r"load_monolith.*|cpu_offload_off|precision|grad_sync_mode|find_unused_params|compile|"
+    r"load_monolith.*|precision|grad_sync_mode|find_unused_params|compile|"
     r"fc_type|qk_ln|qk_gn|attn_uses.*|embedding_layer_norm|selective.*|cross_entropy_.*)"
 )
 

@@ -222,10 +222,6 @@ class Settings:
         self._wrong(name, "a list of lists of names", value)
         return []
 
-    def missing(self, name: str, problem: str) -> None:
-        """Note that a field must be there."""
-        self.fault(name, problem)
-
     def remarks(
         self,
         *,

@@ -347,8 +347,9 @@ class Frontier:
         """Deal the experts out in every way."""
         largest = node.sizes[-1]
         for point in self._dealt(node.point):
-            own = replace(point, microbatch_size=largest)
-            least = node.least
+            if not self._count(point, node.sizes):  # more devices than there are
+                continue
+            own, least = replace(point, microbatch_size=largest), node.least
             if self.question.model.experts is not None:
                 times = tuple(each._replace(time_s=each.time_s * largest) for each in least)
                 least = tuple(

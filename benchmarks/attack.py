@@ -1,0 +1,346 @@
+"""Look for a plan that is better than what the planner calls best, or below its bound.
+
+Random small models, clusters of two to sixteen devices and requests; for each a plan, then random
+configurations and hill climbing over everything that `estimate` can say: degrees, microbatch, ZeRO
+and its copies, mapping, recomputation, family, chunks, blocks of every stage. A configuration that
+the request admits, that fits and is faster than the printed bound, is a find; so is any that fits
+where nothing should. Nothing of the planner is used but its answer, and only the public functions.
+
+    python benchmarks/attack.py --seed 1 --questions 100 --seconds 10
+
+The exit code is 1 where there is a find; each is printed with what repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trainwright
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Configuration = dict[str, Any]
+
+ONE_STAGE = ("1f1b", "eager-1f1b", "gpipe", "zb-h1", "zb-h2")
+LOOPS = ("interleaved", "depth-first", "breadth-first")
+IN_V = ("zb-v", "v-half", "v-min", "adaptive-v")
+FAMILIES = (*ONE_STAGE, *LOOPS, *IN_V)
+BELOW = 1 - 1e-9  # a bound that rounds
+NEIGHBOURS = 24  # of a configuration that are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A model, and what is asked of its plan; `only` is what a configuration must obey."""
+
+    model: str
+    num_blocks: int
+    num_experts: int
+    devices: int
+    batch: int
+    request: dict[str, Any]
+    only: dict[str, tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Report:
+    """What an attack found, and how much it tried."""
+
+    questions: int = 0
+    configurations: int = 0
+    finds: list[str] = field(default_factory=list)
+
+
+def attack(
+    seed: int,
+    *,
+    questions: int,
+    tries: int | None = None,
+    seconds: float = 5,
+    most_devices: int = 16,
+) -> Report:
+    """Ask so many questions, and try so many configurations at each, or for so long."""
+    rng, report = random.Random(seed), Report()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(questions):
+            question = drawn(rng, Path(folder), number, most_devices)
+            try:
+                plan = planned(question)
+            except (trainwright.InvalidInput, trainwright.UnsupportedFeature):
+                continue  # the request leaves nothing to choose
+            report.questions += 1
+            where = f"seed {seed}, question {number}: {question.request} {question.only}"
+            found = Climb(question, rng, tries=tries, seconds=seconds).run()
+            report.configurations += found.tried
+            report.finds += (f"{where}: {fault}" for fault in refuted(plan, found))
+    return report
+
+
+def refuted(plan: Any, found: Climb) -> Iterator[str]:
+    """What the best configuration, or the answer itself, says against the answer."""
+    if plan.step_time_s is None:
+        if str(plan.status) == "infeasible" and math.isfinite(found.best_s):
+            yield f"{found.best} fits, but the answer is infeasible"
+        return
+    bound_s = plan.lower_bound_s
+    if not 0 <= bound_s <= plan.step_time_s:
+        yield f"a bound of {bound_s} beside a step of {plan.step_time_s}"
+    if abs(plan.gap - (1 - bound_s / plan.step_time_s)) > 1e-9:
+        yield f"a gap of {plan.gap} does not follow from bound and step"
+    if (str(plan.status) == "optimal") != (plan.gap <= 1e-9):
+        yield f"{plan.status} at a gap of {plan.gap}"
+    if found.best_s < bound_s * BELOW:
+        yield f"{found.best} takes {found.best_s}, below the bound {bound_s} ({plan.status})"
+    one_stage_s = plan.lower_bound_one_stage_s
+    if one_stage_s is not None and found.best_of_chain_s < one_stage_s * BELOW:
+        yield f"{found.best_of_chain_s} on one stage per rank, below the bound {one_stage_s}"
+
+
+def planned(question: Question) -> Any:
+    """The free space, whatever frameworks can run."""
+    names = {"zero": "zero_stage"}
+    only = {
+        names.get(name, name): ",".join(map(str, values)) for name, values in question.only.items()
+    }
+    if "micro_batch" in only:
+        values = question.only["micro_batch"]
+        only["micro_batch"] = f"{values[0]}..{values[-1]}"
+    return trainwright.plan(question.model, framework="any", **question.request, **only).document
+
+
+def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Question:
+    """A small model on a small cluster."""
+    hidden, num_blocks = rng.choice((256, 512, 1024, 2048)), rng.randint(2, 20)
+    experts = rng.choice((0, 0, 0, 4, 8))
+    config = {
+        "model_type": "mixtral" if experts else "llama",
+        "hidden_size": hidden,
+        "intermediate_size": rng.choice((2, 4)) * hidden,
+        "num_hidden_layers": num_blocks,
+        "num_attention_heads": max(2, hidden // 64),
+        "num_key_value_heads": max(2, hidden // 64),
+        "vocab_size": rng.choice((8000, 32000, 128000, 256000)),
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": rng.random() < 0.2,
+    }
+    if experts:
+        config |= {"num_local_experts": experts, "num_experts_per_tok": 2}
+    model = folder / f"model{number}.json"
+    model.write_text(json.dumps(config))
+    shapes = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (8, 1), (8, 2))
+    inner, outer = rng.choice([shape for shape in shapes if math.prod(shape) <= most_devices])
+    cluster = folder / f"cluster{number}.toml"
+    cluster.write_text(_cluster(rng, inner, outer))
+    batch = rng.choice((2, 4, 6, 8, 12, 16, 24, 30, 48, 60))
+    request: dict[str, Any] = {
+        "cluster": str(cluster),
+        "devices": inner * outer,
+        "global_batch": batch,
+        "sequence": rng.choice((512, 1024, 2048, 4096)),
+    }
+    if rng.random() < 0.5:
+        request["memory"] = rng.choice(("1GiB", "2GiB", "4GiB", "8GiB", "16GiB"))
+    only: dict[str, tuple[Any, ...]] = {}
+    if rng.random() < 0.2:
+        only["schedule"] = tuple(rng.sample(FAMILIES, rng.randint(1, 3)))
+    if rng.random() < 0.15:
+        only["zero"] = tuple(sorted(rng.sample(range(4), rng.randint(1, 2))))
+    if rng.random() < 0.15:
+        least = rng.choice(divisors(batch))
+        only["micro_batch"] = tuple(range(least, least + rng.randint(1, 6)))
+    return Question(
+        model=str(model),
+        num_blocks=num_blocks,
+        num_experts=experts,
+        devices=inner * outer,
+        batch=batch,
+        request=request,
+        only=only,
+    )
+
+
+def _cluster(rng: random.Random, inner: int, outer: int) -> str:
+    levels = [("a", inner, rng.choice((4.5e11, 5e10)), 3e-6, 0.75)]
+    if outer > 1:
+        levels.append(("b", outer, rng.choice((1e9, 1.25e10, 5e10)), 1e-5, 0.8))
+    lines = ['name = "c"', 'device_kind = "H100-80GB-SXM"']
+    for name, size, rate, latency, efficiency in levels:
+        lines += ["[[level]]", f'name = "{name}"', f"size = {size}", 'kind = "switch"']
+        lines += [f"bandwidth_bytes_per_s = {rate}", f"latency_s = {latency}"]
+        lines.append(f"efficiency = {efficiency}")
+    return "\n".join(lines)
+
+
+def divisors(number: int) -> list[int]:
+    """In ascending order."""
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+@dataclass(slots=True)
+class Climb:
+    """Random starts, each followed uphill."""
+
+    question: Question
+    rng: random.Random
+    tries: int | None
+    seconds: float
+    tried: int = 0
+    best_s: float = math.inf
+    best: Configuration | None = None
+    best_of_chain_s: float = math.inf
+    _end_s: float = 0.0
+
+    def run(self) -> Climb:
+        """Until the tries, or the seconds where no tries are given, are at their end."""
+        self._end_s = time.process_time() + self.seconds
+        while not self._is_over():
+            start = self._start()
+            if start is not None:
+                self._climb(start)
+        return self
+
+    def _is_over(self) -> bool:
+        if self.tries is not None:
+            return self.tried >= self.tries
+        return time.process_time() >= self._end_s
+
+    def _climb(self, here: Configuration) -> None:
+        here_s, improved = self._step_s(here), True
+        while improved and math.isfinite(here_s) and not self._is_over():
+            improved = False
+            for other in self._neighbours(here):
+                other_s = self._step_s(other)
+                if other_s < here_s:
+                    here, here_s, improved = other, other_s, True
+                    break
+
+    def _step_s(self, how: Configuration) -> float:
+        """Infinite where it is refused, does not fit, or the request rules it out."""
+        self.tried += 1
+        for name, values in self.question.only.items():
+            if name == "schedule" and how["pp"] == 1:
+                if not set(values) & set(ONE_STAGE):
+                    return math.inf
+            elif how.get(name, "1f1b") not in values:
+                return math.inf
+        try:
+            got = trainwright.estimate(self.question.model, **self.question.request, **how).document
+        except (trainwright.InvalidInput, trainwright.UnsupportedFeature):
+            return math.inf
+        if not got.fits:
+            return math.inf
+        step_s: float = got.step_time_s
+        if step_s < self.best_s:
+            self.best_s, self.best = step_s, how
+        if "virtual_stages" not in how:
+            self.best_of_chain_s = min(self.best_of_chain_s, step_s)
+        return step_s
+
+    def _start(self) -> Configuration | None:
+        rng, asked = self.rng, self.question
+        left = asked.devices
+        degrees = {}
+        for name in ("tp", "pp", "cp"):
+            degrees[name] = rng.choice(divisors(left) + [1] * (name == "cp") * 3)
+            left //= degrees[name]
+        if asked.batch % left:
+            return None
+        how: Configuration = {
+            **degrees,
+            "dp": left,
+            "micro_batch": rng.choice(divisors(asked.batch // left)),
+            "zero": rng.randint(0, 3),
+            "recompute": rng.choice(("none", "none", "selective", "full")),
+        }
+        if asked.num_experts:
+            how["ep"] = rng.choice(divisors(asked.num_experts))
+        if left > 1 and rng.random() < 0.1:
+            how["state_copies"] = rng.choice(divisors(left)[:-1])
+        if rng.random() < 0.2:
+            how["mapping"] = "tp-cp-ep-pp-dp"
+        return self._with_stages(how)
+
+    def _with_stages(self, how: Configuration) -> Configuration | None:
+        """A family with chunks and blocks for the depth of the configuration."""
+        rng, count, depth = self.rng, self.question.num_blocks, how["pp"]
+        for name in ("schedule", "virtual_stages", "blocks"):
+            how.pop(name, None)
+        if depth == 1:
+            return how
+        how["schedule"] = family = rng.choice(self.question.only.get("schedule", FAMILIES))
+        chunks = 1
+        if family not in ONE_STAGE:
+            chunks = 2 if family in IN_V else rng.randint(2, max(2, min(10, count // depth)))
+            how["virtual_stages"] = chunks
+        stages = depth * chunks
+        if count < stages:
+            return None
+        if rng.random() < 0.7:
+            cuts = sorted(rng.sample(range(1, count), stages - 1))
+            how["blocks"] = [b - a for a, b in zip([0, *cuts], [*cuts, count], strict=True)]
+        return how
+
+    def _neighbours(self, how: Configuration) -> Iterator[Configuration]:
+        rng = self.rng
+        for _ in range(NEIGHBOURS):
+            other, draw = dict(how), rng.random()
+            if "blocks" in how and draw < 0.7:
+                moved = _moved(rng, how["blocks"])
+                if moved is None:
+                    continue
+                other["blocks"] = moved
+            elif draw < 0.8:
+                other["zero"] = rng.randint(0, 3)
+            elif draw < 0.9:
+                other["micro_batch"] = rng.choice(divisors(self.question.batch // how["dp"]))
+            elif draw < 0.97:
+                most = -(-self.question.num_blocks // how["pp"])
+                again = ("none", "selective", "full", f"full:{rng.randint(1, most)}")
+                other["recompute"] = rng.choice(again)
+            else:
+                changed = self._with_stages(other)
+                if changed is None:
+                    continue
+            yield other
+
+
+def _moved(rng: random.Random, blocks: list[int]) -> list[int] | None:
+    """A block from one stage to another; only the first and the last may have none."""
+    giver, taker = (rng.randrange(len(blocks)) for _ in range(2))
+    least = 0 if giver in (0, len(blocks) - 1) else 1
+    if giver == taker or blocks[giver] <= least:
+        return None
+    moved = list(blocks)
+    moved[giver] -= 1
+    moved[taker] += 1
+    return moved
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--questions", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=10, help="CPU seconds for each question")
+    given = parser.parse_args()
+    report = attack(given.seed, questions=given.questions, seconds=given.seconds)
+    print("\n".join(report.finds))
+    print(
+        f"{report.questions} questions, {report.configurations} configurations, "
+        f"{len(report.finds)} finds"
+    )
+    return bool(report.finds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Nothing that `estimate` can say beats what the planner calls proved: a short attack."""
+
+from __future__ import annotations
+
+import pytest
+from attack import attack
+
+import trainwright
+from trainwright.plans.status import Status
+
+# Models, 16 to 64 devices and configurations that once beat what was called a bound.
+ONCE_BELOW = [
+    ("gpt2-xl", "dgx-h100", 16, 48, 1024, {"dp": 16, "micro_batch": 3, "zero": 1}),
+    ("bert-large", "dgx-a100", 64, 4096, 128, {"dp": 64, "micro_batch": 64, "zero": 1}),
+]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_configuration_beats_what_is_proved(seed):
+    found = attack(seed, questions=4, tries=60, most_devices=2)
+    assert found.questions > 0
+    assert found.finds == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 16))
+def test_no_configuration_beats_what_is_proved_in_a_longer_attack(seed):
+    assert attack(seed, questions=10, tries=1500).finds == []
+
+
+@pytest.mark.parametrize(("model", "cluster", "devices", "batch", "sequence", "how"), ONCE_BELOW)
+def test_microbatches_of_any_size_are_bounded(model, cluster, devices, batch, sequence, how):
+    job = {"cluster": cluster, "devices": devices, "global_batch": batch, "sequence": sequence}
+    plan = trainwright.plan(model, **job).document
+    run = trainwright.estimate(model, **job, **how).document
+    assert plan.lower_bound_s <= run.step_time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("first", ["interleaved", "v-half"])
+def test_a_schedule_list_may_begin_with_several_chunks(first):
+    job = {"cluster": "dgx-h100", "devices": 8, "global_batch": 64, "sequence": 1024}
+    both, alone = (
+        trainwright.plan("gpt2", **job, schedule=names).document
+        for names in (f"{first},zb-h1", "zb-h1")
+    )
+    assert both.step_time_s <= alone.step_time_s * (1 + 1e-12)
+    assert alone.status is Status.OPTIMAL
+
+
+def test_the_free_space_has_a_name():
+    job = {"cluster": "dgx-h100", "devices": 2, "global_batch": 4, "sequence": 512}
+    free, plain = (trainwright.plan("gpt2", **job, framework=f) for f in ("any", None))
+    assert free.document.step_time_s == plain.document.step_time_s
