@@ -71,10 +71,11 @@ def served(**limits: Any) -> Iterator[Client]:
     import uvicorn
 
     from trainwright.commands.live import make_app
-    from trainwright.commands.serve import Limits
+    from trainwright.commands.serve import Guard, Limits
 
     listening = socket.create_server(("127.0.0.1", 0))
-    app = make_app(Limits(**limits))
+    bounds = Limits(**limits)
+    app = Guard(make_app(bounds), bounds)
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()

@@ -11,6 +11,7 @@ from hypothesis import given
 
 from random_cases import cases
 from strategies_layer import dense_layer, moe_layer, oracle_s, problems
+from trainwright.chips.layer_exact import shorten_layer
 from trainwright.chips.layer_problem import (
     CoreOperator,
     LayerProblem,
@@ -18,7 +19,7 @@ from trainwright.chips.layer_problem import (
     find_layer_faults,
     lower_bound_s,
 )
-from trainwright.chips.layer_schedule import list_schedule, made, schedule_layer, shorten_layer
+from trainwright.chips.layer_schedule import list_schedule, made, schedule_layer
 from trainwright.errors import Contradiction, MissingExtra
 from trainwright.execution import Budget
 from trainwright.plans.status import Status
@@ -133,7 +134,7 @@ def test_without_the_solver_the_extra_is_named(monkeypatch):
 
 def test_the_solver_is_not_loaded_before_it_is_needed():
     script = (
-        "import sys\nfrom trainwright.chips import layer_schedule\n"
+        "import sys\nfrom trainwright.chips import layer_exact\n"
         "assert 'ortools' not in sys.modules and 'highspy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

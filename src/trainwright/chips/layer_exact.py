@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.chips.layer_problem import tails_s, work_s
 from trainwright.chips.layer_schedule import Run, makespan_s, replay
 from trainwright.errors import Contradiction, MissingExtra
-from trainwright.plans.status import OPTIMAL_TOLERANCE
+from trainwright.plans.status import OPTIMAL_TOLERANCE, Status
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -29,14 +29,17 @@ _DIGITS: Final = 1e11  # ticks of the schedule that is to be shortened
 _DECIMALS: Final = 6
 
 
-def solve_layer(
-    problem: LayerProblem, schedule: LayerSchedule, *, budget: Budget, effort: float
+def shorten_layer(
+    problem: LayerProblem, schedule: LayerSchedule, *, budget: Budget, effort: float = 10.0
 ) -> LayerSchedule:
-    """Shorten `schedule`, or raise its bound; the same schedule where effort or time run out.
+    """Shorten a schedule, or raise its bound; the same schedule where effort or time run out.
 
-    One worker and a deterministic clock: without a time limit in `budget` the answer repeats.
+    `effort` is the solver's own deterministic clock, some three CPU seconds each. One worker:
+    without a time limit in `budget` the answer repeats.
     Raises `MissingExtra` without OR-Tools, and `Contradiction` where the solver refutes what runs.
     """
+    if schedule.status is Status.OPTIMAL:
+        return schedule
     model = _Model(_load(), problem, schedule)
     solver = model.cp.CpSolver()
     solver.parameters.num_workers = 1

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from trainwright.chips.workload import Chain
     from trainwright.cluster import ChipTemplate, Surroundings
     from trainwright.costing.tiled import ChipKernel
-    from trainwright.execution import Budget
 
 
 # Operators onto cores in a given order: each as early as its inputs and its cores allow
@@ -423,21 +422,6 @@ def schedule_layer(problem: LayerProblem, *, moves: int = 25) -> LayerSchedule:
     if len(problem.operators) <= SMALL and found.makespan_s > bound_s:
         found, method = search_small(problem, found, bound_s), "search"
     return made(found, bound_s, method)
-
-
-def shorten_layer(
-    problem: LayerProblem, schedule: LayerSchedule, *, budget: Budget, effort: float = 10.0
-) -> LayerSchedule:
-    """Shorten a schedule, or prove more of it, with the solver; never worse than what was given.
-
-    `effort` is the solver's own deterministic clock, some three CPU seconds each. Out of effort or
-    of time, the best schedule and bound so far come back. Raises `MissingExtra` without OR-Tools.
-    """
-    if schedule.status is Status.OPTIMAL:
-        return schedule
-    from trainwright.chips.layer_exact import solve_layer
-
-    return solve_layer(problem, schedule, budget=budget, effort=effort)
 
 
 def made(found: Found, bound_s: float, method: str) -> LayerSchedule:

@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException
 from trainwright._version import __version__
 from trainwright.commands.export import bundle_of
 from trainwright.commands.report import report
-from trainwright.commands.serve import Guard, Limits
 from trainwright.documents.open import Result
 from trainwright.errors import InvalidInput, TrainwrightError
 from trainwright.execution import Budget
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from trainwright.cluster import Cluster
-    from trainwright.commands.serve import App
+    from trainwright.commands.serve import App, Limits
     from trainwright.options.inputs import ModelInput
     from trainwright.pages.command import Command
     from trainwright.plans.job import ExportBundle
@@ -436,9 +435,8 @@ _UNKNOWN: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def make_app(limits: Limits | None = None) -> App:
-    """The application within its limits; 20 s a plan, two at a time, bodies of 1 MiB."""
-    bounds = limits or Limits()
+def make_app(bounds: Limits) -> App:
+    """The application; `bounds` limit its questions."""
     routes = _Routes(bounds)
     app = FastAPI(
         title="trainwright", version=__version__, docs_url=None, redoc_url=None, debug=False
@@ -463,7 +461,8 @@ def make_app(limits: Limits | None = None) -> App:
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(TrainwrightError, _on_error)
-    return Guard(app, bounds)
+    made: App = app
+    return made
 
 
 def _one(status: int) -> dict[int | str, dict[str, Any]]:

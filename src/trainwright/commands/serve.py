@@ -168,7 +168,7 @@ def serve(
     bounds = replace(bounds, hosts=tuple(dict.fromkeys((*bounds.hosts, host))))
     listening = _listen(host, port)
     config = uvicorn.Config(
-        make_app(bounds),
+        Guard(make_app(bounds), bounds),
         log_level="warning",
         access_log=False,
         server_header=False,

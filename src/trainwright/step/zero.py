@@ -31,8 +31,7 @@ All rules are functions of arrays that broadcast, the ZeRO stage among them; one
 `exposed` and `state_bytes` are the two that everything priced goes through: whoever adds a term to
 what a stage exposes or holds adds it there, and estimates, bounds, planners and chip searches
 follow. Bounds from sums over all layers count a stage at most once for what it does not owe to its
-layers, so that they hold for any such term that is not negative. The kernels that need a rule in
-their inner loop have its twin in `native/zero.hpp`.
+layers, so that they hold for any such term that is not negative.
 """
 
 from __future__ import annotations
