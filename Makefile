@@ -26,6 +26,7 @@ PIP := $(BIN)/$(PIP_INSTALL)
 SANITIZE_VENV := .venv-sanitize
 # What the pipeline adapter is tested with; pip takes the CPU build where one is offered.
 TORCH ?= torch==2.13.0
+LIBRARY ?= transformers>=5
 SOLVER ?= ortools>=9.10
 CLUSTER ?= distributed>=2024.8
 SERVE := 'fastapi>=0.115' 'uvicorn>=0.30'
@@ -38,7 +39,7 @@ endif
 
 # The parsers of exported files, without what they would bring along.
 EXPORTS ?= megatron-core==0.16.1 accelerate==1.15.0
-EXPORTS_NEED ?= packaging pyyaml psutil safetensors 'huggingface_hub<1'
+EXPORTS_NEED ?= packaging pyyaml psutil safetensors huggingface_hub
 TITAN := build/titan
 TITAN_VERSIONS ?= 0.2.2 0.3.0
 TITAN_NEEDS ?= tyro spmd_types==0.2.3 torchdata torch_checkpointing tensorboard pillow einops \
@@ -114,7 +115,7 @@ test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.extras: | $(VENV)/.python
-	$(PIP) '$(TORCH)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
+	$(PIP) '$(TORCH)' '$(LIBRARY)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
 	touch $@
 
 $(VENV)/.docs: | $(VENV)/.python

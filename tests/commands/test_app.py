@@ -139,7 +139,7 @@ def test_a_config_of_ones_own_is_planned(client):
         ({"memory_gib": 0.1}, "memory_gib"),
         ({"framework": "abacus"}, "framework"),
         ({"surprise": 1}, "surprise"),
-        ({"config": {"model_type": "mamba"}, "model": None}, "question"),
+        ({"config": {"model_type": "nonesuch"}, "model": None}, "question"),
         ({"config": {}}, "model"),
         ({"model": None}, "model"),
     ],

@@ -54,7 +54,10 @@ def run(*arguments: str) -> int:
     if "--json" in arguments and ended.value.code in (0, 3, 5) and "--help" not in arguments:
         json.loads(out.getvalue())
     assert ended.value.code in (0, 2, 3, 5)
-    assert (ended.value.code == 2) == (out.getvalue() == "")
+    if ended.value.code == 2 and out.getvalue():
+        assert json.loads(out.getvalue())["kind"] == "refusal"
+    else:
+        assert (ended.value.code == 2) == (out.getvalue() == "")
     return ended.value.code
 
 

@@ -76,9 +76,11 @@ def _(document: ModelPlanResult | MixedPlanResult) -> Command:
 @command_of.register
 def _(document: ModelSweepResult) -> Command:
     request = document.request
+    asked = _asked(request)
+    sizes = ",".join(str(row.devices) for row in document.rows)
     kept = {
-        **_asked(request),
-        "sizes": ",".join(str(row.devices) for row in document.rows),
+        **asked,
+        "machine": asked["machine"]._replace(nodes=None, devices=sizes),
         "sweep": document,
         "training": document.training,
     }
