@@ -412,8 +412,7 @@ class Peeler {
       result.far.push_back(pick.far);
       result.near_point.push_back(own.points.near);
       result.far_point.push_back(own.points.far);
-      const double time_s =
-          x_.fronts.time_s[own.points.near] + x_.fronts.time_s[own.points.far];
+      const double time_s = x_.fronts.time_s[own.points.near] + x_.fronts.time_s[own.points.far];
       result.rank_s.push_back(static_cast<double>(x_.num_microbatches) * time_s +
                               wait_s(r, a, a2, b, own.near, own.far));
       result.ends_s.push_back(ends_s(x_, own.near, own.far));

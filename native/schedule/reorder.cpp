@@ -180,7 +180,7 @@ class Reorderer {
   const ActionMemory& memory_;
   const int64_t stages_, microbatches_;
   const Transfers transfers_;
-  std::vector<double> forward_arrival_s_, backward_arrival_s_;  // [S, m]
+  std::vector<double> forward_arrival_s_, backward_arrival_s_;            // [S, m]
   std::vector<double> forward_end_s_, backward_end_s_, recompute_end_s_;  // [S, m], 0 where none
   std::vector<std::vector<Placed>> ranks_;
   std::vector<double> latest_gap_end_s_;  // per rank, up to its cursor

@@ -90,7 +90,8 @@ class _Program(click.Group):
             import difflib
 
             if near := difflib.get_close_matches(args[0], COMMANDS):
-                error.message += f" Did you mean {', '.join(map(repr, near))}?"
+                meant = f"Did you mean {', '.join(map(repr, near))}?"
+                raise click.UsageError(f"{error.format_message()} {meant}", ctx) from None
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
