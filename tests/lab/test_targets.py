@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from trainwright.commands.validate import missed_targets, read_targets, validate
+from trainwright.documents.validation import ValidationResult
 
 SHARED = os.environ.get("TRAINWRIGHT_SHARED")
 TARGETS = (
@@ -16,17 +18,20 @@ TARGETS = (
     "megatron_ci.memory=0.02,megatron_ci.static_memory=0.01,sailor_mixed.time=0.12"
 )
 # Files whose median interval is wider than this hold runs that their columns do not explain.
-WIDEST = 0.40
-WIDER = ("megatron_ci", "sailor_mixed")
-# Where a range holds more or fewer than nine of ten beyond chance: tiny models whose time is the
-# start of kernels, and releases of software that one constant stands for.
-MISJUDGED = ("megatron_ci", "nemo_releases")
+WIDEST = 0.25
+WIDER = ("megatron_ci", "nemo_releases", "sailor_mixed", "torchtitan")
+
+
+@cache
+def scored() -> ValidationResult:
+    """The scores of all shared tables."""
+    return validate(Path(SHARED or "") / "data" / "measured").document
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED, reason="TRAINWRIGHT_SHARED names no reference data")
 def test_the_shared_runs_are_predicted_within_the_targets() -> None:
-    document = validate(Path(SHARED or "") / "data" / "measured").document
+    document = scored()
     assert missed_targets(document, read_targets(TARGETS)) == ()
     assert 0.85 <= (document.pooled_interval_coverage or 0) <= 0.97
     for dataset in document.datasets:
@@ -34,7 +39,17 @@ def test_the_shared_runs_are_predicted_within_the_targets() -> None:
             assert dataset.modelled >= 0.95 * dataset.rows
         if dataset.name in ("simumax_b200", "sailor_gh200"):
             assert dataset.false_fits == 0
-        assert dataset.interval_check is not None
-        assert dataset.interval_check.accepted or dataset.name in MISJUDGED
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED, reason="TRAINWRIGHT_SHARED names no reference data")
+@pytest.mark.xfail(
+    strict=True,
+    reason="ranges of the pooled efficiencies are too wide for host-bound runs, and hold too many "
+    "or too few of megatron_ci and nemo_releases",
+)
+def test_ranges_hold_nine_of_ten_and_are_narrow_where_columns_explain_the_runs() -> None:
+    for dataset in scored().datasets:
+        assert dataset.interval_check is not None and dataset.interval_check.accepted
         assert dataset.interval_width is not None
         assert (dataset.interval_width > WIDEST) == (dataset.name in WIDER)

@@ -180,40 +180,44 @@ def test_so_it_does_under_more_families_and_with_less_memory(question):
 
 
 def holds_for_drawn(seed, families, *, most_plans):
-    """One stage per rank is solved to the end; of loops the uneven splits may leave a gap."""
     question = random_question(Random(seed), families, most_plans=most_plans)
     least_s = min(least_steps_s(question).values(), default=math.inf)
     outcome = plan_model(question, Budget())
     found_s = min((one.step.step_time_s for one in outcome.priced), default=math.inf)
     assert outcome.lower_bound_s <= least_s * (1 + 1e-9)
-    if families is LOOPED and outcome.lower_bound_s < found_s * (1 - 1e-9):
-        assert least_s * (1 - 1e-9) <= found_s <= least_s * WORST
-        return
     assert found_s == pytest.approx(least_s, rel=1e-9)
     assert outcome.lower_bound_s == pytest.approx(found_s, rel=1e-9) or math.isinf(found_s)
 
 
-# Uneven splits of loops that are passed over without a proof cost this much at most here.
-WORST = 1.06
-FAMILIES = pytest.mark.parametrize(
-    "families", [ONE_STAGE_PER_RANK, LOOPED], ids=["chains", "loops"]
-)
+# Drawn spaces of loops whose best uneven split is not found, or not proved: the bound holds, the
+# gap is said, the plan is up to 6 % slower than the best.
+OPEN = pytest.mark.xfail(strict=True, reason="an uneven split of a loop is missed or left unproved")
 
 
-@FAMILIES
+def of_both(seeds, marks, *, open_loops):
+    """Parameters (seed, families): one stage per rank, and loops."""
+    for seed in seeds:
+        yield pytest.param(seed, ONE_STAGE_PER_RANK, id=f"{seed}-chains", marks=marks)
+        both = (*marks, OPEN) if seed in open_loops else marks
+        yield pytest.param(seed, LOOPED, id=f"{seed}-loops", marks=both)
+
+
+SLOW, PAPERS = (pytest.mark.slow,), (pytest.mark.papers,)
+
+
 @pytest.mark.parametrize(
-    "seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 20))]
+    ("seed", "families"),
+    [*of_both(range(10), (), open_loops=()), *of_both(range(10, 20), SLOW, open_loops=(18,))],
 )
 def test_of_a_drawn_space_the_best_plan_is_found_and_proved(seed, families):
     holds_for_drawn(seed, families, most_plans=150)
 
 
-@FAMILIES
 @pytest.mark.parametrize(
-    "decade",
+    ("decade", "families"),
     [
-        *(pytest.param(decade, marks=pytest.mark.slow) for decade in range(2, 8)),
-        *(pytest.param(decade, marks=pytest.mark.papers) for decade in (0, 1, *range(8, 20))),
+        *of_both(range(2, 8), SLOW, open_loops=(2, 4, 6, 7)),
+        *of_both((0, 1, *range(8, 20)), PAPERS, open_loops=()),
     ],
 )
 def test_so_it_is_of_larger_ones(decade, families):
