@@ -14,7 +14,6 @@ from trainwright.options.inputs import content_hash, inside, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
-from trainwright.planning.question.measured import MeasuredModel
 from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
@@ -42,6 +41,7 @@ from trainwright.plans.status import (
     relative_gap,
 )
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import time_by_part_s, time_range
 from trainwright.step.pipeline import PipelineShape, placement_of

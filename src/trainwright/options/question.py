@@ -29,9 +29,9 @@ from trainwright.options.space import (
     refuse_no_search,
 )
 from trainwright.options.table import option_of, rows_of
-from trainwright.planning.question.measured import MeasuredModel, measured_model
 from trainwright.planning.question.question import ANY
 from trainwright.plans.request import Embedded, PlanRequest, WorkloadRecord
+from trainwright.profile.measured_model import MeasuredModel, measured_model
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.options.inputs import ModelInput, ProfileInput
     from trainwright.options.option import Options
-    from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings, Trained
+    from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings
     from trainwright.profile import Profile
+    from trainwright.profile.measured_model import Trained
 
 
 # What `plan` was asked about a model, to and from the request of its document

@@ -23,25 +23,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import LayerKind
-from trainwright.partitioning.equal import BLOCK_LAYER
-from trainwright.profile import (
+from trainwright.profile.cost_table import (
     CostTable,
-    Edge,
-    Layer,
     PhaseTimes,
     Profile,
     ProfilePoint,
     Recompute,
-    SharedParameters,
     StaticKind,
-    Structure,
 )
+from trainwright.profile.structure import BLOCK_LAYER, Edge, Layer, SharedParameters, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -49,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats, Ints
+    from trainwright.model import TransformerConfig
 
     Rows = NDArray[np.int64]
 
@@ -155,6 +152,10 @@ class MeasuredModel:
         return min(
             degree * _whole_state_bytes(profile) for (_, degree), profile in self.offered.items()
         )
+
+
+if TYPE_CHECKING:
+    Trained: TypeAlias = TransformerConfig | MeasuredModel
 
 
 def measured_model(profiles: Sequence[Profile]) -> MeasuredModel:
