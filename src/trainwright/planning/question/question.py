@@ -281,6 +281,16 @@ EVERYTHING: Final = Allowed()
 # ----------------------------------------------------------------------------------
 
 
+def described(model: Trained) -> TransformerConfig:
+    """What the model is; raises `UnsupportedFeature` where only its costs are known."""
+    if isinstance(model, MeasuredModel):
+        raise UnsupportedFeature(
+            "a profile says what layers cost, not what they are",
+            alternative="ask it of the model, by its config.json or its name in the catalog",
+        )
+    return model
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelQuestion:
     """A model to train on a cluster, what the plan may use, what it leaves free of each device.
@@ -305,12 +315,7 @@ class ModelQuestion:
     @property
     def config(self) -> TransformerConfig:
         """What the model is; raises `UnsupportedFeature` where only its costs are known."""
-        if isinstance(self.model, MeasuredModel):
-            raise UnsupportedFeature(
-                "a profile says what layers cost, not what they are",
-                alternative="ask it of the model, by its config.json or its name in the catalog",
-            )
-        return self.model
+        return described(self.model)
 
     @property
     def flops_per_sequence(self) -> float | None:
