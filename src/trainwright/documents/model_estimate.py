@@ -69,7 +69,7 @@ class Verdict(StrEnum):
 class RankMemory:
     """One pipeline rank at its fullest, in bytes by class; the classes add up to `total_bytes`.
 
-    `opaque_bytes` are those of a profile that does not say what they hold.
+    `opaque_bytes` are those of a profile that does not say what they hold; absent where it does.
     `margin_bytes` is what the device has left after fragmentation and reserve, negative where it
     has not; `largest_class` is the class that holds most.
     """
@@ -87,7 +87,7 @@ class RankMemory:
     margin_bytes: float
     microbatches_in_flight: int
     largest_class: str
-    opaque_bytes: float = 0.0
+    opaque_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +310,7 @@ def _rank_memories(
             margin_bytes=_margin_bytes(memory.total_bytes, run, limit_bytes),
             microbatches_in_flight=memory.microbatches_in_flight,
             largest_class=_largest_class(memory),
-            opaque_bytes=memory.opaque_bytes,
+            opaque_bytes=memory.opaque_bytes or None,
         )
 
 
@@ -523,7 +523,7 @@ def memory_table(document: ModelEstimateResult) -> Table:
         (
             (
                 rank.rank,
-                *(_gib(float(getattr(rank, f"{name}_bytes"))) for name in names),
+                *(_gib(getattr(rank, f"{name}_bytes") or 0.0) for name in names),
                 "fullest" if rank.rank == document.heaviest_rank else "",
             )
             for rank in ranks
