@@ -51,14 +51,14 @@ def opened(path: Path, name: str | None = None, **given: Any) -> tuple[Any, Any,
     read = {key: given[key] for key in ("arguments", "variables", "vocabulary", "function")}
     nodes = given["nodes"]
 
-    def of_text(text: str | None = None) -> tuple[Any, ...]:
+    def of_text(text: str | None = None) -> Any:
         job = open_stated(name, path, **read, names_model=False, nodes=nodes, text=text)
         beside = {"sequence": given["sequence"], "global_batch": given["batch"]}
-        return _of_file(job, given["model"], "dgx-h100", nodes, beside)
+        return _of_file(job, given["model"], "dgx-h100", nodes, beside)[0]
 
-    model, cluster, run, _ = of_text()
-    file = _file_of((name, path), read, lambda text: of_text(text)[2])
-    return file, model.config, cluster, run
+    asked = of_text()
+    file = _file_of((name, path), read, lambda text: of_text(text).configuration)
+    return file, asked.model, asked.cluster, asked.configuration
 
 
 NOTHING = {

@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
+    from trainwright.documents.jobs import DocumentedRun
     from trainwright.execution import Budget
     from trainwright.frameworks.patch import JobText
     from trainwright.frameworks.read_job import StatedJob
-    from trainwright.model import TransformerConfig
-    from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.planning.reasons.improve import Improvement
     from trainwright.plans.configuration import Configuration
@@ -87,21 +86,21 @@ def improve(
 
         where_from, names_model = source, model is None
 
-        def of_text(text: str | None = None) -> tuple[Any, ...]:
+        def of_text(text: str | None = None) -> tuple[DocumentedRun, tuple[str, ...]]:
             job = open_stated(*where_from, names_model=names_model, nodes=nodes, text=text, **read)
             return _of_file(job, model, cluster, nodes, beside_file)
 
-        given, where, run, warnings = of_text()
+        asked, warnings = of_text()
         priced = {"calibration": calibration, "software": software, "framework": target}
-        where = priced_as_run(where, priced, framework=source[0])
-        job_file = _file_of(source, read, lambda text: of_text(text)[2])
-        dialect, target = _spoken(job_file.dialect, framework, run, given.config, where)
+        asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=source[0]))
+        job_file = _file_of(source, read, lambda text: of_text(text)[0].configuration)
+        dialect, target = _spoken(job_file.dialect, framework, asked)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
         beside |= {"global-batch": global_batch, "calibration": calibration}
         beside |= {"software": None if software == AUTO_SOFTWARE else software}
         _refuse_restated(beside)
-        given, where, run = run_of_document(document)
+        asked = run_of_document(document)
         warnings = ()
     elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
@@ -114,7 +113,7 @@ def improve(
         raise InvalidInput.of("patch", "needs a framework's file whose settings are changed")
     if patch is not None and job_file is not None:
         _refuse_own(patch, job_file)
-    bare = _priced(given, where, run, framework=target, dialect=dialect)
+    bare = _priced(asked, framework=target, dialect=dialect)
     found = _searched(bare, budget)
     text = None
     if job_file is not None and dialect is not None:
@@ -153,18 +152,14 @@ def _file_of(
 
 
 def _spoken(
-    dialect: str | None,
-    framework: str | None,
-    run: Configuration,
-    model: TransformerConfig,
-    cluster: Cluster,
+    dialect: str | None, framework: str | None, asked: DocumentedRun
 ) -> tuple[str | None, str | None]:
     """In whose settings changes are said, and whose limits hold.
 
     Another framework that is asked for has other settings. A run that its own framework does not
     have in the planner's account of it (a fork) is held to its settings alone.
     """
-    from trainwright.documents.runs import gaps_of_run
+    from trainwright.documents.runs import runs_on
     from trainwright.frameworks.jobs.dialects import DIALECTS
     from trainwright.plans.capability import target_named
 
@@ -173,7 +168,7 @@ def _spoken(
         if framework == ANY_FRAMEWORK:
             return None, None
         return (dialect if own and target_named(framework) == own else None), framework
-    if own is not None and gaps_of_run(run, model, cluster, own):
+    if own and not runs_on(asked.configuration, asked.model, asked.cluster, own):
         own = None
     return dialect, own
 
@@ -182,12 +177,13 @@ def _that_can_be_written(found: Surroundings, job: JobText) -> tuple[Surrounding
     """Without those that would be recommended but cannot be written into the file; its new text."""
     from trainwright.documents.improvement import chosen_of
     from trainwright.frameworks.patch import patched
+    from trainwright.planning.question.question import described
 
     if not job.can_edit:
         return found, None
     while (chosen := chosen_of(found)) is not None:
         try:
-            return found, patched(job, chosen.run, found.model)
+            return found, patched(job, chosen.run, described(found.model))
         except InvalidInput:
             left = tuple(each for each in found.changes if each is not chosen)
             found = replace(found, changes=left)
@@ -229,7 +225,8 @@ def _of_file(
     cluster: str | Path | Cluster | None,
     nodes: int | None,
     beside: Options,
-) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
+) -> tuple[DocumentedRun, tuple[str, ...]]:
+    from trainwright.documents.jobs import DocumentedRun
     from trainwright.frameworks.read_job import stated_model, stated_options, with_stated_batch
     from trainwright.options.clusters import opened, resolve_cluster
     from trainwright.options.run import configuration_of, devices_asked_for
@@ -240,7 +237,10 @@ def _of_file(
     where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
     options = with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
-    return given, where, run, (*given.warnings, *job.warnings, *whole.warnings)
+    found = DocumentedRun(
+        model=given.config, embedded=given.embedded, cluster=where, configuration=run
+    )
+    return found, (*given.warnings, *job.warnings, *whole.warnings)
 
 
 # The run, what is around it, and what the search finds
@@ -248,9 +248,7 @@ def _of_file(
 
 
 def _priced(
-    given: ModelInput,
-    cluster: Cluster,
-    run: Configuration,
+    asked: DocumentedRun,
     *,
     framework: str | None,
     dialect: str | None,
@@ -261,18 +259,23 @@ def _priced(
     from trainwright.options.inputs import embed, naming_options
     from trainwright.options.run import OPTION_OF
     from trainwright.plans.capability import target_named
+    from trainwright.profile.measured_model import MeasuredModel
     from trainwright.step.predict import price_configuration
 
+    model, cluster, run = asked.model, asked.cluster, asked.configuration
     with naming_options({"target": "framework"}):
         target = None if framework is None else target_named(framework)
+    if target is not None and isinstance(model, MeasuredModel):
+        problem = "must be left out: a profile does not say what a framework would build"
+        raise InvalidInput.of("framework", problem)
     with naming_options(OPTION_OF):
-        step = price_configuration(given.config, cluster, run)
+        step = price_configuration(model, cluster, run)
     return Surroundings(
-        model=given.config,
+        model=model,
         cluster=cluster,
         request=ModelEstimateRequest(
             trainwright_version=__version__,
-            model=given.embedded,
+            model=asked.embedded,
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
         ),
@@ -288,8 +291,9 @@ def _priced(
 def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     """The changes first, which take seconds, then the best plan with what is left of the budget."""
     from trainwright.documents.improvement import kernels_between, with_kernels
-    from trainwright.documents.runs import gaps_of_run
+    from trainwright.documents.runs import runs_on
     from trainwright.frameworks.jobs.dialects import changed_words
+    from trainwright.planning.question.question import described
     from trainwright.planning.reasons.improve import (
         Neighbourhood,
         every_improvement,
@@ -299,9 +303,9 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     run, target, dialect = bare.request.configuration, bare.framework, bare.dialect
 
     def wanted(other: Configuration) -> bool:
-        if dialect is not None and changed_words(dialect, run, other, bare.model) is None:
+        if dialect and changed_words(dialect, run, other, described(bare.model)) is None:
             return False
-        return target is None or not gaps_of_run(other, bare.model, bare.cluster, target)
+        return target is None or runs_on(other, bare.model, bare.cluster, target)
 
     around = Neighbourhood(model=bare.model, cluster=bare.cluster, wanted=wanted, fits=bare.fits)
     changes = improvements(run, around, budget) if wanted(run) else ()
@@ -326,16 +330,16 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
 def _in_words(bare: Surroundings, changes: tuple[Improvement, ...]) -> tuple[Improvement, ...]:
     """The changes with what they are in the settings of the run's file."""
     from trainwright.frameworks.jobs.dialects import changed_words, shown_words
+    from trainwright.planning.question.question import described
 
     dialect, run = bare.dialect, bare.request.configuration
     if dialect is None:
         return changes
+    model = described(bare.model)
+    words = (changed_words(dialect, run, each.run, model) or {} for each in changes)
     return tuple(
-        replace(
-            each,
-            settings=shown_words(dialect, changed_words(dialect, run, each.run, bare.model) or {}),
-        )
-        for each in changes
+        replace(each, settings=shown_words(dialect, said))
+        for each, said in zip(changes, words, strict=True)
     )
 
 
@@ -367,7 +371,7 @@ def _gaps_of(found: Surroundings) -> Iterator[str]:
 
     if found.framework is not None:
         run = found.request.configuration
-        for gap in gaps_of_run(run, found.model, found.cluster, found.framework):
+        for gap in gaps_of_run(run, found.config, found.cluster, found.framework):
             yield f"your run: {gap}"
 
 
