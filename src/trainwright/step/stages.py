@@ -13,7 +13,7 @@ import numpy as np
 from trainwright.costing.communication import exchange_time_s
 from trainwright.costing.layer import kind_of_axis
 from trainwright.plans import Plan, Stage
-from trainwright.profile import Recompute, StaticKind, TimeKind
+from trainwright.profile import Recompute, StaticKind, Structure, TimeKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -277,6 +277,15 @@ def _shared_static_bytes(
 
 _BLOCK: Final = "block"
 _MTP: Final = "mtp"
+
+
+def boundary_bytes(structure: Structure) -> float:
+    """What a block hands to the next one, per device; what the first layer does without blocks."""
+    names = (layer.name for layer in structure.layers)
+    first = next((at for at, name in enumerate(names) if name == _BLOCK), 0)
+    return structure.edges[min(first, len(structure.edges) - 1)].bytes
+
+
 _SCALARS: Final = (
     "forward_s",
     "input_grad_s",
@@ -385,7 +394,7 @@ class BlockSums:
     @property
     def boundary_bytes(self) -> float:
         """What crosses between two stages, per device and microbatch."""
-        return self.profile.structure.edges[0].bytes
+        return boundary_bytes(self.profile.structure)
 
     @property
     def is_tied(self) -> bool:
