@@ -82,9 +82,9 @@ def estimate(
         return _estimate_profile(given, options.get("plan"), overrides)
     from trainwright.documents.model_estimate import estimate_model
     from trainwright.options.clusters import opened, priced_as_run, resolve_cluster
-    from trainwright.options.run import devices_asked_for, tuned
+    from trainwright.options.run import devices_asked_for, tuned, with_images
 
-    given = tuned(given, options)
+    given = tuned(with_images(given, options), options)
     whole = opened(options.get("cluster"))
     nodes, devices = options.get("nodes"), options.get("devices")
     where, num_devices = resolve_cluster(

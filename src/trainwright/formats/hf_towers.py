@@ -251,12 +251,13 @@ def _qwen2_5_vl(keys: KeyReader) -> _Encoder:
     full = keys.counts("fullatt_block_indexes", (7, 15, 23, 31))
     patch = keys.count("patch_size", 14)
     window = (keys.count("window_size", 112) // patch) ** 2
-    windowed = {
-        "sliding_window": window,
-        "chunked": True,
-        "full_attention_layers": tuple(i for i in full if i < stack.num_layers),
-    }
-    return _qwen_encoder(keys, replace(stack, **windowed), patch=14, bias=False)
+    stack = replace(
+        stack,
+        sliding_window=window,
+        chunked=True,
+        full_attention_layers=tuple(i for i in full if i < stack.num_layers),
+    )
+    return _qwen_encoder(keys, stack, patch=14, bias=False)
 
 
 def _qwen3_vl(keys: KeyReader) -> _Encoder:
