@@ -9,6 +9,7 @@ import pytest
 
 import trainwright
 from trainwright.errors import InvalidInput
+from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
 from trainwright.formats.hf_towers import WRAPPERS
 from trainwright.model import LayerKind, RunShape, TransformerConfig, count_parameters, layer_graph
@@ -153,6 +154,11 @@ def test_a_plan_cuts_a_model_that_takes_images(tmp_path: Any) -> None:
     assert next(iter(found.stages)).layers[0] == 0
     run = trainwright.estimate(path, **job | {"pp": 2}).document
     assert found.step_time_s <= run.step_time_s
+
+
+def test_an_encoder_is_written_and_read_back() -> None:
+    config = with_images(config_of(QWEN), 2)
+    assert decode(TransformerConfig, encode(config)) == config
 
 
 @pytest.mark.torch
