@@ -214,7 +214,7 @@ def _wrapped(
     text = document.get("text_config")
     if not isinstance(text, Mapping) and not wrapper.flat:
         raise UnsupportedFeature(
-            f'model_type "{document.get("model_type")}" without text_config is not modelled',
+            "a model that takes images, without text_config, is not modelled",
             alternative="a file of the library's own form has one",
         )
     inner = keys.section("text_config") if isinstance(text, Mapping) else keys
@@ -326,7 +326,8 @@ def _from_architecture(architectures: object) -> str | None:
     stem = _squeezed(architectures[0])
     if stem.endswith(_CONDITIONAL):
         line = stem.removesuffix(_CONDITIONAL)
-        return line if line in _OUT_OF_SCOPE else architectures[0]
+        known = {_squeezed(kind): kind for kind in (*_OUT_OF_SCOPE, *WRAPPERS)}
+        return known.get(line, architectures[0])
     names = {_squeezed(family): family for family in FAMILIES} | _ARCHITECTURES
     fitting = (n for n in names if stem.startswith(n) and stem[len(n) :].startswith(_ROLES))
     return names.get(max(fitting, key=len, default=""), architectures[0])
