@@ -195,6 +195,21 @@ ROWS += section(
         foreign=_OF_A_MODEL,
     ),
     row(
+        "images",
+        COUNT_OR_NONE,
+        "Images in each sequence, of a model that takes them; 0 if absent.",
+        commands="plan sweep estimate",
+        also="images",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "image-size",
+        COUNT,
+        "Pixels a side of an image, where the model takes any size; 1024 if absent.",
+        commands="plan sweep estimate",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
         "sequence",
         COUNT,
         "Tokens per sequence, in place of what the file says.",
