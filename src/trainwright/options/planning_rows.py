@@ -195,6 +195,21 @@ ROWS += section(
         foreign=_OF_A_MODEL,
     ),
     row(
+        "images",
+        COUNT_OR_NONE,
+        "Images in each sequence, of a model that takes them; 0 if absent.",
+        commands="plan sweep estimate",
+        also="images",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "image-size",
+        COUNT,
+        "Pixels a side of an image, where the model takes any size; 1024 if absent.",
+        commands="plan sweep estimate",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
         "sequence",
         COUNT,
         "Tokens per sequence, in place of what the file says.",
@@ -240,10 +255,16 @@ ROWS += section(
     row(
         "framework",
         NAME,
-        "Consider only what this framework can run.",
+        "Consider only what this framework can run; of a file it is the file's own, unless any.",
         commands="improve",
         metavar="TARGET",
         at="improvement.framework",
+    ),
+    row(
+        "patch",
+        FILE,
+        "Write a copy of the file with the recommended change in it, and show what differs.",
+        commands="improve",
     ),
 )
 ROWS += section(
