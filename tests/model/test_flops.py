@@ -158,7 +158,7 @@ def block_flops(config: TransformerConfig, layer: int, length: int) -> tuple[flo
 
 
 def is_plain(config: TransformerConfig) -> bool:
-    """Whether the closed formulas cover it: attention and a feed-forward part, no choice of keys."""
+    """Whether the closed formulas cover it: attention to all or a window, a feed-forward part."""
     indexed = config.latent is not None and config.latent.indexer is not None
     return not (config.choices or indexed)
 
