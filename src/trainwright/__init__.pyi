@@ -227,6 +227,7 @@ def plan(
     compare: bool = ...,
     cost_model: str | None = ...,
     top: int | None = ...,
+    prefer: str | None = ...,
     jobs: str | None = ...,
 ) -> Result: ...
 def sweep(
@@ -284,6 +285,7 @@ def sweep(
     checkpoint_bandwidth: str | float | None = ...,
     restart: str | float | None = ...,
     top: int | None = ...,
+    prefer: str | None = ...,
     jobs: str | None = ...,
 ) -> SweepReport: ...
 def what_if(
