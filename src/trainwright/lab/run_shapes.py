@@ -72,8 +72,9 @@ _BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
         "caches_dummy_gradients": True,
         "fixed_bytes": 300.0 * MIB,
     },
-    # Its recipes of mixtures send a token once to each node (DeepEP).
-    "nemo": {"dispatches_once": True},
+    # Its recipes of mixtures send a token once to each node (DeepEP), and those whose times are
+    # published reduce gradients in 16 bit (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
+    "nemo": {"dispatches_once": True, "gradient_dtype": "bf16"},
     "llm-foundry": {"vocabulary_multiple": 1},
     "torchtitan": {"vocabulary_multiple": 1},
 }
