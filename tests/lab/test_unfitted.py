@@ -34,8 +34,7 @@ def test_so_many_public_runs_took_so_much_longer() -> None:
             within += found.step_time_low_s <= measured_s <= found.step_time_high_s
     assert len(ratios) == UNFITTED.num_runs
     assert sum(ratio > 1 for ratio in ratios) / len(ratios) == pytest.approx(
-        UNFITTED.slower_share,
-        abs=0.015,  # a point by what rows leave open
+        UNFITTED.slower_share, abs=0.01
     )
     assert median(ratios) == pytest.approx(UNFITTED.median_ratio, abs=0.01)
     assert within / len(ratios) == pytest.approx(UNFITTED.within_share, abs=0.01)
