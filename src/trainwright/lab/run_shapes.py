@@ -450,6 +450,10 @@ def _like(run: MeasuredRun, architectures: Sequence[TransformerConfig]) -> Trans
         if model.experts is not None:
             widths.add(model.experts.ffn_size)
         same = model.hidden_size == run.hidden_size and model.num_heads == run.num_heads
+        if model.choice_of_layer and model.num_layers != run.num_layers:
+            return False  # what its layers are is listed one by one
+        if model.towers:
+            return False  # no row of sizes says what images it was trained on
         return same and run.ffn_size in widths
 
     def nearness(model: TransformerConfig) -> tuple[bool, ...]:
