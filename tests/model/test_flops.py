@@ -1,5 +1,7 @@
 """FLOPs against published totals and formulas, in both conventions."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -181,3 +183,19 @@ def test_every_plain_block_has_the_flops_of_the_closed_formulas(name: str) -> No
         full, executed = block_flops(config, layer, length)
         assert block.model_flops == pytest.approx(full, rel=1e-12)
         assert block.forward_flops == pytest.approx(executed, rel=1e-12)
+
+
+def test_a_head_that_fills_no_rows_of_16_bytes_runs_padded_or_outside_the_matrix_units() -> None:
+    config = replace(catalog.model("gpt3-175b").config, head_size=108)
+
+    def core(**run: bool) -> dict[str, tuple[float, str | None]]:
+        shape = RunShape(microbatch_size=1, sequence_length=2048, **run)
+        block = block_of(layer_graph(config, shape))
+        return {op.name: (op.forward.flops, op.dtype) for op in block.operators}
+
+    whole = {op.name: op for op in block_of(graph_of("gpt3-175b")).operators}
+    fused = core(fused_attention=True)["attention"]
+    assert fused[0] == pytest.approx(whole["attention"].forward.flops * 112 / 128)
+    unfused = core(fused_attention=False)
+    assert unfused["attention_scores"][1] == unfused["attention_values"][1] == "fp32"
+    assert unfused["query_key_value"][1] == "bf16"
