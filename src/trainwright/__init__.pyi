@@ -235,6 +235,7 @@ def plan(
     compare: bool = ...,
     cost_model: str | None = ...,
     top: int | None = ...,
+    prefer: str | None = ...,
     jobs: str | None = ...,
 ) -> Result: ...
 def sweep(
@@ -296,6 +297,7 @@ def sweep(
     point: int | None = ...,
     time_unit: str | None = ...,
     top: int | None = ...,
+    prefer: str | None = ...,
     jobs: str | None = ...,
 ) -> SweepReport: ...
 def what_if(
