@@ -53,10 +53,10 @@ def estimate(
     on_cluster = options.get("cluster") is not None
     job: StatedJob | None = None
     if source is None and isinstance(model, (str, Path)):
-        from trainwright.frameworks.read_job import is_job
+        from trainwright.frameworks.read_job import job_format
 
-        if is_job(model):
-            source, model = (None, model), None
+        if (known := job_format(model)) is not None:
+            source, model = (known, model), None
     if source is not None:
         from trainwright.frameworks.read_job import (
             how_to_read,
@@ -85,10 +85,10 @@ def estimate(
         return _estimate_profile(given, options.get("plan"), overrides)
     from trainwright.documents.model_estimate import estimate_model
     from trainwright.options.clusters import opened, priced_as_run, resolve_cluster
-    from trainwright.options.run import devices_asked_for, tuned
+    from trainwright.options.run import devices_asked_for, tuned, with_images
 
     if isinstance(given, ModelInput):
-        given = tuned(given, options)
+        given = tuned(with_images(given, options), options)
     else:  # layers that were measured need no expectation
         options.pop("software", None)
     whole = opened(options.get("cluster"))
