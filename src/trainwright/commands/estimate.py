@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ProfileInput
+    from trainwright.plans.failure import OutOfMemory
     from trainwright.plans.plan import Plan, Stage
     from trainwright.profile import Profile, ProfileFile, Setting
 
@@ -34,6 +35,8 @@ def estimate(
     existing job: what it states stands in for options that are not given, and its model for
     `model`. `arguments` and `variables` are those of its script, `vocabulary_size` is what its
     tokenizer decides, `function` the one of a Python registry. `model` may be such a file itself.
+    The log of a job that ran out of memory says where and by how much, beside a model and options
+    where it does not state what was run.
     `docs/cli-reference.md` describes all options and their defaults; `recompute` is none,
     selective, full, or full:N for the first N blocks of each stage, `overlap` maps gradients,
     parameters, tensor, experts or pipeline to a share, sizes are bytes or text with a unit, and
@@ -50,11 +53,18 @@ def estimate(
     options = read("estimate", options, own=("source",))
     overrides = setting_overrides(options)
     job: StatedJob | None = None
+    failure: OutOfMemory | None = None
     if source is None and isinstance(model, (str, Path)):
         from trainwright.frameworks.read_job import is_job
 
         if is_job(model):
             source, model = (None, model), None
+    if source is not None:
+        from trainwright.frameworks.read_job import failure_of, is_job
+
+        failure = failure_of(source[1])
+        if failure is not None and model is not None and not is_job(source[1]):
+            source = None  # a log that says how it ended, not what was run
     if source is not None:
         from trainwright.frameworks.read_job import (
             how_to_read,
@@ -81,7 +91,12 @@ def estimate(
     if not isinstance(given, ModelInput):
         return _estimate_profile(given, options.get("plan"), overrides)
     from trainwright.documents.model_estimate import estimate_model
-    from trainwright.options.clusters import opened, priced_as_run, resolve_cluster
+    from trainwright.options.clusters import (
+        opened,
+        priced_as_run,
+        resolve_cluster,
+        software_named_by,
+    )
     from trainwright.options.run import devices_asked_for, tuned
 
     given = tuned(given, options)
@@ -100,7 +115,13 @@ def estimate(
         options = with_stated_batch(job, options, num_devices=num_devices)
     warnings = [*(job.warnings if job else ()), *whole.warnings]
     document = estimate_model(
-        given, cluster=where, num_devices=num_devices, options=options, warnings=warnings
+        given,
+        cluster=where,
+        num_devices=num_devices,
+        options=options,
+        framework=software_named_by(options, framework=job.framework if job else None),
+        failure=failure,
+        warnings=warnings,
     )
     return Report(document)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.costing.estimate import roofline_provenance
+from trainwright.documents.failed_run import FailureRecord, failure_lines, failure_record
+from trainwright.documents.memory_figures import figure_fields, figure_table, fit_line
 from trainwright.documents.model_plan import (
     memory_assumption,
     mfu_in_words,
@@ -32,6 +35,7 @@ from trainwright.formats.document_json import encode
 from trainwright.options.inputs import embed, naming_options
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.configuration import Configuration
+from trainwright.plans.failure import OutOfMemory
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.step.account import time_range
 from trainwright.step.changes import changes_that_fit
@@ -105,12 +109,17 @@ class PricedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEstimateRequest:
-    """Everything the estimate depends on."""
+    """Everything the estimate depends on.
+
+    `framework` is the one whose account of memory holds, `failure` what a job said that ran out.
+    """
 
     trainwright_version: str
     model: Embedded
     cluster: Embedded
     configuration: Configuration
+    framework: str | None = None
+    failure: OutOfMemory | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +127,11 @@ class ModelEstimateResult:
     """Predicted step of a stated run. Times in seconds, sizes in bytes, shares as fractions.
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `memory` has one entry
-    per pipeline rank; all tensor, context and data ranks of it hold the same.
+    per pipeline rank; all tensor, context and data ranks of it hold the same. Of a device of the
+    fullest rank `allocated_bytes` are in tensors, `reserved_bytes` taken by the allocator, and
+    `device_bytes` shown by the device, each from `_low` to `_high` in nine of ten runs, by the
+    account of `memory_account`; with `fit_probability` they stay within `device_memory_bytes`.
+    A job that ran out of memory does not fit, whatever was predicted: `failure` says where.
     """
 
     kind: str = "model-estimate"
@@ -142,8 +155,21 @@ class ModelEstimateResult:
     heaviest_rank: int
     memory_limit_bytes: float
     margin_bytes: float
+    allocated_bytes: float | None = None
+    allocated_low_bytes: float | None = None
+    allocated_high_bytes: float | None = None
+    reserved_bytes: float | None = None
+    reserved_low_bytes: float | None = None
+    reserved_high_bytes: float | None = None
+    device_bytes: float | None = None
+    device_low_bytes: float | None = None
+    device_high_bytes: float | None = None
+    device_memory_bytes: float | None = None
+    fit_probability: float | None = None
+    memory_account: str | None = None
     fits: bool
     verdict: Verdict
+    failure: FailureRecord | None = None
     changes: tuple[PricedChange, ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -153,6 +179,7 @@ class ModelEstimateResult:
 # `estimate` on a model: one stated run on a cluster, as a document
 # -----------------------------------------------------------------
 
+_LIKELY: Final = 0.5  # a framework's account outvotes margins that leave less
 _CLASSES = ("weight", "gradient", "optimizer", "activation", "logits", "transient", "buffer")
 
 
@@ -162,6 +189,8 @@ def estimate_model(
     cluster: Cluster,
     num_devices: int,
     options: Options,
+    framework: str | None = None,
+    failure: OutOfMemory | None = None,
     warnings: Sequence[str] = (),
 ) -> ModelEstimateResult:
     """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.
@@ -179,6 +208,8 @@ def estimate_model(
             model=given.embedded,
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
+            framework=framework,
+            failure=failure,
         )
         document = price_request(given.config, cluster, request)
     notes = (*given.warnings, *warnings, *document.warnings)
@@ -192,9 +223,16 @@ def price_request(
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
     spread = time_range(model, cluster, run)
     step = price_configuration(model, cluster, run)
-    fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
-    verdict = Verdict.TIGHT if step.peak_memory_bytes <= limit_bytes else Verdict.DOES_NOT_FIT
+    shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
+    failed = request.failure
+    likely = request.framework is None or shown["fit_probability"] >= _LIKELY
+    likely = likely and failed is None
+    fits = likely and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
+    tight = likely and step.peak_memory_bytes <= limit_bytes
+    verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s or 0.0
+    missing_bytes = 0.0 if failed is None else failed.missing_bytes
+    classes = [_largest_class(stage.memory) for stage in step.stages]
     return ModelEstimateResult(
         step_time_s=step.step_time_s,
         step_time_low_s=spread.low_ratio * step.step_time_s,
@@ -215,9 +253,17 @@ def price_request(
         heaviest_rank=step.fullest_stage,
         memory_limit_bytes=limit_bytes,
         margin_bytes=_margin_bytes(step.peak_memory_bytes, run, limit_bytes),
+        **shown,
         fits=fits,
         verdict=Verdict.FITS if fits else verdict,
-        changes=() if fits else changes_enough(model, cluster, run, step),
+        failure=None
+        if failed is None
+        else failure_record(
+            failed, run, step.stages, fullest=step.fullest_stage, largest_classes=classes
+        ),
+        changes=()
+        if fits
+        else changes_enough(model, cluster, run, step, missing_bytes=missing_bytes),
         warnings=tuple(_warnings(request.model.name, model, cluster, run)),
         assumptions=assumptions_of(cluster, run, spread.source),
         request=request,
@@ -231,17 +277,27 @@ def changes_enough(
     step: StepPrediction,
     *,
     framework: str | None = None,
+    missing_bytes: float = 0.0,
 ) -> tuple[PricedChange, ...]:
     """What makes the run fit, cheapest first, compared with its own `step`.
 
-    With a framework, only what that can run.
+    With a framework, only what that can run. A job that ran out must spare `missing_bytes` of what
+    it was predicted to need, whether that was too much or not.
     """
     limit_bytes = cluster.accelerator.usable_bytes
+    most_bytes = math.inf
+    if missing_bytes:
+        most_bytes = run.overheads.needed_bytes(step.peak_memory_bytes) - missing_bytes
+
+    def is_enough(other: StepPrediction) -> bool:
+        spared = run.overheads.needed_bytes(other.peak_memory_bytes) <= most_bytes
+        return spared and _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0
+
     found = changes_that_fit(
         model,
         cluster,
         run,
-        lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
+        is_enough,
         wanted=lambda new: framework is None or not gaps_of_run(new, model, cluster, framework),
     )
     device_s = step.step_time_s * run.parallelism.num_devices
@@ -382,6 +438,8 @@ def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
     yield from _headline(document)
     yield communication_table(document)
     yield memory_table(document)
+    if (figures := figure_table(document)) is not None:
+        yield figures
     yield from _verdict(document)
     if document.changes:
         yield enough_table(document.changes)
@@ -493,12 +551,17 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
         yield f"({hidden} more ranks, none heavier)"
     limit = format_bytes(document.memory_limit_bytes)
     peak = format_bytes(document.peak_memory_bytes)
+    if document.failure is not None:
+        yield from failure_lines(document.failure)
     if document.fits:
         left = format_bytes(document.margin_bytes)
-        yield f"fits: {peak} of {limit}, {left} left after margins"
+        chance = "" if document.fit_probability is None else f"; {fit_line(document)}"
+        yield f"fits: {peak} of {limit}, {left} left after margins{chance}"
         return
     heaviest = document.memory[document.heaviest_rank]
     yield f"{document.verdict}: {peak} of {limit} on rank {heaviest.rank}"
+    if document.fit_probability is not None:
+        yield f"  by the account of {document.memory_account} it {fit_line(document)}"
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from trainwright.frameworks.stated_run import StatedRun
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
+    from trainwright.plans.failure import OutOfMemory
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
+_LARGEST_LOG: Final = 2**28
 _UNDESCRIBED: Final = "the model is not described"
 
 
@@ -24,10 +26,12 @@ _UNDESCRIBED: Final = "the model is not described"
 class StatedJob:
     """What a file states, and what the caller should know of how it was read.
 
-    `nodes` is what the caller gave in place of the file's own.
+    `framework` is that of the file's format, `nodes` what the caller gave in place of the file's
+    own.
     """
 
     name: str
+    framework: str | None
     run: StatedRun
     warnings: tuple[str, ...]
     nodes: int | None = None
@@ -46,6 +50,19 @@ def is_job(path: str | Path) -> bool:
     if not text or (where.suffix == ".json" and "zero_optimization" not in text):
         return False
     return format_of(text, where.name) is not None
+
+
+def failure_of(path: str | Path) -> OutOfMemory | None:
+    """What a log says of an allocation that failed; None of any other file, readable or not."""
+    from trainwright.frameworks.out_of_memory import read_out_of_memory
+
+    where = Path(path)
+    try:
+        is_small = where.is_file() and where.stat().st_size <= _LARGEST_LOG
+        text = where.read_text(errors="replace") if is_small else ""
+    except OSError:
+        return None
+    return read_out_of_memory(text)
 
 
 def how_to_read(options: Options) -> dict[str, Any]:
@@ -79,6 +96,7 @@ def open_stated(
     """
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.frameworks.jobs import Beside, read
+    from trainwright.frameworks.jobs.detect import format_of
 
     data = read_bytes(path, name="from")
     where = Path(path)
@@ -102,7 +120,8 @@ def open_stated(
         each = run.devices_per_node
         run = replace(run, dp=None, num_devices=None if each is None else nodes * each)
     warnings = tuple(_warnings(run, where.name, names_model=names_model))
-    return StatedJob(name=where.stem, run=run, warnings=warnings, nodes=nodes)
+    named = format_of(data.decode(), where.name) or framework
+    return StatedJob(name=where.stem, framework=named, run=run, warnings=warnings, nodes=nodes)
 
 
 def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
