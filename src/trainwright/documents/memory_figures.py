@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from trainwright.cluster.framework_memory import Figure
 from trainwright.documents.view import column, size, table_of, words
 from trainwright.formats.framework_memory_toml import framework_memory
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.figures import figures_of, memory_figures
 from trainwright.units import format_bytes
 
@@ -48,7 +49,7 @@ class ShowsMemory(Protocol):
 
 
 def figure_fields(
-    model: TransformerConfig | None,
+    model: TransformerConfig | MeasuredModel | None,
     run: Configuration,
     step: StepPrediction,
     device: Accelerator,
@@ -57,10 +58,10 @@ def figure_fields(
 ) -> dict[str, Any]:
     """The fields of `ShowsMemory` of a run's fullest rank, under its framework's account.
 
-    A run of measured layers has no model, and nothing beside what its profile says.
+    Of measured layers, as where stages differ in degrees (None), nothing is known beside.
     """
     account = framework_memory(framework)
-    if model is None:
+    if model is None or isinstance(model, MeasuredModel):
         found = figures_of(step.peak_memory_bytes, account, run.parallelism)
     else:
         precision = run.recipe.precision or device.default_precision
