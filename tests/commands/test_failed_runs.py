@@ -1,5 +1,7 @@
 """`estimate --from` the log of a job that ran out of memory: rank, phase, bytes, what is enough."""
 
+import pickle
+
 import pytest
 
 from trainwright.units import GIB
@@ -84,3 +86,34 @@ def test_a_log_that_states_what_was_run_needs_nothing_beside(run, tmp_path):
 def test_a_log_without_a_run_asks_for_one(run, log):
     done = run("estimate", "--from", "log", str(log), "--cluster", "dgx-h100")
     assert done.code == 2
+
+
+def test_a_snapshot_is_compared_class_by_class(run, tmp_path):
+    def block(size, file, function):
+        frames = [{"filename": file, "name": function, "line": 1}]
+        return {"size": size, "state": "active_allocated", "frames": frames}
+
+    blocks = [
+        block(16 * GIB, "torch/nn/modules/module.py", "_apply"),
+        block(20 * GIB, "torch/nn/modules/linear.py", "forward"),
+        block(GIB, "elsewhere.py", "main"),
+    ]
+    segment = {"device": 3, "total_size": 40 * GIB, "blocks": blocks}
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
+    done = run("estimate", *RUN, "--from", "snapshot", str(path), "--json")
+    rows = {row["name"]: row for row in done.document["snapshot"]}
+    fullest = done.document["memory"][done.document["heaviest_rank"]]
+    assert rows["weight"]["measured_bytes"] == 16 * GIB
+    assert rows["activation"]["predicted_bytes"] == fullest["activation_bytes"]
+    assert rows["optimizer"]["measured_bytes"] == 0
+    assert "predicted_bytes" not in rows["unknown"]
+    assert "Device 3 at its fullest" in run("estimate", *RUN, "--from", "x", str(path)).out
+
+
+def test_a_snapshot_that_would_run_something_is_refused(run, tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(b"\x80\x04cos\nsystem\n(X\x02\x00\x00\x00lstR.")
+    done = run("estimate", *RUN, "--from", "snapshot", str(path))
+    assert done.code == 2
+    assert "os.system" in done.err

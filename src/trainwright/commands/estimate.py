@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ProfileInput
-    from trainwright.plans.failure import OutOfMemory
+    from trainwright.plans.failure import MemorySnapshot, OutOfMemory
     from trainwright.plans.plan import Plan, Stage
     from trainwright.profile import Profile, ProfileFile, Setting
 
@@ -36,7 +36,8 @@ def estimate(
     `model`. `arguments` and `variables` are those of its script, `vocabulary_size` is what its
     tokenizer decides, `function` the one of a Python registry. `model` may be such a file itself.
     The log of a job that ran out of memory says where and by how much, beside a model and options
-    where it does not state what was run.
+    where it does not state what was run; a memory snapshot of PyTorch, which is read without
+    running anything in it, is compared class by class.
     `docs/cli-reference.md` describes all options and their defaults; `recompute` is none,
     selective, full, or full:N for the first N blocks of each stage, `overlap` maps gradients,
     parameters, tensor, experts or pipeline to a share, sizes are bytes or text with a unit, and
@@ -56,16 +57,19 @@ def estimate(
     on_cluster = options.get("cluster") is not None
     job: StatedJob | None = None
     failure: OutOfMemory | None = None
+    snapshot: MemorySnapshot | None = None
     if source is None and isinstance(model, (str, Path)):
         from trainwright.frameworks.read_job import is_job
 
         if is_job(model):
             source, model = (None, model), None
     if source is not None:
-        from trainwright.frameworks.read_job import failure_of, is_job
+        from trainwright.frameworks.read_job import failure_of, is_job, snapshot_of
 
-        failure = failure_of(source[1])
-        if failure is not None and model is not None and not is_job(source[1]):
+        failure, snapshot = failure_of(source[1]), snapshot_of(source[1])
+        if snapshot is not None:
+            source = None
+        elif failure is not None and model is not None and not is_job(source[1]):
             source = None  # a log that says how it ended, not what was run
     if source is not None:
         from trainwright.frameworks.read_job import (
@@ -127,6 +131,7 @@ def estimate(
         options=options,
         framework=software_named_by(options, framework=job.framework if job else None),
         failure=failure,
+        snapshot=snapshot,
         warnings=warnings,
     )
     return Report(document)

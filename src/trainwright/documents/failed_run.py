@@ -1,16 +1,18 @@
-"""A job whose memory ran out, beside what was predicted of it: which rank, phase, bytes."""
+"""What a job left behind of its memory, beside what was predicted: where it ran out, a snapshot."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trainwright.plans.failure import OutOfMemory, Phase
+from trainwright.documents.view import Cell, column, size, table_of, words
+from trainwright.plans.failure import MemorySnapshot, OutOfMemory, Phase
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from trainwright.documents.view import Table
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.parallelism import Parallelism
     from trainwright.plans.prediction import StagePrediction
@@ -37,6 +39,70 @@ class FailureRecord:
     outside_bytes: float | None = None
     predicted_bytes: float
     largest_class: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRecord:
+    """Bytes of one class of memory: in a snapshot, and predicted of the fullest rank.
+
+    Where frames do not tell, a block is of the class "unknown", of which nothing is predicted.
+    """
+
+    name: str
+    measured_bytes: float
+    predicted_bytes: float | None = None
+
+
+def class_records(
+    snapshot: MemorySnapshot, predicted_bytes: Mapping[str, float]
+) -> tuple[ClassRecord, ...]:
+    """Every class that either has, the largest of the snapshot first."""
+    names = [*snapshot.by_class_bytes, *predicted_bytes]
+    return tuple(
+        ClassRecord(
+            name=name,
+            measured_bytes=snapshot.by_class_bytes.get(name, 0.0),
+            predicted_bytes=predicted_bytes.get(name),
+        )
+        for name in dict.fromkeys(names)
+        if snapshot.by_class_bytes.get(name) or predicted_bytes.get(name)
+    )
+
+
+def class_table(snapshot: MemorySnapshot, records: Sequence[ClassRecord]) -> Table:
+    """Measured beside predicted, class by class."""
+    held = sum(record.predicted_bytes or 0.0 for record in records)
+    rows = [
+        *((r.name, r.measured_bytes, r.predicted_bytes) for r in records),
+        ("all", snapshot.allocated_bytes, held),
+    ]
+    title = f"Device {snapshot.device} at its fullest on record, by what allocated it"
+    return table_of(
+        title,
+        (
+            words("class"),
+            column("snapshot", "measured_bytes"),
+            column("predicted", "predicted_bytes"),
+            column("difference", "difference_bytes"),
+        ),
+        (
+            (
+                name,
+                size(measured),
+                size(predicted),
+                "" if predicted is None else _difference(measured - predicted),
+            )
+            for name, measured, predicted in rows
+        ),
+        caption=title,
+        note=f"{snapshot.num_blocks:,} blocks; {snapshot.num_events:,} allocations and frees "
+        "were replayed.",
+    )
+
+
+def _difference(bytes_: float) -> Cell:
+    sign = "-" if bytes_ < 0 else "+"
+    return Cell(text=f"{sign}{format_bytes(abs(bytes_))}", value=bytes_)
 
 
 def failure_record(

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.costing.estimate import roofline_provenance
-from trainwright.documents.failed_run import FailureRecord, failure_lines, failure_record
+from trainwright.documents.failed_run import (
+    ClassRecord,
+    FailureRecord,
+    class_records,
+    class_table,
+    failure_lines,
+    failure_record,
+)
 from trainwright.documents.memory_figures import figure_fields, figure_table, fit_line
 from trainwright.documents.model_plan import (
     measured_words,
@@ -37,7 +44,7 @@ from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.configuration import Configuration
-from trainwright.plans.failure import OutOfMemory
+from trainwright.plans.failure import MemorySnapshot, OutOfMemory
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.changes import changes_that_fit
@@ -115,7 +122,8 @@ class PricedChange:
 class ModelEstimateRequest:
     """Everything the estimate depends on.
 
-    `framework` is the one whose account of memory holds, `failure` what a job said that ran out.
+    `framework` is the one whose account of memory holds, `failure` what a job said that ran out,
+    `snapshot` the fullest device of a job whose memory was recorded.
     """
 
     trainwright_version: str
@@ -124,6 +132,7 @@ class ModelEstimateRequest:
     configuration: Configuration
     framework: str | None = None
     failure: OutOfMemory | None = None
+    snapshot: MemorySnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +146,7 @@ class ModelEstimateResult:
     `reserved_bytes` taken by the allocator, and `device_bytes` shown by the device, each from
     `_low` to `_high` in nine of ten runs, by the account of `memory_account`; with
     `fit_probability` they stay within `device_memory_bytes`. A job that ran out of memory does not
-    fit, whatever was predicted: `failure` says where.
+    fit, whatever was predicted: `failure` says where. `snapshot` compares recorded memory by class.
     """
 
     kind: str = "model-estimate"
@@ -176,6 +185,7 @@ class ModelEstimateResult:
     fits: bool
     verdict: Verdict
     failure: FailureRecord | None = None
+    snapshot: tuple[ClassRecord, ...] = ()
     changes: tuple[PricedChange, ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -200,6 +210,7 @@ def estimate_model(
     options: Options,
     framework: str | None = None,
     failure: OutOfMemory | None = None,
+    snapshot: MemorySnapshot | None = None,
     warnings: Sequence[str] = (),
 ) -> ModelEstimateResult:
     """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.
@@ -220,6 +231,7 @@ def estimate_model(
             configuration=run,
             framework=framework,
             failure=failure,
+            snapshot=snapshot,
         )
         document = price_request(model, cluster, request)
     notes = (*given.warnings, *warnings, *document.warnings)
@@ -288,6 +300,11 @@ def price_request(
         if failed is None
         else failure_record(
             failed, run, step.stages, fullest=step.fullest_stage, largest_classes=classes
+        ),
+        snapshot=()
+        if request.snapshot is None
+        else class_records(
+            request.snapshot, _by_class_bytes(step.stages[step.fullest_stage].memory)
         ),
         changes=()
         if fits
@@ -368,6 +385,10 @@ def _rank_memories(
             largest_class=_largest_class(memory),
             opaque_bytes=memory.opaque_bytes or None,
         )
+
+
+def _by_class_bytes(memory: StageMemory) -> dict[str, float]:
+    return {name: float(getattr(memory, f"{name}_bytes")) for name in (*_CLASSES, "workspace")}
 
 
 def _largest_class(memory: StageMemory) -> str:
@@ -480,6 +501,8 @@ def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
     yield memory_table(document)
     if (figures := figure_table(document)) is not None:
         yield figures
+    if document.request.snapshot is not None:
+        yield class_table(document.request.snapshot, document.snapshot)
     yield from _verdict(document)
     if document.changes:
         yield enough_table(document.changes)

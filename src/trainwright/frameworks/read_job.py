@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainwright.frameworks.stated_run import StatedRun
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
-    from trainwright.plans.failure import OutOfMemory
+    from trainwright.plans.failure import MemorySnapshot, OutOfMemory
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
 _LARGEST_LOG: Final = 2**28
@@ -63,6 +63,26 @@ def failure_of(path: str | Path) -> OutOfMemory | None:
     except OSError:
         return None
     return read_out_of_memory(text)
+
+
+def snapshot_of(path: str | Path) -> MemorySnapshot | None:
+    """The fullest device of a memory snapshot; None of any other file, readable or not.
+
+    Raises `InvalidInput` for a pickle that is none.
+    """
+    from trainwright.frameworks.memory_snapshot import LARGEST, is_snapshot, read_snapshot
+
+    where = Path(path)
+    try:
+        with where.open("rb") as file:
+            if not is_snapshot(file.read(3)) or where.stat().st_size > LARGEST:
+                return None
+            file.seek(0)
+            data = file.read()
+    except OSError:
+        return None
+    found = read_snapshot(data, source=str(path))
+    return max(found, key=lambda device: device.allocated_bytes, default=None)
 
 
 def how_to_read(options: Options) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a job said when its memory ran out."""
+"""What a job left behind of its memory: a message that it ran out, or a snapshot."""
 
 from __future__ import annotations
 
@@ -39,3 +39,19 @@ class OutOfMemory:
     def missing_bytes(self) -> float:
         """What must be spared at least for the allocation to succeed."""
         return max(0.0, self.tried_bytes - (self.free_bytes or 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySnapshot:
+    """One device at its fullest instant on record. Bytes, by class of what allocated them.
+
+    `reserved_bytes` is what the allocator holds at the end; `num_events` allocations and frees
+    were replayed, 0 where only the end is on record.
+    """
+
+    device: int
+    allocated_bytes: float
+    reserved_bytes: float
+    by_class_bytes: dict[str, float]
+    num_blocks: int
+    num_events: int
