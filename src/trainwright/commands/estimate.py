@@ -59,17 +59,17 @@ def estimate(
     failure: OutOfMemory | None = None
     snapshot: MemorySnapshot | None = None
     if source is None and isinstance(model, (str, Path)):
-        from trainwright.frameworks.read_job import is_job
+        from trainwright.frameworks.read_job import job_format
 
-        if is_job(model):
-            source, model = (None, model), None
+        if (known := job_format(model)) is not None:
+            source, model = (known, model), None
     if source is not None:
-        from trainwright.frameworks.read_job import failure_of, is_job, snapshot_of
+        from trainwright.frameworks.read_job import failure_of, job_format, snapshot_of
 
         failure, snapshot = failure_of(source[1]), snapshot_of(source[1])
         if snapshot is not None:
             source = None
-        elif failure is not None and model is not None and not is_job(source[1]):
+        elif failure is not None and model is not None and job_format(source[1]) is None:
             source = None  # a log that says how it ended, not what was run
     if source is not None:
         from trainwright.frameworks.read_job import (

@@ -21,6 +21,14 @@ from trainwright.planning.question.question import (
     tensor_degrees,
 )
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
+from trainwright.planning.reasons.simpler import (
+    expects_runs,
+    extras,
+    of_kinds,
+    simple_question,
+    simplest,
+    why,
+)
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
 from trainwright.planning.search.per_stage import plan_per_stage
@@ -94,7 +102,8 @@ class Alternative:
     """A plan considered and not chosen, and by how much it is slower.
 
     `lost_s` says by part of the step (as `time_by_part_s`) what it takes more than the best plan,
-    less where negative; the parts add up to the difference.
+    less where negative; the parts add up to the difference. `reason` says why to take it
+    nevertheless, of the simpler plan where predictions do not tell the two apart.
     """
 
     layout: ClassVar[str] = "alone"
@@ -109,6 +118,7 @@ class Alternative:
     slowdown: float
     peak_memory_bytes: float
     lost_s: dict[str, float] = field(default_factory=dict)
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,6 +354,7 @@ def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[
         return
     best = priced[0]
     best_parts = parts_of(question, best.plan, best.profile, best.step)
+    simple = simplest(priced) if expects_runs(question) else None
     for other in priced[1:]:
         degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
         if degrees is None or micro_batch is None:
@@ -359,6 +370,7 @@ def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[
             slowdown=other.step.step_time_s / best.step.step_time_s,
             peak_memory_bytes=other.step.peak_memory_bytes,
             lost_s={name: parts[name] - spent_s for name, spent_s in best_parts.items()},
+            reason=why(best, other) if other is simple else None,
         )
 
 
@@ -519,8 +531,14 @@ def plan_model(
     question, started_s = call.question, budget.cpu_s
     plan = plan_per_stage if call.per_stage_degrees else plan_runnable
     most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+    by_kind = expects_runs(question)
     with naming_options(QUESTION_OPTION_OF):
-        outcome = plan(question, budget, num_alternatives=most, crew=crew)
+        told = most * _OF_A_KIND if by_kind else most
+        outcome = plan(question, budget, num_alternatives=told, crew=crew)
+        if call.prefers_simple and outcome.priced:
+            outcome = _simple_first(question, outcome, budget)
+    if by_kind:
+        outcome = replace(outcome, priced=of_kinds(outcome.priced, 1 + most))
     if question.allowed.searches_orders:
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
     document = ModelPlanResult(
@@ -556,6 +574,22 @@ def plan_model(
         )
         document = replace(document, warnings=(*document.warnings, short))
     return replace(document, search_s=budget.cpu_s - started_s)
+
+
+_OF_A_KIND: Final = 3  # plans that are priced for a runner-up of another kind
+
+
+def _simple_first(question: ModelQuestion, outcome: ModelOutcome, budget: Budget) -> ModelOutcome:
+    """The outcome with the simpler plan first, if predictions do not tell it from the best."""
+    best, narrowed = outcome.priced[0], simple_question(question)
+    plain: tuple[Priced, ...] = ()
+    if narrowed is not None and extras(best):
+        plain = plan_runnable(narrowed, budget, num_alternatives=0).priced
+    simple = simplest((best, *outcome.priced[1:], *plain))
+    if simple is None:
+        return outcome
+    others = (each for each in outcome.priced if each is not simple)
+    return replace(outcome, priced=(simple, *others))
 
 
 def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:

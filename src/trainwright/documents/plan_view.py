@@ -85,6 +85,7 @@ def plan_view(document: Planned) -> Iterator[Line]:
     yield from _reasons(document)
     if document.alternatives:
         yield alternative_table(document)
+        yield from _simpler(document)
     yield from warning_lines(document.warnings)
 
 
@@ -434,6 +435,13 @@ def alternative_table(document: Planned) -> Table:
         caption="other ways to use the groups" if several else "next best",
         brief=range(1, len(rows)),
     )
+
+
+def _simpler(document: Planned) -> Iterator[str]:
+    """The runner-up that there is a reason to take, and the option that takes it."""
+    for other in document.alternatives:
+        if (reason := getattr(other, "reason", None)) and other.parallelism is not None:
+            yield f"{layout_line(other.parallelism)}, {other.schedule}: {reason} (--prefer simple)"
 
 
 def _own_cells(
