@@ -132,6 +132,8 @@ class ModelPlanResult:
     bubble, optimizer, overhead add up to it. `lower_bound_s` and `gap`
     are about every plan that the request admits. Where no schedule is named, no plan with one stage
     per rank is faster than `lower_bound_one_stage_s`, which is never above the plan's own step.
+    Where layers branch, no plan cut from their order in `stages` is faster than
+    `lower_bound_one_order_s`; `lower_bound_s` holds for other orders, too.
     Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
     of the same stages in the order of the family that it began with. Memory of a device of the
     fullest rank is in three figures as in an estimate, by the account of the framework named.
@@ -153,6 +155,7 @@ class ModelPlanResult:
     bound_kind: BoundKind | None = None
     gap: float | None = None
     lower_bound_one_stage_s: float | None = None
+    lower_bound_one_order_s: float | None = None
     time_per_sample_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
@@ -545,6 +548,7 @@ def plan_model(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,
         lower_bound_one_stage_s=outcome.lower_bound_one_stage_s,
+        lower_bound_one_order_s=outcome.lower_bound_one_order_s,
         bound_kind=BoundKind.PROVED,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
         interrupted=outcome.interrupted,
