@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from trainwright.documents.memory_figures import figure_table, fit_line
 from trainwright.documents.printing import (
     NEGLIGIBLE,
     evidence_line,
@@ -74,6 +75,9 @@ def plan_view(document: Planned) -> Iterator[Line]:
         yield ranks
         if hidden := len(ranks.rows) - len(ranks.brief or ranks.rows):
             yield f"({hidden} more ranks, none slower or fuller)"
+        if figures := figure_table(document):
+            yield figures
+            yield f"it {fit_line(document)}"
         if document.groups:
             yield "d: replicas; each: microbatches of one replica in a step"
         yield "taken for granted:"
