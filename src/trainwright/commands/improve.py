@@ -256,6 +256,7 @@ def command(
     source: tuple[str, str] | None = None,
     output: Path | None = None,
     as_json: bool = False,
+    verbose: bool = False,
     time_limit: float | None = None,
     **options: Any,
 ) -> None:
@@ -263,6 +264,6 @@ def command(
     check_output(output, document, source[1] if source else None)
     with budget(time_limit) as limited:
         report = improve(document, source=source, budget=limited, **options)
-    emit(report, as_json=as_json, output=output)
+    emit(report, as_json=as_json, output=output, verbose=verbose)
     nothing_fits = report.document.best_known_s is None
     finish(3 if nothing_fits and not limited.stopped else 0, interrupted=limited.interrupted)

@@ -24,6 +24,7 @@ from trainwright.documents.view import (
     seconds,
     size,
     table_of,
+    taken_for_granted,
     warning_lines,
     words,
 )
@@ -118,7 +119,8 @@ class ModelEstimateResult:
     """Predicted step of a stated run. Times in seconds, sizes in bytes, shares as fractions.
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `memory` has one entry
-    per pipeline rank; all tensor, context and data ranks of it hold the same.
+    per pipeline rank; all tensor, context and data ranks of it hold the same. `changes` would each
+    make the run fit; there are none where it fits, None where they were not asked for.
     """
 
     kind: str = "model-estimate"
@@ -144,7 +146,7 @@ class ModelEstimateResult:
     margin_bytes: float
     fits: bool
     verdict: Verdict
-    changes: tuple[PricedChange, ...] = ()
+    changes: tuple[PricedChange, ...] | None = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
     request: ModelEstimateRequest
@@ -162,9 +164,12 @@ def estimate_model(
     cluster: Cluster,
     num_devices: int,
     options: Options,
+    changes: bool = False,
     warnings: Sequence[str] = (),
 ) -> ModelEstimateResult:
     """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.
+
+    With `changes`, what would make it fit is priced too, which takes a few times as long.
 
     Data parallelism that is not given fills `num_devices`, of which the last node may have more.
     """
@@ -180,20 +185,27 @@ def estimate_model(
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
         )
-        document = price_request(given.config, cluster, request)
+        document = price_request(given.config, cluster, request, changes=changes)
     notes = (*given.warnings, *warnings, *document.warnings)
     return replace(document, warnings=notes)
 
 
 def price_request(
-    model: TransformerConfig, cluster: Cluster, request: ModelEstimateRequest
+    model: TransformerConfig,
+    cluster: Cluster,
+    request: ModelEstimateRequest,
+    *,
+    changes: bool = False,
 ) -> ModelEstimateResult:
-    """The document of a request: the step, and where it does not fit the changes that help."""
+    """The document of a request: the step, and with `changes` what would make it fit."""
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
     spread = time_range(model, cluster, run)
     step = price_configuration(model, cluster, run)
     fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
     verdict = Verdict.TIGHT if step.peak_memory_bytes <= limit_bytes else Verdict.DOES_NOT_FIT
+    enough: tuple[PricedChange, ...] | None = ()
+    if not fits:
+        enough = changes_enough(model, cluster, run, step) if changes else None
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s or 0.0
     return ModelEstimateResult(
         step_time_s=step.step_time_s,
@@ -217,7 +229,7 @@ def price_request(
         margin_bytes=_margin_bytes(step.peak_memory_bytes, run, limit_bytes),
         fits=fits,
         verdict=Verdict.FITS if fits else verdict,
-        changes=() if fits else changes_enough(model, cluster, run, step),
+        changes=enough,
         warnings=tuple(_warnings(request.model.name, model, cluster, run)),
         assumptions=assumptions_of(cluster, run, spread.source),
         request=request,
@@ -346,7 +358,8 @@ def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
     """
     request = document.request
     model, cluster = model_and_cluster(request)
-    return replace(price_request(model, cluster, request), warnings=document.warnings)
+    made = price_request(model, cluster, request, changes=document.changes is not None)
+    return replace(made, warnings=document.warnings)
 
 
 # A model's estimate as a table: the step, where its time goes, memory by rank, what would fit
@@ -378,15 +391,17 @@ NONE_ENOUGH: Final = "no single change of the run is enough"
 
 
 def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
-    """Headline, communication, memory, and the changes that would make it fit."""
+    """The verdict, the changes that would make it fit, communication, memory; the rest folded."""
     yield from _headline(document)
-    yield communication_table(document)
-    yield memory_table(document)
     yield from _verdict(document)
     if document.changes:
         yield enough_table(document.changes)
-    yield "taken for granted:"
-    yield from (f"  {name}: {text}" for name, text in document.assumptions.items())
+    yield communication_table(document)
+    yield memory_table(document)
+    brief = memory_table(document).brief
+    if brief is not None and (hidden := len(document.memory) - len(brief)):
+        yield f"({hidden} more ranks, none heavier)"
+    yield from taken_for_granted(document.assumptions)
     yield from warning_lines(document.warnings)
 
 
@@ -394,7 +409,7 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
     request, run = document.request, document.request.configuration
     degrees, devices = run.parallelism, format_count(document.devices_used, "device")
     yield (
-        f"{request.model.name} on {devices} of {request.cluster.name}: "
+        f"{request.model.name} on {devices} of {request.cluster.name}: {document.verdict}, "
         f"{format_seconds(document.step_time_s)} per step "
         f"({format_seconds(document.step_time_low_s)} to "
         f"{format_seconds(document.step_time_high_s)}, 90 %)"
@@ -487,10 +502,6 @@ def _gib(size_bytes: float) -> Cell:
 
 
 def _verdict(document: ModelEstimateResult) -> Iterator[str]:
-    brief = memory_table(document).brief
-    hidden = 0 if brief is None else len(document.memory) - len(brief)
-    if hidden:
-        yield f"({hidden} more ranks, none heavier)"
     limit = format_bytes(document.memory_limit_bytes)
     peak = format_bytes(document.peak_memory_bytes)
     if document.fits:
@@ -502,8 +513,11 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)
-            yield f"  rank {rank.rank} misses {missing}; most goes to {_NAMES[rank.largest_class]}"
-    if not document.changes:
+            holds = _NAMES[rank.largest_class]
+            yield f"  rank {rank.rank} is short of {missing}; most goes to {holds}"
+    if document.changes is None:
+        yield "what would make it fit was not asked for: --changes"
+    elif not document.changes:
         yield NONE_ENOUGH
 
 

@@ -18,6 +18,7 @@ from trainwright.options.option import (
     NAME,
     ON,
     PATH,
+    SWITCH,
     TEXT,
     Argument,
     Option,
@@ -377,6 +378,12 @@ ROWS += section(
     ),
     row("config", PATH, "A TOML file of these options.", commands="plan estimate"),
     row(
+        "reasons",
+        SWITCH,
+        "With --output: what each choice buys, some seconds.",
+        commands="plan",
+    ),
+    row(
         "output",
         PATH,
         "Write the document to this file.",
@@ -390,6 +397,12 @@ ROWS += section(
         "output", PATH, "Write the page to this file.", commands="report", short="o", required=True
     ),
     row("output", PATH, "Write the constants, as TOML.", commands="calibrate", short="o"),
+    row(
+        "verbose",
+        ON,
+        "Show what is folded behind a line.",
+        commands="plan estimate explain improve",
+    ),
     row(
         "json",
         ON,
