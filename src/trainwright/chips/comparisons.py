@@ -90,13 +90,6 @@ def expert_plan(
     return best
 
 
-def stage_sizes(chain: Chain, depth: int) -> tuple[int, ...]:
-    """Layers of each stage of an even cut."""
-    starts = even_starts(chain, depth)
-    ends = (*starts[1:], len(chain.graph.layers))
-    return tuple(end - start for start, end in zip(starts, ends, strict=True))
-
-
 def _fits(
     chain: Chain,
     option: int,

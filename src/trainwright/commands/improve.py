@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
+    from trainwright.documents.jobs import DocumentedRun
     from trainwright.execution import Budget
     from trainwright.frameworks.read_job import StatedJob
-    from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration
 
@@ -75,15 +75,16 @@ def improve(
             function=function,
             nodes=nodes,
         )
-        given, where, run, warnings = _of_file(job, model, cluster, nodes, beside_file)
+        found, warnings = _of_file(job, model, cluster, nodes, beside_file)
         priced = {"calibration": calibration, "software": software, "framework": framework}
-        where = priced_as_run(where, priced, framework=source[0])
+        where = priced_as_run(found.cluster, priced, framework=source[0])
+        found = replace(found, cluster=where)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
         beside |= {"global-batch": global_batch, "calibration": calibration}
         beside |= {"software": None if software == AUTO_SOFTWARE else software}
         _refuse_restated(beside)
-        given, where, run = run_of_document(document)
+        found = run_of_document(document)
         warnings = ()
     elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
@@ -92,9 +93,7 @@ def improve(
             "must not be given beside --from, which states the run; name a model by --model"
         )
         raise InvalidInput.of("document", given_twice)
-    return Report(
-        _improved(given, where, run, framework=framework, warnings=warnings, budget=budget)
-    )
+    return Report(_improved(found, framework=framework, warnings=warnings, budget=budget))
 
 
 def _refuse_restated(beside: Mapping[str, object]) -> None:
@@ -111,7 +110,8 @@ def _of_file(
     cluster: str | Path | Cluster | None,
     nodes: int | None,
     beside: Options,
-) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
+) -> tuple[DocumentedRun, tuple[str, ...]]:
+    from trainwright.documents.jobs import DocumentedRun
     from trainwright.frameworks.read_job import stated_model, stated_options, with_stated_batch
     from trainwright.options.clusters import opened, resolve_cluster
     from trainwright.options.run import configuration_of, devices_asked_for
@@ -122,13 +122,14 @@ def _of_file(
     where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
     options = with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
-    return given, where, run, (*given.warnings, *job.warnings, *whole.warnings)
+    found = DocumentedRun(
+        model=given.config, embedded=given.embedded, cluster=where, configuration=run
+    )
+    return found, (*given.warnings, *job.warnings, *whole.warnings)
 
 
 def _improved(
-    given: ModelInput,
-    cluster: Cluster,
-    run: Configuration,
+    asked: DocumentedRun,
     *,
     framework: str | None,
     warnings: tuple[str, ...],
@@ -140,18 +141,23 @@ def _improved(
     from trainwright.options.inputs import embed, naming_options
     from trainwright.options.run import OPTION_OF
     from trainwright.plans.capability import target_named
+    from trainwright.profile.measured_model import MeasuredModel
     from trainwright.step.predict import price_configuration
 
+    model, cluster, run = asked.model, asked.cluster, asked.configuration
     with naming_options({"target": "framework"}):
         target = None if framework is None else target_named(framework)
+    if target is not None and isinstance(model, MeasuredModel):
+        problem = "must be left out: a profile does not say what a framework would build"
+        raise InvalidInput.of("framework", problem)
     with naming_options(OPTION_OF):
-        step = price_configuration(given.config, cluster, run)
+        step = price_configuration(model, cluster, run)
     bare = Surroundings(
-        model=given.config,
+        model=model,
         cluster=cluster,
         request=ModelEstimateRequest(
             trainwright_version=__version__,
-            model=given.embedded,
+            model=asked.embedded,
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
         ),
@@ -170,7 +176,7 @@ def _improved(
 def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     """The changes first, which take seconds, then the best plan with what is left of the budget."""
     from trainwright.documents.improvement import kernels_between, with_kernels
-    from trainwright.documents.runs import gaps_of_run
+    from trainwright.documents.runs import runs_on
     from trainwright.planning.reasons.improve import (
         Neighbourhood,
         every_improvement,
@@ -180,7 +186,7 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     run, target = bare.request.configuration, bare.framework
 
     def wanted(other: Configuration) -> bool:
-        return target is None or not gaps_of_run(other, bare.model, bare.cluster, target)
+        return target is None or runs_on(other, bare.model, bare.cluster, target)
 
     around = Neighbourhood(model=bare.model, cluster=bare.cluster, wanted=wanted, fits=bare.fits)
     changes = improvements(run, around, budget) if wanted(run) else ()
@@ -226,7 +232,7 @@ def _gaps_of(found: Surroundings) -> Iterator[str]:
 
     if found.framework is not None:
         run = found.request.configuration
-        for gap in gaps_of_run(run, found.model, found.cluster, found.framework):
+        for gap in gaps_of_run(run, found.config, found.cluster, found.framework):
             yield f"your run: {gap}"
 
 

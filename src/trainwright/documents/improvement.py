@@ -13,6 +13,7 @@ from trainwright.documents.model_estimate import (
     ModelEstimateRequest,
     PricedChange,
     assumptions_of,
+    assumptions_of_measured,
     changes_enough,
     enough_table,
     price_request,
@@ -20,7 +21,7 @@ from trainwright.documents.model_estimate import (
 from trainwright.documents.model_plan import predicted, profile_of
 from trainwright.documents.printing import layout_line
 from trainwright.documents.profile_plan import count_recomputed
-from trainwright.documents.runs import gaps_of_run, model_and_cluster
+from trainwright.documents.runs import gaps_of_run, range_of, runs_on, trained_and_cluster
 from trainwright.documents.view import (
     column,
     percent,
@@ -33,8 +34,14 @@ from trainwright.documents.view import (
 )
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.inputs import naming_options
-from trainwright.options.question import QUESTION_OPTION_OF
-from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings, Workload
+from trainwright.options.question import QUESTION_OPTION_OF, of_what_is_told_apart
+from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
+    RunSettings,
+    Workload,
+    described,
+)
 from trainwright.planning.reasons.improve import (
     MOST_OF_IT,
     Improvement,
@@ -47,8 +54,8 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import Origin
-from trainwright.step.account import time_range
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes, format_seconds
 
@@ -63,6 +70,7 @@ if TYPE_CHECKING:
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
     from trainwright.profile import Profile
+    from trainwright.profile.measured_model import Trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +175,7 @@ class PricedPlan:
 
 
 def question_of(
-    model: TransformerConfig, cluster: Cluster, run: Configuration, allowed: Allowed
+    model: Trained, cluster: Cluster, run: Configuration, allowed: Allowed
 ) -> ModelQuestion:
     """What the planner is asked: all that the run is, but for what a plan decides."""
     with naming_options(QUESTION_OPTION_OF):
@@ -180,7 +188,7 @@ def question_of(
                 precision=run.recipe.precision,
             ),
             num_devices=run.parallelism.num_devices,
-            allowed=allowed,
+            allowed=of_what_is_told_apart(model, allowed),
             overheads=run.overheads,
             settings=RunSettings.of(run),
         )
@@ -342,7 +350,7 @@ class Surroundings:
     changes of one or two decisions were priced.
     """
 
-    model: TransformerConfig
+    model: Trained
     cluster: Cluster
     request: ModelEstimateRequest
     framework: str | None
@@ -352,6 +360,11 @@ class Surroundings:
     bound_s: float
     tried_all: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> TransformerConfig:
+        """What the model is; raises `UnsupportedFeature` where only its costs are known."""
+        return described(self.model)
 
     def helps(self, change: Improvement) -> bool:
         """Whether a change that fits is faster than the run, where the run fits too."""
@@ -427,10 +440,25 @@ def _record(each: Improvement, base_s: float, best_s: float | None) -> Improveme
     )
 
 
+_COMPARED: Final = {
+    "changes": "each is priced as estimate prices the run with its options; they change one "
+    "decision or two",
+    "best plan": "searched with the run's number formats, optimizer, kernels, overlap and "
+    "memory overheads, its schedule simulated",
+}
+
+
 def _assumptions(found: Surroundings) -> dict[str, str]:
     """Where the times, sizes and bounds come from."""
     run, pool = found.request.configuration, found.cluster.pool_of()
-    spread = time_range(found.model, found.cluster, run)
+    spread = range_of(found.model, found.cluster, run)
+    if isinstance(found.model, MeasuredModel):
+        return {
+            **assumptions_of_measured(found.model, found.cluster, run),
+            "network": "; ".join(map(_network_origin, pool.levels)),
+            **_COMPARED,
+        }
+    assert spread is not None, "only of measured layers it is not known"
     peaks = pool.accelerator.provenance_of("peak_flops_per_s")
     usable = pool.accelerator.provenance_of("usable_fraction")
     said = assumptions_of(found.cluster, run, spread.source)
@@ -441,10 +469,7 @@ def _assumptions(found: Surroundings) -> dict[str, str]:
         "range": f"nine of ten measured steps take {spread.low_ratio:.2f} to "
         f"{spread.high_ratio:.2f} of what is predicted for the run ({spread.source})",
         "memory": f"{said['memory']} ({usable.origin}: {usable.source})",
-        "changes": "each is priced as estimate prices the run with its options; they change one "
-        "decision or two",
-        "best plan": "searched with the run's number formats, optimizer, kernels, overlap and "
-        "memory overheads, its schedule simulated",
+        **_COMPARED,
     }
 
 
@@ -472,7 +497,7 @@ def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
     if chosen is None:
         problem = "recommends no change: give the run's own estimate, or plan with `plan`"
         raise InvalidInput.of("document", problem)
-    model, cluster = model_and_cluster(request)
+    model, cluster = trained_and_cluster(request)
     changed = reachable(
         request.configuration,
         model,
@@ -499,7 +524,7 @@ def remake_improvement(document: ImprovementResult) -> ImprovementResult:
     Costs what pricing each of its runs costs. Raises `InvalidInput` for decisions that cannot be.
     """
     request = document.request
-    model, cluster = model_and_cluster(request)
+    model, cluster = trained_and_cluster(request)
     bare = Surroundings(
         model=model,
         cluster=cluster,
@@ -538,8 +563,8 @@ def _refuse_unable(
 ) -> None:
     if document.framework is None:
         return
-    gaps = gaps_of_run(changed, bare.model, bare.cluster, document.framework)
-    if gaps:
+    if not runs_on(changed, bare.model, bare.cluster, document.framework):
+        gaps = gaps_of_run(changed, bare.config, bare.cluster, document.framework)
         raise InvalidInput.of(path, f"must be what {document.framework} runs: {gaps[0]}")
 
 

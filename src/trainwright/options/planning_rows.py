@@ -122,7 +122,10 @@ ROWS += section(
         FILE,
         "For a profile: the plan document to price.",
         commands="estimate",
-        foreign=_of_profiles("a model is given its degrees, as --tp and --pp"),
+        foreign=_of_profiles(
+            "a model is given its degrees, as --tp and --pp",
+            on_a_cluster="on a cluster a run is given by its degrees, as --tp and --pp",
+        ),
     ),
     row(
         "model",
@@ -411,6 +414,7 @@ ROWS += section(
         metavar="NAME",
         at="run.recompute_modules",
         also="selective_modules",
+        foreign=_HOW_IT_TRAINS,
     ),
     row(
         "schedule",
@@ -435,19 +439,28 @@ ROWS += section(
         SWITCH,
         "Shard norms and dropout along the sequence; on with --tp if absent.",
         at="parallelism.sequence_parallel",
+        foreign=_HOW_IT_TRAINS,
     ),
-    row("flash-attention", SWITCH, "Fused attention; on if absent.", at="run.fused_attention"),
+    row(
+        "flash-attention",
+        SWITCH,
+        "Fused attention; on if absent.",
+        at="run.fused_attention",
+        foreign=_HOW_IT_TRAINS,
+    ),
     row(
         "fused-cross-entropy",
         SWITCH,
         "Keep 16-bit logits only; off if absent.",
         at="run.fused_cross_entropy",
+        foreign=_HOW_IT_TRAINS,
     ),
     row(
         "vocabulary-multiple",
         COUNT,
         "Pad the vocabulary to this x --tp; 128 if absent.",
         at="run.vocabulary_multiple",
+        foreign=_HOW_IT_TRAINS,
     ),
     foreign=_OF_A_MODEL,
 )
@@ -541,7 +554,6 @@ ROWS += section(
         SWITCH,
         "Price what would make it fit; on in a command, off in Python.",
     ),
-    foreign=_OF_A_MODEL,
 )
 ROWS += section(
     "Training a part of the model",
@@ -578,7 +590,7 @@ ROWS += section(
         "Do not train layers of this kind, as embedding (repeatable).",
         metavar="KIND",
     ),
-    foreign=_OF_A_MODEL,
+    foreign=_HOW_IT_TRAINS,
 )
 ROWS += section(
     "Several numbers of devices, and what training costs",
