@@ -240,10 +240,16 @@ ROWS += section(
     row(
         "framework",
         NAME,
-        "Consider only what this framework can run.",
+        "Consider only what this framework can run; of a file it is the file's own, unless any.",
         commands="improve",
         metavar="TARGET",
         at="improvement.framework",
+    ),
+    row(
+        "patch",
+        FILE,
+        "Write a copy of the file with the recommended change in it, and show what differs.",
+        commands="improve",
     ),
 )
 ROWS += section(
