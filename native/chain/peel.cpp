@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "common/zero.hpp"
+
 namespace trainwright {
 namespace {
 
@@ -307,7 +309,7 @@ class Peeler {
     const double heaviest =
         std::max(x_.kinds.largest_weight_bytes[near], x_.kinds.largest_weight_bytes[far]);
     return x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
-           std::min(x_.gathered_share * heaviest, whole);
+           zero::gathered_bytes(x_.gathered_share, heaviest, whole);
   }
 
   // Points count from the first of all kinds. Where time alone counts, `time_s` of those found is

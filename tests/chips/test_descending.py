@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from chips.jobs import BERT, GPT3, SPACE, question, some_designs
+from chips.jobs import BERT, GPT3, question, some_designs
 from trainwright.chips.descending import (
     INFEASIBLE,
     buckets_of,
     descending_area_search,
     feasible_stop,
-    published_stop,
 )
 from trainwright.chips.search import PLACEMENT, search
 from trainwright.execution import Budget
 from trainwright.plans.status import Status
 
 
-def test_five_buckets_without_a_plan_end_the_published_search_after_eight_designs() -> None:
-    buckets = buckets_of(SPACE)
-    visited = published_stop(INFEASIBLE for _ in buckets)
-    assert visited == 5
-    assert sum(map(len, buckets[:visited])) == 8
-
-
 def test_buckets_without_a_plan_do_not_end_ours() -> None:
     values = [INFEASIBLE] * 6 + [1.0] + [INFEASIBLE] * 10
     assert feasible_stop(values) == len(values)
-    assert published_stop(values) == 5
 
 
-@pytest.mark.parametrize("stop", [published_stop, feasible_stop])
-def test_throughput_that_stops_growing_ends_both(stop: object) -> None:
-    values = [1.0, 2.0, 3.0, 3.0, 3.0, 2.0, 2.0, 9.0]
-    assert callable(stop)
-    assert stop(values) == 7
-    assert stop([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == 6
+def test_throughput_that_stops_growing_ends_the_search() -> None:
+    assert feasible_stop([1.0, 2.0, 3.0, 3.0, 3.0, 2.0, 2.0, 9.0]) == 7
+    assert feasible_stop([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == 6
 
 
 def test_the_order_is_by_area_and_the_answer_claims_no_proof() -> None:

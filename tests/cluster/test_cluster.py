@@ -72,7 +72,6 @@ def test_a_mixed_cluster_has_pools_joined_by_a_level() -> None:
     fast = Pool(accelerator=h100(), levels=(level(8),))
     slow = Pool(accelerator=catalog.accelerator("A100-80GB-SXM"), levels=(level(8), level(2)))
     cluster = Cluster(name="mixed", pools=(fast, slow), joint=level(2, "ethernet"))
-    assert cluster.is_mixed
     assert cluster.num_devices == 24
     assert cluster.pool_of("A100-80GB-SXM") is slow
     with pytest.raises(UnsupportedFeature, match="name a device kind of H100"):

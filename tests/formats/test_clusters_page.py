@@ -17,4 +17,4 @@ BLOCKS = re.findall(r"^```toml\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILIN
 def test_a_cluster_of_the_page_can_be_read(block: str, devices: int) -> None:
     cluster = read_cluster(tomllib.loads(block), name="page", accelerators=catalog.accelerators())
     assert cluster.num_devices == devices
-    assert cluster.is_mixed == (len(cluster.pools) > 1)
+    assert (cluster.joint is None) == (len(cluster.pools) == 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.cluster import Hop
@@ -14,7 +14,6 @@ from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.plans.configuration import Configuration, Overlap
 from trainwright.plans.parallelism import AXIS_ORDERS, PIPELINE_INSIDE, Parallelism
-from trainwright.step.batch import price_batch
 from trainwright.step.places import group_replicas
 from trainwright.step.predict import price_configuration
 
@@ -84,37 +83,6 @@ def test_all_that_is_exchanged_is_exposed_where_nothing_hides(zero_stage):
     for kind in ("gradients", "parameters"):
         assert part(step, kind).exposed_s > 0
         assert part(step, kind).hidden_s == pytest.approx(0.0, abs=1e-12)
-
-
-@given(
-    zero_stage=st.integers(1, 3),
-    tensor=st.sampled_from([1, 2, 4]),
-    pipeline=st.sampled_from([1, 2]),
-    copies=st.sampled_from([1, 2, 4]),
-    order=st.sampled_from(AXIS_ORDERS),
-    mixture=st.booleans(),
-    share=st.sampled_from([0.0, 0.9]),
-)
-def test_a_batch_prices_copies_and_orders_as_one_by_one(
-    zero_stage, tensor, pipeline, copies, order, mixture, share
-):
-    data = 32 // (tensor * pipeline)
-    assume(copies < data)
-    one = run(
-        overlap=Overlap(gradients=share, parameters=share),
-        zero_stage=zero_stage,
-        tensor=tensor,
-        pipeline=pipeline,
-        data=data,
-        state_copies=copies,
-        axis_order=order,
-    )
-    model = MIXTURE if mixture else MODEL
-    found = price_batch(model, CLUSTER, [one])
-    assert found.faults == ((),)
-    step = price_configuration(model, CLUSTER, one)
-    assert found.step_time_s[0] == pytest.approx(step.step_time_s, rel=1e-9)
-    assert found.peak_memory_bytes[0] == pytest.approx(step.peak_memory_bytes, rel=1e-9)
 
 
 @given(

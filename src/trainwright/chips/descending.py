@@ -35,20 +35,8 @@ INFEASIBLE: Final = -1.0
 _AHEAD: Final = 128  # designs priced together, though buckets hold two or three
 
 
-def published_stop(values: Iterable[float]) -> int:
-    """How many buckets the published program visits; `INFEASIBLE` ones count like any other."""
-    visited = 0
-    last: list[float] = []
-    for value in values:
-        visited += 1
-        last = [*last, value][-WINDOW:]
-        if visited >= WINDOW and _never_grows(last):
-            break
-    return visited
-
-
 def feasible_stop(values: Iterable[float]) -> int:
-    """The same where buckets in which nothing fits do not count; they are visited all the same."""
+    """How many buckets are visited; those in which nothing fits (`INFEASIBLE`) do not count."""
     visited = counted = 0
     last: list[float] = []
     for value in values:

@@ -232,11 +232,6 @@ class Cluster:
         """Devices over all pools."""
         return sum(pool.num_devices for pool in self.pools)
 
-    @property
-    def is_mixed(self) -> bool:
-        """Whether the devices differ in kind."""
-        return len({pool.accelerator.name for pool in self.pools}) > 1
-
     def alone(self, pool: int) -> Cluster:
         """The devices of one pool, without the others."""
         kind = self.pools[pool].accelerator.name

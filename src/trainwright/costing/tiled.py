@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright._native._core import estimate_products, output_stationary_cycles
+from trainwright._native._core import estimate_products
 from trainwright.cluster import Accelerator, ChipTemplate, Saturating, Surroundings
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import (
@@ -253,14 +253,6 @@ def product_times_of_rows(rows: NDArray[np.float64], products: Sequence[Product]
         core_bytes=core_bytes,
         choices=tuple(column.reshape(shape) for column in choices),
     )
-
-
-def systolic_cycles(*, rows: int, columns: int, m: int, n: int, k: int) -> int:
-    """Cycles of one output-stationary array, as SCALE-Sim counts them."""
-    cycles = output_stationary_cycles(
-        rows=float(rows), columns=float(columns), m=float(m), n=float(n), k=float(k)
-    )
-    return int(cycles)
 
 
 # What a layer asks of a chip: products for the tensor cores, lane cycles, bytes, collectives

@@ -84,12 +84,6 @@ def model(name: str) -> ModelDescription:
     return read_config(config, name=name, source=document["source"])
 
 
-def published_parameters(name: str) -> int:
-    """The parameter count that a built-in model is published with."""
-    _require(name, model_names(), what="model")
-    return int(_read("trainwright.model", name)["parameters"])
-
-
 @cache
 def accelerators() -> dict[str, Accelerator]:
     """All built-in accelerators by name."""

@@ -208,12 +208,6 @@ class PoolTable(_Table):
     level: Levels
 
 
-class AcceleratorsFile(_Table):
-    """A file of accelerators alone."""
-
-    accelerator: dict[str, AcceleratorTable]
-
-
 class ClusterFile(_Table):
     """A cluster: one pool written at the top, or several with a level that joins them."""
 

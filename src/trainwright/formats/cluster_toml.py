@@ -103,18 +103,6 @@ def make_cluster(document: Table, *, name: str, accelerators: Mapping[str, Accel
     )
 
 
-def read_accelerators(
-    document: Mapping[str, Any], *, source: str | None = None
-) -> dict[str, Accelerator]:
-    """Turn the `[accelerator."…"]` tables of a file into accelerators; raises `InvalidInput`."""
-    from trainwright.formats.cluster_schema import AcceleratorsFile, faults_of
-
-    faults = tuple(faults_of(AcceleratorsFile, document))
-    if faults:
-        raise InvalidInput(faults, source=source)
-    return make_accelerators(document)
-
-
 def make_accelerators(document: Table) -> dict[str, Accelerator]:
     """The accelerators of a file that breaks no rule."""
     tables = document.get("accelerator", {})

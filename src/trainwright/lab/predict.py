@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.cluster import Cluster
+from trainwright.cluster.framework_memory import figure_in
 from trainwright.cluster.software import SoftwareClass
 from trainwright.errors import UnsupportedFeature
+from trainwright.formats.framework_memory_toml import framework_memory
 from trainwright.lab.run_shapes import SoftwareLine, stage_blocks, uses_fused_attention
 from trainwright.model import (
     ContextExchange,
@@ -24,8 +26,9 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 from trainwright.step import predict_step
 from trainwright.step.account import time_range
+from trainwright.step.figures import MemoryFigures, Ranged, figures_of, memory_figures
 from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
-from trainwright.step.predict import estimator_of, plan_of, point_of
+from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.units import MIB
 
 # What is asked of the cost model about one run: model, cluster, and every setting decided
@@ -345,7 +348,7 @@ class RunPrediction:
     step_time_low_s: float
     step_time_high_s: float
     peak_memory_bytes: float | None = None
-    high_memory_bytes: float | None = None  # what decides fit, where it is more than the peak
+    high_memory_bytes: float | None = None  # the upper end of its range, which decides fit
     static_memory_bytes: float | None = None
 
     def within(self, low_ratio: float, high_ratio: float) -> RunPrediction:
@@ -362,51 +365,60 @@ def predict(question: Question) -> RunPrediction:
     step = price(question)
     time_s = step.step_time_s
     spread = time_range(question.model, question.cluster, question.configuration)
-    peak_bytes, static_bytes = _memory(question, step)
-    high_bytes = None if peak_bytes == step.peak_memory_bytes else _high_bytes(question, peak_bytes)
+    peak, static_bytes = _memory(question, step)
     return RunPrediction(
         step_time_s=time_s,
         step_time_low_s=time_s * spread.low_ratio,
         step_time_high_s=time_s * spread.high_ratio,
-        peak_memory_bytes=peak_bytes,
-        high_memory_bytes=high_bytes,
+        peak_memory_bytes=peak.typical_bytes,
+        high_memory_bytes=peak.high_bytes,
         static_memory_bytes=static_bytes,
     )
 
 
-def _memory(question: Question, step: StepPrediction) -> tuple[float, float]:
-    """Peak and static bytes of the rank that the table reports."""
-    run = question.run
+def _memory(question: Question, step: StepPrediction) -> tuple[Ranged, float]:
+    """Peak of the rank that the table reports, as the figure that it names; static bytes."""
+    run, account = question.run, framework_memory(question.line.software.name)
+    degrees = question.configuration.parallelism
+    static_bytes = max(stage.memory.static_bytes for stage in step.stages)
+    stated = figure_in(run.setting("memory_kind"))
+    ranks: tuple[MemoryFigures, ...]
     if run.states_arguments:
         found = megatron_memory(run, question, step.stages[-1].memory)
-        return found.peak_bytes, found.static_bytes
-    static_bytes = max(stage.memory.static_bytes for stage in step.stages)
-    if question.line.caches_dummy_gradients:
-        return engine_peak_bytes(question, step), static_bytes
-    if run.zero_stage and question.line.software.school == "pytorch":
-        asked = replace(
-            question.configuration,
-            fused_cross_entropy=question.configuration.fused_cross_entropy
-            or _compiles_loss(question),
+        ranks, static_bytes = (figures_of(found.peak_bytes, account, degrees),), found.static_bytes
+    elif question.line.caches_dummy_gradients:
+        ranks = (figures_of(engine_peak_bytes(question, step), account, degrees),)
+    elif (
+        run.zero_stage
+        and question.line.software.school == "pytorch"
+        and ((asked := _with_loss(question)) and accounts_for(question.model, asked))
+    ):
+        ranks = tuple(
+            figures_of(peak.allocated_bytes, account, degrees, reserved_bytes=peak.reserved_bytes)
+            for peak in fsdp2_peaks(question.model, asked)
         )
-        if accounts_for(question.model, asked):
-            return _tensor_peak(question, asked), static_bytes
-    return step.peak_memory_bytes, static_bytes
+    else:
+        precision = (
+            question.configuration.recipe.precision
+            or question.cluster.accelerator.default_precision
+        )
+        ranks = memory_figures(
+            question.model, question.configuration, step, account, precision=precision
+        )
+    shown = [rank.of(stated or account.reports) for rank in ranks]
+    return max(shown, key=lambda ranged: ranged.typical_bytes), static_bytes
 
 
-# torchtitan logs the most that the allocator reserved (`components/metrics.py`); other programs
-# rarely say. Its tables of H100 are of December 2024; those of later devices are of releases that
+def _with_loss(question: Question) -> Configuration:
+    """The configuration with the loss as the software of the row computes it."""
+    asked = question.configuration
+    fused = asked.fused_cross_entropy or _compiles_loss(question)
+    return replace(asked, fused_cross_entropy=fused)
+
+
+# torchtitan's tables of H100 are of December 2024; those of later devices are of releases that
 # compile the loss with the blocks (`components/loss.py`, April 2025).
 _OF_2024: Final = ("A100", "H100")
-
-
-# The order in which streams free memory is left out of the account: assumed, fitted to nothing.
-_HIGH_RATIO: Final = 1.1
-
-
-def _high_bytes(question: Question, peak_bytes: float) -> float | None:
-    """The upper end of the range of an account of tensors."""
-    return _HIGH_RATIO * peak_bytes if question.line.software.school == "pytorch" else None
 
 
 def _compiles_loss(question: Question) -> bool:
@@ -416,19 +428,9 @@ def _compiles_loss(question: Question) -> bool:
     )
 
 
-def _tensor_peak(question: Question, asked: Configuration) -> float:
-    """The fullest rank, as the row's kind of memory has it."""
-    peaks = fsdp2_peaks(question.model, asked)
-    kind = question.run.setting("memory_kind") or ""
-    titan = question.line.software.name.startswith("torchtitan")
-    if "reserved" in kind or (titan and "allocated" not in kind):
-        return max(peak.reserved_bytes for peak in peaks)
-    return max(peak.allocated_bytes for peak in peaks)
-
-
 def price(question: Question) -> StepPrediction:
     """The step of a question, stage by stage."""
     model, cluster, asked = question.model, question.cluster, question.configuration
-    profile = estimator_of(model, cluster, asked).profile(point_of(asked))
-    plan = plan_of(asked, profile.structure)
+    profile = profile_of_run(model, cluster, asked)
+    plan = plan_of(asked, profile)
     return predict_step(plan, profile, cluster, overlap=asked.overlap, overheads=asked.overheads)

@@ -40,23 +40,6 @@ class PeakRows:
     stage: NDArray[np.int64]
     starts: NDArray[np.int64]
 
-    def peaks(self, stages: StageActivations) -> Floats:
-        """Bytes that every rank holds at its fullest beside static memory, shape [..., p].
-
-        Of stages [..., S], of one pipeline or of several.
-        """
-        held = np.concatenate(
-            [
-                stages.until_input_grad[..., self.stage],
-                stages.until_weight_grad[..., self.stage],
-                stages.transient[..., self.stage],
-            ],
-            axis=-1,
-        )
-        instants = np.einsum("kc,...kc->...k", self.rows, held)
-        peaks: Floats = np.maximum.reduceat(instants, self.starts, axis=-1)
-        return peaks
-
 
 def peak_rows(schedule: Schedule) -> PeakRows:
     """The instants of a schedule that can be the fullest."""

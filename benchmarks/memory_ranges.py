@@ -1,0 +1,94 @@
+"""How far measured peaks lie from predicted ones, by source: the ranges of the memory accounts.
+
+    python benchmarks/memory_ranges.py FOLDER... [--least 4] [--without SOURCE...]
+
+Prints for each table of measured runs the 5th, 50th and 95th percentile of measured over predicted,
+of the figure that its rows name. Then, with each table left out, the mean of the 5th and of the
+95th over the others, and the share of its own rows between them. `cluster/memory/*.toml` hold what
+came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+
+from trainwright.commands.validate import known
+from trainwright.errors import TrainwrightError
+from trainwright.formats.framework_memory_toml import framework_memory
+from trainwright.formats.measured_csv import measured_files, read_beside, read_measured_table
+from trainwright.lab.fitting import answer
+from trainwright.lab.run_shapes import cluster_of, config_of, line_of
+from trainwright.lab.scores import Quality, quality_of, repeat_key
+from trainwright.plans.measured_run import MeasuredRun
+
+
+def ratios(path: Path) -> dict[str, list[float]]:
+    """Measured over predicted, by account, each configuration once."""
+    table = read_measured_table(path)
+    beside = read_beside(path, table.runs)
+    near = replace(known(), models=beside.models, beside=beside.clusters)
+    groups: dict[object, list[MeasuredRun]] = defaultdict(list)
+    for run in table.runs:
+        if run.peak_memory_bytes is not None and run.setting("stage_replicas") is None:
+            groups[repeat_key(run)].append(run)
+    found = defaultdict(list)
+    for runs in groups.values():
+        if quality_of(runs) is not Quality.RECORDED:
+            continue
+        run, line = runs[0], line_of(runs[0])
+        try:
+            given = answer(run, line, config_of(run, line, near), cluster_of(run, line, near))
+        except TrainwrightError:
+            continue
+        peak_bytes = given.prediction.peak_memory_bytes
+        if peak_bytes:
+            measured = median(r.peak_memory_bytes for r in runs if r.peak_memory_bytes)
+            account = framework_memory(line.software.name).name
+            found[account].append(measured / peak_bytes)
+    return found
+
+
+def percentile(values: list[float], share: float) -> float:
+    """By linear interpolation between order statistics."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def main() -> None:
+    """Print all sources, then each left out."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--least", type=int, default=4, help="rows of a source that counts")
+    parser.add_argument("--without", nargs="*", default=(), help="sources that do not count")
+    asked = parser.parse_args()
+    by_source: dict[tuple[str, str], list[float]] = {}
+    for folder in asked.folders:
+        for path in measured_files(folder):
+            if path.stem in asked.without:
+                continue
+            for account, values in ratios(path).items():
+                if len(values) >= asked.least:
+                    by_source[path.stem, account] = values
+    print("source account rows p05 p50 p95")
+    for (source, account), values in by_source.items():
+        shown = " ".join(f"{percentile(values, share):.3f}" for share in (0.05, 0.5, 0.95))
+        print(source, account, len(values), shown)
+    print("left out: mean p05 and p95 of the others, share of its rows inside")
+    for (source, account), values in by_source.items():
+        others = [v for (other, _), v in by_source.items() if other != source]
+        if others:
+            low = mean(percentile(v, 0.05) for v in others)
+            high = mean(percentile(v, 0.95) for v in others)
+            inside = sum(low <= value <= high for value in values) / len(values)
+            print(source, account, f"{low:.3f} {high:.3f} {inside:.0%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What a framework keeps on a device beside weights, gradients, states and activations of a model.
+
+Three figures say how full a device is: what tensors hold (allocated), what the caching allocator
+has taken for them (reserved), and what the device shows (reserved, the context of the process, and
+the buffers of its communicators). Frameworks differ in copies of gradients, in what an update
+allocates, in the loss and in how many communicators they make. These are facts of their public
+source, one file for each framework in `cluster/memory`; nothing in them is fitted to a run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Final
+
+from trainwright.errors import Fault, InvalidInput
+
+
+class Figure(StrEnum):
+    """What a figure of memory counts: tensors, what the allocator took, or what a device shows."""
+
+    ALLOCATED = "allocated"
+    RESERVED = "reserved"
+    DEVICE = "device"
+
+
+_DEVICE_WORDS: Final = ("nvidia-smi", "rocm-smi", "driver", "device")
+
+
+def figure_in(text: str | None) -> Figure | None:
+    """The figure that a note on a measured peak speaks of; None where it says neither or both."""
+    words = (text or "").lower()
+    if any(word in words for word in _DEVICE_WORDS):
+        return Figure.DEVICE
+    named = [figure for figure in (Figure.ALLOCATED, Figure.RESERVED) if figure in words]
+    return named[0] if len(named) == 1 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A ratio with the ends of the range that holds nine of ten measured ones."""
+
+    low: float
+    typical: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low <= self.typical <= self.high < math.inf:
+            given = f"{self.low!r}, {self.typical!r}, {self.high!r}"
+            raise InvalidInput.of("share", f"must rise from low over typical to high, got {given}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkMemory:
+    """The account of one framework; `software` are parts of the names of programs it holds for.
+
+    Tensors of a rank. `kept_gradient_bytes` per parameter are 16-bit gradients that lie beside
+    float32 accumulators from backward to the update; `update_bytes` per parameter of a rank's
+    share of the states are what an update makes where gradients accumulate in 16 bit;
+    `bucket_parameters` are copied into a buffer to be reduced. With `accumulates_apart` a new
+    gradient is whole before it is added to the old one; with `keeps_stage_output` each microbatch
+    in flight keeps the hidden state that its stage sent on. `loss_bytes` per logit come on top of
+    a float32 softmax and the gradient of 16-bit logits, at the loss and while nothing is fused;
+    with `keeps_gathered_inputs` a tensor group keeps what it gathered for a product, not its shard.
+
+    `reports` is the figure that the program's own log calls its peak memory.
+    `allocated` is what tensors were measured to hold over what is predicted, `reserved` what the
+    allocator took over what tensors hold. `context_bytes` are of a process, `communicator_bytes` of
+    each of its groups: one for each degree above 1, and `more_communicators` besides. `sources`
+    say where a fact or figure comes from, by field.
+    """
+
+    name: str
+    software: tuple[str, ...] = ()
+    reports: Figure = Figure.ALLOCATED
+    kept_gradient_bytes: float = 0.0
+    update_bytes: float = 0.0
+    bucket_parameters: float = 0.0
+    accumulates_apart: bool = False
+    keeps_stage_output: bool = False
+    keeps_gathered_inputs: bool = False
+    loss_bytes: float = 0.0
+    allocated: Share
+    reserved: Share
+    context_bytes: float
+    communicator_bytes: float
+    more_communicators: int = 0
+    sources: dict[str, str]
+
+    def __post_init__(self) -> None:
+        faults = tuple(self._faults())
+        if faults:
+            raise InvalidInput(faults)
+
+    def _faults(self) -> Iterator[Fault]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not 0 <= value < math.inf:
+                yield Fault(field.name, f"must be finite and >= 0, got {value!r}")
+
+    def outside_bytes(self, num_groups: int) -> float:
+        """What a device shows beside the allocator's memory, with so many process groups."""
+        groups = num_groups + self.more_communicators if num_groups else 0
+        return self.context_bytes + self.communicator_bytes * groups
+
+
+TYPICAL_MEMORY: Final = "typical"
+
+
+def memory_of_software(known: tuple[FrameworkMemory, ...], name: str | None) -> FrameworkMemory:
+    """The account whose `software` is part of a program's name; else the typical one.
+
+    The longest part decides, so that `megatron-deepspeed` is DeepSpeed's.
+    """
+    text = (name or "").strip().lower()
+    found = [(len(part), each) for each in known for part in each.software if part in text]
+    if found:
+        return max(found, key=lambda pair: pair[0])[1]
+    return next(each for each in known if each.name == TYPICAL_MEMORY)

@@ -1,0 +1,214 @@
+"""How full a device is, in the three figures that tools show, each with its 90 % range.
+
+    allocated = the step's peak (`step.predict`) + what the framework keeps beside it
+    reserved  = (allocated at the peak + what an update allocates anew) · share of the allocator
+    device    = reserved + context + communicators
+
+An update comes when activations are gone, so tensors peak at the larger of the two. Its flat
+buffers find no free segment of their size, though, so the allocator takes both. The ranges are
+those of the account (`cluster.framework_memory`): of the tensors for all three, of the allocator
+for the last two. With D the device's figure and H the upper end of its range, a run fits into M
+bytes with the probability that a logarithm of the spread ln(H/D) / 1.645 stays below ln(M/D).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final
+
+from trainwright.model import LayerKind, layer_graph
+from trainwright.plans.configuration import even_blocks, run_shape
+from trainwright.profile import Recompute
+from trainwright.step.pipeline import placement_of
+from trainwright.step.predict import shape_of
+
+if TYPE_CHECKING:
+    from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
+    from trainwright.model import LayerGraph, TransformerConfig
+    from trainwright.plans.configuration import Configuration
+    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.prediction import StageMemory, StepPrediction
+
+_NORMAL: Final = NormalDist()
+_Z90: Final = _NORMAL.inv_cdf(0.95)
+_GATHERED: Final = 2  # inputs of a block that its tensor group gathers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranged:
+    """Bytes with the ends of the range that holds nine of ten measured values."""
+
+    low_bytes: float
+    typical_bytes: float
+    high_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFigures:
+    """One device of a pipeline rank: what tensors, the allocator and the device show."""
+
+    allocated: Ranged
+    reserved: Ranged
+    device: Ranged
+
+    def of(self, figure: Figure) -> Ranged:
+        """One of the three."""
+        ranged: Ranged = getattr(self, figure)
+        return ranged
+
+    def fit_probability(self, limit_bytes: float) -> float:
+        """How probable it is that the device's figure stays within `limit_bytes`."""
+        shown = self.device
+        if limit_bytes <= 0:
+            return 0.0
+        end = shown.high_bytes if limit_bytes > shown.typical_bytes else shown.low_bytes
+        spread = abs(math.log(end / shown.typical_bytes)) / _Z90
+        if spread == 0:
+            return float(limit_bytes >= shown.typical_bytes)
+        return _NORMAL.cdf(math.log(limit_bytes / shown.typical_bytes) / spread)
+
+
+def num_groups(degrees: Parallelism) -> int:
+    """Process groups of a device: one for each degree above 1."""
+    replicas = degrees.data * degrees.context
+    axes = (degrees.tensor, degrees.pipeline, degrees.context, replicas, degrees.expert)
+    return sum(n > 1 for n in axes)
+
+
+def figures_of(
+    allocated_bytes: float,
+    account: FrameworkMemory,
+    degrees: Parallelism,
+    *,
+    update_bytes: float = 0.0,
+    reserved_bytes: float | None = None,
+) -> MemoryFigures:
+    """The three figures of a device whose tensors peak at `allocated_bytes`.
+
+    `update_bytes` the allocator takes besides. Where the segments were counted, they are
+    `reserved_bytes`, and the allocator adds nothing to the range.
+    """
+    tensors = _spread(allocated_bytes, account.allocated)
+    if reserved_bytes is None:
+        taken = (
+            (low + update_bytes) * share
+            for low, share in zip(_ends(tensors), _shares(account.reserved), strict=True)
+        )
+        reserved = _ranged(*taken)
+    else:
+        reserved = _spread(reserved_bytes, account.allocated)
+    outside = account.outside_bytes(num_groups(degrees))
+    device = _ranged(*(end + outside for end in _ends(reserved)))
+    return MemoryFigures(allocated=tensors, reserved=reserved, device=device)
+
+
+def _spread(size_bytes: float, share: Share) -> Ranged:
+    return _ranged(*(size_bytes * each for each in _shares(share)))
+
+
+def _ranged(low: float, typical: float, high: float) -> Ranged:
+    return Ranged(low_bytes=low, typical_bytes=typical, high_bytes=high)
+
+
+def _ends(ranged: Ranged) -> tuple[float, float, float]:
+    return ranged.low_bytes, ranged.typical_bytes, ranged.high_bytes
+
+
+def _shares(share: Share) -> tuple[float, float, float]:
+    return share.low, share.typical, share.high
+
+
+# What the framework keeps beside the model's own tensors
+# -------------------------------------------------------
+
+
+def memory_figures(
+    model: TransformerConfig,
+    run: Configuration,
+    step: StepPrediction,
+    account: FrameworkMemory,
+    *,
+    precision: str,
+) -> tuple[MemoryFigures, ...]:
+    """The figures of every pipeline rank of a priced step; `precision` is that of the run."""
+    graph = layer_graph(model, run_shape(run, precision=precision))
+    placement = placement_of(shape_of(run))
+    numbers = run.recipe.numbers(precision)
+    found = []
+    for rank, stage in enumerate(step.stages):
+        own = set(placement.stages_of_rank[rank])
+        ends = _Ends(first=0 in own, last=run.num_stages - 1 in own)
+        held = stage.memory
+        beside = _beside_bytes(graph, model, run, held, account, ends)
+        gradients = held.gradient_bytes / numbers.gradient_bytes
+        kept = account.kept_gradient_bytes * gradients * (numbers.gradient_bytes > 2)
+        update = _update_bytes(run, held, account, precision)
+        during = held.static_bytes + held.workspace_bytes + update
+        peak = held.total_bytes + beside
+        found.append(
+            figures_of(
+                kept + max(peak, during),
+                account,
+                run.parallelism,
+                update_bytes=max(0.0, peak + update - max(peak, during)),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """Which ends of the model a rank holds."""
+
+    first: bool
+    last: bool
+
+    def hold(self, kind: LayerKind) -> bool:
+        """Whether layers of a kind are on the rank."""
+        if kind is LayerKind.EMBEDDING:
+            return self.first
+        return self.last or kind is LayerKind.BLOCK
+
+
+def _update_bytes(
+    run: Configuration, held: StageMemory, account: FrameworkMemory, precision: str
+) -> float:
+    """What reducing and updating allocate, when activations are gone."""
+    numbers = run.recipe.numbers(precision)
+    own = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
+    whole = held.gradient_bytes / numbers.gradient_bytes
+    bucket = min(account.bucket_parameters, whole) * numbers.gradient_bytes
+    if run.parallelism.data * run.parallelism.context == 1:
+        bucket = 0.0
+    return bucket + account.update_bytes * own * (numbers.gradient_bytes <= 2)
+
+
+def _beside_bytes(
+    graph: LayerGraph,
+    model: TransformerConfig,
+    run: Configuration,
+    held: StageMemory,
+    account: FrameworkMemory,
+    ends: _Ends,
+) -> float:
+    """What lies beside weights, gradients and activations at the peak of a rank."""
+    shape, added = graph.run, 0.0
+    element = shape.precision.activation_bytes
+    hidden = element * shape.tokens * model.hidden_size / shape.sequence_shards
+    if account.accumulates_apart:
+        own = (p for c in graph.classes if ends.hold(c.kind) for p in c.parameters if p.trainable)
+        added += element * max((p.count_per_device for p in own), default=0.0)
+    if account.keeps_stage_output and run.parallelism.pipeline > 1:
+        added += hidden * held.microbatches_in_flight
+    if account.keeps_gathered_inputs and shape.sequence_shards > 1:
+        counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+        blocks = held.microbatches_in_flight * max(counts)
+        if run.recompute is Recompute.FULL:
+            blocks = 1
+        added += _GATHERED * hidden * (shape.sequence_shards - 1) * blocks
+    if ends.last and not run.fused_cross_entropy:
+        logits = shape.tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
+        added += account.loss_bytes * logits
+    return added
