@@ -661,6 +661,7 @@ ROWS += section(
         "point",
         COUNT_OR_NONE,
         "Which point of a profile with several (from 0).",
+        commands="plan sweep estimate",
         foreign=_of_profiles(
             "a model has no points; leave it out",
             placement="a placement problem has no points; leave it out",
@@ -670,6 +671,7 @@ ROWS += section(
         "time-unit",
         TEXT,
         "Of the times in a Piper profile: s (if absent), ms, us.",
+        commands="plan sweep estimate",
         metavar="UNIT",
         foreign=_of_profiles("times of a model are seconds; leave it out"),
     ),
@@ -727,6 +729,13 @@ ROWS += section(
         COUNT_OR_NONE,
         "Runners-up to show; 5 if absent.",
         at="request.top",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "prefer",
+        TEXT,
+        "fastest, or simple: the simpler plan where predictions do not tell the two apart.",
+        at="request.prefer",
         foreign=_OF_A_MODEL,
     ),
     row(
