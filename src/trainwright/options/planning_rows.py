@@ -460,7 +460,6 @@ ROWS += section(
         SWITCH,
         "Shard norms and dropout along the sequence; on with --tp if absent.",
         at="parallelism.sequence_parallel",
-        foreign=_HOW_IT_TRAINS,
     ),
     row(
         "flash-attention",
@@ -566,6 +565,15 @@ ROWS += section(
         at="overheads.fragmentation",
     ),
     foreign=_OF_A_MODEL,
+)
+ROWS += section(
+    "Where a run does not fit",
+    "estimate",
+    row(
+        "changes",
+        SWITCH,
+        "Price what would make it fit; on in a command, off in Python.",
+    ),
 )
 ROWS += section(
     "Training a part of the model",
