@@ -77,8 +77,7 @@ def _room(rank: int, held_bytes: float, limit_bytes: float, spare_bytes: float) 
     left = f"{format_bytes(spare_bytes)} to spare after margins"
     if spare_bytes < 0:
         left = f"short of {format_bytes(-spare_bytes)} with margins"
-    said = f"{format_bytes(held_bytes)} of {format_bytes(limit_bytes)} on rank {rank}, {left}."
-    return said
+    return f"{format_bytes(held_bytes)} of {format_bytes(limit_bytes)} on rank {rank}, {left}."
 
 
 def _step(step_s: float, low_s: float | None, high_s: float | None, *, fitted: bool) -> str:
@@ -86,8 +85,7 @@ def _step(step_s: float, low_s: float | None, high_s: float | None, *, fitted: b
     if low_s is None or high_s is None:
         return f"A step takes {format_seconds(step_s)}."
     between = f"{format_seconds(low_s)} to {format_seconds(high_s)}"
-    said = f"A step takes {format_seconds(step_s)}; nine of ten like it take {between}{known}."
-    return said
+    return f"A step takes {format_seconds(step_s)}; nine of ten like it take {between}{known}."
 
 
 def _evidence(assumptions: Mapping[str, str]) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ for (const button of document.querySelectorAll("button.copy-code")) {
 
 /* A change is a command to copy; inside another page of ours, which then asks for it, a move. */
 const isFramed = window.parent !== window;
+if (isFramed) document.documentElement.dataset.framed = "yes";  // heading and figures stand above
 for (const button of document.querySelectorAll("button.copy-command")) {
   if (isFramed) {
     button.textContent = "Try";
