@@ -86,10 +86,10 @@ def estimate(
         return _estimate_profile(given, options.get("plan"), overrides)
     from trainwright.documents.model_estimate import estimate_model
     from trainwright.options.clusters import opened, priced_as_run, resolve_cluster
-    from trainwright.options.run import devices_asked_for, tuned
+    from trainwright.options.run import devices_asked_for, tuned, with_images
 
     if isinstance(given, ModelInput):
-        given = tuned(given, options)
+        given = tuned(with_images(given, options), options)
     else:  # layers that were measured need no expectation
         options.pop("software", None)
     whole = opened(options.get("cluster"))

@@ -9,6 +9,7 @@ from trainwright.documents.model_plan import ModelPlanResult, planned, predicted
 from trainwright.documents.open import open_document
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, memory_classes, plan_view
 from trainwright.documents.printing import Report
+from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.reasons import (
     GainRecord,
     Reasons,
@@ -31,12 +32,13 @@ from trainwright.plans.request import FORMAT_VERSION
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainwright.cluster import Cluster
     from trainwright.documents.open import AnyDocument
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
+    from trainwright.planning.question.question import Allowed
     from trainwright.planning.reasons.why import Gain, Without
 
 
@@ -105,13 +107,13 @@ def with_reasons(document: ModelPlanResult, budget: Budget) -> ModelPlanResult:
 def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
-    question, plan, _ = planned(document)
+    question, plan, profile = planned(document)
 
     def reprice(cluster: Cluster) -> float:
         changed = replace(question, cluster=cluster)
         return predicted(changed, plan, profile_of(changed, plan)).step_time_s
 
-    gains = list(repriced_gains(question.cluster, reprice))
+    gains = list(repriced_gains(question, reprice))
     binding = max(gains, key=lambda gain: -gain.step_time_s, default=None)
     not_asked: list[str] = []
     more = None if budget.stopped else memory_gain(question, step_s, budget)
@@ -125,7 +127,10 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
         elif gain := freedom_gain(fix, options, freer, step_s, budget):
             gains.append(gain)
     lacking: list[Without] = []
-    spaces = [] if plan.parallelism is None else uses(plan, plan.parallelism, question.allowed)
+    recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
+    spaces: Iterable[tuple[str, str, Allowed]] = ()
+    if plan.parallelism is not None:
+        spaces = uses(plan, plan.parallelism, question.allowed, recomputes=recomputes)
     for name, options, space in spaces:
         if budget.stopped:
             not_asked.append(f"without {name}")

@@ -77,16 +77,21 @@ if TYPE_CHECKING:
 class ImprovementRecord:
     """A change of one or two decisions that fits; `options` are those of `estimate` to add.
 
+    `settings` are those of the file that the run was read from, empty where it was read from none.
     `gain_share` is of the way from the run to the best that is known, absent where the run does not
-    fit and there is no gain to share.
+    fit and there is no gain to share. `evidence` compares the gain with the error of predictions,
+    `risk` says what else changes.
     """
 
     dimensions: tuple[str, ...]
     options: str
+    settings: tuple[str, ...] = ()
     step_time_s: float
     peak_memory_bytes: float
     speedup: float
     gain_share: float | None = None
+    evidence: str = ""
+    risk: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +139,7 @@ class ImprovementResult:
     kind: str = "improvement"
     format_version: int = FORMAT_VERSION
     framework: str | None = None
+    dialect: str | None = None
     run: PricedLayout
     run_fits: bool
     memory_limit_bytes: float
@@ -195,7 +201,9 @@ def question_of(
 
 
 def allowed_for(
-    run: Configuration, target: str | None, wanted: Callable[[Configuration], bool]
+    run: Configuration,
+    target: str | None,
+    wanted: Callable[[Configuration], bool],
 ) -> Allowed:
     """Everything that the framework runs; "selective" only where it repeats what the run's does."""
     allowed = Allowed(framework=target)
@@ -354,6 +362,7 @@ class Surroundings:
     cluster: Cluster
     request: ModelEstimateRequest
     framework: str | None
+    dialect: str | None = None
     step: StepPrediction
     changes: tuple[Improvement, ...]
     plan: PricedPlan | None
@@ -376,22 +385,35 @@ class Surroundings:
         return needed_bytes <= self.cluster.accelerator.usable_bytes
 
 
-def document_of(found: Surroundings) -> ImprovementResult:
-    """What the parts say of each other; a plan that something else beats is left out."""
-    step = found.step
-    run_fits = found.fits(step)
-    base_s = step.step_time_s if run_fits else None
+def chosen_of(found: Surroundings) -> Improvement | None:
+    """The change that is recommended of those that were found."""
+    changes, best_s, base_s = _compared(found)
+    return recommended(changes, base_s=base_s, best_s=best_s)
+
+
+def _compared(found: Surroundings) -> tuple[tuple[Improvement, ...], float, float | None]:
+    """Changes worth a line, the least step of all that is known, and the run's where it fits."""
+    base_s = found.step.step_time_s if found.fits(found.step) else None
     changes = worth_listing(filter(found.helps, found.changes))
     others_s = min((each.step.step_time_s for each in changes), default=base_s or math.inf)
     plan = _unbeaten(found.plan, others_s)
-    best_s = min(others_s, math.inf if plan is None else plan.step.step_time_s)
+    return changes, min(others_s, math.inf if plan is None else plan.step.step_time_s), base_s
+
+
+def document_of(found: Surroundings) -> ImprovementResult:
+    """What the parts say of each other; a plan that something else beats is left out."""
+    step = found.step
+    changes, best_s, base_s = _compared(found)
+    run_fits = base_s is not None
+    plan = _unbeaten(found.plan, best_s)
     chosen = recommended(changes, base_s=base_s, best_s=best_s)
 
     def record(each: Improvement) -> ImprovementRecord:
-        return _record(each, step.step_time_s, best_s if run_fits else None)
+        return _record(found, each, best_s if run_fits else None)
 
     return ImprovementResult(
         framework=found.framework,
+        dialect=found.dialect,
         run=PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes),
         run_fits=run_fits,
         memory_limit_bytes=found.cluster.accelerator.usable_bytes,
@@ -427,17 +449,53 @@ def _bound_s(found: Surroundings, best_s: float) -> float | None:
     return found.bound_s if 0 < found.bound_s <= best_s * _HAIR else None
 
 
-def _record(each: Improvement, base_s: float, best_s: float | None) -> ImprovementRecord:
+def _record(found: Surroundings, each: Improvement, best_s: float | None) -> ImprovementRecord:
     """A change; its share of the gain where there is one to share."""
-    step_s = each.step.step_time_s
+    base_s, step_s = found.step.step_time_s, each.step.step_time_s
     return ImprovementRecord(
         dimensions=each.dimensions,
         options=each.options,
+        settings=each.settings,
         step_time_s=step_s,
         peak_memory_bytes=each.step.peak_memory_bytes,
         speedup=base_s / step_s,
         gain_share=None if best_s is None else (base_s - step_s) / (base_s - best_s),
+        evidence=_evidence(found, each),
+        risk="; ".join(_risks(found, each)) or "none known",
     )
+
+
+_TIGHT: Final = 0.05  # of what is usable: a margin that a prediction may miss
+
+
+def _evidence(found: Surroundings, each: Improvement) -> str:
+    """Whether the gain is more than one prediction may miss; errors that both share cancel."""
+    if not found.fits(found.step):
+        return "fits by prediction"
+    spread = range_of(found.model, found.cluster, found.request.configuration)
+    if spread is None:
+        return "of measured layers"
+    gain = found.step.step_time_s / each.step.step_time_s
+    return "beyond the error" if gain > spread.high_ratio else "within the error: measure"
+
+
+def _risks(found: Surroundings, each: Improvement) -> Iterator[str]:
+    run, degrees = found.request.configuration, found.request.configuration.parallelism
+    new, limit = each.run.parallelism, found.cluster.accelerator.usable_bytes
+    left = 1 - each.run.overheads.needed_bytes(each.step.peak_memory_bytes) / limit
+    if left < _TIGHT:
+        yield f"{max(left, 0.0):.1%} of the memory left"
+    moved = (new.tensor, new.pipeline, new.expert, new.virtual_stages, new.zero_stage >= 2)
+    if moved != (
+        degrees.tensor, degrees.pipeline, degrees.expert, degrees.virtual_stages,
+        degrees.zero_stage >= 2,
+    ):  # fmt: skip
+        yield "checkpoints have other shards"
+    elif (new.zero_stage, new.data) != (degrees.zero_stage, degrees.data):
+        yield "states of the optimizer have other shards"
+    kernels = (run.fused_attention, run.fused_cross_entropy)
+    if (each.run.fused_attention, each.run.fused_cross_entropy) != kernels:
+        yield "another kernel rounds differently"
 
 
 _COMPARED: Final = {
@@ -530,6 +588,7 @@ def remake_improvement(document: ImprovementResult) -> ImprovementResult:
         cluster=cluster,
         request=request,
         framework=document.framework,
+        dialect=document.dialect,
         step=price_configuration(model, cluster, request.configuration),
         changes=(),
         plan=None,
@@ -555,7 +614,13 @@ def _changed_figures(document: ImprovementResult, bare: Surroundings) -> Iterato
             raise InvalidInput.of(f"changes[{index}].options", problem)
         _refuse_unable(document, changed, bare, path=f"changes[{index}]")
         step = price_configuration(bare.model, bare.cluster, changed)
-        yield Improvement(dimensions=one.dimensions, options=one.options, run=changed, step=step)
+        yield Improvement(
+            dimensions=one.dimensions,
+            options=one.options,
+            settings=one.settings,
+            run=changed,
+            step=step,
+        )
 
 
 def _refuse_unable(
@@ -724,7 +789,7 @@ def _lines(found: ImprovementResult) -> Iterator[str]:
         yield no_choice(found)
     else:
         step = format_seconds(chosen.step_time_s)
-        yield f"{choice_title(found)}: {chosen.options}: {step}, {choice_gain(found, chosen)}"
+        yield f"{choice_title(found)}: {said(chosen)}: {step}, {choice_gain(found, chosen)}"
 
 
 def _best_lines(found: ImprovementResult) -> Iterator[str]:
@@ -746,6 +811,13 @@ def _best_lines(found: ImprovementResult) -> Iterator[str]:
         yield f"{bounded_plans(found)} takes less than {bound} (proved)"
 
 
+def said(change: ImprovementRecord) -> str:
+    """A change in the words of the run's file, or else as options of `estimate`."""
+    if not change.settings:
+        return change.options
+    return (" " if change.settings[0].startswith("--") else ", ").join(change.settings)
+
+
 def change_table(found: ImprovementResult) -> Table:
     """The changes, fastest first; the recommended one is marked."""
     return table_of(
@@ -758,21 +830,31 @@ def change_table(found: ImprovementResult) -> Table:
             column("of the gain", "gain_share", on="both" if found.run_fits else "none"),
             column("memory needed", "needed_bytes"),
             column("peak memory", "peak_memory_bytes", on="page"),
+            words("evidence"),
+            words("risk"),
         ),
         (
             (
-                each.options,
+                said(each),
                 len(each.dimensions),
                 seconds(each.step_time_s),
                 percent(each.speedup - 1, sign=True),
                 percent(each.gain_share or 0.0, digits=0),
                 size(needed_bytes(found, each.peak_memory_bytes)),
                 size(each.peak_memory_bytes),
+                each.evidence,
+                each.risk,
             )
             for each in found.changes
         ),
         marked=(at for at, each in enumerate(found.changes) if each == found.recommended),
         caption=f"{changes_title(found)}, fastest first",
-        note="Options are written as trainwright estimate takes them, to be added to the run's. "
-        f"The marked row is the {choice_title(found)}.",
+        note=f"{_whose_words(found)}The marked row is the {choice_title(found)}. The error is that "
+        "of a step, which nine of ten predictions stay within.",
     )
+
+
+def _whose_words(found: ImprovementResult) -> str:
+    if found.dialect is not None:
+        return "Changes are said in the settings of the file. "
+    return "Options are written as trainwright estimate takes them, to be added to the run's. "

@@ -195,6 +195,21 @@ ROWS += section(
         foreign=_OF_A_MODEL,
     ),
     row(
+        "images",
+        COUNT_OR_NONE,
+        "Images in each sequence, of a model that takes them; 0 if absent.",
+        commands="plan sweep estimate",
+        also="images",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "image-size",
+        COUNT,
+        "Pixels a side of an image, where the model takes any size; 1024 if absent.",
+        commands="plan sweep estimate",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
         "sequence",
         COUNT,
         "Tokens per sequence, in place of what the file says.",
@@ -240,10 +255,16 @@ ROWS += section(
     row(
         "framework",
         NAME,
-        "Consider only what this framework can run.",
+        "Consider only what this framework can run; of a file it is the file's own, unless any.",
         commands="improve",
         metavar="TARGET",
         at="improvement.framework",
+    ),
+    row(
+        "patch",
+        FILE,
+        "Write a copy of the file with the recommended change in it, and show what differs.",
+        commands="improve",
     ),
 )
 ROWS += section(
@@ -649,6 +670,7 @@ ROWS += section(
         "point",
         COUNT_OR_NONE,
         "Which point of a profile with several (from 0).",
+        commands="plan sweep estimate",
         foreign=_of_profiles(
             "a model has no points; leave it out",
             placement="a placement problem has no points; leave it out",
@@ -658,6 +680,7 @@ ROWS += section(
         "time-unit",
         TEXT,
         "Of the times in a Piper profile: s (if absent), ms, us.",
+        commands="plan sweep estimate",
         metavar="UNIT",
         foreign=_of_profiles("times of a model are seconds; leave it out"),
     ),

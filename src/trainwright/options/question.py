@@ -20,6 +20,7 @@ from trainwright.options.run import (
     recipe_of,
     refuse_formats,
     refuse_unknown_words,
+    with_images,
 )
 from trainwright.options.space import (
     SPANS,
@@ -227,6 +228,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     from trainwright.options.inputs import ModelInput
     from trainwright.planning.question.question import ModelQuestion, Workload
 
+    if isinstance(given, ModelInput):
+        given = with_images(given, options)
     where = opened(options.get("cluster"))
     cluster, num_devices = resolve_pools(
         where,

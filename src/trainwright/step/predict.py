@@ -59,7 +59,7 @@ from trainwright.step.pipeline import (
     schedule_of,
 )
 from trainwright.step.places import Placement
-from trainwright.step.stages import StageWork, cut_bytes, stage_works
+from trainwright.step.stages import StageWork, boundary_bytes, cut_bytes, stage_works
 from trainwright.step.zero import (
     DataParallelTimes,
     RankState,
@@ -485,7 +485,7 @@ def gathered_input_bytes(degrees: Parallelism, profile: Profile) -> float:
     """What sequence parallelism gathers for one layer: the whole of what neighbours send."""
     if not degrees.sequence_parallel or degrees.tensor == 1 or not profile.structure.edges:
         return 0.0
-    return profile.structure.edges[0].bytes * degrees.tensor
+    return boundary_bytes(profile.structure) * degrees.tensor
 
 
 def _longest_path(

@@ -234,10 +234,14 @@ MOST_LISTED: Final = 8  # changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """A run with one or two dimensions changed, priced; it fits."""
+    """A run with one or two dimensions changed, priced; it fits.
+
+    `settings` say the change in the words of a file that states the run, where there is one.
+    """
 
     dimensions: tuple[str, ...]
     options: str
+    settings: tuple[str, ...] = ()
     run: Configuration
     step: StepPrediction
 

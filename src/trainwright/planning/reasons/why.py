@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.planning.question.families import chunks_per_rank
@@ -22,6 +23,7 @@ from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -73,7 +75,9 @@ class Gain:
     options: str = ""
 
 
-def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[str, str, Allowed]]:
+def uses(
+    plan: Plan, degrees: Parallelism, allowed: Allowed, *, recomputes: bool
+) -> Iterator[tuple[str, str, Allowed]]:
     """Each thing the plan uses and could do without, the options that forbid it, what is left."""
     for name, axis, flag in _AXES:
         if getattr(degrees, axis) > 1:
@@ -90,7 +94,7 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
     if degrees.axis_order != DATA_INSIDE:
         outside = replace(allowed, mappings=(DATA_INSIDE,))
         yield "the pipeline inside replicas", f"--mapping {mapping_name(DATA_INSIDE)}", outside
-    if any(option != Recompute.NONE for stage in plan.stages for option in stage.options):
+    if recomputes:
         yield "recomputation", "--recompute none", replace(allowed, recompute=(Recompute.NONE,))
     if plan.schedule != DEFAULT_SCHEDULE and degrees.pipeline > 1:
         only = replace(
@@ -131,13 +135,20 @@ def _sketched(question: ModelQuestion, budget: Budget) -> Priced | None:
     return next(iter(best_first(each for each in found if each is not None)), None)
 
 
-def repriced_gains(cluster: Cluster, reprice: Reprice) -> Iterator[Gain]:
-    """One percent more of each resource that the same plan can use."""
-    for resource, changed in _one_percent_more(cluster):
+def repriced_gains(question: ModelQuestion, reprice: Reprice) -> Iterator[Gain]:
+    """One percent more of each resource that the same plan can use.
+
+    Layers that were measured take what they took, whatever the peaks of a device.
+    """
+    cluster = question.cluster
+    more = _more_of_links(cluster)
+    if not isinstance(question.model, MeasuredModel):
+        more = chain(_more_of_a_device(cluster), more)
+    for resource, changed in more:
         yield Gain(resource=resource, change="+1 %", step_time_s=reprice(changed), replanned=False)
 
 
-def _one_percent_more(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+def _more_of_a_device(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
     pool = cluster.pool_of()
     device = pool.accelerator
     yield "peak FLOP/s", cluster.with_peak_scaled(MORE)
@@ -145,7 +156,10 @@ def _one_percent_more(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
         device, memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * MORE
     )
     yield "memory bandwidth", replace(cluster, pools=(replace(pool, accelerator=faster),))
-    for level in pool.levels:
+
+
+def _more_of_links(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+    for level in cluster.pool_of().levels:
         if level.size > 1:
             rate = level.bandwidth_bytes_per_s * MORE
             yield f"{level.name} bandwidth", cluster.with_bandwidth(level.name, rate)
