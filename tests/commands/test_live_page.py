@@ -112,7 +112,7 @@ def test_moving_a_slider_changes_the_plan(browser, page):
     page()
     before = step(browser)
     choose(browser, batch="6")
-    assert step(browser) > 2 * before
+    assert step(browser) > 1.1 * before
     words = browser.run("document.querySelector('.figure em').textContent")
     assert words.startswith("+")
     inside = "document.querySelector('iframe').contentDocument.body.textContent"
