@@ -6,6 +6,7 @@ from pathlib import Path
 from trainwright.chips.space import DieModel
 from trainwright.cluster import Cluster
 from trainwright.commands.calibrate import calibrate
+from trainwright.commands.capture import capture
 from trainwright.commands.codesign import CodesignReport, Extras
 from trainwright.commands.diff import diff
 from trainwright.commands.explain import explain
@@ -15,11 +16,13 @@ from trainwright.commands.model import describe_model
 from trainwright.commands.profile import ProfileReport, import_layers, profile_model
 from trainwright.commands.report import Page, report
 from trainwright.commands.schedule import schedule
+from trainwright.commands.support import support
 from trainwright.commands.sweep import SweepReport
 from trainwright.commands.validate import validate
 from trainwright.commands.verify import VerifyReport, verify
 from trainwright.commands.whatif import WhatIfReport
 from trainwright.documents.explanation import reasons
+from trainwright.documents.fit import FitResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.open import AnyDocument, Result
 from trainwright.documents.printing import Report
@@ -58,12 +61,14 @@ __all__ = [
     "VerifyReport",
     "__version__",
     "calibrate",
+    "capture",
     "codesign",
     "describe_model",
     "diff",
     "estimate",
     "explain",
     "export",
+    "fit",
     "import_layers",
     "improve",
     "plan",
@@ -71,6 +76,7 @@ __all__ = [
     "reasons",
     "report",
     "schedule",
+    "support",
     "sweep",
     "validate",
     "verify",
@@ -176,6 +182,15 @@ def estimate(
     point: int | None = ...,
     time_unit: str | None = ...,
 ) -> Report[EstimateResult] | Report[ModelEstimateResult]: ...
+def fit(
+    model: str | Path,
+    *,
+    gpu: str,
+    sequence: int | None = ...,
+    software: str | None = ...,
+    lora_rank: int | None = ...,
+    probability: float | None = ...,
+) -> Report[FitResult]: ...
 def plan(
     model: str | Path | Profile | ProfileFile,
     *,
@@ -232,6 +247,7 @@ def plan(
     compare: bool = ...,
     cost_model: str | None = ...,
     top: int | None = ...,
+    prefer: str | None = ...,
     jobs: str | None = ...,
 ) -> Result: ...
 def sweep(
@@ -293,6 +309,7 @@ def sweep(
     point: int | None = ...,
     time_unit: str | None = ...,
     top: int | None = ...,
+    prefer: str | None = ...,
     jobs: str | None = ...,
 ) -> SweepReport: ...
 def what_if(

@@ -104,7 +104,6 @@ class ClusterChoice:
 def answer(question: Question, budget: Budget) -> Result:
     """The best plan; raises `InvalidInput` with every fault of the question."""
     from trainwright.documents.model_plan import plan_model
-    from trainwright.options.clusters import AUTO_SOFTWARE
     from trainwright.options.question import model_call
     from trainwright.options.table import read
 
@@ -118,7 +117,6 @@ def answer(question: Question, budget: Budget) -> Result:
         "top": _TOP,
         "devices": question.devices,
         "memory": question.memory_bytes,
-        **({} if "calibration" in question.options else {"software": AUTO_SOFTWARE}),
         **question.options,
     }
     call = model_call(given, read("plan", asked))

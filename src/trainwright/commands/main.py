@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "plan": "Find the best plan, and prove it.",
         "estimate": "Predict time and memory of a run: does it fit, and how long does a step take?",
+        "fit": "What of a model trains on given devices: in full or adapters, sequences how long?",
         "schedule": "Order the work of a pipeline: by name, by search, or as given.",
         "codesign": "Find the best accelerator and its plans within an area, and prove it.",
         "explain": (
@@ -49,6 +50,9 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
             "Time a model's layers on the device at hand; write a profile that `plan` takes."
         ),
         "model": "Say what a model is: parameters, layers, FLOPs, cache, and how it can be cut.",
+        "support": "Say what can be asked of a model on a device, and how well it is known.",
+        "capture": "Run a script with launchers that only record; print what they were given.",
+        "mcp": "Serve plan, estimate, improve and explain to agents, over stdio.",
         "catalog": "List what is built in, with where each figure comes from.",
     }
 )

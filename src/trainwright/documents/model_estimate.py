@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.costing.estimate import roofline_provenance
+from trainwright.documents.failed_run import (
+    ClassRecord,
+    FailureRecord,
+    class_records,
+    class_table,
+    failure_lines,
+    failure_record,
+)
+from trainwright.documents.memory_figures import figure_fields, figure_table, fit_line
 from trainwright.documents.model_plan import (
     measured_words,
     memory_assumption,
@@ -35,6 +45,7 @@ from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.configuration import Configuration
+from trainwright.plans.failure import MemorySnapshot, OutOfMemory
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.changes import changes_that_fit
@@ -110,12 +121,19 @@ class PricedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEstimateRequest:
-    """Everything the estimate depends on."""
+    """Everything the estimate depends on.
+
+    `framework` is the one whose account of memory holds, `failure` what a job said that ran out,
+    `snapshot` the fullest device of a job whose memory was recorded.
+    """
 
     trainwright_version: str
     model: Embedded
     cluster: Embedded
     configuration: Configuration
+    framework: str | None = None
+    failure: OutOfMemory | None = None
+    snapshot: MemorySnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +144,11 @@ class ModelEstimateResult:
     the peak are absent where only the costs of the layers are known, tokens where nobody said how
     long a sequence is. `memory` has one entry per pipeline rank; all tensor, context and data ranks
     of it hold the same. `changes` would each make the run fit; there are none where it fits, None
-    where they were not asked for.
+    where they were not asked for. Of a device of the fullest rank `allocated_bytes` are in tensors,
+    `reserved_bytes` taken by the allocator, and `device_bytes` shown by the device, each from
+    `_low` to `_high` in nine of ten runs, by the account of `memory_account`; with
+    `fit_probability` they stay within `device_memory_bytes`. A job that ran out of memory does not
+    fit, whatever was predicted: `failure` says where. `snapshot` compares recorded memory by class.
     """
 
     kind: str = "model-estimate"
@@ -150,8 +172,22 @@ class ModelEstimateResult:
     heaviest_rank: int
     memory_limit_bytes: float
     margin_bytes: float
+    allocated_bytes: float | None = None
+    allocated_low_bytes: float | None = None
+    allocated_high_bytes: float | None = None
+    reserved_bytes: float | None = None
+    reserved_low_bytes: float | None = None
+    reserved_high_bytes: float | None = None
+    device_bytes: float | None = None
+    device_low_bytes: float | None = None
+    device_high_bytes: float | None = None
+    device_memory_bytes: float | None = None
+    fit_probability: float | None = None
+    memory_account: str | None = None
     fits: bool
     verdict: Verdict
+    failure: FailureRecord | None = None
+    snapshot: tuple[ClassRecord, ...] = ()
     changes: tuple[PricedChange, ...] | None = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -161,6 +197,7 @@ class ModelEstimateResult:
 # `estimate` on a model: one stated run on a cluster, as a document
 # -----------------------------------------------------------------
 
+_LIKELY: Final = 0.5  # a framework's account outvotes margins that leave less
 _CLASSES = (
     *("weight", "gradient", "optimizer", "opaque"),
     *("activation", "logits", "transient", "buffer"),
@@ -174,6 +211,9 @@ def estimate_model(
     num_devices: int,
     options: Options,
     changes: bool = False,
+    framework: str | None = None,
+    failure: OutOfMemory | None = None,
+    snapshot: MemorySnapshot | None = None,
     warnings: Sequence[str] = (),
 ) -> ModelEstimateResult:
     """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.
@@ -194,6 +234,9 @@ def estimate_model(
             model=given.embedded,
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
+            framework=framework,
+            failure=failure,
+            snapshot=snapshot,
         )
         document = price_request(model, cluster, request, changes=changes)
     notes = (*given.warnings, *warnings, *document.warnings)
@@ -229,12 +272,21 @@ def price_request(
         assumptions = assumptions_of_measured(model, cluster, run)
     else:
         assumptions = assumptions_of(cluster, run, spread.source if spread else "")
-    fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
-    verdict = Verdict.TIGHT if step.peak_memory_bytes <= limit_bytes else Verdict.DOES_NOT_FIT
+    shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
+    failed = request.failure
+    likely = request.framework is None or shown["fit_probability"] >= _LIKELY
+    likely = likely and failed is None
+    fits = likely and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
+    tight = likely and step.peak_memory_bytes <= limit_bytes
+    verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
+    missing_bytes = 0.0 if failed is None else failed.missing_bytes
     enough: tuple[PricedChange, ...] | None = ()
     if not fits:
-        enough = changes_enough(model, cluster, run, step) if changes else None
+        enough = None
+        if changes:
+            enough = changes_enough(model, cluster, run, step, missing_bytes=missing_bytes)
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s
+    classes = [_largest_class(stage.memory) for stage in step.stages]
     return ModelEstimateResult(
         step_time_s=step.step_time_s,
         step_time_low_s=None if spread is None else spread.low_ratio * step.step_time_s,
@@ -255,8 +307,19 @@ def price_request(
         heaviest_rank=step.fullest_stage,
         memory_limit_bytes=limit_bytes,
         margin_bytes=_margin_bytes(step.peak_memory_bytes, run, limit_bytes),
+        **shown,
         fits=fits,
         verdict=Verdict.FITS if fits else verdict,
+        failure=None
+        if failed is None
+        else failure_record(
+            failed, run, step.stages, fullest=step.fullest_stage, largest_classes=classes
+        ),
+        snapshot=()
+        if request.snapshot is None
+        else class_records(
+            request.snapshot, _by_class_bytes(step.stages[step.fullest_stage].memory)
+        ),
         changes=enough,
         warnings=tuple(_warnings(request.model.name, model, cluster, run)),
         assumptions=assumptions,
@@ -271,17 +334,27 @@ def changes_enough(
     step: StepPrediction,
     *,
     framework: str | None = None,
+    missing_bytes: float = 0.0,
 ) -> tuple[PricedChange, ...]:
     """What makes the run fit, cheapest first, compared with its own `step`.
 
-    With a framework, only what that can run.
+    With a framework, only what that can run. A job that ran out must spare `missing_bytes` of what
+    it was predicted to need, whether that was too much or not.
     """
     limit_bytes = cluster.accelerator.usable_bytes
+    most_bytes = math.inf
+    if missing_bytes:
+        most_bytes = run.overheads.needed_bytes(step.peak_memory_bytes) - missing_bytes
+
+    def is_enough(other: StepPrediction) -> bool:
+        spared = run.overheads.needed_bytes(other.peak_memory_bytes) <= most_bytes
+        return spared and _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0
+
     found = changes_that_fit(
         model,
         cluster,
         run,
-        lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
+        is_enough,
         wanted=lambda new: framework is None or runs_on(new, model, cluster, framework),
     )
     device_s = step.step_time_s * run.parallelism.num_devices
@@ -324,6 +397,10 @@ def _rank_memories(
             largest_class=_largest_class(memory),
             opaque_bytes=memory.opaque_bytes or None,
         )
+
+
+def _by_class_bytes(memory: StageMemory) -> dict[str, float]:
+    return {name: float(getattr(memory, f"{name}_bytes")) for name in (*_CLASSES, "workspace")}
 
 
 def _largest_class(memory: StageMemory) -> str:
@@ -441,6 +518,10 @@ def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
     brief = memory_table(document).brief
     if brief is not None and (hidden := len(document.memory) - len(brief)):
         yield f"({hidden} more ranks, none heavier)"
+    if (figures := figure_table(document)) is not None:
+        yield figures
+    if document.request.snapshot is not None:
+        yield class_table(document.request.snapshot, document.snapshot)
     yield from taken_for_granted(document.assumptions)
     yield from warning_lines(document.warnings)
 
@@ -555,12 +636,17 @@ def _gib(size_bytes: float) -> Cell:
 def _verdict(document: ModelEstimateResult) -> Iterator[str]:
     limit = format_bytes(document.memory_limit_bytes)
     peak = format_bytes(document.peak_memory_bytes)
+    if document.failure is not None:
+        yield from failure_lines(document.failure)
     if document.fits:
         left = format_bytes(document.margin_bytes)
-        yield f"fits: {peak} of {limit}, {left} left after margins"
+        chance = "" if document.fit_probability is None else f"; {fit_line(document)}"
+        yield f"fits: {peak} of {limit}, {left} left after margins{chance}"
         return
     heaviest = document.memory[document.heaviest_rank]
     yield f"{document.verdict}: {peak} of {limit} on rank {heaviest.rank}"
+    if document.fit_probability is not None:
+        yield f"  by the account of {document.memory_account} it {fit_line(document)}"
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)

@@ -18,6 +18,7 @@ from trainwright.options.option import (
     NAME,
     ON,
     PATH,
+    SHARE,
     SWITCH,
     TEXT,
     Argument,
@@ -355,6 +356,24 @@ ROWS += section(
 )
 ROWS += section(
     "",
+    "fit",
+    row(
+        "gpu",
+        NAME,
+        "The devices, such as 2xRTX4090: how many, and the name of an accelerator.",
+        required=True,
+    ),
+    row("sequence", COUNT, "Tokens of a sequence; 4096 if absent.", also="sequence_length"),
+    row(
+        "software",
+        NAME,
+        "Whose memory to account for, as trl, deepspeed or torchtitan; trl if absent.",
+    ),
+    row("lora-rank", COUNT, "Of adapters; 16 if absent.", also="tuning.low_rank.rank"),
+    row("probability", SHARE, "With which a run must fit; 0.9 if absent."),
+)
+ROWS += section(
+    "",
     "catalog",
     row(
         "schema",
@@ -387,7 +406,7 @@ ROWS += section(
         "output",
         PATH,
         "Write the document to this file.",
-        commands="plan estimate schedule codesign verify improve whatif validate profile model",
+        commands="plan estimate schedule codesign verify improve whatif validate profile model fit",
         short="o",
     ),
     row(
@@ -397,6 +416,7 @@ ROWS += section(
         "output", PATH, "Write the page to this file.", commands="report", short="o", required=True
     ),
     row("output", PATH, "Write the constants, as TOML.", commands="calibrate", short="o"),
+    row("output", PATH, "Write the script to this file.", commands="capture", short="o"),
     row(
         "verbose",
         ON,
@@ -408,7 +428,7 @@ ROWS += section(
         ON,
         "Print the document as JSON, nothing else.",
         commands="plan estimate schedule codesign explain export verify improve diff whatif "
-        "report validate calibrate profile model catalog",
+        "report validate calibrate profile model fit support catalog",
         keyword="as_json",
     ),
     shell=True,
@@ -488,6 +508,25 @@ ARGUMENTS: Final[Mapping[str, tuple[Argument, ...]]] = {
             name="model",
             metavar="CONFIG",
             help="A config.json or its folder, a catalog name, or a hub id in the local cache.",
+        ),
+    ),
+    "fit": (
+        Argument(
+            name="model",
+            metavar="CONFIG",
+            help="A config.json or its folder, a catalog name, or a hub id in the local cache.",
+        ),
+    ),
+    "support": (
+        Argument(name="model", help="A catalog name, a config.json or its folder."),
+        Argument(name="device", help="An accelerator, a cluster of the catalog, or its file."),
+    ),
+    "capture": (
+        Argument(
+            name="words",
+            metavar="COMMAND...",
+            help="What to run, behind --, such as -- bash train.sh.",
+            many=True,
         ),
     ),
     "catalog": (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.documents.memory_figures import fit_line
 from trainwright.documents.plan_view import fullest_rank, is_fitted
 from trainwright.documents.printing import NEGLIGIBLE, evidence_line, unfitted_line
 from trainwright.documents.reasons import changes_of
@@ -46,6 +47,8 @@ def plan_verdict(document: Planned) -> Verdict:
         kept = document.request.overheads or NO_OVERHEADS
         said = _room(rank, held, limit, limit - kept.needed_bytes(held))
     low, high = document.step_time_low_s, document.step_time_high_s
+    if getattr(document, "fit_probability", None) is not None:
+        said += f" It {fit_line(document)}."  # type: ignore[arg-type]
     return Verdict(
         state="Fits" if document.fits else "Does not fit",
         said=f"{said} {_step(document.step_time_s, low, high, fitted=is_fitted(document))}",
@@ -62,6 +65,8 @@ def estimate_verdict(document: ModelEstimateResult) -> Verdict:
         document.memory_limit_bytes,
         document.margin_bytes,
     )
+    if document.fit_probability is not None:
+        said += f" It {fit_line(document)}."
     low, high = document.step_time_low_s, document.step_time_high_s
     fitted = document.assumptions.get("times", "").startswith("fitted:")
     state = str(document.verdict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwright.documents.memory_figures import figure_table
 from trainwright.documents.model_estimate import (
     NONE_ENOUGH,
     communication_table,
@@ -70,7 +71,12 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     steps = tuple(step_sections(subject, title="The run"))
     yield from (each for each in steps if each.name == "schedule")
     if priced is not None:
-        why = (term_table(priced), _facts(document), communication_table(document))
+        why: tuple[object, ...] = (
+            term_table(priced),
+            _facts(document),
+            communication_table(document),
+        )
+        why += tuple(filter(None, [figure_table(document)]))
         yield folded(section("why", "Why it is not faster", *why))
     yield from (folded(each) for each in steps if each.name != "schedule")
     yield folded(provenance_section(subject, document.assumptions))

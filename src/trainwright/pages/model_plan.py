@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
+from trainwright.documents.memory_figures import figure_table
 from trainwright.documents.plan_view import (
     LAYOUTS,
     alternative_table,
@@ -127,7 +128,8 @@ def _details(subject: Subject[Any]) -> Iterator[Section]:
     if pools := pool_table(document):
         yield section("groups", "The kinds of devices", pools, _pool_bars(document))
     if document.stages:
-        yield section("plan", "The plan", rank_table(rank_rows(document)))
+        shown = filter(None, [figure_table(document)])
+        yield section("plan", "The plan", rank_table(rank_rows(document)), *shown)
         yield section("ranks", "Time and memory of the ranks", *_rank_bars(document, subject))
     if subject.priced is not None and subject.priced.network:
         yield section("network", "Network", *network_blocks(subject.priced))
