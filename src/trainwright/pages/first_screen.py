@@ -48,7 +48,7 @@ def plan_verdict(document: Planned) -> Verdict:
         said = _room(rank, held, limit, limit - kept.needed_bytes(held))
     low, high = document.step_time_low_s, document.step_time_high_s
     if getattr(document, "fit_probability", None) is not None:
-        said += f" It {fit_line(document)}."  # type: ignore[arg-type]
+        said += f" It {fit_line(document)}."
     return Verdict(
         state="Fits" if document.fits else "Does not fit",
         said=f"{said} {_step(document.step_time_s, low, high, fitted=is_fitted(document))}",
