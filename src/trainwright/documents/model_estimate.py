@@ -13,6 +13,7 @@ from trainwright.documents.model_plan import (
     mfu_in_words,
     overlap_in_words,
     state_in_words,
+    to_fit_in_words,
 )
 from trainwright.documents.printing import evidence_line, sharding_words, unfitted_line
 from trainwright.documents.runs import gaps_of_run, model_and_cluster
@@ -29,6 +30,7 @@ from trainwright.documents.view import (
 )
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
+from trainwright.options.clusters import with_host
 from trainwright.options.inputs import embed, naming_options
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.configuration import Configuration
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.view import Line, Table
-    from trainwright.model import TransformerConfig
+    from trainwright.model import Recipe, TransformerConfig
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.prediction import StageMemory, StepPrediction
@@ -68,7 +70,8 @@ class RankMemory:
     """One pipeline rank at its fullest, in bytes by class; the classes add up to `total_bytes`.
 
     `margin_bytes` is what the device has left after fragmentation and reserve, negative where it
-    has not; `largest_class` is the class that holds most.
+    has not; `largest_class` is the class that holds most. `host_bytes` lie in the host's memory,
+    where anything does.
     """
 
     rank: int
@@ -84,6 +87,7 @@ class RankMemory:
     margin_bytes: float
     microbatches_in_flight: int
     largest_class: str
+    host_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,8 +196,12 @@ def price_request(
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
     spread = time_range(model, cluster, run)
     step = price_configuration(model, cluster, run)
-    fits = _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
-    verdict = Verdict.TIGHT if step.peak_memory_bytes <= limit_bytes else Verdict.DOES_NOT_FIT
+    on_host = host_bytes(model, cluster, run, step)
+    host = cluster.accelerator.host
+    room = host is None or max(on_host, default=0.0) <= host.memory_bytes
+    fits = room and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
+    holds = room and step.peak_memory_bytes <= limit_bytes
+    verdict = Verdict.TIGHT if holds else Verdict.DOES_NOT_FIT
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s or 0.0
     return ModelEstimateResult(
         step_time_s=step.step_time_s,
@@ -210,7 +218,7 @@ def price_request(
         bubble_of_makespan=max(0.0, step.bubble_of_makespan),
         devices_used=devices,
         num_microbatches=run.num_microbatches,
-        memory=tuple(_rank_memories(step, run, limit_bytes)),
+        memory=tuple(_rank_memories(step, run, limit_bytes, on_host)),
         peak_memory_bytes=step.peak_memory_bytes,
         heaviest_rank=step.fullest_stage,
         memory_limit_bytes=limit_bytes,
@@ -218,7 +226,10 @@ def price_request(
         fits=fits,
         verdict=Verdict.FITS if fits else verdict,
         changes=() if fits else changes_enough(model, cluster, run, step),
-        warnings=tuple(_warnings(request.model.name, model, cluster, run)),
+        warnings=(
+            *_warnings(request.model.name, model, cluster, run),
+            *_full_host(on_host, cluster, room=room),
+        ),
         assumptions=assumptions_of(cluster, run, spread.source),
         request=request,
     )
@@ -239,7 +250,7 @@ def changes_enough(
     limit_bytes = cluster.accelerator.usable_bytes
     found = changes_that_fit(
         model,
-        cluster,
+        with_host(cluster),
         run,
         lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
         wanted=lambda new: framework is None or not gaps_of_run(new, model, cluster, framework),
@@ -263,8 +274,41 @@ def _margin_bytes(peak_bytes: float, run: Configuration, limit_bytes: float) -> 
     return limit_bytes - run.overheads.needed_bytes(peak_bytes)
 
 
+def host_bytes(
+    model: TransformerConfig, cluster: Cluster, run: Configuration, step: StepPrediction
+) -> tuple[float, ...]:
+    """What a device of each pipeline rank keeps on its host; empty where nothing lies there.
+
+    It is what the device would hold besides if nothing did; what comes back for a moment is there
+    all the same.
+    """
+    if run.recipe.offload is None:
+        return ()
+    whole = price_configuration(model, cluster, replace(run, recipe=without_offload(run.recipe)))
+    return tuple(
+        max(0.0, _kept_bytes(without.memory) - _kept_bytes(own.memory))
+        for without, own in zip(whole.stages, step.stages, strict=True)
+    )
+
+
+def without_offload(recipe: Recipe) -> Recipe:
+    """The recipe with everything on the device."""
+    return replace(recipe, offload=None)
+
+
+def _kept_bytes(memory: StageMemory) -> float:
+    return memory.gradient_bytes + memory.optimizer_bytes + memory.activation_bytes
+
+
+def _full_host(on_host: Sequence[float], cluster: Cluster, *, room: bool) -> Iterator[str]:
+    host = cluster.accelerator.host
+    if not room and host is not None:
+        held, limit = format_bytes(max(on_host)), format_bytes(host.memory_bytes)
+        yield f"offload: {held} lie on the host, which has {limit} for each device"
+
+
 def _rank_memories(
-    step: StepPrediction, run: Configuration, limit_bytes: float
+    step: StepPrediction, run: Configuration, limit_bytes: float, on_host: Sequence[float]
 ) -> Iterator[RankMemory]:
     for rank, stage in enumerate(step.stages):
         memory = stage.memory
@@ -282,6 +326,7 @@ def _rank_memories(
             margin_bytes=_margin_bytes(memory.total_bytes, run, limit_bytes),
             microbatches_in_flight=memory.microbatches_in_flight,
             largest_class=_largest_class(memory),
+            host_bytes=on_host[rank] if on_host else None,
         )
 
 
@@ -330,7 +375,8 @@ def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[
         f"{'fused' if run.fused_cross_entropy else 'unfused'} cross entropy",
         "sequence parallel": "on" if degrees.sequence_parallel else "off",
         **dispatch,
-        "overlap": overlap_in_words(run.overlap),
+        "overlap": overlap_in_words(run.overlap, recipe),
+        **to_fit_in_words(recipe),
         "memory": memory_assumption(device, run.overheads),
     }
 

@@ -401,7 +401,8 @@ def _assumptions(
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:
-        found["overlap"] = overlap_in_words(overlap)
+        found["overlap"] = overlap_in_words(overlap, recipe)
+    found |= to_fit_in_words(recipe)
     return found
 
 
@@ -418,7 +419,8 @@ def _assumptions_of_measured(
         "range": "not known: no step made of measured layers was held against a real one",
         "schedule": _schedule_in_words(plan),
         "memory": memory_assumption(question.cluster.accelerator, question.overheads),
-        "overlap": overlap_in_words(question.settings.overlap),
+        "overlap": overlap_in_words(question.settings.overlap, question.settings.recipe),
+        **to_fit_in_words(question.settings.recipe),
     }
     if point.precision is not None:
         found["precision"] = point.precision
@@ -439,9 +441,23 @@ def state_in_words(recipe: Recipe, numbers: Precision) -> str:
     )
 
 
-def overlap_in_words(overlap: Overlap) -> str:
-    """The share of every kind."""
-    return ", ".join(f"{name} {share:.0%}" for name, share in asdict(overlap).items())
+def overlap_in_words(overlap: Overlap, recipe: Recipe) -> str:
+    """The share of every kind; that of the host where something goes there."""
+    return ", ".join(
+        f"{name} {share:.0%}"
+        for name, share in asdict(overlap).items()
+        if name != "host" or recipe.offload is not None
+    )
+
+
+def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
+    """What makes a run smaller, by subject; empty where nothing is asked for."""
+    found = {
+        "loss": recipe.loss_chunk and f"{recipe.loss_chunk} tokens at a time, again backward",
+        "feed-forward": recipe.mlp_tile and f"{recipe.mlp_tile} tokens at a time, again backward",
+        "on the host": recipe.offload and recipe.offload.in_words,
+    }
+    return {subject: words for subject, words in found.items() if words}
 
 
 # `plan` on a model without a profile: the best plan on a cluster, as a document

@@ -49,6 +49,8 @@ def priced_as_run(
     A calibration goes before; without either a device is as its description says. `framework` is
     what "auto" stands for, that of the options where absent.
     """
+    if not options.get("offload"):  # what no figure follows from is in no document
+        cluster = without_host(cluster)
     calibration, software = options.get("calibration"), options.get("software")
     if calibration is not None:
         if software not in (None, AUTO_SOFTWARE):
@@ -62,6 +64,34 @@ def priced_as_run(
         return cluster
     named = framework or options.get("framework")
     return expected(cluster, named if software == AUTO_SOFTWARE else software)
+
+
+_OF_HOST: Final = "host."
+
+
+def without_host(cluster: Cluster) -> Cluster:
+    """The cluster of whose hosts nothing is said."""
+    pools = []
+    for pool in cluster.pools:
+        device = pool.accelerator
+        told = tuple(each for each in device.sources if not each[0].startswith(_OF_HOST))
+        pools.append(replace(pool, accelerator=replace(device, host=None, sources=told)))
+    return replace(cluster, pools=tuple(pools))
+
+
+def with_host(cluster: Cluster) -> Cluster:
+    """The cluster with what the catalog says of the hosts of its devices, where it does not."""
+    from trainwright.formats import catalog
+
+    known = catalog.accelerators()
+    pools = []
+    for pool in cluster.pools:
+        device, stated = pool.accelerator, known.get(pool.accelerator.name)
+        if device.host is None and stated is not None and stated.host is not None:
+            told = tuple(each for each in stated.sources if each[0].startswith(_OF_HOST))
+            device = replace(device, host=stated.host, sources=(*device.sources, *told))
+        pools.append(replace(pool, accelerator=device))
+    return replace(cluster, pools=tuple(pools))
 
 
 def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
