@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright._version import __version__
 from trainwright.costing.estimate import roofline_provenance
 from trainwright.documents.model_plan import (
+    kept_bytes,
     memory_assumption,
     mfu_in_words,
     overlap_in_words,
@@ -286,7 +287,7 @@ def host_bytes(
         return ()
     whole = price_configuration(model, cluster, replace(run, recipe=without_offload(run.recipe)))
     return tuple(
-        max(0.0, _kept_bytes(without.memory) - _kept_bytes(own.memory))
+        max(0.0, kept_bytes(without.memory) - kept_bytes(own.memory))
         for without, own in zip(whole.stages, step.stages, strict=True)
     )
 
@@ -294,10 +295,6 @@ def host_bytes(
 def without_offload(recipe: Recipe) -> Recipe:
     """The recipe with everything on the device."""
     return replace(recipe, offload=None)
-
-
-def _kept_bytes(memory: StageMemory) -> float:
-    return memory.gradient_bytes + memory.optimizer_bytes + memory.activation_bytes
 
 
 def _full_host(on_host: Sequence[float], cluster: Cluster, *, room: bool) -> Iterator[str]:

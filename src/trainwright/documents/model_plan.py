@@ -11,7 +11,7 @@ from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE, precision_named
 from trainwright.options.inputs import content_hash, inside, naming_options
-from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
+from trainwright.options.question import QUESTION_OPTION_OF, call_of, leaner_calls, request_of
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
 from trainwright.planning.question.measured import MeasuredModel
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import MemoryOverheads, Overlap
+    from trainwright.plans.prediction import StageMemory
     from trainwright.profile import Profile
     from trainwright.step.account import TimeRange
 
@@ -464,15 +465,29 @@ def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
 # ------------------------------------------------------------------------------
 
 
+def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[ModelCall, ModelOutcome]:
+    """What the call finds, or the first that keeps less on a device where it finds nothing."""
+    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
+    first: tuple[ModelCall, ModelOutcome] | None = None
+    for each in leaner_calls(call):
+        question = each.question
+        most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+        with naming_options(QUESTION_OPTION_OF):
+            outcome = plan(question, budget, num_alternatives=most, crew=crew)
+        if outcome.priced or budget.stopped:
+            return each, outcome
+        first = first or (each, outcome)
+    assert first is not None, "a call is asked itself"
+    return first
+
+
 def plan_model(
     call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
 ) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
-    question, started_s = call.question, budget.cpu_s
-    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
-    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
-    with naming_options(QUESTION_OPTION_OF):
-        outcome = plan(question, budget, num_alternatives=most, crew=crew)
+    started_s = budget.cpu_s
+    call, outcome = _found(call, budget, crew=crew)
+    question = call.question
     if question.allowed.searches_orders:
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
     document = ModelPlanResult(
@@ -490,6 +505,7 @@ def plan_model(
     )
     if outcome.priced:
         best = outcome.priced[0]
+        _refuse_full_host(question, best)
         document = replace(
             with_plan(document, question, best.plan, best.profile, best.step),
             alternatives=tuple(alternatives(question, outcome.priced)),
@@ -507,6 +523,33 @@ def plan_model(
         )
         document = replace(document, warnings=(*document.warnings, short))
     return replace(document, search_s=budget.cpu_s - started_s)
+
+
+def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
+    """Raise `InvalidInput` where a host would hold more than it has.
+
+    A device holds so much more of the same plan when nothing lies on the host.
+    """
+    recipe, host = question.settings.recipe, question.cluster.accelerator.host
+    if recipe.offload is None or host is None:
+        return
+    settings = replace(question.settings, recipe=replace(recipe, offload=None))
+    alone = replace(question, settings=settings)
+    profile = alone.estimator().profile(best.profile.point)
+    whole = predicted(alone, best.plan, profile)
+    held = max(
+        kept_bytes(without.memory) - kept_bytes(own.memory)
+        for without, own in zip(whole.stages, best.step.stages, strict=True)
+    )
+    if held > host.memory_bytes:
+        has = format_bytes(host.memory_bytes)
+        problem = f"would keep {format_bytes(held)} of each device on its host, which has {has}"
+        raise InvalidInput.of("offload", f"{problem}: give smaller shares, or --recompute full")
+
+
+def kept_bytes(memory: StageMemory) -> float:
+    """What may lie on the host instead."""
+    return memory.gradient_bytes + memory.optimizer_bytes + memory.activation_bytes
 
 
 def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:

@@ -554,7 +554,7 @@ ROWS += section(
 )
 ROWS += section(
     "Training a part of the model",
-    "estimate",
+    _BOTH,
     row(
         "lora-rank",
         COUNT,
