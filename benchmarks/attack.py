@@ -158,6 +158,9 @@ def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Q
     if rng.random() < 0.15:
         least = rng.choice(divisors(batch))
         only["micro_batch"] = tuple(range(least, least + rng.randint(1, 6)))
+    if not experts and rng.random() < 0.25:
+        request["images"] = rng.randint(0, 2)
+        model.write_text(json.dumps(_with_encoder(rng, config)))
     return Question(
         model=str(model),
         num_blocks=num_blocks,
@@ -167,6 +170,21 @@ def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Q
         request=request,
         only=only,
     )
+
+
+def _with_encoder(rng: random.Random, text: dict[str, Any]) -> dict[str, Any]:
+    """The model behind an encoder of images, which is sometimes as large as the text."""
+    width = rng.choice((256, 512, 1024))
+    vision = {
+        "model_type": "clip_vision_model",
+        "hidden_size": width,
+        "intermediate_size": 4 * width,
+        "num_hidden_layers": rng.randint(1, 12),
+        "num_attention_heads": width // 64,
+        "image_size": 224,
+        "patch_size": 16,
+    }
+    return {"model_type": "llava", "text_config": text, "vision_config": vision}
 
 
 def _cluster(rng: random.Random, inner: int, outer: int) -> str:

@@ -145,7 +145,7 @@ def ordered(made: Job, target: str) -> Job:
     )
     run, where = plain.configuration(), cluster_of(16)
     profile = estimator_of(made.model, where, run).profile(point_of(run))
-    return with_orders(made, plan_of(run, profile.structure), profile, where)
+    return with_orders(made, plan_of(run, profile), profile, where)
 
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "v-half", "v-min", "wave")

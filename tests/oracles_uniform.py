@@ -24,6 +24,9 @@ class SmallChain:
     memory: float
     byte_s: float
     latency_s: float
+    overlap: float = 0.0
+    beside_bytes: float = 0.0
+    beside_s: float = 0.0
     tensor: int
     devices: int
     microbatches: int
@@ -111,7 +114,7 @@ def _quickest(
     """Time and option of a stage that holds so many microbatches; infinite where nothing fits."""
     best = (math.inf, -1)
     for option in options:
-        size = sum(
+        size = chain.beside_bytes + sum(
             chain.static[k] + chain.sharded[k] / d + held * chain.saved[option][k] for k in stage
         )
         if size + max(chain.transient[option][k] for k in stage) <= chain.memory:
@@ -122,20 +125,21 @@ def _quickest(
 
 def _price(chain: SmallChain, picked: list[int], starts: list[int], d: int, m: int) -> float:
     stages = _stages(starts, len(chain.forward))
-    ends = pipeline_ends(
-        [sum(chain.forward[k] for k in stage) for stage in stages],
-        [
-            sum(chain.backward[option][k] for k in stage)
-            for option, stage in zip(picked, stages, strict=True)
-        ],
-        [chain.transfer[stage[-1]] for stage in stages[:-1]],
-        m,
-    )
-    hops = 2 * (d - 1)
+    forward = [sum(chain.forward[k] for k in stage) for stage in stages]
+    backward = [
+        sum(chain.backward[option][k] for k in stage)
+        for option, stage in zip(picked, stages, strict=True)
+    ]
+    ends = pipeline_ends(forward, backward, [chain.transfer[stage[-1]] for stage in stages[:-1]], m)
     return max(
-        end
-        + hops * chain.latency_s
-        + hops / d * sum(chain.sync[k] for k in stage) * chain.byte_s
-        + sum(chain.update[k] for k in stage) / d
-        for end, stage in zip(ends, stages, strict=True)
+        end + _after(chain, stage, first, last, d)
+        for end, stage, first, last in zip(ends, stages, forward, backward, strict=True)
     )
+
+
+def _after(chain: SmallChain, stage: range, forward: float, backward: float, d: int) -> float:
+    """Gradients are scattered under the last backward, weights gathered under the first forward."""
+    size = sum(chain.sync[k] for k in stage)
+    ring = (d - 1) * (chain.latency_s + size / d * chain.byte_s) if size else 0.0
+    exposed = sum(max(0.0, ring - chain.overlap * work) for work in (forward, backward))
+    return exposed + chain.beside_s + sum(chain.update[k] for k in stage) / d

@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
 
+#include "bind/fields.hpp"
 #include "bind/numpy_arrays.hpp"
 #include "bind/schedule.hpp"
 #include "chain/family_plan.hpp"
@@ -11,6 +12,8 @@
 namespace nb = nanobind;
 using namespace trainwright;
 using trainwright::numpy::Array;
+using trainwright::numpy::Fields;
+using trainwright::numpy::Given;
 using trainwright::numpy::OrderArrays;
 using trainwright::numpy::span_of;
 using trainwright::numpy::Table;
@@ -18,27 +21,14 @@ using trainwright::numpy::to_numpy;
 
 namespace {
 
-template <typename T>
-std::vector<T> copy_of(const Array<T>& array) {
-  return {array.data(), array.data() + array.size()};
-}
-
-// A problem that owns its arrays.
-struct OwnedProblem {
-  std::vector<int32_t> layer_class;
-  std::vector<double> transfer_s, saved, transient, fixed, sharded, sync;
-  std::vector<int64_t> degrees;
-  UniformProblem view;
-};
-
-std::vector<UniformPlan> solve(const OwnedProblem& problem, const Table<double>& forward_s,
+std::vector<UniformPlan> solve(const UniformProblem& problem, const Table<double>& forward_s,
                                const Table<double>& backward_s, const Table<double>& update_s,
                                const Array<double>& cutoff_s) {
-  const size_t classes = problem.view.num_classes(), options = problem.view.num_options;
+  const size_t classes = problem.num_classes(), options = problem.num_options();
   std::vector<UniformPlan> plans;
   for (size_t n = 0; n < cutoff_s.size(); ++n)
     plans.push_back(
-        fastest_uniform_plan(problem.view,
+        fastest_uniform_plan(problem,
                              {{forward_s.data() + n * classes, classes},
                               {backward_s.data() + n * classes * options, classes * options},
                               {update_s.data() + n * classes, classes}},
@@ -70,51 +60,39 @@ auto column(const std::vector<Plan>& plans, Get get) {
 }  // namespace
 
 void bind_uniform_plan(nb::module_& module) {
-  nb::class_<OwnedProblem>(module, "UniformProblem")
-      .def(
-          "__init__",
-          [](OwnedProblem* self, Array<int32_t> layer_class, Array<double> transfer_s,
-             Array<double> saved_bytes, Array<double> transient_bytes, Array<double> static_bytes,
-             Array<double> sharded_bytes, Array<double> sync_bytes, Array<int64_t> data_degrees,
-             double memory_bytes, double link_byte_s, double link_latency_s, double sync_overlap,
-             bool update_shards, int64_t tensor_degree, int64_t num_devices,
-             int64_t num_microbatches) {
-            new (self) OwnedProblem{
-                copy_of(layer_class),     copy_of(transfer_s),   copy_of(saved_bytes),
-                copy_of(transient_bytes), copy_of(static_bytes), copy_of(sharded_bytes),
-                copy_of(sync_bytes),      copy_of(data_degrees), {}};
-            self->view = {self->layer_class,
-                          self->transfer_s,
-                          self->saved,
-                          self->transient,
-                          self->fixed,
-                          self->sharded,
-                          self->sync,
-                          self->degrees,
-                          memory_bytes,
-                          link_byte_s,
-                          link_latency_s,
-                          sync_overlap,
-                          update_shards ? 1.0 : 0.0,
-                          tensor_degree,
-                          num_devices,
-                          num_microbatches,
-                          self->saved.size() / self->fixed.size()};
-          },
-          nb::kw_only(), nb::arg("layer_class"), nb::arg("transfer_s"), nb::arg("saved_bytes"),
-          nb::arg("transient_bytes"), nb::arg("static_bytes"), nb::arg("sharded_bytes"),
-          nb::arg("sync_bytes"), nb::arg("data_degrees"), nb::arg("memory_bytes"),
-          nb::arg("link_byte_s"), nb::arg("link_latency_s"), nb::arg("sync_overlap") = 0.0,
-          nb::arg("update_shards"), nb::arg("tensor_degree"), nb::arg("num_devices"),
-          nb::arg("num_microbatches"));
+  Fields<zero::Sharing>()
+      .table("layer_bytes", &zero::Sharing::layer_bytes)
+      .array("beside_bytes", &zero::Sharing::beside_bytes)
+      .array("gradients_start_s", &zero::Sharing::gradients_start_s)
+      .array("gradients_byte_s", &zero::Sharing::gradients_byte_s)
+      .array("parameters_start_s", &zero::Sharing::parameters_start_s)
+      .array("parameters_byte_s", &zero::Sharing::parameters_byte_s)
+      .array("beside_s", &zero::Sharing::beside_s)
+      .array("update_parts", &zero::Sharing::update_parts)
+      .number("gradients_under", &zero::Sharing::gradients_under)
+      .number("parameters_under", &zero::Sharing::parameters_under)
+      .bind(module, "Sharing");
+  Fields<UniformProblem>()
+      .array("layer_class", &UniformProblem::layer_class)
+      .array("transfer_s", &UniformProblem::transfer_s)
+      .table("saved_bytes", &UniformProblem::saved_bytes)
+      .table("transient_bytes", &UniformProblem::transient_bytes)
+      .array("sync_bytes", &UniformProblem::sync_bytes)
+      .array("data_degrees", &UniformProblem::data_degrees)
+      .part("sharing", &UniformProblem::sharing)
+      .number("memory_bytes", &UniformProblem::memory_bytes)
+      .number("tensor_degree", &UniformProblem::tensor_degree)
+      .number("num_devices", &UniformProblem::num_devices)
+      .number("num_microbatches", &UniformProblem::num_microbatches)
+      .bind(module, "UniformProblem");
   module.def(
       "fastest_uniform_plans",
-      [](const OwnedProblem& problem, Table<double> forward_s, Table<double> backward_s,
+      [](const Given<UniformProblem>& problem, Table<double> forward_s, Table<double> backward_s,
          Table<double> update_s, Array<double> cutoff_s) {
         std::vector<UniformPlan> plans;
         {
           nb::gil_scoped_release release;
-          plans = solve(problem, forward_s, backward_s, update_s, cutoff_s);
+          plans = solve(problem.value, forward_s, backward_s, update_s, cutoff_s);
         }
         std::vector<std::vector<int64_t>> starts, options;
         for (const UniformPlan& plan : plans) {
@@ -137,24 +115,25 @@ void bind_uniform_plan(nb::module_& module) {
            nb::kw_only(), nb::arg("orders"), nb::arg("counts"), nb::arg("count_offset"));
   module.def(
       "fastest_family_plans",
-      [](const OwnedProblem& problem, const OwnedOrder& order, Table<double> forward_s,
+      [](const Given<UniformProblem>& given, const OwnedOrder& order, Table<double> forward_s,
          Table<double> backward_s, Table<double> weight_grad_s, Table<double> update_s,
          Array<double> pending_bytes, Array<double> restored_bytes, Array<double> cutoff_s,
-         size_t option, int64_t data_degree) {
+         size_t option, size_t degree) {
+        const UniformProblem& problem = given.value;
         std::vector<FamilyPlan> plans;
         {
           nb::gil_scoped_release release;
-          const size_t classes = problem.view.num_classes(), options = problem.view.num_options;
+          const size_t classes = problem.num_classes(), options = problem.num_options();
           for (size_t n = 0; n < cutoff_s.size(); ++n)
             plans.push_back(
-                fastest_family_plan(problem.view,
+                fastest_family_plan(problem,
                                     {{forward_s.data() + n * classes, classes},
                                      {backward_s.data() + n * classes * options, classes * options},
                                      {update_s.data() + n * classes, classes}},
                                     {{weight_grad_s.data() + n * classes, classes},
                                      span_of(pending_bytes),
                                      span_of(restored_bytes)},
-                                    order.view(), option, data_degree, cutoff_s.data()[n]));
+                                    order.view(), option, degree, cutoff_s.data()[n]));
         }
         std::vector<std::vector<int64_t>> starts;
         for (const FamilyPlan& plan : plans) starts.push_back(plan.starts);
@@ -164,5 +143,5 @@ void bind_uniform_plan(nb::module_& module) {
       nb::arg("problem"), nb::arg("order"), nb::kw_only(), nb::arg("forward_s"),
       nb::arg("backward_s"), nb::arg("weight_grad_s"), nb::arg("update_s"),
       nb::arg("pending_bytes"), nb::arg("restored_bytes"), nb::arg("cutoff_s"), nb::arg("option"),
-      nb::arg("data_degree"));
+      nb::arg("degree"));
 }

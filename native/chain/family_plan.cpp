@@ -32,8 +32,8 @@ struct Chunk {
 class Planner {
  public:
   Planner(const UniformProblem& problem, const ChainTimes& times, const SplitBackward& split,
-          const FamilyOrder& order, size_t option, int64_t data_degree)
-      : p_(problem), order_(order), replicas_(static_cast<double>(data_degree)) {
+          const FamilyOrder& order, size_t option, size_t degree)
+      : p_(problem), order_(order), replicas_(problem.replicas(degree)) {
     const size_t classes = problem.num_classes();
     for (const int32_t index : problem.layer_class) {
       const auto c = static_cast<size_t>(index);
@@ -43,7 +43,7 @@ class Planner {
                          .input_grad_s = times.backward_s[at] - weight_s,
                          .weight_grad_s = weight_s,
                          .update_s = times.update_s[c],
-                         .held = problem.static_bytes[c] + problem.sharded_bytes[c] / replicas_,
+                         .held = replicas_.layer_bytes(c),
                          .saved = problem.saved_bytes[at],
                          .pending = split.pending_bytes[c],
                          .running = problem.transient_bytes[at],
@@ -94,7 +94,7 @@ class Planner {
     const Layer& layer = layers_[at];
     return {.count = chunk.count + 1,
             .work_s = chunk.work_s + layer.work_s(),
-            .held = chunk.held + layer.held,
+            .held = (chunk.count == 0 ? replicas_.beside_bytes() : chunk.held) + layer.held,
             .saved = chunk.saved + layer.saved,
             .pending = chunk.pending + layer.pending,
             .restored = chunk.restored + restored_[at],
@@ -175,22 +175,23 @@ class Planner {
     const auto ranks = static_cast<size_t>(order_.orders.num_ranks());
     std::vector<double> duration_s(kNumActionKinds * stages, 0.0), transfer_s(stages - 1);
     std::vector<double> work_s(ranks, 0.0), after_s(ranks, 0.0), way_s(stages, 0.0);
-    std::vector<double> backward_s(ranks, 0.0), update_s(ranks, 0.0);
-    const double hops = replicas_ > 1 ? 2 * (replicas_ - 1) : 0;
     for (size_t s = 0; s < stages; ++s) {
       const auto rank = static_cast<size_t>(order_.orders.rank_of_stage[s]);
       const auto first = static_cast<size_t>(cut.starts[s]);
       const size_t end = s + 1 < stages ? static_cast<size_t>(cut.starts[s + 1]) : layers_.size();
+      double sync = 0, update_s = 0;
       for (size_t at = first; at < end; ++at) {
         const Layer& layer = layers_[at];
         duration_s[kForward * stages + s] += layer.forward_s;
         duration_s[kInputGrad * stages + s] += layer.input_grad_s;
         duration_s[kWeightGrad * stages + s] += layer.weight_grad_s;
         work_s[rank] += layer.work_s();
-        backward_s[rank] += layer.input_grad_s + layer.weight_grad_s;
-        after_s[rank] += hops / replicas_ * layer.sync * p_.link_byte_s;
-        update_s[rank] += layer.update_s / (p_.update_shards != 0 ? replicas_ : 1.0);
+        sync += layer.sync;
+        update_s += layer.update_s;
       }
+      after_s[rank] += replicas_.after_s(
+          sync, duration_s[kForward * stages + s],
+          duration_s[kInputGrad * stages + s] + duration_s[kWeightGrad * stages + s], update_s);
       if (s + 1 < stages) {
         transfer_s[s] = p_.transfer_s[end - 1];
         way_s[s + 1] = way_s[s] + duration_s[s] + transfer_s[s];
@@ -198,8 +199,6 @@ class Planner {
     }
     const auto m = static_cast<double>(order_.orders.num_microbatches);
     for (size_t rank = 0; rank < ranks; ++rank) {
-      const double sync_s = after_s[rank] + hops * p_.link_latency_s;
-      after_s[rank] = std::max(0.0, sync_s - p_.sync_overlap * backward_s[rank]) + update_s[rank];
       const double least_s = way_s[rank] + m * work_s[rank] + after_s[rank];
       if (least_s * (1 - kSameSum) >= cutoff_s) return kInfinity;
     }
@@ -219,7 +218,7 @@ class Planner {
 
   const UniformProblem& p_;
   const FamilyOrder& order_;
-  double replicas_;
+  zero::Replicas replicas_;
   std::vector<Layer> layers_;
   std::vector<double> restored_;
   double work_s_ = 0, heaviest_s_ = 0;
@@ -229,8 +228,8 @@ class Planner {
 
 FamilyPlan fastest_family_plan(const UniformProblem& problem, const ChainTimes& times,
                                const SplitBackward& split, const FamilyOrder& order, size_t option,
-                               int64_t data_degree, double cutoff_s) {
-  return Planner(problem, times, split, order, option, data_degree).fastest(cutoff_s);
+                               size_t degree, double cutoff_s) {
+  return Planner(problem, times, split, order, option, degree).fastest(cutoff_s);
 }
 
 }  // namespace trainwright

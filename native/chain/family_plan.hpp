@@ -4,14 +4,14 @@
 // owns stages r and 2p-1-r, they take layers off both ends of the chain, the end with fewer layers
 // first. Orders are known, so memory is exact:
 //
-//   static + Σ over chunks (before · saved + pending · weight inputs + running · transient)
+//   state + Σ over chunks (before · saved + pending · weight inputs + running · transient)
 //
 // at the fullest of the instants `counts`: microbatches before their input gradient, between input
 // and weight gradient, and whose input gradient runs. The plan is then simulated, and each rank
-// synchronises its gradients and updates its weights at its own end. Passed over are plans whose
-// heaviest rank cannot beat the best:
+// exchanges with its replicas, stage after stage, what does not hide (common/zero.hpp) and updates
+// its weights at its own end. Passed over are plans whose heaviest rank cannot beat the best:
 //
-//   time >= way to its first stage + m · w_r + synchronisation and update of r
+//   time >= way to its first stage + m · w_r + exchanges and update of r
 #pragma once
 
 #include <cstdint>
@@ -42,9 +42,9 @@ struct FamilyPlan {
   std::vector<int64_t> starts;  // first layer of each stage, in order of the chain
 };
 
-// The fastest plan of one option and degree below `cutoff_s`.
+// The fastest plan below `cutoff_s` of one option and data degree, both by their place.
 FamilyPlan fastest_family_plan(const UniformProblem& problem, const ChainTimes& times,
                                const SplitBackward& split, const FamilyOrder& order, size_t option,
-                               int64_t data_degree, double cutoff_s);
+                               size_t degree, double cutoff_s);
 
 }  // namespace trainwright

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "common/zero.hpp"
+
 namespace trainwright {
 namespace {
 
@@ -88,7 +90,7 @@ class Rank {
     if (!std::isfinite(recomputed_s)) return kInfinite;
     const size_t at = static_cast<size_t>(x_.sharing.offset[rank_] + extra);
     const double exposed_s =
-        std::max(0.0, x_.sharing.backward_s[at] - x_.sharing.under_backward * recomputed_s);
+        zero::beyond_s(x_.sharing.backward_s[at], x_.sharing.under_backward * recomputed_s);
     const double forward_s = x_.sharing.forward_s[at], backward_s = recomputed_s + exposed_s;
     const double work_s = count * x_.blocks.time_s[0] + edge_s + forward_s + backward_s;
     return x_.num_microbatches * work_s + idle_s(extra, forward_s, backward_s) + after_s +

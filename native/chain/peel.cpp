@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "common/zero.hpp"
+
 namespace trainwright {
 namespace {
 
@@ -296,7 +298,7 @@ class Peeler {
     const double heaviest =
         std::max(x_.kinds.largest_weight_bytes[near], x_.kinds.largest_weight_bytes[far]);
     const double room = x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
-                        std::min(x_.gathered_share * heaviest, whole);
+                        zero::gathered_bytes(x_.gathered_share, heaviest, whole);
     const Weights weights = aim_.weights(r);
     for (int64_t u = last_level(near); u >= x_.fronts.level_offset[near]; --u) {
       for (int64_t v = last_level(far); v >= x_.fronts.level_offset[far]; --v) {

@@ -47,7 +47,7 @@ struct PeelProblem {
   int64_t num_microbatches = 0;
   int64_t max_activations = 0;
   double usable_bytes = 0;
-  double gathered_share = 0;         // of the heaviest layer's weights, 0 where none are gathered
+  double gathered_share = 0;         // layers whose weights are gathered (common/zero.hpp)
   double floor_s = 0;                // no split is shorter, so that what is no longer is as good
   double limit_s = 0;                // longer ranks are of no interest
   std::span<const int64_t> kind_of;  // [L, L + 1] by first layer and the one after the last

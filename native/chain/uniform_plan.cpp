@@ -25,8 +25,6 @@ class Cutter {
       const auto c = static_cast<size_t>(index);
       forward_s_.push_back(times.forward_s[c]);
       update_s_.push_back(times.update_s[c]);
-      static_.push_back(problem.static_bytes[c]);
-      sharded_.push_back(problem.sharded_bytes[c]);
       sync_.push_back(problem.sync_bytes[c]);
       double least_s = kInfinity;
       for (const size_t option : options_) {
@@ -41,27 +39,31 @@ class Cutter {
   }
 
   void improve(UniformPlan& best) const {
-    for (const int64_t d : p_.data_degrees) {
-      const int64_t m = p_.num_microbatches / d;
+    for (size_t degree = 0; degree < p_.data_degrees.size(); ++degree) {
+      const zero::Replicas replicas = p_.replicas(degree);
+      const int64_t d = p_.data_degrees[degree], m = p_.num_microbatches / d;
       const int64_t most = p_.num_devices / (p_.tensor_degree * d);
       const int64_t depth = std::min(static_cast<int64_t>(num_layers_), most);
-      for (int64_t p = depth; p >= 1; --p) offer(best, d, p, m);  // the good ones are deep
+      for (int64_t p = depth; p >= 1; --p)
+        offer(best, replicas, d, p, m);  // the good ones are deep
     }
   }
 
  private:
-  void offer(UniformPlan& best, int64_t d, int64_t p, int64_t m) const {
+  void offer(UniformPlan& best, const zero::Replicas& replicas, int64_t d, int64_t p,
+             int64_t m) const {
     const double share = 1 - std::pow(1 - 1 / static_cast<double>(m), static_cast<double>(p));
     const double least_s = std::max(work_s_ / share, static_cast<double>(m) * heaviest_s_);
     if (least_s * (1 - kSameSum) >= best.step_s) return;
     const auto fill = [&](double limit_s) {
       return fill_chain(num_layers_, p, [&](int64_t rank, size_t from, int64_t step, size_t most) {
-        return grow(from, step, most, static_cast<double>(std::min(p - rank, m)), limit_s, d);
+        const auto in_flight = static_cast<double>(std::min(p - rank, m));
+        return grow(from, step, most, in_flight, limit_s, replicas);
       });
     };
     const Filling cut = shortest_filling(heaviest_s_, best.step_s / static_cast<double>(m), fill);
     if (!cut.whole) return;  // nothing fits, or a shallower plan is the same
-    price(best, cut, d, m);
+    price(best, cut, replicas, d, m);
   }
 
   // A stage as it grows, under one option.
@@ -72,13 +74,13 @@ class Cutter {
 
   // A stage as long as time and memory allow, from one layer on to the last or back to the first.
   FilledStage grow(size_t from, int64_t step, size_t most, double in_flight, double limit_s,
-                   int64_t d) const {
+                   const zero::Replicas& replicas) const {
     FilledStage grown;
     const size_t count = options_.size();
     std::vector<Growing> growing(count);
-    double held = 0;
+    double held = replicas.beside_bytes();
     for (size_t layer = from; grown.count < most; layer += static_cast<size_t>(step)) {
-      held += static_[layer] + sharded_[layer] / static_cast<double>(d);
+      held += replicas.layer_bytes(static_cast<size_t>(p_.layer_class[layer]));
       double quickest_s = kInfinity;
       size_t quickest = 0;
       for (size_t o = 0; o < count; ++o) {
@@ -108,11 +110,9 @@ class Cutter {
     std::vector<double> forward_s, backward_s, transfer_s, after_s;
   };
 
-  Stages stages_of(const Filling& cut, int64_t d) const {
+  Stages stages_of(const Filling& cut, const zero::Replicas& replicas) const {
     Stages stages;
     const size_t count = cut.starts.size();
-    const auto replicas = static_cast<double>(d);
-    const double hops = d > 1 ? 2 * (replicas - 1) : 0;
     for (size_t i = 0; i < count; ++i) {
       const auto first = static_cast<size_t>(cut.starts[i]);
       const size_t end = i + 1 < count ? static_cast<size_t>(cut.starts[i + 1]) : num_layers_;
@@ -123,18 +123,17 @@ class Cutter {
         update_s += update_s_[layer];
         sync += sync_[layer];
       }
-      if (p_.update_shards != 0) update_s /= replicas;
       stages.forward_s.push_back(forward_s);
       stages.backward_s.push_back(backward_s);
-      const double sync_s = hops * p_.link_latency_s + hops / replicas * sync * p_.link_byte_s;
-      stages.after_s.push_back(std::max(0.0, sync_s - p_.sync_overlap * backward_s) + update_s);
+      stages.after_s.push_back(replicas.after_s(sync, forward_s, backward_s, update_s));
       if (end < num_layers_) stages.transfer_s.push_back(p_.transfer_s[end - 1]);
     }
     return stages;
   }
 
-  void price(UniformPlan& best, const Filling& cut, int64_t d, int64_t m) const {
-    const Stages stages = stages_of(cut, d);
+  void price(UniformPlan& best, const Filling& cut, const zero::Replicas& replicas, int64_t d,
+             int64_t m) const {
+    const Stages stages = stages_of(cut, replicas);
     if (least_time_s(stages, m) * (1 - kSameSum) >= best.step_s) return;
     const std::vector<double> ends_s = run(stages, m);
     double step_s = 0;
@@ -188,8 +187,7 @@ class Cutter {
   const UniformProblem& p_;
   std::vector<size_t> options_;
   size_t num_layers_;
-  std::vector<double> forward_s_, backward_s_, update_s_, saved_, transient_, static_, sharded_,
-      sync_;
+  std::vector<double> forward_s_, backward_s_, update_s_, saved_, transient_, sync_;
   double work_s_ = 0;
   double heaviest_s_ = 0;
 };
@@ -200,7 +198,7 @@ UniformPlan fastest_uniform_plan(const UniformProblem& problem, const ChainTimes
                                  double cutoff_s) {
   UniformPlan best;
   best.step_s = cutoff_s;
-  std::vector<size_t> all(problem.num_options);
+  std::vector<size_t> all(problem.num_options());
   std::iota(all.begin(), all.end(), size_t{0});
   for (const size_t option : all) Cutter(problem, times, {option}).improve(best);
   if (all.size() > 1) Cutter(problem, times, all).improve(best);

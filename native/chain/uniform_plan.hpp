@@ -4,12 +4,12 @@
 // cut is the one whose longest stage is shortest among those that fit,
 //
 //   λ* = min over cuts of max_i w_i,   w_i = Σ (forward + backward) of stage i,
-//   Σ static + min(p − i, m) Σ saved + max transient <= memory,
+//   state + min(p − i, m) Σ saved + max transient <= memory,
 //
 // found by filling stages within a limit that is bisected (fill.hpp). The plan is then run action
-// by action (pipeline_ends), and each stage synchronises its gradients over a ring (as far as that
-// does not hide under its last backward) and updates its weights at its own end. Passed over are
-// plans that cannot beat the best:
+// by action (pipeline_ends), and each stage exchanges with its replicas what does not hide
+// (common/zero.hpp) and updates its weights at its own end. Passed over are plans that cannot beat
+// the best:
 //
 //   time >= W / (1 − (1 − 1/m)^p)        W the work of one microbatch on all stages
 //   time >= Σ_{j<i} (w_j + 2 x_j) + m w_i + waits_i   for every stage i
@@ -24,6 +24,8 @@
 #include <span>
 #include <vector>
 
+#include "common/zero.hpp"
+
 namespace trainwright {
 
 // Arrays over layer classes; `saved` and `transient` option by option.
@@ -32,21 +34,17 @@ struct UniformProblem {
   std::span<const double> transfer_s;  // after each layer but the last
   std::span<const double> saved_bytes;
   std::span<const double> transient_bytes;
-  std::span<const double> static_bytes;
-  std::span<const double> sharded_bytes;  // divided by the data degree (ZeRO)
   std::span<const double> sync_bytes;
   std::span<const int64_t> data_degrees;  // in order of preference
+  zero::Sharing sharing;                  // of each of these
   double memory_bytes = 0;
-  double link_byte_s = 0;
-  double link_latency_s = 0;
-  double sync_overlap = 0;  // share of a stage's last backward that its synchronisation hides under
-  double update_shards = 0;  // 1: the update is divided by the data degree too
   int64_t tensor_degree = 1;
   int64_t num_devices = 1;
   int64_t num_microbatches = 1;  // of all replicas
-  size_t num_options = 1;
 
-  size_t num_classes() const { return static_bytes.size(); }
+  size_t num_classes() const { return sync_bytes.size(); }
+  size_t num_options() const { return saved_bytes.size() / num_classes(); }
+  zero::Replicas replicas(size_t degree) const { return {sharing, degree, num_classes()}; }
 };
 
 // Seconds of one design by class; `backward` option by option, with what it recomputes.

@@ -51,7 +51,7 @@ def fullest_bytes(chain: Chain, plan: UniformPlan, schedule: Schedule, rank: int
     owned = schedule.placement.stages_of_rank[rank]
     classes = {s: chain.layer_class[stages[s].start : stages[s].stop] for s in owned}
     held = sum(
-        chain.static_bytes[c].sum() + chain.sharded_bytes[c].sum() / plan.data_degree
+        chain.static_bytes[c, 0, :2].sum() + chain.static_bytes[c, 0, 2].sum() / plan.data_degree
         for c in classes.values()
     )
     most = held
@@ -106,10 +106,11 @@ def test_plans_run_as_long_and_hold_as_much_as_a_replay_says(family: str, mode: 
         )
         d, step_s = plan.data_degree, 0.0
         for rank, owned in enumerate(schedule.placement.stages_of_rank):
-            sync = sum(chain.sync_bytes[stages[s]].sum() for s in owned)
             update = sum(times[0].update_s[row, stages[s]].sum() for s in owned) / d
-            ring_s = (
+            ring_s = sum(
                 2 * (d - 1) * (links.link_latency_s + sync / d / links.link_bandwidth_bytes_per_s)
+                for s in owned
+                if (sync := chain.sync_bytes[stages[s]].sum())
             )
             end_s = line.end_s[schedule.rows_of(rank)].max()
             step_s = max(step_s, end_s + ring_s + update)
@@ -146,7 +147,8 @@ def test_ranks_together_keep_state_and_a_microbatch(family: str, ranks: int) -> 
     schedule = orders(chain, plan, 2 * ranks)
     held = sum(fullest_bytes(chain, plan, schedule, rank) for rank in range(ranks))
     full = chain.recompute.index(Recompute.FULL)
-    kept = chain.static_bytes + chain.sharded_bytes / d + chain.saved_bytes[full]
+    state = chain.static_bytes[:, 0, :2].sum(axis=1) + chain.static_bytes[:, 0, 2] / d
+    kept = state + chain.saved_bytes[full]
     assert held >= kept @ chain.class_counts
 
 

@@ -12,7 +12,12 @@ from pytest import approx
 
 from oracles_uniform import SmallChain, fastest
 from random_cases import cases
-from trainwright._native._core import UniformProblem, fastest_family_plans, fastest_uniform_plans
+from trainwright._native._core import (
+    Sharing,
+    UniformProblem,
+    fastest_family_plans,
+    fastest_uniform_plans,
+)
 from trainwright.chips.plans import Shape, order_of
 
 whole = st.integers(0, 9).map(float)
@@ -40,6 +45,9 @@ def chains(draw: st.DrawFn) -> SmallChain:
         memory=draw(st.sampled_from([20.0, 40.0, 80.0, 1e9])),
         byte_s=draw(st.sampled_from([0.0, 0.5])),
         latency_s=draw(st.sampled_from([0.0, 0.25])),
+        overlap=draw(st.sampled_from([0.0, 0.5])),
+        beside_bytes=draw(st.sampled_from([0.0, 3.0])),
+        beside_s=draw(st.sampled_from([0.0, 2.0])),
         tensor=draw(st.sampled_from([1, 2])),
         devices=draw(st.integers(1, 12)),
         microbatches=microbatches,
@@ -47,20 +55,34 @@ def chains(draw: st.DrawFn) -> SmallChain:
     )
 
 
+def sharing(chain: SmallChain) -> Sharing:
+    d = np.array(chain.degrees, dtype=float)
+    start_s, byte_s = (d - 1) * chain.latency_s, (d - 1) / d * chain.byte_s
+    static, sharded = np.array(chain.static), np.array(chain.sharded)
+    return Sharing(
+        layer_bytes=static + sharded / d[:, np.newaxis],
+        beside_bytes=np.full(len(d), chain.beside_bytes),
+        gradients_start_s=start_s,
+        gradients_byte_s=byte_s,
+        parameters_start_s=start_s,
+        parameters_byte_s=byte_s,
+        beside_s=np.full(len(d), chain.beside_s),
+        update_parts=d,
+        gradients_under=chain.overlap,
+        parameters_under=chain.overlap,
+    )
+
+
 def problem(chain: SmallChain) -> UniformProblem:
     return UniformProblem(
         layer_class=np.arange(len(chain.forward), dtype=np.int32),
         transfer_s=np.array(chain.transfer, dtype=float),
-        saved_bytes=np.array(chain.saved, dtype=float).ravel(),
-        transient_bytes=np.array(chain.transient, dtype=float).ravel(),
-        static_bytes=np.array(chain.static, dtype=float),
-        sharded_bytes=np.array(chain.sharded, dtype=float),
+        saved_bytes=np.array(chain.saved, dtype=float),
+        transient_bytes=np.array(chain.transient, dtype=float),
         sync_bytes=np.array(chain.sync, dtype=float),
         data_degrees=np.array(chain.degrees, dtype=np.int64),
+        sharing=sharing(chain),
         memory_bytes=chain.memory,
-        link_byte_s=chain.byte_s,
-        link_latency_s=chain.latency_s,
-        update_shards=True,
         tensor_degree=chain.tensor,
         num_devices=chain.devices,
         num_microbatches=chain.microbatches,
@@ -127,7 +149,7 @@ def test_nor_does_one_of_another_family() -> None:
         restored_bytes=np.zeros(3),
         cutoff_s=np.array([math.inf]),
         option=0,
-        data_degree=1,
+        degree=0,
     )
     assert starts == [[0, 1, 2]]
     assert step_s[0] < solve(narrow_middle())[0]  # less bubble than 1F1B

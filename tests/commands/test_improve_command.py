@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -279,9 +280,11 @@ def test_so_it_is_beside_a_file_that_turns_sequence_parallelism_off(
 def test_the_table_of_improve_is_readable(run: Callable[..., Any], arguments: Path) -> None:
     done = run("improve", "--from", "megatron", str(arguments), *WHERE)
     assert "your run: " in done.out
-    assert "smallest change with most of the gain: --tp 1 --dp 8 --recompute none: " in done.out
+    said = " ".join(done.out.split())
+    wanted = "smallest change with most of the gain: --tensor-model-parallel-size 1 without "
+    assert wanted + "--sequence-parallel without --recompute-granularity" in said
     assert "5% fragmentation" in done.out
-    assert "no plan with the run's settings takes less than" in " ".join(done.out.split())
+    assert "no plan for megatron with the run's settings takes less than" in said
     assert "taken for granted:" in done.out
 
 
@@ -316,3 +319,56 @@ def test_where_nothing_fits_improve_says_so(run: Callable[..., Any], tmp_path: P
     assert done.code == 3
     assert "best plan: none was found that fits" in done.out
     assert "no change of one or two decisions makes it fit" in done.out
+
+
+@pytest.mark.slow
+def test_the_recommended_change_is_written_into_a_copy(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    job, copy, document = tmp_path / "job.sh", tmp_path / "copy.sh", tmp_path / "found.json"
+    job.write_text(
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py {VOCABULARY}{ARGS}".replace("\n", " \\\n")
+    )
+    said = run(
+        "improve", str(job), "--cluster", "dgx-h100", "--patch", str(copy), "-o", str(document)
+    )
+    assert said.code == 0
+    assert f"+++ {copy}" in said.out
+    found = json.loads(document.read_text())
+    chosen = found["recommended"]
+    assert found["dialect"] == found["framework"] == "megatron"
+    assert all(each.startswith(("--", "without --")) for each in chosen["settings"])
+    again = run("estimate", str(copy), "--cluster", "dgx-h100", "--json").document
+    assert again["step_time_s"] == chosen["step_time_s"]
+    assert "--fancy-flag 1" in copy.read_text()
+    assert run("explain", str(document)).code == 0
+
+
+@pytest.mark.slow
+def test_a_trainer_without_pipelines_is_not_told_to_use_one(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "sft.yaml"
+    path.write_text(
+        "model_name_or_path: gpt2-xl\nfinetuning_type: full\nstage: sft\nbf16: true\n"
+        "cutoff_len: 1024\nper_device_train_batch_size: 2\n"
+    )
+    found = run("improve", str(path), "--cluster", "dgx-h100", "--nodes", "1", "--json").document
+    settings = [word for each in found["changes"] for word in each["settings"]]
+    assert settings
+    assert {each.split(" = ")[0] for each in settings} <= {
+        "per_device_train_batch_size", "gradient_accumulation_steps",
+        "disable_gradient_checkpointing",
+    }  # fmt: skip
+    assert found["best_plan"] is None or found["best_plan"]["parallelism"]["pipeline"] == 1
+
+
+def test_nothing_is_written_over_the_file_or_without_one(
+    run: Callable[..., Any], arguments: Path, tmp_path: Path
+) -> None:
+    path = str(arguments)
+    assert "another file" in run("improve", path, *WHERE, "--patch", path).err
+    run("estimate", "gpt2", "--cluster", "dgx-h100", "--nodes", "1", "--global-batch", "8",
+        "--sequence", "256", "-o", str(tmp_path / "run.json"))  # fmt: skip
+    refused = run("improve", str(tmp_path / "run.json"), "--patch", str(tmp_path / "copy"))
+    assert "needs a framework's file" in refused.err

@@ -20,7 +20,7 @@ from trainwright.planning.question.question import ModelQuestion, Workload
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.status import BoundKind, Status
-from trainwright.step.predict import estimator_of, plan_of, point_of
+from trainwright.step.predict import plan_of, profile_of_run
 
 FAMILIES = {"1f1b": 1, "interleaved": 3, "v-half": 2, "zb-h1": 1, "dualpipe-v": 2}
 
@@ -42,8 +42,7 @@ def documented(schedule: str) -> ModelPlanResult:
         workload=Workload(global_batch=32, sequence_length=2048),
         num_devices=8,
     )
-    structure = estimator_of(config, cluster, run).profile(point_of(run)).structure
-    plan = plan_of(run, structure)
+    plan = plan_of(run, profile_of_run(config, cluster, run))
     profile = profile_of(question, plan)
     model = embed("model", "llama3-8b", encode(config))
     call = ModelCall(model=model, question=question)

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import time
 
 import pytest
 
+from job_files import SAME, cases
 from reference import needs_reference, reference
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
 
-SAME = {
-    "megatron-deepspeed": "megatron",
-    "megatron-yaml": "megatron",
-    "log-megatron": "megatron",
-    "torchtitan-python": "torchtitan",
-}
 # What the files of `accelerate/examples` name lies elsewhere: `truth` has accelerate's default.
 ELSEWHERE = {"files/accelerate__examples__config_yaml_templates__deepspeed.yaml": {"zero"}}
-
-
-def cases():
-    """None, and so a visible skip, without the data."""
-    if "TRAINWRIGHT_SHARED" not in os.environ:
-        return []
-    return json.loads((reference() / "jobs" / "truth.json").read_text())
 
 
 def stated(case):

@@ -46,7 +46,7 @@ def error(row: Row, share: float) -> float:
     asked = question.configuration
     estimator = estimator_of(question.model, question.cluster, asked)
     profile = replace(estimator, tiled=timer).profile(point_of(asked))
-    plan = plan_of(asked, profile.structure)
+    plan = plan_of(asked, profile)
     step = predict_step(
         plan, profile, question.cluster, overlap=asked.overlap, overheads=asked.overheads
     )

@@ -16,7 +16,6 @@ from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.formats.profile_json import read_profile, write_profile
 from trainwright.planning.question.families import LOOPED, chunks_per_rank
-from trainwright.planning.question.measured import measured_model
 from trainwright.planning.question.question import (
     Allowed,
     Candidate,
@@ -41,6 +40,7 @@ from trainwright.profile import (
     Recompute,
     Structure,
 )
+from trainwright.profile.measured_model import measured_model
 from trainwright.step.predict import predict_step
 
 MODES = (Recompute.NONE, Recompute.FULL)

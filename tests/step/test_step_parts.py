@@ -41,7 +41,7 @@ def parts(name: str, recompute: Recompute = Recompute.NONE, overlap: Overlap | N
     both = point_of(replace(run, recompute=Recompute.FULL))
     profile = estimator_of(config, cluster, run).profile(both)
     step = price_profiled(config, cluster, run, profile)
-    plan = plan_of(run, profile.structure)
+    plan = plan_of(run, profile)
     ranks = Placement(plan=plan, pool=cluster.pool_of()).rank_of_stage
     return time_by_part_s(plan, profile, step, rank_of_stage=ranks), step
 

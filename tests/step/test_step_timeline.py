@@ -46,7 +46,7 @@ def case(request):
     )
     config, cluster = model("llama3-8b").config, open_cluster("dgx-h100").with_nodes(2)
     profile = estimator_of(config, cluster, run).profile(point_of(run))
-    plan = plan_of(run, profile.structure)
+    plan = plan_of(run, profile)
     step = price_profiled(config, cluster, run, profile)
     return plan, profile, cluster, {"overlap": run.overlap, "overheads": run.overheads}, step
 
@@ -92,7 +92,7 @@ def test_groups_within_a_node_stay_off_the_outer_network():
     config, cluster = model("llama3-8b").config, open_cluster("dgx-h100").with_nodes(2)
     profile = estimator_of(config, cluster, run).profile(point_of(run))
     step = price_profiled(config, cluster, run, profile)
-    inner, outer = network_use(plan_of(run, profile.structure), cluster, step)
+    inner, outer = network_use(plan_of(run, profile), cluster, step)
     assert [(axis.kind, axis.ranks) for axis in inner.axes] == [("tensor", 8)]
     assert [(axis.kind, axis.ranks) for axis in outer.axes] == [
         ("gradients", 2),

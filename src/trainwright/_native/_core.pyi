@@ -491,6 +491,56 @@ def output_stationary_cycles(
     *, rows: float, columns: float, m: float, n: float, k: float
 ) -> float: ...
 
+class Sharing:
+    def __init__(
+        self,
+        *,
+        layer_bytes: NDArray[np.float64],
+        beside_bytes: NDArray[np.float64],
+        gradients_start_s: NDArray[np.float64],
+        gradients_byte_s: NDArray[np.float64],
+        parameters_start_s: NDArray[np.float64],
+        parameters_byte_s: NDArray[np.float64],
+        beside_s: NDArray[np.float64],
+        update_parts: NDArray[np.float64],
+        gradients_under: float,
+        parameters_under: float,
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        layer_bytes: NDArray[np.float64] = ...,
+        beside_bytes: NDArray[np.float64] = ...,
+        gradients_start_s: NDArray[np.float64] = ...,
+        gradients_byte_s: NDArray[np.float64] = ...,
+        parameters_start_s: NDArray[np.float64] = ...,
+        parameters_byte_s: NDArray[np.float64] = ...,
+        beside_s: NDArray[np.float64] = ...,
+        update_parts: NDArray[np.float64] = ...,
+        gradients_under: float = ...,
+        parameters_under: float = ...,
+    ) -> Sharing: ...
+    @property
+    def layer_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def beside_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def gradients_start_s(self) -> NDArray[np.float64]: ...
+    @property
+    def gradients_byte_s(self) -> NDArray[np.float64]: ...
+    @property
+    def parameters_start_s(self) -> NDArray[np.float64]: ...
+    @property
+    def parameters_byte_s(self) -> NDArray[np.float64]: ...
+    @property
+    def beside_s(self) -> NDArray[np.float64]: ...
+    @property
+    def update_parts(self) -> NDArray[np.float64]: ...
+    @property
+    def gradients_under(self) -> float: ...
+    @property
+    def parameters_under(self) -> float: ...
+
 class UniformProblem:
     def __init__(
         self,
@@ -499,19 +549,51 @@ class UniformProblem:
         transfer_s: NDArray[np.float64],
         saved_bytes: NDArray[np.float64],
         transient_bytes: NDArray[np.float64],
-        static_bytes: NDArray[np.float64],
-        sharded_bytes: NDArray[np.float64],
         sync_bytes: NDArray[np.float64],
         data_degrees: NDArray[np.int64],
+        sharing: Sharing,
         memory_bytes: float,
-        link_byte_s: float,
-        link_latency_s: float,
-        sync_overlap: float = 0.0,
-        update_shards: bool,
         tensor_degree: int,
         num_devices: int,
         num_microbatches: int,
     ) -> None: ...
+    def replace(
+        self,
+        *,
+        layer_class: NDArray[np.int32] = ...,
+        transfer_s: NDArray[np.float64] = ...,
+        saved_bytes: NDArray[np.float64] = ...,
+        transient_bytes: NDArray[np.float64] = ...,
+        sync_bytes: NDArray[np.float64] = ...,
+        data_degrees: NDArray[np.int64] = ...,
+        sharing: Sharing = ...,
+        memory_bytes: float = ...,
+        tensor_degree: int = ...,
+        num_devices: int = ...,
+        num_microbatches: int = ...,
+    ) -> UniformProblem: ...
+    @property
+    def layer_class(self) -> NDArray[np.int32]: ...
+    @property
+    def transfer_s(self) -> NDArray[np.float64]: ...
+    @property
+    def saved_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def transient_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def sync_bytes(self) -> NDArray[np.float64]: ...
+    @property
+    def data_degrees(self) -> NDArray[np.int64]: ...
+    @property
+    def sharing(self) -> Sharing: ...
+    @property
+    def memory_bytes(self) -> float: ...
+    @property
+    def tensor_degree(self) -> int: ...
+    @property
+    def num_devices(self) -> int: ...
+    @property
+    def num_microbatches(self) -> int: ...
 
 def fastest_uniform_plans(
     problem: UniformProblem,
@@ -543,7 +625,7 @@ def fastest_family_plans(
     restored_bytes: NDArray[np.float64],
     cutoff_s: NDArray[np.float64],
     option: int,
-    data_degree: int,
+    degree: int,
 ) -> tuple[NDArray[np.float64], list[list[int]]]: ...
 def one_f_one_b_ends_s(
     *,

@@ -16,7 +16,7 @@ import numpy as np
 from trainwright._native._core import one_f_one_b_ends_s
 from trainwright.chips.design_times import LayerTimes
 from trainwright.chips.plans import UniformPlan, fastest_plans
-from trainwright.chips.workload import RULES, tensor_hops
+from trainwright.chips.workload import RULES, Replication, tensor_hops
 from trainwright.cluster import Surroundings
 from trainwright.costing.layer import Platform, price_layer
 from trainwright.model import Phase, precision_named
@@ -24,6 +24,7 @@ from trainwright.model.config import LayerKind
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
+    from trainwright.arrays import Floats
     from trainwright.chips.workload import Chain, TrainingJob
     from trainwright.cluster import Accelerator
 
@@ -74,11 +75,13 @@ def expert_plan(
     """
     starts = even_starts(chain, strategy.pipeline)
     m = math.ceil(job.num_microbatches / strategy.data)
+    replication = Replication.over(strategy.data, surroundings)
+    transfers_s = chain.transfer_s(surroundings)
     best: UniformPlan | None = None
     for option, mode in enumerate(chain.recompute):
-        if not _fits(chain, option, starts, strategy, m, surroundings):
+        if not _fits(chain, option, starts, replication, m, surroundings.memory_bytes):
             continue
-        step_s = _step_s(chain, times, option, starts, strategy, m, surroundings)
+        step_s = _step_s(chain, times, option, starts, replication, m, transfers_s)
         if best is None or step_s < best.step_s:
             best = UniformPlan(
                 step_s=step_s,
@@ -94,20 +97,19 @@ def _fits(
     chain: Chain,
     option: int,
     starts: tuple[int, ...],
-    strategy: Strategy,
+    replication: Replication,
     m: int,
-    surroundings: Surroundings,
+    memory_bytes: float,
 ) -> bool:
-    classes = chain.layer_class
-    for rank, stage in enumerate(np.split(classes, starts[1:])):
+    for rank, stage in enumerate(np.split(chain.layer_class, starts[1:])):
         in_flight = min(len(starts) - rank, m)
         held = (
-            chain.static_bytes[stage].sum()
-            + chain.sharded_bytes[stage].sum() / strategy.data
+            replication.beside_bytes
+            + replication.layer_bytes(chain.static_bytes)[stage].sum()
             + in_flight * chain.saved_bytes[option, stage].sum()
             + chain.transient_bytes[option, stage].max()
         )
-        if held > surroundings.memory_bytes:
+        if held > memory_bytes:
             return False
     return True
 
@@ -117,32 +119,28 @@ def _step_s(
     times: LayerTimes,
     option: int,
     starts: tuple[int, ...],
-    strategy: Strategy,
+    replication: Replication,
     m: int,
-    surroundings: Surroundings,
+    transfers_s: Floats,
 ) -> float:
     stages = np.split(chain.layer_class, starts[1:])
     count = len(stages)
-    transfers = chain.transfer_s(surroundings)
-    ends = one_f_one_b_ends_s(
-        forward_s=np.array([times.forward_s[0, stage].sum() for stage in stages]),
-        backward_s=np.array([times.backward_s[0, option, stage].sum() for stage in stages]),
+    forward_s = np.array([times.forward_s[0, stage].sum() for stage in stages])
+    backward_s = np.array([times.backward_s[0, option, stage].sum() for stage in stages])
+    ends_s = one_f_one_b_ends_s(
+        forward_s=forward_s,
+        backward_s=backward_s,
         in_flight=np.array([min(count - i, m) for i in range(count)], dtype=np.int64),
         replicas=np.ones(count, dtype=np.int64),
         feed_offset=np.array([min(i, count - 1) for i in range(count + 1)], dtype=np.int64),
         feed_target=np.arange(1, count, dtype=np.int32),
-        feed_s=np.array([transfers[start - 1] for start in starts[1:]]),
+        feed_s=np.array([transfers_s[start - 1] for start in starts[1:]]),
         num_microbatches=m,
     )
-    d = strategy.data
-    hops = 2 * (d - 1) if d > 1 else 0
-    sync = np.array([chain.sync_bytes[stage].sum() for stage in stages])
-    update = np.array([times.update_s[0, stage].sum() for stage in stages]) / d
-    byte_s = 1.0 / surroundings.link_bandwidth_bytes_per_s
-    backward = np.array([times.backward_s[0, option, stage].sum() for stage in stages])
-    sync_s = hops * surroundings.link_latency_s + hops / d * sync * byte_s
-    after = np.maximum(sync_s - surroundings.gradient_overlap * backward, 0.0) + update
-    return float((ends + after).max())
+    sync_bytes = np.array([chain.sync_bytes[stage].sum() for stage in stages])
+    update_s = np.array([times.update_s[0, stage].sum() for stage in stages])
+    exposed_s = replication.exposed_s(sync_bytes, forward_s, backward_s)
+    return float((ends_s + exposed_s + update_s / replication.update_parts).max())
 
 
 # Chips of the catalog on the same models, network and number of devices, in the same units

@@ -4,10 +4,11 @@ A design of little memory may win with V-Half, which holds half of 1F1B's activa
 less recomputation or less depth. Each combination of family, recompute option, degree d and depth p
 is passed over unless
 
-    m · max(W / p, w_max) + least synchronisation and update  <  best so far,     m = N / d
+    max(m · W / p + A / p, m · w_max)  <  best so far,     m = N / d
 
-holds for some design: p ranks share the work W of a microbatch, whatever the order. They share what
-is kept too: the state, and a microbatch on its way back. What is left is cut, simulated and
+holds for some design: p ranks share the work W of a microbatch, whatever the order, and what all of
+them exchange and update after it, A at least; one has the heaviest layer. They share what is kept
+too: the state, and a microbatch on its way back. What is left is cut, simulated and
 compared by `native/chain/family_plan.hpp`.
 """
 
@@ -25,6 +26,7 @@ from trainwright._native._core import (
     fastest_family_plans,
     fastest_uniform_plans,
 )
+from trainwright.chips.workload import Replication, sharing_of
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
 from trainwright.plans.plan import DEFAULT_SCHEDULE
@@ -36,7 +38,7 @@ from trainwright.scheduling.simulate import native_orders
 from trainwright.step.memory import undominated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -51,9 +53,9 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------
 # A uniform plan has one tensor degree t, d replicas and p ranks on p·t·d devices. Under 1F1B all
 # stages recompute alike, or each takes the quickest choice that fits it; the cut makes the longest
-# stage as short as memory allows. The schedule is run action by action; optimizer states are
-# sharded over the replicas (ZeRO 1); gradients are synchronised after a rank's last backward. The
-# recurrence is in `native/chain/uniform_plan.hpp`; `family_plans` tries other schedules.
+# stage as short as memory allows. The schedule is run action by action; what replicas hold and
+# exchange is worked out by `workload.Replication`. The recurrence is in
+# `native/chain/uniform_plan.hpp`; `improve_with_families` tries other schedules.
 
 
 def num_chunks(family: str) -> int:
@@ -145,17 +147,12 @@ def problem_of(
     return UniformProblem(
         layer_class=chain.layer_class,
         transfer_s=chain.transfer_s(surroundings),
-        saved_bytes=chain.saved_bytes.ravel(),
-        transient_bytes=chain.transient_bytes.ravel(),
-        static_bytes=chain.static_bytes,
-        sharded_bytes=chain.sharded_bytes,
+        saved_bytes=chain.saved_bytes,
+        transient_bytes=chain.transient_bytes,
         sync_bytes=chain.sync_bytes,
         data_degrees=job.data_degrees,
+        sharing=sharing_of(job.data_degrees.tolist(), chain.static_bytes, surroundings),
         memory_bytes=surroundings.memory_bytes,
-        link_byte_s=1.0 / surroundings.link_bandwidth_bytes_per_s,
-        link_latency_s=surroundings.link_latency_s,
-        sync_overlap=surroundings.gradient_overlap,
-        update_shards=True,
         tensor_degree=chain.tensor_degree,
         num_devices=num_devices,
         num_microbatches=job.num_microbatches,
@@ -285,18 +282,19 @@ class Layout(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bounds:
-    """Least seconds of the designs under an option: `work_s` of a microbatch, heaviest layer."""
+    """Least seconds of the designs under an option: `work_s` of a microbatch, heaviest layer.
+
+    `after_s` is what all ranks exchange and update after the last microbatch, by data degree.
+    """
 
     work_s: Floats
     heaviest_s: Floats
-    update_s: Floats
-    sync_s: float
+    after_s: Mapping[int, Floats]
 
     def least_s(self, layout: Layout, num_microbatches: int) -> Floats:
-        d, p = layout.data_degree, layout.num_ranks
-        busiest = num_microbatches * np.maximum(self.work_s / p, self.heaviest_s)
-        hops = 2.0 * (d - 1) / d
-        found: Floats = (busiest + (hops * self.sync_s + self.update_s / d) / p) * _SAFE
+        shared_s = num_microbatches * self.work_s + self.after_s[layout.data_degree]
+        alone_s = num_microbatches * self.heaviest_s
+        found: Floats = np.maximum(shared_s / layout.num_ranks, alone_s) * _SAFE
         return found
 
 
@@ -312,9 +310,12 @@ def improve_with_families(
 ) -> None:
     """Replace plans of `best` (None: none below `limit_s`) by faster ones of other families."""
     problem = problem_of(chain, job=job, surroundings=surroundings, num_devices=num_devices)
-    bounds = [_bounds(chain, times, option, surroundings) for option in range(len(chain.recompute))]
+    degrees = job.data_degrees.tolist()
+    replications = {degree: Replication.over(degree, surroundings) for degree in degrees}
+    bounds = [_bounds(chain, times, option, replications) for option in range(len(chain.recompute))]
     for layout in _by_promise(chain, job, num_devices, bounds):
-        if not _may_fit(chain, layout, surroundings.memory_bytes):
+        replication = replications[layout.data_degree]
+        if not _may_fit(chain, layout, replication, surroundings.memory_bytes):
             continue
         m = job.num_microbatches // layout.data_degree
         rows = np.flatnonzero(bounds[layout.option].least_s(layout, m) < limit_s)
@@ -343,7 +344,7 @@ def improve_with_families(
             restored_bytes=np.ascontiguousarray(chain.restored_bytes.ravel()),
             cutoff_s=limit_s[rows],
             option=layout.option,
-            data_degree=layout.data_degree,
+            degree=degrees.index(layout.data_degree),
         )
         for row, found_s, cut in zip(rows.tolist(), step_s.tolist(), starts, strict=True):
             if found_s < limit_s[row]:
@@ -351,13 +352,14 @@ def improve_with_families(
                 best[row] = _plan(chain, layout, found_s, cut)
 
 
-def _may_fit(chain: Chain, layout: Layout, memory_bytes: float) -> bool:
+def _may_fit(chain: Chain, layout: Layout, replication: Replication, memory_bytes: float) -> bool:
     """Whether state and one microbatch of all layers fit the ranks together.
 
     Each rank holds a microbatch in all of its layers between its last forward and first backward.
     """
-    state = chain.static_bytes + chain.sharded_bytes / layout.data_degree
+    state = replication.layer_bytes(chain.static_bytes)
     held = float((state + chain.saved_bytes[layout.option]) @ chain.class_counts)
+    held += layout.num_ranks * num_chunks(layout.family) * replication.beside_bytes
     return held * _SAFE <= layout.num_ranks * memory_bytes
 
 
@@ -372,15 +374,21 @@ def _plan(chain: Chain, layout: Layout, step_s: float, starts: list[int]) -> Uni
     )
 
 
-def _bounds(chain: Chain, times: LayerTimes, option: int, surroundings: Surroundings) -> _Bounds:
-    link_byte_s = 1.0 / surroundings.link_bandwidth_bytes_per_s
+def _bounds(
+    chain: Chain, times: LayerTimes, option: int, replications: Mapping[int, Replication]
+) -> _Bounds:
+    counts = chain.class_counts
     layers_s = times.forward_s + times.backward_s[:, option]
-    alone = surroundings.gradient_overlap == 0  # else it may hide
+    forward_s, backward_s = times.forward_s @ counts, times.backward_s[:, option] @ counts
+    update_s, sync_bytes = times.update_s @ counts, chain.sync_bytes @ counts
     return _Bounds(
-        work_s=layers_s @ chain.class_counts,
+        work_s=layers_s @ counts,
         heaviest_s=layers_s.max(axis=1),
-        update_s=times.update_s @ chain.class_counts,
-        sync_s=alone * float(chain.sync_bytes @ chain.class_counts) * link_byte_s,
+        after_s={
+            degree: one.least_exposed_s(sync_bytes, forward_s, backward_s)
+            + update_s / one.update_parts
+            for degree, one in replications.items()
+        },
     )
 
 

@@ -30,6 +30,7 @@ from trainwright.chips.plans import UniformPlan
 from trainwright.chips.price import JobPricer
 from trainwright.chips.question import Objective, cost
 from trainwright.chips.space import SpaceRules, enumerate_designs
+from trainwright.chips.workload import Replication
 from trainwright.cluster import REFERENCE_DESIGN
 from trainwright.execution.budget import Progress
 from trainwright.execution.executor import Serial
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from trainwright.chips.design_times import LayerTimes
     from trainwright.chips.question import CodesignQuestion, Variant
     from trainwright.chips.space import DesignSpace
-    from trainwright.chips.workload import Chain
+    from trainwright.chips.workload import Chain, TrainingJob
+    from trainwright.cluster import Surroundings
     from trainwright.execution import Budget
     from trainwright.execution.budget import Journal
     from trainwright.execution.executor import Executor
@@ -188,20 +190,26 @@ def plan_from_json(value: list[Any]) -> UniformPlan:
 # ------------------------------------------------------------------------------------------
 
 
-def least_bytes(chain: Chain, num_devices: int) -> float:
+def least_bytes(
+    chain: Chain, *, job: TrainingJob, surroundings: Surroundings, num_devices: int
+) -> float:
     """No plan on that many devices keeps less on its fullest device.
 
-    Everything that is static, optimizer states spread over all devices, and one microbatch's
-    activations at the option that keeps least, dealt out evenly; or the largest single layer.
+    State and one microbatch's activations at the option that keeps least, dealt out evenly to the
+    deepest pipeline of each data degree; or the largest single layer.
     """
-    counts = chain.class_counts
-    saved = chain.saved_bytes.min(axis=0)
-    stages = max(1, num_devices // chain.tensor_degree)
-    spread = float((chain.static_bytes + saved) @ counts) / min(stages, int(counts.sum()))
-    sharded = float(chain.sharded_bytes @ counts) / stages
-    transient = chain.transient_bytes.min(axis=0)
-    single = float((chain.static_bytes + chain.sharded_bytes / stages + saved + transient).max())
-    return max(spread + sharded, single)
+    counts, groups = chain.class_counts, num_devices // chain.tensor_degree
+    saved, transient = chain.saved_bytes.min(axis=0), chain.transient_bytes.min(axis=0)
+    least = np.inf
+    for degree in job.data_degrees.tolist():
+        if degree > groups:
+            continue
+        replication = Replication.over(degree, surroundings)
+        held = replication.layer_bytes(chain.static_bytes) + saved
+        spread = float(held @ counts) / min(groups // degree, int(counts.sum()))
+        single = float((held + transient).max())
+        least = min(least, max(spread, single) + replication.beside_bytes)
+    return least
 
 
 def why_infeasible(question: CodesignQuestion) -> str:
@@ -210,7 +218,15 @@ def why_infeasible(question: CodesignQuestion) -> str:
         memory = variant.surroundings.memory_bytes
         for job in question.jobs_of(variant):
             degrees = [t for t in job.tensor_degrees if t <= question.num_devices]
-            needed = min(least_bytes(job.chain(t), question.num_devices) for t in degrees)
+            needed = min(
+                least_bytes(
+                    job.chain(t),
+                    job=job,
+                    surroundings=variant.surroundings,
+                    num_devices=question.num_devices,
+                )
+                for t in degrees
+            )
             if needed > memory:
                 return (
                     f"{job.name} needs at least {format_bytes(needed)} on a device of "

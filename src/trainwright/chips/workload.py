@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trainwright._native._core import Sharing
 from trainwright.cluster import Hop, NetworkLevel, Surroundings, group_hops
 from trainwright.cluster.template import UPDATE_BYTES_PER_LANE_CYCLE
 from trainwright.costing.communication import exchange_time_s, point_to_point_time_s
@@ -26,13 +27,16 @@ from trainwright.costing.tiled import ChipKernel, element_bytes, layer_kernels
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import LayerGraph, Phase, Precision, RunShape, layer_graph, precision_named
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.profile import Recompute
+from trainwright.profile import Recompute, StaticKind
+from trainwright.step import zero
+from trainwright.step.zero import Replicas, Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
+    from trainwright.arrays import Floats
     from trainwright.model import LayerClass, TransformerConfig
 
 RECOMPUTE: Final = (Recompute.NONE, Recompute.FULL)
@@ -117,7 +121,8 @@ class TrainingJob:
 class Chain:
     """Layers and their classes on one device of a tensor group; arrays over classes.
 
-    `saved_bytes`, `transient_bytes` and `restored_bytes` are [options, classes]. `repeats` marks
+    `saved_bytes`, `transient_bytes` and `restored_bytes` are [options, classes], `static_bytes`
+    [classes, 2, 3] by group of replicas and `StaticKind`, before sharding. `repeats` marks
     classes that a full recomputation runs again. From an input gradient to its weight gradient
     `pending_bytes` are kept, of which a recomputation brings back `restored_bytes`.
     """
@@ -131,7 +136,6 @@ class Chain:
     pending_bytes: NDArray[np.float64]
     restored_bytes: NDArray[np.float64]
     static_bytes: NDArray[np.float64]
-    sharded_bytes: NDArray[np.float64]
     sync_bytes: NDArray[np.float64]
     update_bytes: NDArray[np.float64]
     update_lane_cycles: NDArray[np.float64]
@@ -209,6 +213,97 @@ def link_level(surroundings: Surroundings) -> NetworkLevel:
     )
 
 
+# What the replicas of a stage hold and exchange: the rules of `step.zero`, at one ZeRO stage
+# -----------------------------------------------------------------------------------------
+# Optimizer states are sharded, gradients are scattered once a step and updated weights gathered,
+# both over a ring of the links between nodes. Weights travel as wide as gradients, and both hide
+# under the same share, of the last backward and of the first forward.
+
+ZERO_STAGE: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    """d replicas of a chain: what a stage of some layers holds, exchanges and updates.
+
+    `overlap` is the share of a stage's compute that its exchanges hide under.
+    """
+
+    replicas: Replicas
+    overlap: float
+
+    @classmethod
+    def over(cls, data_degree: int, surroundings: Surroundings) -> Replication:
+        """Of `data_degree` replicas, which meet on the links between nodes."""
+        level = replace(link_level(surroundings), size=data_degree)
+        hops = group_hops((level,), ranks=data_degree, stride=1)
+        replicas = Replicas.over((data_degree, 1), (hops, ()), zero_stage=ZERO_STAGE)
+        return cls(replicas=replicas, overlap=surroundings.gradient_overlap)
+
+    @property
+    def update_parts(self) -> int:
+        """Into how many parts the update of a stage is cut."""
+        return self.replicas.shards(0, StaticKind.OPTIMIZER)
+
+    @property
+    def beside_bytes(self) -> float:
+        """What a stage holds beside what its layers add."""
+        return float(zero.beside_layers_bytes(ZERO_STAGE, self.replicas.sizes))
+
+    def layer_bytes(self, static_bytes: Floats) -> Floats:
+        """What layers add to the state of their stage on a device, [...], from [..., 2, 3]."""
+        held = zero.state_bytes(ZERO_STAGE, self.replicas.sizes, static_bytes).sum(axis=-1)
+        layers: Floats = held - self.beside_bytes
+        return layers
+
+    def traffic(self, sync_bytes: ArrayLike) -> Traffic:
+        """The collectives of stages with so many bytes of gradients, [...]."""
+        sync = np.asarray(sync_bytes, dtype=np.float64)
+        sizes = np.stack((sync, np.zeros_like(sync)), axis=-1)
+        return Traffic.of(self.replicas, sizes, sizes, sizes)
+
+    def exposed_s(self, sync_bytes: ArrayLike, forward_s: Floats, backward_s: Floats) -> Floats:
+        """What stages expose after their last microbatch, [...]; seconds are of a microbatch."""
+        under = zero.Windows(self.overlap * forward_s, self.overlap * backward_s)
+        return zero.exposed(ZERO_STAGE, self.traffic(sync_bytes), under).last_s
+
+    def least_exposed_s(
+        self, sync_bytes: ArrayLike, forward_s: Floats, backward_s: Floats
+    ) -> Floats:
+        """No less is exposed by all stages together whose bytes and seconds add up to these."""
+        under = zero.Windows(self.overlap * forward_s, self.overlap * backward_s)
+        _, last_s = zero.least_exposed(ZERO_STAGE, self.traffic(sync_bytes), under)
+        return last_s
+
+
+def sharing_of(
+    data_degrees: Sequence[int], static_bytes: Floats, surroundings: Surroundings
+) -> Sharing:
+    """The same for a native kernel, of every degree: lines of seconds over bytes."""
+    each = [Replication.over(degree, surroundings) for degree in data_degrees]
+    lines = np.array([one.replicas.gather[0] or ((0.0, 0.0),) for one in each])[:, 0]
+    nothing = np.zeros(len(each))
+    # What is exchanged is linear in its traffic, so starts and slopes are asked for one by one.
+    starts, slopes = (
+        zero.last_microbatch(ZERO_STAGE, Traffic(nothing, pass_s, pass_s, nothing))
+        for pass_s in lines.T
+    )
+    idle = zero.exposed(ZERO_STAGE, Traffic(*[nothing] * 4), zero.Windows(nothing, nothing))
+    assert not np.any(idle.every_s), "a kernel of plans knows no exchange of every microbatch"
+    return Sharing(
+        layer_bytes=np.array([one.layer_bytes(static_bytes) for one in each]),
+        beside_bytes=np.array([one.beside_bytes for one in each]),
+        gradients_start_s=starts.backward_s,
+        gradients_byte_s=slopes.backward_s,
+        parameters_start_s=starts.forward_s,
+        parameters_byte_s=slopes.forward_s,
+        beside_s=idle.last_s,
+        update_parts=np.array([float(one.update_parts) for one in each]),
+        gradients_under=surroundings.gradient_overlap,
+        parameters_under=surroundings.gradient_overlap,
+    )
+
+
 def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
     """Everything about a layer graph that a chip's design leaves alone."""
     precision = graph.run.precision
@@ -216,7 +311,9 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
     kept = np.array([_activations(graph, mode) for mode in recompute])
     pending = np.array([_until_weight_grad(graph, layer) for layer in graph.classes])
     again = np.array([[mode is Recompute.FULL] for mode in recompute]) & repeats
-    states = np.array([static_bytes(layer, precision) for layer in graph.classes]).sum(axis=1)
+    states = np.array([static_bytes(layer, precision) for layer in graph.classes])
+    states[:, 0] += states[:, 1]  # experts have as many replicas as all other layers
+    states[:, 1] = 0.0
     trained = np.array([sum(trained_per_device(layer)) for layer in graph.classes])
     moved = precision.weight_bytes + precision.gradient_bytes + 2 * precision.optimizer_bytes
     return Chain(
@@ -228,8 +325,7 @@ def chain_of(graph: LayerGraph, recompute: tuple[Recompute, ...]) -> Chain:
         transient_bytes=kept[:, :, 1],
         pending_bytes=pending,
         restored_bytes=np.where(again, pending, 0.0),
-        static_bytes=states[:, 0] + states[:, 1],
-        sharded_bytes=states[:, 2],
+        static_bytes=states,
         sync_bytes=trained * precision.gradient_bytes,
         update_bytes=trained * moved,
         update_lane_cycles=trained * moved / UPDATE_BYTES_PER_LANE_CYCLE,

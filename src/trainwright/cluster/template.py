@@ -113,8 +113,8 @@ class Surroundings:
     starting an operator takes `launch_s`; the global buffer moves `glb_bytes_per_cycle` at most,
     twice what the reference design's cores can take (the second-level cache of A100: 5120).
     `interface_mm2` of a chip's area belong to its interfaces, beside cores and buffers. Exchanges
-    of a tensor group hide under `tensor_overlap` of their phase's compute, the synchronisation of
-    gradients under `gradient_overlap` of a stage's last backward.
+    of a tensor group hide under `tensor_overlap` of their phase's compute, those of replicas under
+    `gradient_overlap` of a stage's last backward (gradients) and of its first forward (weights).
     """
 
     clock_hz: float = 1.05e9

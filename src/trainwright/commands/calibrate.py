@@ -155,14 +155,16 @@ def _question(path: str | Path, line: str) -> Question:
     from trainwright.documents.jobs import run_of_document
     from trainwright.lab.predict import Question
     from trainwright.lab.run_shapes import SoftwareLine
+    from trainwright.planning.question.question import described
     from trainwright.plans.measured_run import MeasuredRun
 
-    given, cluster, configuration = run_of_document(path)
+    found = run_of_document(path)
+    model, cluster, configuration = described(found.model), found.cluster, found.configuration
     degrees = configuration.parallelism
     run = MeasuredRun(
         row_id=str(path),
         table="log",
-        model=given.embedded.name,
+        model=found.embedded.name,
         accelerator=cluster.accelerator.name,
         num_devices=degrees.num_devices,
         devices_per_node=cluster.pool_of().devices_per_node,
@@ -173,7 +175,7 @@ def _question(path: str | Path, line: str) -> Question:
     return Question(
         run=run,
         line=SoftwareLine(software=software_named(line)),
-        model=given.config,
+        model=model,
         cluster=cluster,
         configuration=configuration,
     )

@@ -97,10 +97,11 @@ def codesign(
     brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area_mm2`.
 
     `node_devices` chips share links of `node_bandwidth`, which tensor groups use; their exchanges
-    hide under `tensor_overlap` of the compute, that of gradients under `gradient_overlap` of the
-    last backward. `max_power_watts` limits the power of a chip in its hungriest operator,
-    `max_mean_watts` over a step. `weights` are shares of the models in `objective`. Areas are of
-    cores, buffers and memory interfaces; `least_area_share` of the largest is the lower limit.
+    hide under `tensor_overlap` of the compute, those of replicas under `gradient_overlap` of the
+    last backward (gradients) and of the first forward (weights). `max_power_watts` limits the
+    power of a chip in its hungriest operator, `max_mean_watts` over a step. `weights` are shares of
+    the models in `objective`. Areas are of cores, buffers and memory interfaces; `least_area_share`
+    of the largest is the lower limit.
     `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of the
     energy table.
 

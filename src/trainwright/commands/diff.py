@@ -24,6 +24,7 @@ from trainwright.documents.open import OF_SEVERAL_POOLS, load_any_document
 from trainwright.documents.placement import PlacedStageRecord, PlacementResult
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import READABLE
+from trainwright.documents.runs import stated_length
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import InvalidInput
@@ -278,7 +279,9 @@ def asked_facts(document: Run) -> dict[str, Any]:
         )
     run = document.request.configuration
     facts["global_batch"] = run.global_batch
-    facts["sequence_length"] = run.sequence_length
+    facts["sequence_length"] = (
+        stated_length(run) if request.model.kind == "profile" else run.sequence_length
+    )
     facts |= {name: _plain_run(getattr(run, name)) for name in _KERNELS}
     return facts | _facts_of(run.recipe, run.overlap, run.overheads)
 
@@ -313,21 +316,20 @@ def _layout_of(document: Run) -> dict[str, Any]:
 
 def _split_of(document: Run) -> dict[str, Any]:
     """Blocks of each virtual stage in pipeline order, where the document has stages."""
-    from trainwright.documents.jobs import job_of
+    from trainwright.documents.jobs import block_modes
 
     if isinstance(document, ModelPlanResult) and not document.stages:
         return {}
-    return {"blocks_per_stage": list(job_of(document).blocks_per_stage)}
+    return {"blocks_per_stage": [len(modes) for modes in block_modes(document)]}
 
 
 def _recompute_of(document: Run) -> dict[str, Any]:
     """What the blocks of each virtual stage recompute, however the document says so."""
-    from trainwright.documents.jobs import job_of
+    from trainwright.documents.jobs import block_modes
 
     if isinstance(document, ModelPlanResult) and not document.stages:
         return {}
-    stages = job_of(document).stages
-    return {"recompute_per_stage": [_recompute_words(stage.block_modes) for stage in stages]}
+    return {"recompute_per_stage": [_recompute_words(modes) for modes in block_modes(document)]}
 
 
 def _recompute_words(modes: Sequence[Recompute]) -> str:

@@ -28,7 +28,7 @@ def estimate(
     source: tuple[str | None, str | Path] | None = None,
     **options: Any,
 ) -> Report[EstimateResult] | Report[ModelEstimateResult]:
-    """Price a run of a model on `cluster`, or a `plan` (a document's path, or a noun) of a profile.
+    """Price a run of a model or profile on `cluster`, or a `plan` (a document) of a profile.
 
     `source` names a framework (`frameworks.jobs.FORMATS`; None: its content says) and a file of an
     existing job: what it states stands in for options that are not given, and its model for
@@ -37,8 +37,9 @@ def estimate(
     `docs/cli-reference.md` describes all options and their defaults; `recompute` is none,
     selective, full, or full:N for the first N blocks of each stage, `overlap` maps gradients,
     parameters, tensor, experts or pipeline to a share, sizes are bytes or text with a unit, and
-    `calibration` is a file that `calibrate` wrote or a built-in software line. A profile takes
-    `plan`, `devices`, `memory`, `bandwidth` and `microbatches`. What is not given is taken from the
+    `calibration` is a file that `calibrate` wrote or a built-in software line. A profile
+    takes degrees and schedule on a `cluster`, and without one `plan`, `devices`, `memory`,
+    `bandwidth` and `microbatches`. What is not given is taken from the
     plan document's own request, then from the profile. Raises `InvalidInput` naming every rule that
     is broken; what only overflows memory is priced in full, with `fits` false.
     """
@@ -49,6 +50,7 @@ def estimate(
 
     options = read("estimate", options, own=("source",))
     overrides = setting_overrides(options)
+    on_cluster = options.get("cluster") is not None
     job: StatedJob | None = None
     if source is None and isinstance(model, (str, Path)):
         from trainwright.frameworks.read_job import is_job
@@ -76,15 +78,19 @@ def estimate(
             point=options.get("point"),
             given=overrides,
             time_unit=options.get("time_unit"),
+            on_cluster=on_cluster,
         )
-    refuse_foreign("estimate", kind_of(given), options)
-    if not isinstance(given, ModelInput):
+    refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), options)
+    if not isinstance(given, ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)
     from trainwright.documents.model_estimate import estimate_model
     from trainwright.options.clusters import opened, priced_as_run, resolve_cluster
-    from trainwright.options.run import devices_asked_for, tuned
+    from trainwright.options.run import devices_asked_for, tuned, with_images
 
-    given = tuned(given, options)
+    if isinstance(given, ModelInput):
+        given = tuned(with_images(given, options), options)
+    else:  # layers that were measured need no expectation
+        options.pop("software", None)
     whole = opened(options.get("cluster"))
     nodes, devices = options.get("nodes"), options.get("devices")
     where, num_devices = resolve_cluster(

@@ -152,12 +152,12 @@ def _written(
 def _ordered_by_configuration(document: Jobbed, job: Job) -> Job:
     from trainwright.documents.jobs import with_orders
     from trainwright.documents.runs import model_and_cluster
-    from trainwright.step.predict import estimator_of, plan_of, point_of
+    from trainwright.step.predict import plan_of, profile_of_run
 
     model, cluster = model_and_cluster(document.request)
     run = job.configuration()
-    profile = estimator_of(model, cluster, run).profile(point_of(run))
-    return with_orders(job, plan_of(run, profile.structure), profile, cluster)
+    profile = profile_of_run(model, cluster, run)
+    return with_orders(job, plan_of(run, profile), profile, cluster)
 
 
 def _layout(document: Jobbed) -> PricedLayout:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright._version import __version__
 from trainwright.commands.output import budget, check_output, emit, finish
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
+    from trainwright.documents.jobs import DocumentedRun
     from trainwright.execution import Budget
+    from trainwright.frameworks.patch import JobText
     from trainwright.frameworks.read_job import StatedJob
-    from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
+    from trainwright.planning.reasons.improve import Improvement
     from trainwright.plans.configuration import Configuration
+
+
+ANY_FRAMEWORK: Final = "any"
 
 
 def improve(
@@ -40,8 +46,9 @@ def improve(
     calibration: str | Path | None = None,
     software: str | None = None,
     framework: str | None = None,
+    patch: str | Path | None = None,
     budget: Budget | None = None,
-) -> Report[ImprovementResult]:
+) -> Improved:
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
     The run is an estimate of a model (`document`), or the file of a framework (`document` too, or
@@ -49,9 +56,12 @@ def improve(
     `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the file says
     of them, timed with what `calibration` fitted (a file of `calibrate`, or a built-in software
     line), or as runs under `software` are expected to be. With `framework`, only what that
-    framework can run is considered. Raises `InvalidInput` where the run is not legal, is missing a
-    part, or is stated twice.
+    framework can run is considered; of a file it is that of the file, and what the file has no
+    settings for is not considered either, unless `framework` is another, or "any". `patch` is where
+    a copy of the file goes with the recommended change in it; nothing else in it changes. Raises
+    `InvalidInput` where the run is not legal, is missing a part, or is stated twice.
     """
+    from trainwright.documents.improvement import document_of
     from trainwright.documents.jobs import run_of_document
     from trainwright.execution import Budget as NoLimit
     from trainwright.options.clusters import AUTO_SOFTWARE, priced_as_run
@@ -62,28 +72,35 @@ def improve(
 
         if is_job(document):
             source, document = (None, document), None
+    job_file = None
+    dialect, target = None, None if framework == ANY_FRAMEWORK else framework
     if source is not None and document is None:
         beside_file = {"sequence": sequence, "global_batch": global_batch}
+        read: dict[str, Any] = {
+            "arguments": tuple(arguments),
+            "variables": dict(variables or {}),
+            "vocabulary": vocabulary_size,
+            "function": function,
+        }
         from trainwright.frameworks.read_job import open_stated
 
-        job = open_stated(
-            *source,
-            names_model=model is None,
-            arguments=arguments,
-            variables=variables,
-            vocabulary=vocabulary_size,
-            function=function,
-            nodes=nodes,
-        )
-        given, where, run, warnings = _of_file(job, model, cluster, nodes, beside_file)
-        priced = {"calibration": calibration, "software": software, "framework": framework}
-        where = priced_as_run(where, priced, framework=source[0])
+        where_from, names_model = source, model is None
+
+        def of_text(text: str | None = None) -> tuple[DocumentedRun, tuple[str, ...]]:
+            job = open_stated(*where_from, names_model=names_model, nodes=nodes, text=text, **read)
+            return _of_file(job, model, cluster, nodes, beside_file)
+
+        asked, warnings = of_text()
+        priced = {"calibration": calibration, "software": software, "framework": target}
+        asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=source[0]))
+        job_file = _file_of(source, read, lambda text: of_text(text)[0].configuration)
+        dialect, target = _spoken(job_file.dialect, framework, asked)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
         beside |= {"global-batch": global_batch, "calibration": calibration}
         beside |= {"software": None if software == AUTO_SOFTWARE else software}
         _refuse_restated(beside)
-        given, where, run = run_of_document(document)
+        asked = run_of_document(document)
         warnings = ()
     elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
@@ -92,9 +109,106 @@ def improve(
             "must not be given beside --from, which states the run; name a model by --model"
         )
         raise InvalidInput.of("document", given_twice)
-    return Report(
-        _improved(given, where, run, framework=framework, warnings=warnings, budget=budget)
-    )
+    if patch is not None and (job_file is None or dialect is None):
+        raise InvalidInput.of("patch", "needs a framework's file whose settings are changed")
+    if patch is not None and job_file is not None:
+        _refuse_own(patch, job_file)
+    bare = _priced(asked, framework=target, dialect=dialect)
+    found = _searched(bare, budget)
+    text = None
+    if job_file is not None and dialect is not None:
+        found, text = _that_can_be_written(found, job_file)
+    answer = document_of(found)
+    said = (*warnings, *_gaps_of(found), *found.warnings, *_limits(found, answer, budget))
+    shown = ""
+    if patch is not None and job_file is not None:
+        shown = _write_copy(patch, job_file, text)
+    return Improved(replace(answer, warnings=said), difference=shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Improved(Report["ImprovementResult"]):
+    """The document of `improve`, and where a copy of the file was written how it differs."""
+
+    difference: str = ""
+
+
+# The file's own settings
+# -----------------------
+
+
+def _file_of(
+    source: tuple[str | None, str | Path],
+    read: Mapping[str, Any],
+    run_of: Callable[[str], Configuration],
+) -> JobText:
+    from trainwright.frameworks.jobs import Beside
+    from trainwright.frameworks.patch import job_text
+    from trainwright.frameworks.read_job import text_of
+
+    where = Path(source[1])
+    beside = Beside(folder=where.parent, name=where.name, **read)
+    return job_text(*source, text_of(where), beside, run_of)
+
+
+def _spoken(
+    dialect: str | None, framework: str | None, asked: DocumentedRun
+) -> tuple[str | None, str | None]:
+    """In whose settings changes are said, and whose limits hold.
+
+    Another framework that is asked for has other settings. A run that its own framework does not
+    have in the planner's account of it (a fork) is held to its settings alone.
+    """
+    from trainwright.documents.runs import runs_on
+    from trainwright.frameworks.jobs.dialects import DIALECTS
+    from trainwright.plans.capability import target_named
+
+    own = None if dialect is None else DIALECTS[dialect].target
+    if framework is not None:
+        if framework == ANY_FRAMEWORK:
+            return None, None
+        return (dialect if own and target_named(framework) == own else None), framework
+    if own and not runs_on(asked.configuration, asked.model, asked.cluster, own):
+        own = None
+    return dialect, own
+
+
+def _that_can_be_written(found: Surroundings, job: JobText) -> tuple[Surroundings, str | None]:
+    """Without those that would be recommended but cannot be written into the file; its new text."""
+    from trainwright.documents.improvement import chosen_of
+    from trainwright.frameworks.patch import patched
+    from trainwright.planning.question.question import described
+
+    if not job.can_edit:
+        return found, None
+    while (chosen := chosen_of(found)) is not None:
+        try:
+            return found, patched(job, chosen.run, described(found.model))
+        except InvalidInput:
+            left = tuple(each for each in found.changes if each is not chosen)
+            found = replace(found, changes=left)
+    return found, None
+
+
+def _refuse_own(path: str | Path, job: JobText) -> None:
+    from trainwright.formats.atomic_file import check_writable
+
+    if Path(path).resolve() == job.path.resolve():
+        raise InvalidInput.of("patch", "must be another file than the one that is read")
+    if not job.can_edit:
+        raise InvalidInput.of("patch", "such a file is read only: no copy of it is written")
+    check_writable(path)
+
+
+def _write_copy(path: str | Path, job: JobText, text: str | None) -> str:
+    """The copy is written; raises `InvalidInput` where there is no change to write."""
+    from trainwright.formats.atomic_file import write_text
+    from trainwright.frameworks.patch import difference
+
+    if text is None:
+        raise InvalidInput.of("patch", "no change is recommended, so there is nothing to write")
+    write_text(path, text)
+    return difference(job, text, str(path))
 
 
 def _refuse_restated(beside: Mapping[str, object]) -> None:
@@ -111,7 +225,8 @@ def _of_file(
     cluster: str | Path | Cluster | None,
     nodes: int | None,
     beside: Options,
-) -> tuple[ModelInput, Cluster, Configuration, tuple[str, ...]]:
+) -> tuple[DocumentedRun, tuple[str, ...]]:
+    from trainwright.documents.jobs import DocumentedRun
     from trainwright.frameworks.read_job import stated_model, stated_options, with_stated_batch
     from trainwright.options.clusters import opened, resolve_cluster
     from trainwright.options.run import configuration_of, devices_asked_for
@@ -122,71 +237,82 @@ def _of_file(
     where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
     options = with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
-    return given, where, run, (*given.warnings, *job.warnings, *whole.warnings)
+    found = DocumentedRun(
+        model=given.config, embedded=given.embedded, cluster=where, configuration=run
+    )
+    return found, (*given.warnings, *job.warnings, *whole.warnings)
 
 
-def _improved(
-    given: ModelInput,
-    cluster: Cluster,
-    run: Configuration,
+# The run, what is around it, and what the search finds
+# -----------------------------------------------------
+
+
+def _priced(
+    asked: DocumentedRun,
     *,
     framework: str | None,
-    warnings: tuple[str, ...],
-    budget: Budget,
-) -> ImprovementResult:
-    from trainwright.documents.improvement import Surroundings, document_of
+    dialect: str | None,
+) -> Surroundings:
+    from trainwright.documents.improvement import Surroundings
     from trainwright.documents.model_estimate import ModelEstimateRequest
     from trainwright.formats.document_json import encode
     from trainwright.options.inputs import embed, naming_options
     from trainwright.options.run import OPTION_OF
     from trainwright.plans.capability import target_named
+    from trainwright.profile.measured_model import MeasuredModel
     from trainwright.step.predict import price_configuration
 
+    model, cluster, run = asked.model, asked.cluster, asked.configuration
     with naming_options({"target": "framework"}):
         target = None if framework is None else target_named(framework)
+    if target is not None and isinstance(model, MeasuredModel):
+        problem = "must be left out: a profile does not say what a framework would build"
+        raise InvalidInput.of("framework", problem)
     with naming_options(OPTION_OF):
-        step = price_configuration(given.config, cluster, run)
-    bare = Surroundings(
-        model=given.config,
+        step = price_configuration(model, cluster, run)
+    return Surroundings(
+        model=model,
         cluster=cluster,
         request=ModelEstimateRequest(
             trainwright_version=__version__,
-            model=given.embedded,
+            model=asked.embedded,
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
         ),
         framework=target,
+        dialect=dialect,
         step=step,
         changes=(),
         plan=None,
         bound_s=0.0,
     )
-    found = _searched(bare, budget)
-    document = document_of(found)
-    said = (*warnings, *_gaps_of(found), *found.warnings, *_limits(found, document, budget))
-    return replace(document, warnings=said)
 
 
 def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     """The changes first, which take seconds, then the best plan with what is left of the budget."""
     from trainwright.documents.improvement import kernels_between, with_kernels
-    from trainwright.documents.runs import gaps_of_run
+    from trainwright.documents.runs import runs_on
+    from trainwright.frameworks.jobs.dialects import changed_words
+    from trainwright.planning.question.question import described
     from trainwright.planning.reasons.improve import (
         Neighbourhood,
         every_improvement,
         improvements,
     )
 
-    run, target = bare.request.configuration, bare.framework
+    run, target, dialect = bare.request.configuration, bare.framework, bare.dialect
 
     def wanted(other: Configuration) -> bool:
-        return target is None or not gaps_of_run(other, bare.model, bare.cluster, target)
+        if dialect and changed_words(dialect, run, other, described(bare.model)) is None:
+            return False
+        return target is None or runs_on(other, bare.model, bare.cluster, target)
 
     around = Neighbourhood(model=bare.model, cluster=bare.cluster, wanted=wanted, fits=bare.fits)
     changes = improvements(run, around, budget) if wanted(run) else ()
+    changes = _in_words(bare, changes)
     tried_all = not any(map(bare.helps, changes))
     if tried_all:
-        changes = every_improvement(run, around, budget)
+        changes = _in_words(bare, every_improvement(run, around, budget))
         tried_all = not budget.stopped
     fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
     plan, bound_s, unable = _planned(bare, run, "", wanted, budget)
@@ -201,6 +327,22 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     )
 
 
+def _in_words(bare: Surroundings, changes: tuple[Improvement, ...]) -> tuple[Improvement, ...]:
+    """The changes with what they are in the settings of the run's file."""
+    from trainwright.frameworks.jobs.dialects import changed_words, shown_words
+    from trainwright.planning.question.question import described
+
+    dialect, run = bare.dialect, bare.request.configuration
+    if dialect is None:
+        return changes
+    model = described(bare.model)
+    words = (changed_words(dialect, run, each.run, model) or {} for each in changes)
+    return tuple(
+        replace(each, settings=shown_words(dialect, said))
+        for each, said in zip(changes, words, strict=True)
+    )
+
+
 def _planned(
     bare: Surroundings,
     asked: Configuration,
@@ -210,8 +352,11 @@ def _planned(
 ) -> tuple[PricedPlan | None, float, tuple[str, ...]]:
     """The best plan that the framework runs, what none is faster than, and why there is none."""
     from trainwright.documents.improvement import allowed_for, best_plan, question_of, unrunnable
+    from trainwright.frameworks.jobs.dialects import said_in
 
     allowed = allowed_for(asked, bare.framework, wanted)
+    if bare.dialect is not None:
+        allowed = said_in(bare.dialect, asked, allowed, wanted)
     question = question_of(bare.model, bare.cluster, asked, allowed)
     plan, bound_s = best_plan(question, asked, kernels, budget)
     gaps = () if plan is None else unrunnable(plan, question)
@@ -226,7 +371,7 @@ def _gaps_of(found: Surroundings) -> Iterator[str]:
 
     if found.framework is not None:
         run = found.request.configuration
-        for gap in gaps_of_run(run, found.model, found.cluster, found.framework):
+        for gap in gaps_of_run(run, found.config, found.cluster, found.framework):
             yield f"your run: {gap}"
 
 
@@ -264,5 +409,7 @@ def command(
     with budget(time_limit) as limited:
         report = improve(document, source=source, budget=limited, **options)
     emit(report, as_json=as_json, output=output)
+    if report.difference:
+        print(report.difference, end="", file=sys.stderr if as_json else sys.stdout)
     nothing_fits = report.document.best_known_s is None
     finish(3 if nothing_fits and not limited.stopped else 0, interrupted=limited.interrupted)

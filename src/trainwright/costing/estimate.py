@@ -34,7 +34,7 @@ from trainwright.model import (
     TransformerConfig,
     layer_graph,
 )
-from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM, RECOMPUTE_MODULES
+from trainwright.model.operator import RECOMPUTE_MODULES, usual_modules
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import (
     CostTable,
@@ -159,8 +159,8 @@ class Estimator:
             case Recompute.FULL:
                 return RecomputeRule(whole_layer=True)
             case Recompute.SELECTIVE:
-                default = (NORM, MLP_ACTIVATION) if fused_attention else (ATTENTION_CORE,)
-                return RecomputeRule(modules=frozenset(self.selective_modules or default))
+                usual = usual_modules(fused_attention=fused_attention)
+                return RecomputeRule(modules=frozenset(self.selective_modules or usual))
 
     def _rules(self, point: ProfilePoint) -> dict[Recompute, RecomputeRule]:
         fused = FUSED_ATTENTION in point.kernels

@@ -13,6 +13,7 @@ from trainwright.documents.model_estimate import (
     ModelEstimateRequest,
     PricedChange,
     assumptions_of,
+    assumptions_of_measured,
     changes_enough,
     enough_table,
     price_request,
@@ -20,7 +21,7 @@ from trainwright.documents.model_estimate import (
 from trainwright.documents.model_plan import predicted, profile_of
 from trainwright.documents.printing import layout_line
 from trainwright.documents.profile_plan import count_recomputed
-from trainwright.documents.runs import gaps_of_run, model_and_cluster
+from trainwright.documents.runs import gaps_of_run, range_of, runs_on, trained_and_cluster
 from trainwright.documents.view import (
     column,
     percent,
@@ -32,8 +33,14 @@ from trainwright.documents.view import (
 )
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.inputs import naming_options
-from trainwright.options.question import QUESTION_OPTION_OF
-from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings, Workload
+from trainwright.options.question import QUESTION_OPTION_OF, of_what_is_told_apart
+from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
+    RunSettings,
+    Workload,
+    described,
+)
 from trainwright.planning.reasons.improve import (
     MOST_OF_IT,
     Improvement,
@@ -46,8 +53,8 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import Origin
-from trainwright.step.account import time_range
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes, format_seconds
 
@@ -62,22 +69,28 @@ if TYPE_CHECKING:
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
     from trainwright.profile import Profile
+    from trainwright.profile.measured_model import Trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImprovementRecord:
     """A change of one or two decisions that fits; `options` are those of `estimate` to add.
 
+    `settings` are those of the file that the run was read from, empty where it was read from none.
     `gain_share` is of the way from the run to the best that is known, absent where the run does not
-    fit and there is no gain to share.
+    fit and there is no gain to share. `evidence` compares the gain with the error of predictions,
+    `risk` says what else changes.
     """
 
     dimensions: tuple[str, ...]
     options: str
+    settings: tuple[str, ...] = ()
     step_time_s: float
     peak_memory_bytes: float
     speedup: float
     gain_share: float | None = None
+    evidence: str = ""
+    risk: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +138,7 @@ class ImprovementResult:
     kind: str = "improvement"
     format_version: int = FORMAT_VERSION
     framework: str | None = None
+    dialect: str | None = None
     run: PricedLayout
     run_fits: bool
     memory_limit_bytes: float
@@ -166,7 +180,7 @@ class PricedPlan:
 
 
 def question_of(
-    model: TransformerConfig, cluster: Cluster, run: Configuration, allowed: Allowed
+    model: Trained, cluster: Cluster, run: Configuration, allowed: Allowed
 ) -> ModelQuestion:
     """What the planner is asked: all that the run is, but for what a plan decides."""
     with naming_options(QUESTION_OPTION_OF):
@@ -179,14 +193,16 @@ def question_of(
                 precision=run.recipe.precision,
             ),
             num_devices=run.parallelism.num_devices,
-            allowed=allowed,
+            allowed=of_what_is_told_apart(model, allowed),
             overheads=run.overheads,
             settings=RunSettings.of(run),
         )
 
 
 def allowed_for(
-    run: Configuration, target: str | None, wanted: Callable[[Configuration], bool]
+    run: Configuration,
+    target: str | None,
+    wanted: Callable[[Configuration], bool],
 ) -> Allowed:
     """Everything that the framework runs; "selective" only where it repeats what the run's does."""
     allowed = Allowed(framework=target)
@@ -341,16 +357,22 @@ class Surroundings:
     changes of one or two decisions were priced.
     """
 
-    model: TransformerConfig
+    model: Trained
     cluster: Cluster
     request: ModelEstimateRequest
     framework: str | None
+    dialect: str | None = None
     step: StepPrediction
     changes: tuple[Improvement, ...]
     plan: PricedPlan | None
     bound_s: float
     tried_all: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> TransformerConfig:
+        """What the model is; raises `UnsupportedFeature` where only its costs are known."""
+        return described(self.model)
 
     def helps(self, change: Improvement) -> bool:
         """Whether a change that fits is faster than the run, where the run fits too."""
@@ -362,22 +384,35 @@ class Surroundings:
         return needed_bytes <= self.cluster.accelerator.usable_bytes
 
 
-def document_of(found: Surroundings) -> ImprovementResult:
-    """What the parts say of each other; a plan that something else beats is left out."""
-    step = found.step
-    run_fits = found.fits(step)
-    base_s = step.step_time_s if run_fits else None
+def chosen_of(found: Surroundings) -> Improvement | None:
+    """The change that is recommended of those that were found."""
+    changes, best_s, base_s = _compared(found)
+    return recommended(changes, base_s=base_s, best_s=best_s)
+
+
+def _compared(found: Surroundings) -> tuple[tuple[Improvement, ...], float, float | None]:
+    """Changes worth a line, the least step of all that is known, and the run's where it fits."""
+    base_s = found.step.step_time_s if found.fits(found.step) else None
     changes = worth_listing(filter(found.helps, found.changes))
     others_s = min((each.step.step_time_s for each in changes), default=base_s or math.inf)
     plan = _unbeaten(found.plan, others_s)
-    best_s = min(others_s, math.inf if plan is None else plan.step.step_time_s)
+    return changes, min(others_s, math.inf if plan is None else plan.step.step_time_s), base_s
+
+
+def document_of(found: Surroundings) -> ImprovementResult:
+    """What the parts say of each other; a plan that something else beats is left out."""
+    step = found.step
+    changes, best_s, base_s = _compared(found)
+    run_fits = base_s is not None
+    plan = _unbeaten(found.plan, best_s)
     chosen = recommended(changes, base_s=base_s, best_s=best_s)
 
     def record(each: Improvement) -> ImprovementRecord:
-        return _record(each, step.step_time_s, best_s if run_fits else None)
+        return _record(found, each, best_s if run_fits else None)
 
     return ImprovementResult(
         framework=found.framework,
+        dialect=found.dialect,
         run=PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes),
         run_fits=run_fits,
         memory_limit_bytes=found.cluster.accelerator.usable_bytes,
@@ -413,23 +448,74 @@ def _bound_s(found: Surroundings, best_s: float) -> float | None:
     return found.bound_s if 0 < found.bound_s <= best_s * _HAIR else None
 
 
-def _record(each: Improvement, base_s: float, best_s: float | None) -> ImprovementRecord:
+def _record(found: Surroundings, each: Improvement, best_s: float | None) -> ImprovementRecord:
     """A change; its share of the gain where there is one to share."""
-    step_s = each.step.step_time_s
+    base_s, step_s = found.step.step_time_s, each.step.step_time_s
     return ImprovementRecord(
         dimensions=each.dimensions,
         options=each.options,
+        settings=each.settings,
         step_time_s=step_s,
         peak_memory_bytes=each.step.peak_memory_bytes,
         speedup=base_s / step_s,
         gain_share=None if best_s is None else (base_s - step_s) / (base_s - best_s),
+        evidence=_evidence(found, each),
+        risk="; ".join(_risks(found, each)) or "none known",
     )
+
+
+_TIGHT: Final = 0.05  # of what is usable: a margin that a prediction may miss
+
+
+def _evidence(found: Surroundings, each: Improvement) -> str:
+    """Whether the gain is more than one prediction may miss; errors that both share cancel."""
+    if not found.fits(found.step):
+        return "fits by prediction"
+    spread = range_of(found.model, found.cluster, found.request.configuration)
+    if spread is None:
+        return "of measured layers"
+    gain = found.step.step_time_s / each.step.step_time_s
+    return "beyond the error" if gain > spread.high_ratio else "within the error: measure"
+
+
+def _risks(found: Surroundings, each: Improvement) -> Iterator[str]:
+    run, degrees = found.request.configuration, found.request.configuration.parallelism
+    new, limit = each.run.parallelism, found.cluster.accelerator.usable_bytes
+    left = 1 - each.run.overheads.needed_bytes(each.step.peak_memory_bytes) / limit
+    if left < _TIGHT:
+        yield f"{max(left, 0.0):.1%} of the memory left"
+    moved = (new.tensor, new.pipeline, new.expert, new.virtual_stages, new.zero_stage >= 2)
+    if moved != (
+        degrees.tensor, degrees.pipeline, degrees.expert, degrees.virtual_stages,
+        degrees.zero_stage >= 2,
+    ):  # fmt: skip
+        yield "checkpoints have other shards"
+    elif (new.zero_stage, new.data) != (degrees.zero_stage, degrees.data):
+        yield "states of the optimizer have other shards"
+    kernels = (run.fused_attention, run.fused_cross_entropy)
+    if (each.run.fused_attention, each.run.fused_cross_entropy) != kernels:
+        yield "another kernel rounds differently"
+
+
+_COMPARED: Final = {
+    "changes": "each is priced as estimate prices the run with its options; they change one "
+    "decision or two",
+    "best plan": "searched with the run's number formats, optimizer, kernels, overlap and "
+    "memory overheads, its schedule simulated",
+}
 
 
 def _assumptions(found: Surroundings) -> dict[str, str]:
     """Where the times, sizes and bounds come from."""
     run, pool = found.request.configuration, found.cluster.pool_of()
-    spread = time_range(found.model, found.cluster, run)
+    spread = range_of(found.model, found.cluster, run)
+    if isinstance(found.model, MeasuredModel):
+        return {
+            **assumptions_of_measured(found.model, found.cluster, run),
+            "network": "; ".join(map(_network_origin, pool.levels)),
+            **_COMPARED,
+        }
+    assert spread is not None, "only of measured layers it is not known"
     peaks = pool.accelerator.provenance_of("peak_flops_per_s")
     usable = pool.accelerator.provenance_of("usable_fraction")
     said = assumptions_of(found.cluster, run, spread.source)
@@ -440,10 +526,7 @@ def _assumptions(found: Surroundings) -> dict[str, str]:
         "range": f"nine of ten measured steps take {spread.low_ratio:.2f} to "
         f"{spread.high_ratio:.2f} of what is predicted for the run ({spread.source})",
         "memory": f"{said['memory']} ({usable.origin}: {usable.source})",
-        "changes": "each is priced as estimate prices the run with its options; they change one "
-        "decision or two",
-        "best plan": "searched with the run's number formats, optimizer, kernels, overlap and "
-        "memory overheads, its schedule simulated",
+        **_COMPARED,
     }
 
 
@@ -471,7 +554,7 @@ def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
     if chosen is None:
         problem = "recommends no change: give the run's own estimate, or plan with `plan`"
         raise InvalidInput.of("document", problem)
-    model, cluster = model_and_cluster(request)
+    model, cluster = trained_and_cluster(request)
     changed = reachable(
         request.configuration,
         model,
@@ -498,12 +581,13 @@ def remake_improvement(document: ImprovementResult) -> ImprovementResult:
     Costs what pricing each of its runs costs. Raises `InvalidInput` for decisions that cannot be.
     """
     request = document.request
-    model, cluster = model_and_cluster(request)
+    model, cluster = trained_and_cluster(request)
     bare = Surroundings(
         model=model,
         cluster=cluster,
         request=request,
         framework=document.framework,
+        dialect=document.dialect,
         step=price_configuration(model, cluster, request.configuration),
         changes=(),
         plan=None,
@@ -529,7 +613,13 @@ def _changed_figures(document: ImprovementResult, bare: Surroundings) -> Iterato
             raise InvalidInput.of(f"changes[{index}].options", problem)
         _refuse_unable(document, changed, bare, path=f"changes[{index}]")
         step = price_configuration(bare.model, bare.cluster, changed)
-        yield Improvement(dimensions=one.dimensions, options=one.options, run=changed, step=step)
+        yield Improvement(
+            dimensions=one.dimensions,
+            options=one.options,
+            settings=one.settings,
+            run=changed,
+            step=step,
+        )
 
 
 def _refuse_unable(
@@ -537,8 +627,8 @@ def _refuse_unable(
 ) -> None:
     if document.framework is None:
         return
-    gaps = gaps_of_run(changed, bare.model, bare.cluster, document.framework)
-    if gaps:
+    if not runs_on(changed, bare.model, bare.cluster, document.framework):
+        gaps = gaps_of_run(changed, bare.config, bare.cluster, document.framework)
         raise InvalidInput.of(path, f"must be what {document.framework} runs: {gaps[0]}")
 
 
@@ -700,7 +790,7 @@ def _lines(found: ImprovementResult) -> Iterator[str]:
         yield no_choice(found)
     else:
         step = format_seconds(chosen.step_time_s)
-        yield f"{choice_title(found)}: {chosen.options}: {step}, {choice_gain(found, chosen)}"
+        yield f"{choice_title(found)}: {said(chosen)}: {step}, {choice_gain(found, chosen)}"
 
 
 def _best_lines(found: ImprovementResult) -> Iterator[str]:
@@ -722,6 +812,13 @@ def _best_lines(found: ImprovementResult) -> Iterator[str]:
         yield f"{bounded_plans(found)} takes less than {bound} (proved)"
 
 
+def said(change: ImprovementRecord) -> str:
+    """A change in the words of the run's file, or else as options of `estimate`."""
+    if not change.settings:
+        return change.options
+    return (" " if change.settings[0].startswith("--") else ", ").join(change.settings)
+
+
 def change_table(found: ImprovementResult) -> Table:
     """The changes, fastest first; the recommended one is marked."""
     return table_of(
@@ -734,21 +831,31 @@ def change_table(found: ImprovementResult) -> Table:
             column("of the gain", "gain_share", on="both" if found.run_fits else "none"),
             column("memory needed", "needed_bytes"),
             column("peak memory", "peak_memory_bytes", on="page"),
+            words("evidence"),
+            words("risk"),
         ),
         (
             (
-                each.options,
+                said(each),
                 len(each.dimensions),
                 seconds(each.step_time_s),
                 percent(each.speedup - 1, sign=True),
                 percent(each.gain_share or 0.0, digits=0),
                 size(needed_bytes(found, each.peak_memory_bytes)),
                 size(each.peak_memory_bytes),
+                each.evidence,
+                each.risk,
             )
             for each in found.changes
         ),
         marked=(at for at, each in enumerate(found.changes) if each == found.recommended),
         caption=f"{changes_title(found)}, fastest first",
-        note="Options are written as trainwright estimate takes them, to be added to the run's. "
-        f"The marked row is the {choice_title(found)}.",
+        note=f"{_whose_words(found)}The marked row is the {choice_title(found)}. The error is that "
+        "of a step, which nine of ten predictions stay within.",
     )
+
+
+def _whose_words(found: ImprovementResult) -> str:
+    if found.dialect is not None:
+        return "Changes are said in the settings of the file. "
+    return "Options are written as trainwright estimate takes them, to be added to the run's. "

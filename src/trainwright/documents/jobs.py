@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +11,31 @@ from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, planned, planned_job
 from trainwright.documents.open import load_any_document
 from trainwright.documents.printing import Report
-from trainwright.documents.runs import job_of_configuration, model_and_cluster
+from trainwright.documents.runs import (
+    job_of_configuration,
+    model_and_cluster,
+    trained_and_cluster,
+)
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import encode
-from trainwright.options.inputs import ModelInput, content_hash
+from trainwright.model import LayerKind
+from trainwright.options.inputs import content_hash
 from trainwright.plans.capability import RecomputeForm
+from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import Orders, Stamp
+from trainwright.profile import Recompute
 from trainwright.scheduling.lower import as_pytorch_runs, lower
 from trainwright.step.account import step_timeline
-from trainwright.step.predict import estimator_of, plan_of, point_of
+from trainwright.step.predict import plan_of, profile_of_run
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
+    from trainwright.planning.question.question import ModelQuestion
     from trainwright.plans import Plan
-    from trainwright.plans.configuration import Configuration
     from trainwright.plans.job import Job
-    from trainwright.plans.request import PlanRequest
+    from trainwright.plans.request import Embedded, PlanRequest
     from trainwright.profile import Profile
+    from trainwright.profile.measured_model import Trained
 
 Jobbed = ModelPlanResult | ModelEstimateResult
 
@@ -85,19 +93,52 @@ def plan_and_profile(document: Jobbed) -> tuple[Plan, Profile, Cluster]:
         question, plan, profile = planned(document)
         return plan, profile, question.cluster
     run = document.request.configuration
-    model, cluster = model_and_cluster(document.request)
-    profile = estimator_of(model, cluster, run).profile(point_of(run))
-    return plan_of(run, profile.structure), profile, cluster
+    model, cluster = trained_and_cluster(document.request)
+    profile = profile_of_run(model, cluster, run)
+    return plan_of(run, profile), profile, cluster
+
+
+def block_modes(document: Jobbed) -> list[tuple[Recompute, ...]]:
+    """How each block of each virtual stage recomputes, of a model or of what was measured."""
+    if document.request.model.kind != "profile":
+        return [stage.block_modes for stage in job_of(document).stages]
+    plan, profile, _ = plan_and_profile(document)
+    costs, tensor = profile.costs, plan.stages[0].tensor_parallel
+    blocks = {
+        layer.id: layer.layer_class
+        for layer in profile.structure.layers
+        if layer.name == LayerKind.BLOCK
+    }
+
+    def mode_of(layer: int, option: str) -> Recompute:
+        return next(
+            costs.recompute[row]
+            for row in costs.rows_of(blocks[layer])
+            if (costs.option_ids[row], costs.tensor_parallel[row]) == (option, tensor)
+        )
+
+    return [
+        tuple(mode_of(*pair) for pair in stage.option_of.items() if pair[0] in blocks)
+        for stage in plan.stages
+    ]
 
 
 # The run that a document is about: what an estimate states, or what a plan comes to
 # ----------------------------------------------------------------------------------
 
 
-def run_of_document(
-    document: str | Path | Report[Any],
-) -> tuple[ModelInput, Cluster, Configuration]:
-    """Model, cluster and run of an estimate or a plan of a model (a path or a result).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentedRun:
+    """A run that a document is about: the model and what embeds it, where it runs, and how."""
+
+    model: Trained
+    embedded: Embedded
+    cluster: Cluster
+    configuration: Configuration
+
+
+def run_of_document(document: str | Path | Report[Any]) -> DocumentedRun:
+    """The run of an estimate or plan of a model, or of a profile on a cluster (a path or a result).
 
     Raises `InvalidInput` for other kinds, `UnsupportedFeature` for a plan that no options of
     `estimate` state: with an order that was searched, or blocks recomputed one by one.
@@ -106,20 +147,65 @@ def run_of_document(
     if isinstance(found, ModelEstimateResult):
         run = found.request.configuration
     elif isinstance(found, ModelPlanResult):
-        if found.order is not None:
-            raise UnsupportedFeature(
-                "this plan has an order of actions that was searched, which no stated run has",
-                alternative=f"plan again with --schedule {found.order.family} and give that",
-            )
-        job = job_of(found)
-        if job.recompute_form in (RecomputeForm.MIXED, RecomputeForm.ANY):
-            raise UnsupportedFeature(
-                "this plan recomputes blocks one by one, which no stated run does",
-                alternative="it is the planner's own; compare others with: trainwright diff",
-            )
-        run = job.configuration()
+        run = _stated(found)
     else:
         kind = getattr(found, "kind", type(found).__name__)
         raise InvalidInput.of("document", f'must be an estimate or plan of a model, got "{kind}"')
-    config, where = model_and_cluster(found.request)
-    return ModelInput(config=config, embedded=found.request.model), where, run
+    model, where = trained_and_cluster(found.request)
+    return DocumentedRun(
+        model=model, embedded=found.request.model, cluster=where, configuration=run
+    )
+
+
+def _stated(document: ModelPlanResult) -> Configuration:
+    """The plan as options of `estimate` state it."""
+    if document.order is not None:
+        raise UnsupportedFeature(
+            "this plan has an order of actions that was searched, which no stated run has",
+            alternative=f"plan again with --schedule {document.order.family} and give that",
+        )
+    one_by_one = UnsupportedFeature(
+        "this plan recomputes blocks one by one, which no stated run does",
+        alternative="it is the planner's own; compare others with: trainwright diff",
+    )
+    if document.request.model.kind == "profile":
+        run = _run_of_measured(*planned(document))
+        if run is None:
+            raise one_by_one
+        return run
+    job = job_of(document)
+    if job.recompute_form in (RecomputeForm.MIXED, RecomputeForm.ANY):
+        raise one_by_one
+    return job.configuration()
+
+
+def _run_of_measured(question: ModelQuestion, plan: Plan, profile: Profile) -> Configuration | None:
+    """The run that deals layers out as the plan does; None where no options state such a run."""
+    degrees, structure = plan.parallelism, profile.structure
+    if degrees is None:
+        raise UnsupportedFeature("stages that differ in degrees are no stated run")
+    blocks = {layer.id for layer in structure.layers if layer.name == LayerKind.BLOCK}
+    run = Configuration(
+        parallelism=degrees,
+        microbatch_size=plan.microbatch_size or 1,
+        global_batch=question.workload.global_batch,
+        sequence_length=question.workload.sequence_length,
+        schedule=plan.schedule,
+        blocks_per_stage=tuple(len(blocks.intersection(s.layers)) for s in plan.stages),
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )
+    dealt = [stage.layers for stage in plan_of(run, profile).stages]
+    if dealt != [stage.layers for stage in plan.stages]:
+        raise UnsupportedFeature(
+            "this plan cuts the layers before or after the blocks, which no stated run does",
+            alternative="it is the planner's own; compare others with: trainwright diff",
+        )
+    most = max(run.blocks_per_stage or (0,))
+    for mode in (mode for mode in Recompute if mode in profile.costs.recompute):
+        counts = (None,) if mode is Recompute.NONE else (None, *range(1, most))
+        for count in counts:
+            tried = replace(run, recompute=mode, recompute_blocks=count)
+            if plan_of(tried, profile).stages == plan.stages:
+                return tried
+    return None

@@ -10,6 +10,7 @@ from trainwright._version import __version__
 from trainwright.costing.estimate import roofline_provenance
 from trainwright.documents.model_plan import (
     kept_bytes,
+    measured_words,
     memory_assumption,
     mfu_in_words,
     overlap_in_words,
@@ -17,7 +18,7 @@ from trainwright.documents.model_plan import (
     to_fit_in_words,
 )
 from trainwright.documents.printing import evidence_line, sharding_words, unfitted_line
-from trainwright.documents.runs import gaps_of_run, model_and_cluster
+from trainwright.documents.runs import range_of, runs_on, trained_and_cluster
 from trainwright.documents.view import (
     Cell,
     column,
@@ -32,13 +33,14 @@ from trainwright.documents.view import (
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
 from trainwright.options.clusters import with_host
-from trainwright.options.inputs import embed, naming_options
+from trainwright.options.inputs import ProfileInput, embed, naming_options
+from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.request import FORMAT_VERSION, Embedded
-from trainwright.step.account import time_range
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.changes import changes_that_fit
-from trainwright.step.predict import price_configuration
+from trainwright.step.predict import price_configuration, profile_of_run
 from trainwright.units import (
     GIB,
     format_bytes,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.prediction import StageMemory, StepPrediction
+    from trainwright.profile.measured_model import Trained
 
 
 class Verdict(StrEnum):
@@ -70,6 +73,7 @@ class Verdict(StrEnum):
 class RankMemory:
     """One pipeline rank at its fullest, in bytes by class; the classes add up to `total_bytes`.
 
+    `opaque_bytes` are those of a profile that does not say what they hold; absent where it does.
     `margin_bytes` is what the device has left after fragmentation and reserve, negative where it
     has not; `largest_class` is the class that holds most. `host_bytes` lie in the host's memory,
     where anything does.
@@ -89,6 +93,7 @@ class RankMemory:
     microbatches_in_flight: int
     largest_class: str
     host_bytes: float | None = None
+    opaque_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,19 +127,21 @@ class ModelEstimateRequest:
 class ModelEstimateResult:
     """Predicted step of a stated run. Times in seconds, sizes in bytes, shares as fractions.
 
-    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `memory` has one entry
+    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. They and the shares of
+    the peak are absent where only the costs of the layers are known, tokens where nobody said how
+    long a sequence is. `memory` has one entry
     per pipeline rank; all tensor, context and data ranks of it hold the same.
     """
 
     kind: str = "model-estimate"
     format_version: int = FORMAT_VERSION
     step_time_s: float
-    step_time_low_s: float
-    step_time_high_s: float
-    tokens_per_s: float
-    tokens_per_s_per_device: float
-    mfu: float
-    hfu: float
+    step_time_low_s: float | None
+    step_time_high_s: float | None
+    tokens_per_s: float | None
+    tokens_per_s_per_device: float | None
+    mfu: float | None
+    hfu: float | None
     pipeline_s: float
     optimizer_s: float
     exposed_communication_s: dict[str, float]
@@ -158,11 +165,14 @@ class ModelEstimateResult:
 # `estimate` on a model: one stated run on a cluster, as a document
 # -----------------------------------------------------------------
 
-_CLASSES = ("weight", "gradient", "optimizer", "activation", "logits", "transient", "buffer")
+_CLASSES = (
+    *("weight", "gradient", "optimizer", "opaque"),
+    *("activation", "logits", "transient", "buffer"),
+)
 
 
 def estimate_model(
-    given: ModelInput,
+    given: ModelInput | ProfileInput,
     *,
     cluster: Cluster,
     num_devices: int,
@@ -173,6 +183,7 @@ def estimate_model(
 
     Data parallelism that is not given fills `num_devices`, of which the last node may have more.
     """
+    model, options = _trained(given, options)
     with naming_options(OPTION_OF):
         run = configuration_of(options, num_devices=num_devices)
         used = run.parallelism.num_devices
@@ -185,33 +196,51 @@ def estimate_model(
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
         )
-        document = price_request(given.config, cluster, request)
+        document = price_request(model, cluster, request)
     notes = (*given.warnings, *warnings, *document.warnings)
     return replace(document, warnings=notes)
 
 
+def _trained(given: ModelInput | ProfileInput, options: Options) -> tuple[Trained, Options]:
+    """The model, and the options with what a profile decides where nothing is said."""
+    if not isinstance(given, ProfileInput):
+        return given.config, options
+    length = options.get("sequence")
+    model = measured_by(given.points, sequence=length)
+    known = model.sequence_length
+    usual = {"sequence": 1 if known is None else known, "micro_batch": min(model.sizes())}
+    if not model.tells_state_apart:
+        usual["zero"] = 0
+    stated = {name: value for name, value in options.items() if value is not None}
+    return model, {**usual, **stated}
+
+
 def price_request(
-    model: TransformerConfig, cluster: Cluster, request: ModelEstimateRequest
+    model: Trained, cluster: Cluster, request: ModelEstimateRequest
 ) -> ModelEstimateResult:
     """The document of a request: the step, and where it does not fit the changes that help."""
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
-    spread = time_range(model, cluster, run)
+    spread = range_of(model, cluster, run)
     step = price_configuration(model, cluster, run)
-    on_host = host_bytes(model, cluster, run, step)
+    on_host = () if isinstance(model, MeasuredModel) else host_bytes(model, cluster, run, step)
     host = cluster.accelerator.host
     room = host is None or max(on_host, default=0.0) <= host.memory_bytes
+    if isinstance(model, MeasuredModel):
+        assumptions = assumptions_of_measured(model, cluster, run)
+    else:
+        assumptions = assumptions_of(cluster, run, spread.source if spread else "")
     fits = room and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
     holds = room and step.peak_memory_bytes <= limit_bytes
     verdict = Verdict.TIGHT if holds else Verdict.DOES_NOT_FIT
-    devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s or 0.0
+    devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s
     return ModelEstimateResult(
         step_time_s=step.step_time_s,
-        step_time_low_s=spread.low_ratio * step.step_time_s,
-        step_time_high_s=spread.high_ratio * step.step_time_s,
+        step_time_low_s=None if spread is None else spread.low_ratio * step.step_time_s,
+        step_time_high_s=None if spread is None else spread.high_ratio * step.step_time_s,
         tokens_per_s=tokens_per_s,
-        tokens_per_s_per_device=tokens_per_s / devices,
-        mfu=step.mfu or 0.0,
-        hfu=step.hfu or 0.0,
+        tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / devices,
+        mfu=step.mfu,
+        hfu=step.hfu,
         pipeline_s=step.pipeline_s,
         optimizer_s=step.optimizer_s,
         exposed_communication_s={part.kind: part.exposed_s for part in step.communication},
@@ -231,13 +260,13 @@ def price_request(
             *_warnings(request.model.name, model, cluster, run),
             *_full_host(on_host, cluster, room=room),
         ),
-        assumptions=assumptions_of(cluster, run, spread.source),
+        assumptions=assumptions,
         request=request,
     )
 
 
 def changes_enough(
-    model: TransformerConfig,
+    model: Trained,
     cluster: Cluster,
     run: Configuration,
     step: StepPrediction,
@@ -254,7 +283,7 @@ def changes_enough(
         with_host(cluster),
         run,
         lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
-        wanted=lambda new: framework is None or not gaps_of_run(new, model, cluster, framework),
+        wanted=lambda new: framework is None or runs_on(new, model, cluster, framework),
     )
     device_s = step.step_time_s * run.parallelism.num_devices
     return tuple(
@@ -324,6 +353,7 @@ def _rank_memories(
             microbatches_in_flight=memory.microbatches_in_flight,
             largest_class=_largest_class(memory),
             host_bytes=on_host[rank] if on_host else None,
+            opaque_bytes=memory.opaque_bytes or None,
         )
 
 
@@ -331,9 +361,7 @@ def _largest_class(memory: StageMemory) -> str:
     return max(_CLASSES, key=lambda name: float(getattr(memory, f"{name}_bytes")))
 
 
-def _warnings(
-    name: str, model: TransformerConfig, cluster: Cluster, run: Configuration
-) -> Iterator[str]:
+def _warnings(name: str, model: Trained, cluster: Cluster, run: Configuration) -> Iterator[str]:
     """Options without effect, and choices that are rarely meant."""
     degrees, pool = run.parallelism, cluster.pool_of()
     if degrees.num_devices < pool.num_devices:
@@ -378,6 +406,17 @@ def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[
     }
 
 
+def assumptions_of_measured(
+    model: MeasuredModel, cluster: Cluster, run: Configuration
+) -> dict[str, str]:
+    """The same where the layers were measured."""
+    return {
+        **measured_words(model, profile_of_run(model, cluster, run), cluster, run.overheads),
+        "schedule": f"{run.schedule}, simulated",
+        "overlap": overlap_in_words(run.overlap, run.recipe),
+    }
+
+
 # The figures of a model's estimate, computed again from the request it carries
 # -----------------------------------------------------------------------------
 
@@ -388,7 +427,7 @@ def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
     Raises `InvalidInput` where model or cluster cannot be read or the run breaks a rule.
     """
     request = document.request
-    model, cluster = model_and_cluster(request)
+    model, cluster = trained_and_cluster(request)
     return replace(price_request(model, cluster, request), warnings=document.warnings)
 
 
@@ -399,6 +438,7 @@ _CLASS_COLUMNS = (
     "weight",
     "gradient",
     "optimizer",
+    "opaque",
     "activation",
     "logits",
     "transient",
@@ -411,6 +451,7 @@ _NAMES = {
     "weight": "weights",
     "gradient": "gradients",
     "optimizer": "optimizer states",
+    "opaque": "bytes of unknown kind",
     "activation": "activations in flight",
     "logits": "logits and loss",
     "transient": "temporary tensors",
@@ -438,15 +479,17 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
     degrees, devices = run.parallelism, format_count(document.devices_used, "device")
     yield (
         f"{request.model.name} on {devices} of {request.cluster.name}: "
-        f"{format_seconds(document.step_time_s)} per step "
-        f"({format_seconds(document.step_time_low_s)} to "
-        f"{format_seconds(document.step_time_high_s)}, 90 %)"
+        f"{format_seconds(document.step_time_s)} per step ({range_in_words(document)})"
     )
     yield from evidence_line(document.assumptions)
-    yield (
-        f"{document.tokens_per_s:,.0f} tokens/s, {document.tokens_per_s_per_device:,.0f} per "
-        f"device, MFU {document.mfu:.1%}, HFU {document.hfu:.1%}"
-    )
+    rates = []
+    if document.tokens_per_s is not None:
+        per_device = document.tokens_per_s_per_device or 0.0
+        rates += [f"{document.tokens_per_s:,.0f} tokens/s", f"{per_device:,.0f} per device"]
+    if document.mfu is not None and document.hfu is not None:
+        rates += [f"MFU {document.mfu:.1%}", f"HFU {document.hfu:.1%}"]
+    if rates:
+        yield ", ".join(rates)
     named = {
         "tensor": degrees.tensor,
         "context": degrees.context,
@@ -467,6 +510,14 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
         f"{document.bubble_of_makespan:.1%}), optimizer {format_seconds(document.optimizer_s)}"
     )
     yield from unfitted_line(document.assumptions)
+
+
+def range_in_words(document: ModelEstimateResult) -> str:
+    """Where nine of ten measured steps lie; of layers that were measured nobody knows."""
+    low_s, high_s = document.step_time_low_s, document.step_time_high_s
+    if low_s is None or high_s is None:
+        return "of the profile's layers"
+    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %"
 
 
 def communication_table(document: ModelEstimateResult) -> Table:
@@ -501,7 +552,8 @@ def communication_table(document: ModelEstimateResult) -> Table:
 def memory_table(document: ModelEstimateResult) -> Table:
     """What each rank holds at its fullest; a terminal shows of many first, last and heaviest."""
     ranks = document.memory
-    names = (*_CLASS_COLUMNS, "total", "margin")
+    unknown = any(rank.opaque_bytes for rank in ranks)
+    names = [*(n for n in _CLASS_COLUMNS if unknown or n != "opaque"), "total", "margin"]
     brief = None
     if len(ranks) > _MOST_RANKS:
         brief = sorted({*range(_MOST_RANKS - 2), document.heaviest_rank, len(ranks) - 1})
@@ -515,7 +567,7 @@ def memory_table(document: ModelEstimateResult) -> Table:
         (
             (
                 rank.rank,
-                *(_gib(float(getattr(rank, f"{name}_bytes"))) for name in names),
+                *(_gib(getattr(rank, f"{name}_bytes") or 0.0) for name in names),
                 "fullest" if rank.rank == document.heaviest_rank else "",
             )
             for rank in ranks

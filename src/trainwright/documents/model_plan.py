@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
-from trainwright.documents.runs import family_shape, layer_kinds, stage_part
+from trainwright.documents.runs import family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE, precision_named
@@ -14,7 +14,6 @@ from trainwright.options.inputs import content_hash, inside, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, leaner_calls, request_of
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
-from trainwright.planning.question.measured import MeasuredModel
 from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
@@ -42,8 +41,9 @@ from trainwright.plans.status import (
     relative_gap,
 )
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
-from trainwright.step.account import time_by_part_s, time_range
+from trainwright.step.account import time_by_part_s
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.places import Placement
 from trainwright.step.predict import predict_step
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.prediction import StageMemory
     from trainwright.profile import Profile
+    from trainwright.profile.measured_model import Trained
     from trainwright.step.account import TimeRange
 
 
@@ -307,11 +308,8 @@ def rank_of_stage(question: ModelQuestion, plan: Plan) -> Sequence[int]:
 def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
     """The ratios to the predicted step that hold nine of ten measured ones.
 
-    Stages that differ count by their narrowest tensor group, which scatters most. None where layers
-    were measured: how far such steps are from real ones nobody has counted yet.
+    Stages that differ count by their narrowest tensor group, which scatters most; see `range_of`.
     """
-    if isinstance(question.model, MeasuredModel):
-        return None
     narrowest = Parallelism(
         tensor=min(stage.tensor_parallel for stage in plan.stages),
         pipeline=len(plan.stages),
@@ -324,7 +322,7 @@ def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
         sequence_length=question.workload.sequence_length,
         schedule=plan.schedule,
     )
-    return time_range(question.config, question.cluster, run)
+    return range_of(question.model, question.cluster, run)
 
 
 def _stage_records(
@@ -381,8 +379,12 @@ def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
 def _assumptions(
     question: ModelQuestion, profile: Profile, plan: Plan, spread: TimeRange | None
 ) -> dict[str, str]:
-    if spread is None or isinstance(question.model, MeasuredModel):
-        return _assumptions_of_measured(question, profile, plan)
+    if spread is None:
+        return {
+            **measured_words(question.model, profile, question.cluster, question.overheads),
+            "schedule": _schedule_in_words(plan),
+            "overlap": overlap_in_words(question.settings.overlap, question.settings.recipe),
+        }
     point, provenance = profile.point, profile.costs.provenance
     recipe, overlap = question.settings.recipe, question.settings.overlap
     numbers = recipe.numbers(str(point.precision))
@@ -407,25 +409,20 @@ def _assumptions(
     return found
 
 
-def _assumptions_of_measured(
-    question: ModelQuestion, profile: Profile, plan: Plan
+def measured_words(
+    model: Trained, profile: Profile, cluster: Cluster, overheads: MemoryOverheads
 ) -> dict[str, str]:
     """What is taken for granted about a profile: nothing of it was estimated."""
     point, provenance = profile.point, profile.costs.provenance
-    told = question.model.assumptions if isinstance(question.model, MeasuredModel) else {}
-    found = {
+    told = model.assumptions if isinstance(model, MeasuredModel) else {}
+    return {
         "times": f"{provenance.origin}: {provenance.source}; taken as they are on this cluster",
         "network": "exchanges between stages and replicas are estimated for the profile's bytes",
         **told,
         "range": "not known: no step made of measured layers was held against a real one",
-        "schedule": _schedule_in_words(plan),
-        "memory": memory_assumption(question.cluster.accelerator, question.overheads),
-        "overlap": overlap_in_words(question.settings.overlap, question.settings.recipe),
-        **to_fit_in_words(question.settings.recipe),
+        "memory": memory_assumption(cluster.accelerator, overheads),
+        **({} if point.precision is None else {"precision": point.precision}),
     }
-    if point.precision is not None:
-        found["precision"] = point.precision
-    return found
 
 
 def _schedule_in_words(plan: Plan) -> str:

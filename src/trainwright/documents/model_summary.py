@@ -10,6 +10,7 @@ attend to: keys and values (or their latent), states of recurrence, in 16 bit fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -107,6 +108,10 @@ def _parts(graph: LayerGraph) -> Iterator[ModelPart]:
 
 def _kinds(config: TransformerConfig, graph: LayerGraph) -> Iterator[LayersOfKind]:
     """Blocks of one class are of one kind; further predicted tokens stand in `parameters_mtp`."""
+    images = Counter(c for c in graph.layers if graph.classes[c].kind is LayerKind.ENCODER_BLOCK)
+    for index, count in images.items():
+        parameters = graph.classes[index].num_parameters
+        yield LayersOfKind(kind="encoder of images", count=count, parameters=parameters)
     blocks = [c for c in graph.layers if graph.classes[c].kind is LayerKind.BLOCK]
     names = kind_names(config)
     for index in dict.fromkeys(blocks):

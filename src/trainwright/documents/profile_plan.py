@@ -29,7 +29,6 @@ from trainwright.formats.document_json import decode, encode
 from trainwright.formats.json_text import show_typed
 from trainwright.formats.profile_json import read_profile
 from trainwright.options.inputs import ProfileInput, inside, setting_record
-from trainwright.partitioning.equal import BLOCK_LAYER
 from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
 from trainwright.partitioning.profile_planner import baselines, diagnose, search, slowdown
 from trainwright.plans.plan import Plan, Stage
@@ -37,6 +36,7 @@ from trainwright.plans.prediction import TimeBreakdown
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest, SettingRecord, SpaceRecord
 from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.profile import Recompute, Setting
+from trainwright.profile.structure import BLOCK_LAYER
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:

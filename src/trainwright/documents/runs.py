@@ -10,13 +10,17 @@ from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode
 from trainwright.model import LayerKind, RunShape, TransformerConfig, layer_graph
+from trainwright.options.question import call_of, trained_in
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import OTHER_TARGETS, TARGETS, unsupported
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.job import Job, StagePart
+from trainwright.plans.request import PlanRequest
 from trainwright.plans.schedule import FamilyShape
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
+from trainwright.step.account import time_range
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import shape_of
 
@@ -24,8 +28,44 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateRequest
     from trainwright.plans.capability import Gap
     from trainwright.plans.configuration import Configuration
-    from trainwright.plans.request import PlanRequest
+    from trainwright.profile.measured_model import Trained
+    from trainwright.step.account import TimeRange
     from trainwright.step.pipeline import PipelineShape
+
+
+def trained_and_cluster(
+    request: PlanRequest | ModelEstimateRequest,
+) -> tuple[Trained, Cluster]:
+    """What a request carries of the model, which may be known by its costs alone, and the cluster.
+
+    Raises `InvalidInput` under its keys.
+    """
+    if request.cluster is None:
+        raise InvalidInput.of("request.cluster", "required field is missing")
+    cluster = decode(Cluster, request.cluster.content, path="request.cluster.content")
+    if isinstance(request, PlanRequest):
+        return call_of(request).question.model, cluster
+    return trained_in(request.model, sequence=stated_length(request.configuration)), cluster
+
+
+def stated_length(run: Configuration) -> int | None:
+    """Tokens of a sequence of a run; None for 1, which stands for a length that nobody said."""
+    return None if run.sequence_length == 1 else run.sequence_length
+
+
+def batch_in_words(run: Configuration) -> str:
+    """What a step trains on."""
+    length = stated_length(run)
+    tokens = "" if length is None else f" of {length:,} tokens"
+    return f"{run.global_batch:,} sequences{tokens} per step"
+
+
+def range_of(model: Trained, cluster: Cluster, run: Configuration) -> TimeRange | None:
+    """The ratios to the predicted step that hold nine of ten measured ones.
+
+    None where layers were measured: how far such steps are from real ones nobody has counted yet.
+    """
+    return None if isinstance(model, MeasuredModel) else time_range(model, cluster, run)
 
 
 def model_and_cluster(
@@ -142,6 +182,11 @@ def splits_alike(job: Job) -> bool:
     if job.degrees.pipeline == 1:
         return True
     return job.has_usual_ends and job.blocks_per_stage == own_split(job.model, len(job.stages))
+
+
+def runs_on(run: Configuration, model: Trained, cluster: Cluster, target: str) -> bool:
+    """Whether the framework runs all of it; none runs a model of which only the costs are known."""
+    return not isinstance(model, MeasuredModel) and not gaps_of_run(run, model, cluster, target)
 
 
 def gaps_of_run(

@@ -11,14 +11,15 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_families import ALIASES, FAMILIES
-from trainwright.formats.hf_keys import SILENT_KEYS, KeyReader, effect_of
+from trainwright.formats.hf_keys import KeyReader, effect_of, is_silent
+from trainwright.formats.hf_towers import TEXT_FAMILIES, WRAPPERS, Wrapper
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.model import Head, LowRank, TransformerConfig, count_parameters
 
@@ -96,9 +97,6 @@ _OUT_OF_SCOPE: Final = {
     "bart": "encoder-decoder models",
     "whisper": "encoder-decoder models",
     "clip": "multimodal models",
-    "llava": "multimodal models",
-    "gemma3": "multimodal models",
-    "paligemma": "multimodal models",
 }
 
 # What follows a family's name in that of its class, and a family whose class is named otherwise.
@@ -182,21 +180,62 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
                 alternative="models with one stack are",
             )
     keys = KeyReader(document)
-    fields = FAMILIES[family](keys)
-    fields |= _head(document, family)
-    faults = keys.all_faults
-    if not faults:
-        try:
-            config = TransformerConfig(family=family, **fields)
-        except InvalidInput as error:
-            named = ((_READ_AS.get(f.path, f.path), f.problem) for f in error.faults)
-            faults += [Fault(keys.path_of(path), problem) for path, problem in named]
-    if faults:
+    if (wrapper := WRAPPERS.get(family)) is None:
+        config = _transformer(keys, keys, family, _head(document, family), source=source)
+    else:
+        config = _wrapped(keys, document, wrapper, source=source)
+    if faults := keys.all_faults:
         raise InvalidInput(faults, source=source)
-    ignored = tuple(key for key in keys.unread if key.split(".")[-1] not in SILENT_KEYS)
+    ignored = tuple(key for key in keys.unread if not is_silent(key.split(".")[-1]))
     return ModelDescription(
         name=name, config=config, defaults=tuple(keys.all_defaults.items()), ignored=ignored
     )
+
+
+def _transformer(
+    keys: KeyReader, whole: KeyReader, family: str, head: Mapping[str, Any], *, source: str | None
+) -> TransformerConfig:
+    """The model of a family in the part `keys` of a `whole` file; raises `InvalidInput`."""
+    fields = {**FAMILIES[family](keys), **head}
+    faults = whole.all_faults
+    if not faults:
+        try:
+            return TransformerConfig(family=family, **fields)
+        except InvalidInput as error:
+            named = ((_READ_AS.get(f.path, f.path), f.problem) for f in error.faults)
+            faults += [Fault(keys.path_of(path), problem) for path, problem in named]
+    raise InvalidInput(faults, source=source)
+
+
+def _wrapped(
+    keys: KeyReader, document: Mapping[str, Any], wrapper: Wrapper, *, source: str | None
+) -> TransformerConfig:
+    """Text with an encoder of images before it; sizes of the text may stand at the top (Qwen2)."""
+    text = document.get("text_config")
+    if not isinstance(text, Mapping) and not wrapper.flat:
+        raise UnsupportedFeature(
+            "a model that takes images, without text_config, is not modelled",
+            alternative="a file of the library's own form has one",
+        )
+    inner = keys.section("text_config") if isinstance(text, Mapping) else keys
+    stated = inner.text("model_type", wrapper.text)
+    inner.defaults.pop(f"{inner.prefix}model_type", None)
+    family = TEXT_FAMILIES.get(stated, stated)
+    if inner is keys:
+        family = wrapper.text
+    if family not in FAMILIES:
+        raise UnsupportedFeature(
+            f'text_config.model_type "{stated}" is not modelled', alternative=_nearest(stated)
+        )
+    head = _head(document, family)
+    config = _transformer(inner, keys, family, head, source=source)
+    if config.head is Head.LANGUAGE:
+        tied = keys.flag("tied_embeddings", wrapper.tied)
+        config = replace(
+            config, tied_embeddings=tied or (wrapper.asks_text and config.tied_embeddings)
+        )
+    tower = wrapper.tower(keys, keys.section("vision_config"), config)
+    return config if keys.all_faults else replace(config, towers=(tower,))
 
 
 # What the class that a file names has behind its last block, where that is no language head.
@@ -256,7 +295,7 @@ def _family(document: Mapping[str, Any], *, source: str | None) -> str:
             "model_type", f"must be text, got {show_typed(stated)}", source=source
         )
     stated = ALIASES.get(stated, stated)
-    if stated in FAMILIES:
+    if stated in FAMILIES or stated in WRAPPERS:
         return stated
     if stated in _OUT_OF_SCOPE:
         raise UnsupportedFeature(
@@ -287,7 +326,8 @@ def _from_architecture(architectures: object) -> str | None:
     stem = _squeezed(architectures[0])
     if stem.endswith(_CONDITIONAL):
         line = stem.removesuffix(_CONDITIONAL)
-        return line if line in _OUT_OF_SCOPE else architectures[0]
+        known = {_squeezed(kind): kind for kind in (*_OUT_OF_SCOPE, *WRAPPERS)}
+        return known.get(line, architectures[0])
     names = {_squeezed(family): family for family in FAMILIES} | _ARCHITECTURES
     fitting = (n for n in names if stem.startswith(n) and stem[len(n) :].startswith(_ROLES))
     return names.get(max(fitting, key=len, default=""), architectures[0])

@@ -73,6 +73,11 @@ class KeyReader:
         return inside
 
     @property
+    def prefix(self) -> str:
+        """What stands before the keys of a section, with its dot; empty at the top."""
+        return self._prefix
+
+    @property
     def all_faults(self) -> list[Fault]:
         """Those of the sections too."""
         return [*self.faults, *(f for s in self._sections for f in s.all_faults)]
@@ -243,6 +248,13 @@ _SILENT_KEYS = """
     torch_dtype transformers_version unk_token unk_token_id use_cache verbose
 """
 SILENT_KEYS: Final = frozenset(_SILENT_KEYS.split())
+_SILENT_ENDS: Final = ("_token_id", "_token_index", "_token_ids")
+
+
+def is_silent(key: str) -> bool:
+    """Whether a key says nothing about cost or memory."""
+    return key in SILENT_KEYS or key.endswith(_SILENT_ENDS)
+
 
 # What an unknown key may be about, by parts of its name; the first that fits is taken.
 _EFFECTS: Final = (

@@ -301,16 +301,20 @@ def _show_found(found: Any, value: Any) -> str:
 
 
 def _record(record: type) -> Decoder:
-    plan = [(field, decoder_for(field.hint)) for field in record_fields(record)]
-    known = {field.name for field, _ in plan}
+    fields = record_fields(record)
+    known = {field.name for field in fields}
     closed = issubclass(record, Closed)
+
+    @cache
+    def plan() -> list[tuple[Any, Decoder]]:  # when first asked: a record may hold its own kind
+        return [(field, decoder_for(field.hint)) for field in fields]
 
     def decode(value: Any, path: Path, faults: list[PathFault]) -> Any:
         if not isinstance(value, dict):
             return _wrong_type(value, "an object", path, faults)
         before = len(faults)
         values = {}
-        for field, decode_field in plan:
+        for field, decode_field in plan():
             raw = value.get(field.name, _MISSING)
             if raw is not _MISSING:
                 values[field.name] = decode_field(raw, (*path, field.name), faults)

@@ -79,6 +79,9 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         return export_dry_run(job, stamp)
     if target in _WITH_MODEL and (faults := tuple(_beyond_gpt(job.model))):
         raise Inexpressible(target, faults, alternatives=sorted(set(_WRITERS) - _WITH_MODEL))
+    if job.model.towers and len(job.stages) > 1:
+        fault = Fault("pipeline", "has an encoder of images, which no list of layers here names")
+        raise Inexpressible(target, (fault,), alternatives=())
     if target in _OF_CORE:
         _refuse_illegal(job, target)
     module, function = _WRITERS[target]
@@ -105,6 +108,7 @@ def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
         "attention to keys that an indexer chose": model.latent is not None
         and model.latent.indexer is not None,
         "attention in chunks": model.chunked,
+        "an encoder of images": model.towers,
         "an activation that learns (xielu)": model.activation is Activation.XIELU,
     }
     for what, has in unsaid.items():

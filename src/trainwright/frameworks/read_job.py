@@ -69,18 +69,18 @@ def open_stated(
     vocabulary: int | None = None,
     function: str | None = None,
     nodes: int | None = None,
+    text: str | None = None,
 ) -> StatedJob:
     """Read a framework's file, whose format its content says where none is named.
 
     `arguments` and `variables` are those of a script, `vocabulary` the size that a tokenizer
     decides, `function` the one to read of a Python module. Where a model is given beside the file
     (not `names_model`), that the file describes none is no warning. With `nodes` the run has as
-    many, whatever the file says. Raises `InvalidInput` with every fault of the file.
+    many, whatever the file says. With `text` the file is read as if that stood in it. Raises
+    `InvalidInput` with every fault of the file.
     """
-    from trainwright.formats.atomic_file import read_bytes
     from trainwright.frameworks.jobs import Beside, read
 
-    data = read_bytes(path, name="from")
     where = Path(path)
     beside = Beside(
         folder=where.parent,
@@ -91,9 +91,7 @@ def open_stated(
         function=function,
     )
     try:
-        run = read(framework, data.decode(), beside)
-    except UnicodeDecodeError:
-        raise InvalidInput.of("from", f'must be a text file, got "{path}"') from None
+        run = read(framework, text_of(path) if text is None else text, beside)
     except InvalidInput as error:
         if error.faults[0].path == "from":
             raise
@@ -103,6 +101,16 @@ def open_stated(
         run = replace(run, dp=None, num_devices=None if each is None else nodes * each)
     warnings = tuple(_warnings(run, where.name, names_model=names_model))
     return StatedJob(name=where.stem, run=run, warnings=warnings, nodes=nodes)
+
+
+def text_of(path: str | Path) -> str:
+    """What stands in a job's file; raises `InvalidInput` where it is no text."""
+    from trainwright.formats.atomic_file import read_bytes
+
+    try:
+        return read_bytes(path, name="from").decode()
+    except UnicodeDecodeError:
+        raise InvalidInput.of("from", f'must be a text file, got "{path}"') from None
 
 
 def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:

@@ -28,7 +28,7 @@ from trainwright.step import predict_step
 from trainwright.step.account import time_range
 from trainwright.step.figures import MemoryFigures, Ranged, figures_of, memory_figures
 from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
-from trainwright.step.predict import estimator_of, plan_of, point_of
+from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.units import MIB
 
 # What is asked of the cost model about one run: model, cluster, and every setting decided
@@ -431,6 +431,6 @@ def _compiles_loss(question: Question) -> bool:
 def price(question: Question) -> StepPrediction:
     """The step of a question, stage by stage."""
     model, cluster, asked = question.model, question.cluster, question.configuration
-    profile = estimator_of(model, cluster, asked).profile(point_of(asked))
-    plan = plan_of(asked, profile.structure)
+    profile = profile_of_run(model, cluster, asked)
+    plan = plan_of(asked, profile)
     return predict_step(plan, profile, cluster, overlap=asked.overlap, overheads=asked.overheads)

@@ -27,6 +27,9 @@ from trainwright.provenance import RARE
 class LayerKind(StrEnum):
     """What a layer is."""
 
+    PATCH_EMBEDDING = "patch_embedding"
+    ENCODER_BLOCK = "encoder_block"
+    PROJECTOR = "projector"
     EMBEDDING = "embedding"
     BLOCK = "block"
     FINAL_NORM = "final_norm"
@@ -429,7 +432,7 @@ class TransformerConfig:
     `query_key_norm_whole` norms over all heads at once. An `attention_gate` of so
     many outputs (one per head, or per feature) weighs what attention gives. `value_size` is that of
     a value head where it differs. Where blocks differ, `choices` are their kinds and
-    `choice_of_layer` the kind of each.
+    `choice_of_layer` the kind of each. Each sequence has `images`, which pass the `towers`.
     """
 
     family: str
@@ -483,6 +486,8 @@ class TransformerConfig:
     experts: Experts | None = None
     latent: LatentAttention | None = None
     num_mtp_layers: int = 0
+    towers: tuple[Tower, ...] = field(default=(), metadata={RARE: True})
+    images: int = field(default=0, metadata={RARE: True})
     tuning: Tuning = TRAIN_ALL
 
     def __post_init__(self) -> None:
@@ -491,6 +496,10 @@ class TransformerConfig:
             raise InvalidInput(faults)
 
     def _faults(self) -> Iterator[Fault]:
+        if self.images < 0:
+            yield Fault("images", f"must be >= 0, got {self.images}")
+        elif self.images and not self.towers:
+            yield Fault("images", f"must be 0: the model takes no images, got {self.images}")
         for name in _POSITIVE:
             if (value := getattr(self, name)) < 1:
                 yield Fault(name, f"must be >= 1, got {value}")
@@ -528,6 +537,7 @@ class TransformerConfig:
             yield Fault("shared_norm", "needs parallel halves")
         if self.experts is not None:
             yield from self.experts.faults(self.num_layers)
+        yield from (fault for tower in self.towers for fault in tower.faults())
         if self.latent is not None:
             yield from self.latent.faults()
             yield from self._latent_faults(self.latent)
@@ -627,6 +637,9 @@ class TransformerConfig:
         yield from self._split_faults(run)
         kinds = self.kinds_of_blocks if self.choices else (self,)
         yield from dict.fromkeys(fault for kind in kinds for fault in kind._block_faults(run))
+        for tower in self.towers:
+            for fault in tower.stack._block_faults(run):
+                yield Fault(fault.path, f"{fault.problem} ({tower.name} encoder)")
         if self.max_positions and run.sequence_length > self.max_positions:
             yield Fault(
                 "sequence_length",
@@ -673,6 +686,71 @@ class TransformerConfig:
             name = "tensor_parallel" if run.expert_tensor_parallel is None else "expert_tensor"
             width = f"experts.ffn_size ({self.experts.ffn_size})"
             yield Fault(name, f"must divide {width}, got {x}")
+
+
+# An encoder of images before the blocks of text
+# ----------------------------------------------
+# An image is cut into patches, which pass a stack of blocks of their own (each image attends to
+# itself alone) and a projector; what comes out takes the place of some of the text's tokens. Of a
+# microbatch of b sequences with n images each, the stack sees b·n sequences of as many tokens as an
+# image has patches. Context parallelism cuts text, not images: every rank passes all of them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A matrix product of a projector, with the norm before or behind it and an activation.
+
+    It sees the tokens that a tower gives, or its patches where they are not `merged` yet. The norm
+    before is over `norm_width` features, which may be joined only behind it. A `gated` product is
+    two beside each other.
+    """
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool = True
+    merged: bool = True
+    norm: Norm | None = None
+    norm_width: int | None = None
+    norm_after: Norm | None = None
+    activation: bool = False
+    gated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """Patches, the blocks of `stack`, a projector; sizes of one image.
+
+    The first product turns `patch_features` numbers into the hidden size; `parameters` are those of
+    the front beside it (a class token, positions, a norm) and behind the stack (a norm, pooling).
+    `patches` go through the stack, `tokens` come out of the projector. Where images may have any
+    size, `patch_pixels` is the side of a patch and `merge` that of the square of patches that
+    become one token.
+    """
+
+    name: str
+    stack: TransformerConfig
+    patch_features: int
+    patches: int
+    tokens: int
+    patch_bias: bool = True
+    parameters: int = 0
+    projector: tuple[Product, ...] = ()
+    patch_pixels: int | None = None
+    merge: int = 1
+
+    def faults(self) -> Iterator[Fault]:
+        """Sizes that cannot be."""
+        for name in ("patch_features", "patches", "tokens"):
+            if (value := getattr(self, name)) < 1:
+                yield Fault(f"{self.name}.{name}", f"must be >= 1, got {value}")
+
+    def resized(self, pixels: int) -> Tower:
+        """The same for square images of about `pixels` a side; itself where their size is fixed."""
+        if self.patch_pixels is None:
+            return self
+        side = max(1, round(pixels / (self.patch_pixels * self.merge)))
+        return replace(self, patches=(side * self.merge) ** 2, tokens=side**2)
 
 
 _POSITIVE = (

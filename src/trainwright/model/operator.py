@@ -27,6 +27,11 @@ LATENT_UP_PROJECTION: Final = "latent_up_projection"
 RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION, LATENT_UP_PROJECTION)
 
 
+def usual_modules(*, fused_attention: bool) -> tuple[str, ...]:
+    """What "selective" recomputes of a block unless told: keeps much, costs little."""
+    return (NORM, MLP_ACTIVATION) if fused_attention else (ATTENTION_CORE,)
+
+
 class OperatorKind(StrEnum):
     """Which efficiency prices an operator."""
 

@@ -1,9 +1,9 @@
 """A transformer's layer graph from its hyper-parameters, at one run shape.
 
-The chain is embedding, blocks, final norm, (BERT's head transform,) (layers that predict further
-tokens,) head, loss, with every end a layer of its own so that a stage split can place it. Blocks
-may differ: dense or with experts, attending in full or within a window. Which hyper-parameters a
-family has is read in `formats.hf_config`.
+The chain is (encoders of images,) embedding, blocks, final norm, (BERT's head transform,) (layers
+that predict further tokens,) head, loss, with every end a layer of its own so that a stage split
+can place it. Blocks may differ: dense or with experts, attending in full or within a window. Which
+hyper-parameters a family has is read in `formats.hf_config`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
 from trainwright.model.operator import Exchange, Operator
 from trainwright.model.recurrence import first_products, mixer_context_exchanges, mixer_operators
 from trainwright.model.run_shape import RunShape
+from trainwright.model.towers import tower_edge_bytes, tower_layers
 
 _KEPT: Final = 64  # layers that are the same however experts are dealt out: a search asks for them
 
@@ -136,7 +137,8 @@ def _chain(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
     mtp = []
     if config.num_mtp_layers:
         mtp = [mtp_layer(config, run, block=blocks[-1])] * config.num_mtp_layers
-    return [ends.embedding, *blocks, *ends.after_blocks, *mtp, *ends.head]
+    towers = tower_layers(config, run, block=_block)
+    return [*towers, ends.embedding, *blocks, *ends.after_blocks, *mtp, *ends.head]
 
 
 class _Ends(NamedTuple):
@@ -303,11 +305,9 @@ def _edges(
     element, t = run.precision.activation_bytes, run.tensor_parallel
     hidden = element * run.tokens * config.hidden_size / t
     logits = element * run.tokens * (config.num_classes or run.padded(config.vocabulary_size)) / t
+    towers = tower_edge_bytes(config, run)
+    text = [logits if kind is LayerKind.LM_HEAD else hidden for kind in kinds[len(towers) : -1]]
     return tuple(
-        TensorEdge(
-            source=index,
-            target=index + 1,
-            bytes=logits if kind is LayerKind.LM_HEAD else hidden,
-        )
-        for index, kind in enumerate(kinds[:-1])
+        TensorEdge(source=index, target=index + 1, bytes=size)
+        for index, size in enumerate([*towers, *text])
     )

@@ -122,7 +122,10 @@ ROWS += section(
         FILE,
         "For a profile: the plan document to price.",
         commands="estimate",
-        foreign=_of_profiles("a model is given its degrees, as --tp and --pp"),
+        foreign=_of_profiles(
+            "a model is given its degrees, as --tp and --pp",
+            on_a_cluster="on a cluster a run is given by its degrees, as --tp and --pp",
+        ),
     ),
     row(
         "model",
@@ -192,6 +195,21 @@ ROWS += section(
         foreign=_OF_A_MODEL,
     ),
     row(
+        "images",
+        COUNT_OR_NONE,
+        "Images in each sequence, of a model that takes them; 0 if absent.",
+        commands="plan sweep estimate",
+        also="images",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "image-size",
+        COUNT,
+        "Pixels a side of an image, where the model takes any size; 1024 if absent.",
+        commands="plan sweep estimate",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
         "sequence",
         COUNT,
         "Tokens per sequence, in place of what the file says.",
@@ -237,10 +255,16 @@ ROWS += section(
     row(
         "framework",
         NAME,
-        "Consider only what this framework can run.",
+        "Consider only what this framework can run; of a file it is the file's own, unless any.",
         commands="improve",
         metavar="TARGET",
         at="improvement.framework",
+    ),
+    row(
+        "patch",
+        FILE,
+        "Write a copy of the file with the recommended change in it, and show what differs.",
+        commands="improve",
     ),
 )
 ROWS += section(
@@ -411,6 +435,7 @@ ROWS += section(
         metavar="NAME",
         at="run.recompute_modules",
         also="selective_modules",
+        foreign=_HOW_IT_TRAINS,
     ),
     row(
         "schedule",
@@ -435,19 +460,28 @@ ROWS += section(
         SWITCH,
         "Shard norms and dropout along the sequence; on with --tp if absent.",
         at="parallelism.sequence_parallel",
+        foreign=_HOW_IT_TRAINS,
     ),
-    row("flash-attention", SWITCH, "Fused attention; on if absent.", at="run.fused_attention"),
+    row(
+        "flash-attention",
+        SWITCH,
+        "Fused attention; on if absent.",
+        at="run.fused_attention",
+        foreign=_HOW_IT_TRAINS,
+    ),
     row(
         "fused-cross-entropy",
         SWITCH,
         "Keep 16-bit logits only; off if absent.",
         at="run.fused_cross_entropy",
+        foreign=_HOW_IT_TRAINS,
     ),
     row(
         "vocabulary-multiple",
         COUNT,
         "Pad the vocabulary to this x --tp; 128 if absent.",
         at="run.vocabulary_multiple",
+        foreign=_HOW_IT_TRAINS,
     ),
     foreign=_OF_A_MODEL,
 )
@@ -593,7 +627,7 @@ ROWS += section(
         "Do not train layers of this kind, as embedding (repeatable).",
         metavar="KIND",
     ),
-    foreign=_OF_A_MODEL,
+    foreign=_HOW_IT_TRAINS,
 )
 ROWS += section(
     "Several numbers of devices, and what training costs",

@@ -22,6 +22,7 @@ from trainwright.options.run import (
     refuse_formats,
     refuse_unknown_words,
     tuned,
+    with_images,
 )
 from trainwright.options.space import (
     SPANS,
@@ -31,12 +32,12 @@ from trainwright.options.space import (
     refuse_no_search,
 )
 from trainwright.options.table import option_of, rows_of
-from trainwright.planning.question.measured import MeasuredModel, measured_model
 from trainwright.planning.question.question import ANY
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, Feature
 from trainwright.plans.request import Embedded, PlanRequest, WorkloadRecord
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel, measured_model
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.options.inputs import ModelInput, ProfileInput
     from trainwright.options.option import Options
-    from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings, Trained
+    from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings
     from trainwright.profile import Profile
+    from trainwright.profile.measured_model import Trained
 
 
 # What `plan` was asked about a model, to and from the request of its document
@@ -169,25 +171,29 @@ def call_of(request: PlanRequest) -> ModelCall:
 
 def _model_in(request: PlanRequest, stated: WorkloadRecord) -> Trained:
     """What a request is about: a description, or a profile as the options left it."""
+    if request.model.kind != "profile" and stated.sequence_length is None:
+        raise InvalidInput.of("request.workload.sequence_length", "required field is missing")
+    return trained_in(
+        request.model, sequence=stated.sequence_length, excluded=request.space.excluded_options
+    )
+
+
+def trained_in(given: Embedded, *, sequence: int | None, excluded: Iterable[str] = ()) -> Trained:
+    """What a document embeds; raises `InvalidInput` under the keys of its request."""
     from trainwright.formats.document_json import decode
     from trainwright.model import TransformerConfig
 
-    given = request.model
     if given.kind == "profile":
         from trainwright.formats.profile_json import read_profile
 
         with inside("request.model.content"):
             file = read_profile(given.content)
-        return measured_by(
-            file.profiles, sequence=stated.sequence_length, excluded=request.space.excluded_options
-        )
-    if stated.sequence_length is None:
-        raise InvalidInput.of("request.workload.sequence_length", "required field is missing")
+        return measured_by(file.profiles, sequence=sequence, excluded=excluded)
     return decode(TransformerConfig, given.content, path="request.model.content")
 
 
 def measured_by(
-    profiles: Sequence[Profile], *, sequence: int | None, excluded: Iterable[str]
+    profiles: Sequence[Profile], *, sequence: int | None, excluded: Iterable[str] = ()
 ) -> MeasuredModel:
     """Profiles of a file as the options leave them; raises `InvalidInput` naming options."""
     found = measured_model(profiles)
@@ -229,6 +235,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
 
     if isinstance(given, ModelInput):
         given = tuned(given, options)
+        given = with_images(given, options)
     where = opened(options.get("cluster"))
     cluster, num_devices = resolve_pools(
         where,
@@ -252,8 +259,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     allowed = allowed_by(
         options, excluded=excluded if isinstance(given, ModelInput) else frozenset()
     )
-    if isinstance(trained, MeasuredModel):
-        allowed = _of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
+    allowed = of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
     settings = _settings(options, cluster)
     with naming_options(QUESTION_OPTION_OF):
         overheads = overheads_of(options)
@@ -331,9 +337,9 @@ def leaner_calls(call: ModelCall) -> Iterator[ModelCall]:
         yield replace(call, question=leaner, warnings=(*call.warnings, said))
 
 
-def _of_what_is_told_apart(model: MeasuredModel, allowed: Allowed, stated: Any) -> Allowed:
+def of_what_is_told_apart(model: Trained, allowed: Allowed, stated: Any = None) -> Allowed:
     """ZeRO shards nothing of a profile that does not tell what its bytes are."""
-    if model.tells_state_apart:
+    if not isinstance(model, MeasuredModel) or model.tells_state_apart:
         return allowed
     if stated is not None and 0 not in allowed.zero_stages:
         problem = (

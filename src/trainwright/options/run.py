@@ -216,6 +216,42 @@ def overheads_of(options: Options) -> MemoryOverheads:
     return MemoryOverheads(**fields_given("plan", "overheads", options))
 
 
+# Images beside text
+# ------------------
+
+
+def with_images(given: ModelInput, options: Options) -> ModelInput:
+    """The model with as many images in a sequence as `options` say, of their size.
+
+    Raises `InvalidInput` for a model without an encoder, an image size that is fixed, and images
+    that leave a sequence no room for text.
+    """
+    count, pixels = options.get("images") or 0, options.get("image_size")
+    if not count and pixels is None:
+        return given
+    from trainwright.formats.document_json import encode
+
+    towers, faults = given.config.towers, []
+    if not towers:
+        faults.append(Fault("images", f"{given.embedded.name} takes no images; leave it out"))
+    elif pixels is not None and not count:
+        faults.append(Fault("image-size", "needs --images N"))
+    elif pixels is not None and all(tower.patch_pixels is None for tower in towers):
+        faults.append(Fault("image-size", "the model's images have one size; leave it out"))
+    if pixels is not None:
+        towers = tuple(tower.resized(pixels) for tower in towers)
+    needed, sequence = count * sum(tower.tokens for tower in towers), options.get("sequence")
+    if not faults and sequence is not None and needed > sequence:
+        each = needed // count
+        problem = f"must leave room: {count} x {each} tokens of images, {sequence} in a sequence"
+        faults.append(Fault("images", problem))
+    if faults:
+        raise InvalidInput(tuple(faults))
+    config = replace(given.config, towers=towers, images=count)
+    name = f"{given.embedded.name}, {count} image{'s' if count > 1 else ''}"
+    return replace(given, config=config, embedded=embed("model", name, encode(config)))
+
+
 # Training a part of a model: options of `estimate` that freeze it or lay adapters beside it
 # ------------------------------------------------------------------------------------------
 

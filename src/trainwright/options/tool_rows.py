@@ -155,7 +155,7 @@ ROWS += section(
     row(
         "gradient-overlap",
         AMOUNT,
-        "Of the last backward, for those of gradients; 0.",
+        "The same for those of replicas; 0.",
         metavar="SHARE",
     ),
     row("clock", AMOUNTS, "Clocks in Hz, such as 1.05e9,1.4e9.", keyword="clock_hz"),

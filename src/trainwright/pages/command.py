@@ -19,6 +19,7 @@ from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.placement import PlacementResult
 from trainwright.documents.profile_plan import EstimateResult, PlanResult
+from trainwright.documents.runs import stated_length
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.validation import ValidationResult
@@ -240,7 +241,10 @@ def _of_a_run(request: ModelEstimateRequest) -> dict[str, Any]:
     return {
         "machine": _named(request.cluster),
         "parallelism": kept,
-        "run": run,
+        "run": {
+            **{name: getattr(run, name) for name in Configuration.__dataclass_fields__},
+            "sequence_length": stated_length(run),
+        },
         "recompute": f"{run.recompute}{count}",
         "recipe": run.recipe,
         "overlap": run.overlap,

@@ -22,6 +22,7 @@ from trainwright.documents.improvement import (
     verdict,
 )
 from trainwright.documents.printing import layout_line
+from trainwright.documents.runs import batch_in_words
 from trainwright.documents.view import Facts, Notes
 from trainwright.pages.blocks import Point, card, plain_bars, section, time_against_memory
 from trainwright.pages.model_estimate import enough_block
@@ -47,7 +48,7 @@ def improvement_content(subject: Subject[ImprovementResult]) -> Content:
         title=f"What would improve {request.model.name} on {request.cluster.name}",
         subtitle=f"Changes of one or two decisions{target}, from {layout_line(run.parallelism)}, "
         f"microbatch {run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute} · "
-        f"{run.global_batch:,} sequences of {run.sequence_length:,} tokens per step",
+        f"{batch_in_words(run)}",
         figures=tuple(_figures(document)),
         sections=tuple(_sections(subject)),
     )

@@ -9,8 +9,10 @@ from trainwright.documents.model_estimate import (
     Verdict,
     communication_table,
     enough_table,
+    range_in_words,
 )
 from trainwright.documents.printing import layout_line
+from trainwright.documents.runs import batch_in_words
 from trainwright.documents.view import Facts, Notes
 from trainwright.pages.blocks import card, section
 from trainwright.pages.model_plan import cost_cards, waiting_card
@@ -38,7 +40,7 @@ def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
     subtitle = (
         f"Estimate · {layout_line(run.parallelism)} · {batches} of "
         f"{run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute} · "
-        f"{run.global_batch:,} sequences of {run.sequence_length:,} tokens per step"
+        f"{batch_in_words(run)}"
     )
     return Content(
         title=f"{request.model.name} on {devices} of {request.cluster.name}",
@@ -68,11 +70,12 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
 
 
 def _cards(document: ModelEstimateResult) -> Iterator[Card]:
-    low, high = format_seconds(document.step_time_low_s), format_seconds(document.step_time_high_s)
-    yield card("step time", format_seconds(document.step_time_s), f"{low} to {high}, 90 %")
-    per_device = f"{document.tokens_per_s_per_device:,.0f} per device"
-    yield card("tokens per second", f"{document.tokens_per_s:,.0f}", per_device)
-    yield card("MFU", f"{document.mfu:.1%}", f"with recomputation {document.hfu:.1%}")
+    yield card("step time", format_seconds(document.step_time_s), range_in_words(document))
+    if document.tokens_per_s is not None:
+        per_device = f"{document.tokens_per_s_per_device or 0.0:,.0f} per device"
+        yield card("tokens per second", f"{document.tokens_per_s:,.0f}", per_device)
+    if document.mfu is not None:
+        yield card("MFU", f"{document.mfu:.1%}", f"with recomputation {document.hfu or 0.0:.1%}")
     limit, margin = document.memory_limit_bytes, document.margin_bytes
     state = f"{format_bytes(margin)} left" if margin >= 0 else f"{format_bytes(-margin)} missing"
     yield card(

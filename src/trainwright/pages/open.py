@@ -113,16 +113,13 @@ def _(document: ModelSweepResult, name: str) -> dict[str, Any]:
 
 @_parts.register
 def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
-    from trainwright.formats.document_json import decode
-    from trainwright.model import TransformerConfig
-    from trainwright.step.predict import estimator_of, plan_of, point_of, price_profiled
+    from trainwright.documents.runs import trained_and_cluster
+    from trainwright.step.predict import plan_of, price_profiled, profile_of_run
 
-    request = document.request
-    run, cluster = request.configuration, _cluster(request.cluster)
-    assert cluster is not None, "an estimate carries its cluster"
-    model = decode(TransformerConfig, request.model.content, path="request.model.content")
-    profile = estimator_of(model, cluster, run).profile(point_of(run))
-    plan = plan_of(run, profile.structure)
+    run = document.request.configuration
+    model, cluster = trained_and_cluster(document.request)
+    profile = profile_of_run(model, cluster, run)
+    plan = plan_of(run, profile)
     step = price_profiled(model, cluster, run, profile)
     return _step_parts(
         name, plan, profile, cluster, step, overlap=run.overlap, overheads=run.overheads

@@ -35,11 +35,11 @@ from trainwright.partitioning.problem import (
 )
 from trainwright.plans import Plan, Stage
 from trainwright.profile import Profile, Setting, Structure
+from trainwright.profile.structure import BLOCK_LAYER
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
 
-BLOCK_LAYER: Final = "ParallelTransformerLayer"
 _SCREENING_SLACK: Final = 1e-9  # far above the rounding of the screening, far below any difference
 
 

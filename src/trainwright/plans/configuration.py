@@ -16,12 +16,13 @@ from trainwright.model import DEFAULT_RECIPE, PRECISIONS, Recipe, RunShape
 from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Pool
-    from trainwright.model import TransformerConfig
+    from trainwright.profile.measured_model import Trained
 
 
 # How far communication hides under compute, and what a device keeps free
@@ -110,9 +111,7 @@ NO_OVERHEADS: Final = MemoryOverheads(workspace_bytes=0.0, fragmentation=0.0, bu
 # a schedule allows by its family.
 
 
-def broken_rules(
-    configuration: Configuration, model: TransformerConfig, pool: Pool
-) -> tuple[Fault, ...]:
+def broken_rules(configuration: Configuration, model: Trained, pool: Pool) -> tuple[Fault, ...]:
     """Every rule that the configuration breaks for `model` on `pool`, in a fixed order."""
     found: list[Fault] = []
     for rule in RULES:
@@ -139,7 +138,7 @@ def run_shape(configuration: Configuration, *, precision: str) -> RunShape:
     )
 
 
-def _devices(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+def _devices(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """The degrees multiply to no more devices than there are."""
     used = configuration.parallelism.num_devices
     if used > pool.num_devices:
@@ -149,7 +148,7 @@ def _devices(configuration: Configuration, model: TransformerConfig, pool: Pool)
         yield Fault("devices", f"{wanted}, got {used}{enough}")
 
 
-def _batch(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+def _batch(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """Every replica runs the same number of whole microbatches."""
     size, data = configuration.microbatch_size, configuration.parallelism.data
     if configuration.global_batch % (size * data):
@@ -157,9 +156,7 @@ def _batch(configuration: Configuration, model: TransformerConfig, pool: Pool) -
         yield Fault("global_batch", f"{wanted}, got {configuration.global_batch}")
 
 
-def _pipeline(
-    configuration: Configuration, model: TransformerConfig, pool: Pool
-) -> Iterator[Fault]:
+def _pipeline(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """Every virtual stage holds a block, unless a split is stated, which holds all of them."""
     degrees, blocks = configuration.parallelism, model.num_layers
     if configuration.num_stages > blocks and configuration.blocks_per_stage is None:
@@ -176,7 +173,7 @@ def _pipeline(
         yield Fault("blocks_per_stage", f"must add up to the {blocks} blocks, got {sum(split)}")
 
 
-def _experts(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+def _experts(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """Experts are dealt out over whole groups of the devices of one pipeline rank."""
     degrees = configuration.parallelism
     spanned = degrees.expert * degrees.expert_shards
@@ -191,7 +188,7 @@ def _experts(configuration: Configuration, model: TransformerConfig, pool: Pool)
         yield Fault("expert", f"{wanted}, {given}")
 
 
-def _copies(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+def _copies(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """Groups that each hold all sharded state are equal, and there is state that is sharded."""
     degrees = configuration.parallelism
     copies = degrees.state_copies
@@ -209,25 +206,35 @@ def _copies(configuration: Configuration, model: TransformerConfig, pool: Pool) 
         yield Fault("state_copies", f"{wanted}, got {copies}")
 
 
-def _context(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+def _context(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """Balanced context parallelism gives every rank an early and a late part."""
     c, s = configuration.parallelism.context, configuration.sequence_length
     if c > 1 and configuration.recipe.context_balanced and model.causal and s % (2 * c):
         yield Fault("sequence_length", f"must be a multiple of 2 x cp ({2 * c}), got {s}")
 
 
-def _recompute(
-    configuration: Configuration, model: TransformerConfig, pool: Pool
-) -> Iterator[Fault]:
+def _recompute(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """No stage recomputes more blocks than there are."""
     blocks = configuration.recompute_blocks
     if blocks is not None and blocks > model.num_layers:
         yield Fault("recompute_blocks", f"must be <= {model.num_layers}, got {blocks}")
 
 
-def _precision(
-    configuration: Configuration, model: TransformerConfig, pool: Pool
-) -> Iterator[Fault]:
+def _measured(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
+    """Layers that were measured run in modes that were, and shard what is known to be state."""
+    if not isinstance(model, MeasuredModel):
+        return
+    degrees, mode = configuration.parallelism, configuration.recompute
+    offered = model.recompute_modes(configuration.microbatch_size, degrees.tensor)
+    if offered and mode not in offered:
+        modes = ", ".join(offered)
+        yield Fault("recompute", f"must be one of {modes}, which the profile has, got {mode}")
+    if degrees.zero_stage and not model.tells_state_apart:
+        known = "the profile does not tell weights, gradients and optimizer states apart"
+        yield Fault("zero_stage", f"must be 0: {known}, got {degrees.zero_stage}")
+
+
+def _precision(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """The device multiplies in the formats of the recipe."""
     yield from precision_faults(configuration.recipe.precision, pool.accelerator)
 
@@ -247,7 +254,7 @@ def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fau
             yield Fault("precision", f"{device.name} multiplies in {offered}, not in {dtype}")
 
 
-def _offload(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Fault]:
+def _offload(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """Something lies on the host only where the device says how it reaches that."""
     if configuration.recipe.offload is not None:
         yield from offload_faults(pool.accelerator)
@@ -260,12 +267,15 @@ def offload_faults(device: Accelerator) -> Iterator[Fault]:
         yield Fault("offload", f"needs {wanted}, which {device.name} does not state")
 
 
-def _shape(configuration: Configuration, model: TransformerConfig, pool: Pool) -> Iterable[Fault]:
+def _shape(configuration: Configuration, model: Trained, pool: Pool) -> Iterable[Fault]:
     """The sizes of the model can be cut as the degrees say."""
     name = configuration.recipe.precision or pool.accelerator.default_precision
     if name not in PRECISIONS:
         return ()  # `_precision` says so, and nothing has a size without
     faults: tuple[Fault, ...] = ()
+    if isinstance(model, MeasuredModel):  # nothing is cut, so that its length need not divide
+        degrees = replace(configuration.parallelism, sequence_parallel=False)
+        configuration = replace(configuration, parallelism=degrees)
     try:
         run = run_shape(configuration, precision=name)
     except InvalidInput as error:
@@ -276,7 +286,7 @@ def _shape(configuration: Configuration, model: TransformerConfig, pool: Pool) -
     return (*faults, *model.faults_at(run))
 
 
-Rule = Callable[["Configuration", "TransformerConfig", "Pool"], Iterable[Fault]]
+Rule = Callable[["Configuration", "Trained", "Pool"], Iterable[Fault]]
 RULES: Final[tuple[Rule, ...]] = (
     _devices,
     _batch,
@@ -285,6 +295,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _copies,
     _context,
     _recompute,
+    _measured,
     _precision,
     _offload,
     _shape,

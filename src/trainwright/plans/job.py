@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import DEFAULT_RECIPE, NO_OFFLOAD, LayerKind, Recipe, TransformerConfig
-from trainwright.model.operator import ATTENTION_CORE, MLP_ACTIVATION, NORM
+from trainwright.model.operator import MLP_ACTIVATION, usual_modules
 from trainwright.plans.capability import Demands, RecomputeForm
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
@@ -241,8 +241,7 @@ class Job:
     @property
     def selected_modules(self) -> tuple[str, ...]:
         """What "selective" recomputes of a block; the default is that of `costing.Estimator`."""
-        default = (NORM, MLP_ACTIVATION) if self.fused_attention else (ATTENTION_CORE,)
-        return self.recompute_modules or default
+        return self.recompute_modules or usual_modules(fused_attention=self.fused_attention)
 
     @property
     def _modules_by_block(self) -> frozenset[str]:

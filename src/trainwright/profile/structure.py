@@ -13,6 +13,9 @@ from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
 
+# What Megatron-LM calls its transformer layers, and so do the profiles of Piper.
+BLOCK_LAYER: Final = "ParallelTransformerLayer"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:

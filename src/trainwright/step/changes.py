@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from trainwright.cluster import Cluster
-    from trainwright.model import TransformerConfig
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
+    from trainwright.profile.measured_model import Trained
 
     Attempts = Iterable[tuple[str, str, Configuration]]
 
@@ -46,7 +46,7 @@ class Change:
 
 
 def changes_that_fit(
-    model: TransformerConfig,
+    model: Trained,
     cluster: Cluster,
     configuration: Configuration,
     fits: Callable[[StepPrediction], bool],
@@ -87,7 +87,7 @@ def _grown(cluster: Cluster, run: Configuration) -> Cluster:
     return cluster.with_nodes(-(-needed // pool.devices_per_node))
 
 
-def _families(run: Configuration, cluster: Cluster, model: TransformerConfig) -> Iterator[Attempts]:
+def _families(run: Configuration, cluster: Cluster, model: Trained) -> Iterator[Attempts]:
     yield from _on_the_same_devices(run, cluster, model.num_layers)
     if model.experts is not None:
         yield _more_expert_parallel(run, model.experts.num_experts)

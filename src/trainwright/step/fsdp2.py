@@ -772,7 +772,8 @@ def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
     """Whether this account knows every tensor of the run: decoders of the usual kind, sharded."""
     degrees = run.parallelism
     usual = model.gated and model.rotary and model.pre_norm and model.latent is None
-    plain = model.tuning == TRAIN_ALL and not model.num_mtp_layers and not model.sandwich_norm
+    beside = model.num_mtp_layers or model.towers
+    plain = model.tuning == TRAIN_ALL and not beside and not model.sandwich_norm
     cut = degrees.tensor == 1 or (degrees.sequence_parallel and model.experts is None)
     return (
         usual

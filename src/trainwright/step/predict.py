@@ -45,6 +45,7 @@ from trainwright.plans.configuration import (
     run_shape,
 )
 from trainwright.profile import ProfilePoint, Recompute, TimeKind
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.scheduling.families.one_f_one_b import ONE_F_ONE_B
 from trainwright.step.memory import RankPeak, StageActivations, rank_peaks
@@ -58,7 +59,7 @@ from trainwright.step.pipeline import (
     schedule_of,
 )
 from trainwright.step.places import Placement
-from trainwright.step.stages import StageWork, cut_bytes, stage_works
+from trainwright.step.stages import StageWork, boundary_bytes, cut_bytes, stage_works
 from trainwright.step.zero import (
     DataParallelTimes,
     RankState,
@@ -78,7 +79,8 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
     from trainwright.plans.parallelism import Parallelism
-    from trainwright.profile import Profile, Structure
+    from trainwright.profile import CostTable, Profile
+    from trainwright.profile.measured_model import Trained
 
     Feeds = tuple[tuple[int, float, float], ...]  # (stage, seconds of one transfer, bytes)
 
@@ -484,7 +486,7 @@ def gathered_input_bytes(degrees: Parallelism, profile: Profile) -> float:
     """What sequence parallelism gathers for one layer: the whole of what neighbours send."""
     if not degrees.sequence_parallel or degrees.tensor == 1 or not profile.structure.edges:
         return 0.0
-    return profile.structure.edges[0].bytes * degrees.tensor
+    return boundary_bytes(profile.structure) * degrees.tensor
 
 
 def _longest_path(
@@ -605,27 +607,42 @@ def _tied_s(placement: Placement, works: Sequence[StageWork], profile: Profile) 
 
 
 def price_configuration(
-    model: TransformerConfig, cluster: Cluster, configuration: Configuration
+    model: Trained, cluster: Cluster, configuration: Configuration
 ) -> StepPrediction:
     """Time and memory of one step. Raises `InvalidInput` with every rule that is broken."""
     require_legal(model, cluster, configuration)
     cluster = with_offload(cluster, configuration.recipe)
-    estimator = estimator_of(model, cluster, configuration)
-    profile = estimator.profile(point_of(configuration))
+    profile = profile_of_run(model, cluster, configuration)
     return price_profiled(model, cluster, configuration, profile)
 
 
+def profile_of_run(model: Trained, cluster: Cluster, configuration: Configuration) -> Profile:
+    """What the layers cost at the configuration's point: estimated, or as they were measured.
+
+    Raises `UnsupportedFeature` where nothing was measured there.
+    """
+    if isinstance(model, MeasuredModel):
+        return model.profile(point_of(configuration))
+    return estimator_of(model, cluster, configuration).profile(point_of(configuration))
+
+
 def price_profiled(
-    model: TransformerConfig, cluster: Cluster, configuration: Configuration, profile: Profile
+    model: Trained, cluster: Cluster, configuration: Configuration, profile: Profile
 ) -> StepPrediction:
-    """The same on a profile at hand, estimated or measured, at the configuration's point."""
-    plan = plan_of(configuration, profile.structure)
+    """The same on a profile at hand, estimated or measured, at the configuration's point.
+
+    Without FLOPs, so without MFU, where only the costs of the model are known.
+    """
+    flops = hardware_flops = None
+    if not isinstance(model, MeasuredModel):
+        flops = model_flops_per_sequence(model, configuration.sequence_length)
+        hardware_flops = hardware_flops_per_sequence(model, cluster, configuration)
     return predict_step(
-        plan,
+        plan_of(configuration, profile),
         profile,
         cluster,
-        model_flops_per_sequence=model_flops_per_sequence(model, configuration.sequence_length),
-        hardware_flops_per_sequence=hardware_flops_per_sequence(model, cluster, configuration),
+        model_flops_per_sequence=flops,
+        hardware_flops_per_sequence=hardware_flops,
         overlap=configuration.overlap,
         overheads=configuration.overheads,
     )
@@ -665,9 +682,19 @@ def point_of(configuration: Configuration) -> ProfilePoint:
     )
 
 
-def plan_of(configuration: Configuration, structure: Structure) -> Plan:
-    """The layers dealt out: blocks as the configuration says, the ends to the outer stages."""
-    degrees = configuration.parallelism
+def plan_of(configuration: Configuration, profile: Profile) -> Plan:
+    """The layers dealt out: blocks as the configuration says, the ends to the outer stages.
+
+    Where a layer has several options of a mode it takes the fastest, where it has none one that
+    recomputes nothing.
+
+    Raises `InvalidInput` where no layer of the profile has the mode.
+    """
+    if configuration.recompute not in profile.costs.recompute:
+        offered = ", ".join(m for m in Recompute if m in profile.costs.recompute)
+        problem = f"must be one of {offered}, which the profile has, got {configuration.recompute}"
+        raise InvalidInput.of("recompute", problem)
+    degrees, structure = configuration.parallelism, profile.structure
     names = [layer.name for layer in structure.layers]
     blocks = [index for index, name in enumerate(names) if name == LayerKind.BLOCK]
     counts = configuration.blocks_per_stage or even_blocks(len(blocks), configuration.num_stages)
@@ -675,6 +702,7 @@ def plan_of(configuration: Configuration, structure: Structure) -> Plan:
     cuts[0], cuts[-1] = 0, len(names)
     limit = configuration.recompute_blocks
     heads = [i for i, name in enumerate(names) if name == LayerKind.MTP and limit is None]
+    options = _options_by_mode(profile.costs)
     stages = []
     for first, last in pairwise(cuts):
         own = range(first, last)
@@ -682,7 +710,12 @@ def plan_of(configuration: Configuration, structure: Structure) -> Plan:
         stages.append(
             Stage.uniform(
                 tuple(structure.layers[i].id for i in own),
-                tuple(str(configuration.recompute if i in again else Recompute.NONE) for i in own),
+                tuple(
+                    options[structure.layers[i].layer_class][
+                        configuration.recompute if i in again else Recompute.NONE
+                    ]
+                    for i in own
+                ),
                 data_parallel=degrees.data,
                 tensor_parallel=degrees.tensor,
             )
@@ -694,6 +727,17 @@ def plan_of(configuration: Configuration, structure: Structure) -> Plan:
         schedule=configuration.schedule,
         parallelism=degrees,
     )
+
+
+def _options_by_mode(costs: CostTable) -> list[dict[Recompute, str]]:
+    """The option that each layer class takes for each mode."""
+    found = []
+    for number in range(costs.num_classes):
+        rows = sorted(costs.rows_of(number), key=lambda row: float(costs.duration_s[row]))
+        fastest = {costs.recompute[row]: costs.option_ids[row] for row in reversed(rows)}
+        plain = fastest.get(Recompute.NONE, costs.option_ids[rows[0]])
+        found.append({mode: fastest.get(mode, plain) for mode in Recompute})
+    return found
 
 
 def hardware_flops_per_sequence(
@@ -730,7 +774,7 @@ def _is_block(kind: LayerKind) -> bool:
     return kind is LayerKind.BLOCK
 
 
-def require_legal(model: TransformerConfig, cluster: Cluster, configuration: Configuration) -> None:
+def require_legal(model: Trained, cluster: Cluster, configuration: Configuration) -> None:
     """Raise `InvalidInput` with every rule that is broken: of arithmetic, model and schedule."""
     faults = list(broken_rules(configuration, model, cluster.pool_of()))
     faults += schedule_faults(configuration)

@@ -11,7 +11,7 @@ import numpy as np
 from trainwright.costing.communication import exchange_time_s
 from trainwright.costing.layer import kind_of_axis
 from trainwright.plans import Plan, Stage
-from trainwright.profile import StaticKind, TimeKind
+from trainwright.profile import StaticKind, Structure, TimeKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -230,3 +230,13 @@ def _shared_static_bytes(
     weight = float(static[StaticKind.WEIGHT])
     share = min(1.0, group.bytes / tensor_parallel / weight) if weight > 0 else 0.0
     return static * share
+
+
+def boundary_bytes(structure: Structure) -> float:
+    """What a block hands to the next one, per device; what the first layer does without blocks."""
+    names = (layer.name for layer in structure.layers)
+    first = next((at for at, name in enumerate(names) if name == _BLOCK), 0)
+    return structure.edges[min(first, len(structure.edges) - 1)].bytes
+
+
+_BLOCK = "block"

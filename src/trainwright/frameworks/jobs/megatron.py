@@ -182,6 +182,11 @@ def _read_test(text: str, beside: Beside) -> StatedRun:
     return read_arguments(settings_of(values), beside)
 
 
+def is_dump(text: str) -> bool:
+    """Whether a text is a log that begins with its arguments."""
+    return _dump(text) is not None
+
+
 def _dump(text: str) -> str | None:
     found = _DUMPED.search(text)
     return None if found is None else found[1]

@@ -30,7 +30,6 @@ from trainwright.model import (
     RunShape,
     model_flops_per_sequence,
 )
-from trainwright.planning.question.measured import MeasuredModel
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
@@ -40,6 +39,7 @@ from trainwright.plans.configuration import (
 from trainwright.plans.parallelism import AXIS_ORDERS, DATA_INSIDE, AxisOrder, Parallelism
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import ProfilePoint, Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.structure import divisors
 from trainwright.step.zero import with_offload
 
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.plans.configuration import Configuration, MemoryOverheads
     from trainwright.profile import Profile, ProfileSource
-
-    Trained = TransformerConfig | MeasuredModel
+    from trainwright.profile.measured_model import Trained
 
 
 # What a search makes least: a figure that grows with the step, for each number of devices
@@ -284,6 +283,16 @@ EVERYTHING: Final = Allowed()
 # ----------------------------------------------------------------------------------
 
 
+def described(model: Trained) -> TransformerConfig:
+    """What the model is; raises `UnsupportedFeature` where only its costs are known."""
+    if isinstance(model, MeasuredModel):
+        raise UnsupportedFeature(
+            "a profile says what layers cost, not what they are",
+            alternative="ask it of the model, by its config.json or its name in the catalog",
+        )
+    return model
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelQuestion:
     """A model to train on a cluster, what the plan may use, what it leaves free of each device.
@@ -312,12 +321,7 @@ class ModelQuestion:
     @property
     def config(self) -> TransformerConfig:
         """What the model is; raises `UnsupportedFeature` where only its costs are known."""
-        if isinstance(self.model, MeasuredModel):
-            raise UnsupportedFeature(
-                "a profile says what layers cost, not what they are",
-                alternative="ask it of the model, by its config.json or its name in the catalog",
-            )
-        return self.model
+        return described(self.model)
 
     @property
     def flops_per_sequence(self) -> float | None:

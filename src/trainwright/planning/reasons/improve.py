@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster, Pool
     from trainwright.execution import Budget
-    from trainwright.model import TransformerConfig
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.parallelism import Parallelism
+    from trainwright.profile.measured_model import Trained
 
 
 # Runs that differ from one run in a single decision, as a person would try them
@@ -57,7 +57,7 @@ class Move:
     run: Configuration
 
 
-def moves(run: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Move]:
+def moves(run: Configuration, model: Trained, pool: Pool) -> Iterator[Move]:
     """Every run that differs in one dimension; not all of them need be legal."""
     yield from _axes(run, model, pool)
     yield from _sequence(run)
@@ -104,7 +104,7 @@ def _changed_options(run: Configuration, other: Configuration) -> Iterator[str]:
         yield "--fused-cross-entropy"
 
 
-def _axes(run: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[Move]:
+def _axes(run: Configuration, model: Trained, pool: Pool) -> Iterator[Move]:
     degrees = run.parallelism
     for axis in ("tensor", "pipeline", "context"):
         limit = pool.devices_per_node if axis == "tensor" else model.num_layers
@@ -125,9 +125,7 @@ def _axes(run: Configuration, model: TransformerConfig, pool: Pool) -> Iterator[
             yield Move(dimension="expert", choice=str(count), run=new)
 
 
-def _split(
-    run: Configuration, degrees: Parallelism, model: TransformerConfig
-) -> tuple[int, ...] | None:
+def _split(run: Configuration, degrees: Parallelism, model: Trained) -> tuple[int, ...] | None:
     """The stated split where it still has a part for each virtual stage, else an even one."""
     count = degrees.pipeline * degrees.virtual_stages
     if run.blocks_per_stage is None or len(run.blocks_per_stage) == count:
@@ -200,7 +198,7 @@ def _recompute(run: Configuration) -> Iterator[Move]:
             yield Move(dimension="recompute", choice=text, run=new)
 
 
-def _schedules(run: Configuration, model: TransformerConfig) -> Iterator[Move]:
+def _schedules(run: Configuration, model: Trained) -> Iterator[Move]:
     degrees = run.parallelism
     if degrees.pipeline == 1:
         return
@@ -236,10 +234,14 @@ MOST_LISTED: Final = 8  # changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Improvement:
-    """A run with one or two dimensions changed, priced; it fits."""
+    """A run with one or two dimensions changed, priced; it fits.
+
+    `settings` say the change in the words of a file that states the run, where there is one.
+    """
 
     dimensions: tuple[str, ...]
     options: str
+    settings: tuple[str, ...] = ()
     run: Configuration
     step: StepPrediction
 
@@ -248,7 +250,7 @@ class Improvement:
 class Neighbourhood:
     """What one run may become: which runs are wanted, and which fit."""
 
-    model: TransformerConfig
+    model: Trained
     cluster: Cluster
     wanted: Callable[[Configuration], bool]
     fits: Callable[[StepPrediction], bool]
@@ -368,7 +370,7 @@ def _order(each: Improvement) -> tuple[float, int, str]:
 
 def reachable(
     run: Configuration,
-    model: TransformerConfig,
+    model: Trained,
     pool: Pool,
     *,
     dimensions: Iterable[str],

@@ -22,7 +22,6 @@ from trainwright.planning.bounds.layers import LeastLayers, PointWork, least_lay
 from trainwright.planning.bounds.pairs import Batch, PointPairs
 from trainwright.planning.bounds.step import ChainWork, CoarseBounds
 from trainwright.planning.question.layouts import schedules_of
-from trainwright.planning.question.measured import MeasuredModel
 from trainwright.planning.question.question import (
     Candidate,
     StepAim,
@@ -32,6 +31,7 @@ from trainwright.planning.question.question import (
 from trainwright.planning.question.room import room_of_devices
 from trainwright.planning.search.prefetch import Shelf
 from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
+from trainwright.profile.measured_model import MeasuredModel
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

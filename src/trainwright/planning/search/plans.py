@@ -21,7 +21,6 @@ from trainwright.model import LayerKind
 from trainwright.partitioning.downset_dp import recompute_least, solve
 from trainwright.partitioning.problem import Restrictions, surviving_rows
 from trainwright.planning.question.families import IN_V, WHOLE_BACKWARD
-from trainwright.planning.question.measured import MeasuredModel
 from trainwright.planning.question.question import Point, estimate_profile
 from trainwright.planning.question.room import room_of_candidate, room_of_devices
 from trainwright.planning.splits.chain import Site, fastest_ways
@@ -38,6 +37,7 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.profile import StaticKind
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
 from trainwright.step.places import group_replicas

@@ -23,25 +23,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import LayerKind
-from trainwright.partitioning.equal import BLOCK_LAYER
-from trainwright.profile import (
+from trainwright.profile.cost_table import (
     CostTable,
-    Edge,
-    Layer,
     PhaseTimes,
     Profile,
     ProfilePoint,
     Recompute,
-    SharedParameters,
     StaticKind,
-    Structure,
 )
+from trainwright.profile.structure import BLOCK_LAYER, Edge, Layer, SharedParameters, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -49,6 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats, Ints
+    from trainwright.model import RunShape, TransformerConfig
 
     Rows = NDArray[np.int64]
 
@@ -65,6 +62,7 @@ class MeasuredModel:
     """
 
     experts: ClassVar[None] = None  # none that could be dealt out: the profile has one degree
+    causal: ClassVar[bool] = False  # nothing that a context degree could cut
     offered: dict[tuple[int, int], Profile]
     assumptions: dict[str, str] = field(default_factory=dict)
 
@@ -104,6 +102,37 @@ class MeasuredModel:
             for (size, degree), profile in sorted(self.offered.items())
             if size == microbatch_size and _runs_in(profile.costs, modes)
         )
+
+    def faults_at(self, run: RunShape) -> Iterator[Fault]:
+        """Why nothing is known of a microbatch cut as `run`; empty where its costs are known."""
+        known = self.sequence_length
+        if known not in (None, run.sequence_length):
+            yield Fault("sequence_length", f"must be {known}, at which the profile was taken")
+        for name in ("context_parallel", "expert_parallel"):
+            if (degree := getattr(run, name)) > 1:
+                yield Fault(name, f"must be 1: the profile has no other, got {degree}")
+        if run.expert_tensor_parallel not in (None, run.tensor_parallel):
+            yield Fault("expert_tensor_parallel", "must be left out: the profile has no other")
+        degrees = sorted(t for size, t in self.offered if size == run.microbatch_size)
+        if not degrees:
+            sizes = ", ".join(map(str, self.sizes()))
+            problem = f"must be one of {sizes}, which the profile has, got {run.microbatch_size}"
+            yield Fault("microbatch_size", problem)
+        elif run.tensor_parallel not in degrees:
+            offered = ", ".join(map(str, degrees))
+            problem = f"must be one of {offered}, which the profile has at microbatches of "
+            yield Fault(
+                "tensor_parallel", f"{problem}{run.microbatch_size}, got {run.tensor_parallel}"
+            )
+        if not run.fused_attention or run.fused_cross_entropy:
+            yield Fault("kernels", "must be left as they are: the profile was taken with its own")
+
+    def recompute_modes(self, microbatch_size: int, degree: int) -> tuple[Recompute, ...]:
+        """What blocks may recompute at a point: no mode that none of them offers."""
+        profile = self.offered.get((microbatch_size, degree))
+        if profile is None:
+            return ()
+        return tuple(mode for mode in Recompute if mode in profile.costs.recompute)
 
     def profile(self, point: ProfilePoint) -> Profile:
         """The profile of a size and a single degree, with the options of the point's modes.
@@ -155,6 +184,10 @@ class MeasuredModel:
         return min(
             degree * _whole_state_bytes(profile) for (_, degree), profile in self.offered.items()
         )
+
+
+if TYPE_CHECKING:
+    Trained: TypeAlias = TransformerConfig | MeasuredModel
 
 
 def measured_model(profiles: Sequence[Profile]) -> MeasuredModel:

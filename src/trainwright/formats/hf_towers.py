@@ -1,0 +1,578 @@
+"""Models that take images beside text: which text family they wrap, and their encoder of images.
+
+Every encoder is a rule over the keys of `vision_config`, every projector one over its sizes and
+those of the text. Defaults are those of the public configuration classes of transformers 5. Where
+images may have any size, one of `IMAGE_PIXELS` a side is assumed until a run says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trainwright.formats.hf_keys import KeyReader, activation
+from trainwright.model import Norm, Product, Tower, TransformerConfig
+
+IMAGE_PIXELS: Final = 1024
+
+# Text families inside wrappers, under the names that their files give them.
+TEXT_FAMILIES: Final = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "glm4v_text": "glm4",
+    "glm4v_moe_text": "glm4_moe",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Encoder:
+    """A stack of image blocks as read, with what its projector needs to know."""
+
+    stack: TransformerConfig
+    patch_pixels: int
+    channels: int
+    frames: int = 1
+    patch_bias: bool = True
+    image_pixels: int | None = None
+    class_tokens: int = 0
+    parameters: int = 0
+
+    @property
+    def hidden(self) -> int:
+        """Width of the stack."""
+        return self.stack.hidden_size
+
+    def tower(
+        self,
+        *,
+        projector: tuple[Product, ...],
+        merge: int = 1,
+        tokens: int | None = None,
+        parameters: int = 0,
+    ) -> Tower:
+        """The tower whose projector takes squares of `merge` patches a side, or gives `tokens`."""
+        side = (self.image_pixels or IMAGE_PIXELS) // self.patch_pixels
+        patches = (max(1, side // merge) * merge) ** 2
+        return Tower(
+            name="vision",
+            stack=self.stack,
+            patch_features=self.channels * self.frames * self.patch_pixels**2,
+            patches=patches + self.class_tokens,
+            tokens=tokens or max(1, patches // merge**2),
+            patch_bias=self.patch_bias,
+            parameters=self.parameters + parameters,
+            projector=projector,
+            patch_pixels=None if self.image_pixels else self.patch_pixels,
+            merge=merge,
+        )
+
+
+def _stack(
+    keys: KeyReader,
+    *,
+    layers: tuple[str, int],
+    hidden: tuple[str, int],
+    heads: tuple[str, int],
+    ffn: int,
+    act: str,
+    norm: Norm,
+    biased: bool,
+    gated: bool = False,
+    qkv_bias: bool | None = None,
+    output_bias: bool | None = None,
+) -> TransformerConfig:
+    """Blocks that attend to all patches of their image."""
+    num_heads, width = keys.count(*heads), keys.count(*hidden)
+    if width % num_heads:
+        keys.refuse(hidden[0], f"must be a multiple of the {num_heads} heads, got {width}")
+        num_heads = 1
+    return TransformerConfig(
+        family="vision",
+        num_layers=keys.count(*layers),
+        hidden_size=width,
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_size=width // num_heads,
+        ffn_size=ffn,
+        vocabulary_size=1,
+        norm=norm,
+        activation=activation(keys, "hidden_act", act),
+        gated=gated,
+        causal=False,
+        query_key_value_bias=biased if qkv_bias is None else qkv_bias,
+        attention_output_bias=biased if output_bias is None else output_bias,
+        mlp_bias=biased,
+        attention_dropout=keys.fraction("attention_dropout", 0.0),
+    )
+
+
+_LAYERS, _HEADS = "num_hidden_layers", "num_attention_heads"
+
+
+# Encoders
+# --------
+
+
+def _clip(keys: KeyReader) -> _Encoder:
+    stack = _stack(
+        keys,
+        layers=(_LAYERS, 12),
+        hidden=("hidden_size", 768),
+        heads=(_HEADS, 12),
+        ffn=keys.count("intermediate_size", 3072),
+        act="quick_gelu",
+        norm=Norm.LAYER,
+        biased=True,
+    )
+    keys.pass_over("projection_dim", "vocab_size")
+    h, patch, pixels = (
+        stack.hidden_size,
+        keys.count("patch_size", 32),
+        keys.count("image_size", 224),
+    )
+    positions = (pixels // patch) ** 2 + 1
+    return _Encoder(
+        stack=stack,
+        patch_pixels=patch,
+        channels=keys.count("num_channels", 3),
+        patch_bias=False,
+        image_pixels=pixels,
+        class_tokens=1,
+        parameters=h + positions * h + 4 * h,  # class token, positions, norms at both ends
+    )
+
+
+def _siglip(keys: KeyReader) -> _Encoder:
+    stack = _stack(
+        keys,
+        layers=(_LAYERS, 12),
+        hidden=("hidden_size", 768),
+        heads=(_HEADS, 12),
+        ffn=keys.count("intermediate_size", 3072),
+        act="gelu_pytorch_tanh",
+        norm=Norm.LAYER,
+        biased=True,
+    )
+    keys.pass_over("projection_dim", "vocab_size", "num_image_tokens", "projector_hidden_act")
+    h, ffn = stack.hidden_size, stack.ffn_size
+    patch, pixels = keys.count("patch_size", 16), keys.count("image_size", 224)
+    # A query that pools: itself, attention with biases, a norm and a feed-forward part.
+    pooling = h + 4 * h * h + 4 * h + 2 * h + 2 * h * ffn + ffn + h
+    pools = keys.flag("vision_use_head", True)
+    return _Encoder(
+        stack=stack,
+        patch_pixels=patch,
+        channels=keys.count("num_channels", 3),
+        image_pixels=pixels,
+        parameters=(pixels // patch) ** 2 * h + 2 * h + (pooling if pools else 0),
+    )
+
+
+def _idefics3(keys: KeyReader) -> _Encoder:
+    stack = _stack(
+        keys,
+        layers=(_LAYERS, 12),
+        hidden=("hidden_size", 1152),
+        heads=(_HEADS, 16),
+        ffn=keys.count("intermediate_size", 3072),
+        act="gelu_pytorch_tanh",
+        norm=Norm.LAYER,
+        biased=True,
+    )
+    keys.pass_over("max_image_size", "size", "use_base_siglip", "tie_word_embeddings")
+    h, patch, pixels = (
+        stack.hidden_size,
+        keys.count("patch_size", 32),
+        keys.count("image_size", 224),
+    )
+    return _Encoder(
+        stack=stack,
+        patch_pixels=patch,
+        channels=keys.count("num_channels", 3),
+        image_pixels=pixels,
+        parameters=(pixels // patch) ** 2 * h + 2 * h,
+    )
+
+
+def _pixtral(keys: KeyReader) -> _Encoder:
+    stack = _stack(
+        keys,
+        layers=(_LAYERS, 24),
+        hidden=("hidden_size", 1024),
+        heads=(_HEADS, 16),
+        ffn=keys.count("intermediate_size", 4096),
+        act="gelu",
+        norm=Norm.RMS,
+        biased=False,
+        gated=True,
+    )
+    keys.pass_over("head_dim", "image_size", "vocab_size", "max_image_tiles", "tile_size")
+    return _Encoder(
+        stack=stack,
+        patch_pixels=keys.count("patch_size", 16),
+        channels=keys.count("num_channels", 3),
+        patch_bias=False,
+        parameters=stack.hidden_size,
+    )
+
+
+def _qwen2_vl(keys: KeyReader) -> _Encoder:
+    keys.pass_over("hidden_size", "in_chans", "spatial_patch_size")
+    width = keys.count("embed_dim", 1280)
+    stack = _stack(
+        keys,
+        layers=("depth", 32),
+        hidden=("embed_dim", 1280),
+        heads=("num_heads", 16),
+        ffn=int(width * keys.value("mlp_ratio", 4)),
+        act="quick_gelu",
+        norm=Norm.LAYER,
+        biased=True,
+    )
+    return _qwen_encoder(keys, stack, patch=14, bias=False)
+
+
+def _qwen2_5_vl(keys: KeyReader) -> _Encoder:
+    stack = _stack(
+        keys,
+        layers=("depth", 32),
+        hidden=("hidden_size", 3584),
+        heads=("num_heads", 16),
+        ffn=keys.count("intermediate_size", 3420),
+        act="silu",
+        norm=Norm.RMS,
+        biased=True,
+        gated=True,
+    )
+    keys.pass_over("in_chans", "spatial_patch_size", "tokens_per_second")
+    full = keys.counts("fullatt_block_indexes", (7, 15, 23, 31))
+    patch = keys.count("patch_size", 14)
+    window = (keys.count("window_size", 112) // patch) ** 2
+    stack = replace(
+        stack,
+        sliding_window=window,
+        chunked=True,
+        full_attention_layers=tuple(i for i in full if i < stack.num_layers),
+    )
+    return _qwen_encoder(keys, stack, patch=14, bias=False)
+
+
+def _qwen3_vl(keys: KeyReader) -> _Encoder:
+    stack = _stack(
+        keys,
+        layers=("depth", 27),
+        hidden=("hidden_size", 1152),
+        heads=("num_heads", 16),
+        ffn=keys.count("intermediate_size", 4304),
+        act="gelu_pytorch_tanh",
+        norm=Norm.LAYER,
+        biased=True,
+    )
+    positions = keys.count("num_position_embeddings", 2304)
+    return _qwen_encoder(keys, stack, patch=16, bias=True, parameters=positions * stack.hidden_size)
+
+
+def _qwen_encoder(
+    keys: KeyReader, stack: TransformerConfig, *, patch: int, bias: bool, parameters: int = 0
+) -> _Encoder:
+    return _Encoder(
+        stack=stack,
+        patch_pixels=keys.count("patch_size", patch),
+        channels=keys.count("in_channels", 3),
+        frames=keys.count("temporal_patch_size", 2),
+        patch_bias=bias,
+        parameters=parameters,
+    )
+
+
+def _glm4v(keys: KeyReader) -> _Encoder:
+    width = keys.count("hidden_size", 1536)
+    bias = keys.flag("attention_bias", False)
+    stack = _stack(
+        keys,
+        layers=("depth", 24),
+        hidden=("hidden_size", 1536),
+        heads=("num_heads", 12),
+        ffn=keys.count("out_hidden_size", 4096),
+        act="silu",
+        norm=Norm.RMS,
+        biased=False,
+        gated=True,
+        qkv_bias=bias,
+    )
+    patch, pixels = keys.count("patch_size", 14), keys.count("image_size", 336)
+    return _Encoder(
+        stack=stack,
+        patch_pixels=patch,
+        channels=keys.count("in_channels", 3),
+        frames=keys.count("temporal_patch_size", 2),
+        parameters=(pixels // patch) ** 2 * width + 2 * width,
+    )
+
+
+def _llama4(keys: KeyReader) -> _Encoder:
+    stack = _stack(
+        keys,
+        layers=(_LAYERS, 34),
+        hidden=("hidden_size", 768),
+        heads=(_HEADS, 16),
+        ffn=keys.count("intermediate_size", 5632),
+        act="gelu",
+        norm=Norm.LAYER,
+        biased=True,
+    )
+    h, patch, pixels = (
+        stack.hidden_size,
+        keys.count("patch_size", 14),
+        keys.count("image_size", 448),
+    )
+    keys.pass_over("multi_modal_projector_bias", "projector_dropout", "vision_feature_layer")
+    keys.pass_over("vision_feature_select_strategy", "rope_parameters")
+    positions = (pixels // patch) ** 2 + 1
+    return _Encoder(
+        stack=stack,
+        patch_pixels=patch,
+        channels=keys.count("num_channels", 3),
+        patch_bias=False,
+        image_pixels=pixels,
+        class_tokens=1,
+        parameters=h + positions * h + 4 * h,
+    )
+
+
+def _kimi(keys: KeyReader) -> _Encoder:
+    stack = _stack(
+        keys,
+        layers=(_LAYERS, 27),
+        hidden=("hidden_size", 1152),
+        heads=(_HEADS, 16),
+        ffn=keys.count("intermediate_size", 4304),
+        act="gelu_pytorch_tanh",
+        norm=Norm.LAYER,
+        biased=True,
+    )
+    height, width = keys.count("pos_emb_height", 64), keys.count("pos_emb_width", 64)
+    keys.pass_over("pos_emb_time", "merge_kernel_size")
+    return _Encoder(
+        stack=stack,
+        patch_pixels=keys.count("patch_size", 14),
+        channels=3,
+        parameters=height * width * stack.hidden_size + 2 * stack.hidden_size,
+    )
+
+
+# Wrappers: the encoder, and the projector between it and the text
+# ----------------------------------------------------------------
+
+
+def _two_layers(
+    inputs: int,
+    inner: int,
+    outputs: int,
+    *,
+    bias: bool = True,
+    norm: Norm | None = None,
+    norm_width: int | None = None,
+    names: tuple[str, str] = ("linear_1", "linear_2"),
+) -> tuple[Product, ...]:
+    """A product, an activation, another product."""
+    first = Product(
+        name=names[0],
+        inputs=inputs,
+        outputs=inner,
+        bias=bias,
+        norm=norm,
+        norm_width=norm_width,
+        activation=True,
+    )
+    return (first, Product(name=names[1], inputs=inner, outputs=outputs, bias=bias))
+
+
+def _llava(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    keys.pass_over("projector_hidden_act", "vision_feature_layer", "image_seq_length")
+    keys.pass_over("vision_feature_select_strategy", "image_grid_pinpoints", "vision_aspect_ratio")
+    kind = vision.text("model_type", "clip_vision_model")
+    found = _siglip(vision) if kind.startswith("siglip") else _clip(vision)
+    bias = keys.flag("multimodal_projector_bias", True)
+    h = text.hidden_size
+    return found.tower(projector=_two_layers(found.hidden, h, h, bias=bias))
+
+
+def _llava_next(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    """As before, with a learned vector at the end of each row of tiles."""
+    tower = _llava(keys, vision, text)
+    return replace(tower, parameters=tower.parameters + text.hidden_size)
+
+
+def _gemma3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found = _siglip(vision)
+    tokens = keys.count("mm_tokens_per_image", 256)
+    product = Product(
+        name="mm_input_projection",
+        inputs=found.hidden,
+        outputs=text.hidden_size,
+        bias=False,
+        norm=Norm.RMS,
+    )
+    return found.tower(projector=(product,), tokens=tokens)
+
+
+def _paligemma(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found = _siglip(vision)
+    keys.pass_over("hidden_size", "num_image_tokens")
+    out = keys.count("projection_dim", 2048)
+    return found.tower(projector=(Product(name="linear", inputs=found.hidden, outputs=out),))
+
+
+def _mistral3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    keys.pass_over("projector_hidden_act", "vision_feature_layer")
+    found, merge = _pixtral(vision), keys.count("spatial_merge_size", 2)
+    bias, h = keys.flag("multimodal_projector_bias", False), text.hidden_size
+    merging = Product(
+        name="merging_layer",
+        inputs=found.hidden * merge**2,
+        outputs=found.hidden,
+        bias=False,
+        norm=Norm.RMS,
+        norm_width=found.hidden,
+    )
+    products = (merging, *_two_layers(found.hidden, h, h, bias=bias))
+    return found.tower(projector=products, merge=merge)
+
+
+def _idefics(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found, scale = _idefics3(vision), keys.count("scale_factor", 2)
+    product = Product(
+        name="connector", inputs=found.hidden * scale**2, outputs=text.hidden_size, bias=False
+    )
+    return found.tower(projector=(product,), merge=scale)
+
+
+def _qwen(
+    read: Callable[[KeyReader], _Encoder], norm: Norm
+) -> Callable[[KeyReader, KeyReader, TransformerConfig], Tower]:
+    def tower(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+        found, merge = read(vision), vision.count("spatial_merge_size", 2)
+        field = "hidden_size" if read is _qwen2_vl else "out_hidden_size"
+        wide, out = found.hidden * merge**2, vision.count(field, 3584)
+        merger = _two_layers(wide, wide, out, norm=norm, norm_width=found.hidden)
+        deep = (
+            len(vision.counts("deepstack_visual_indexes", (8, 16, 24))) if read is _qwen3_vl else 0
+        )
+        further: tuple[Product, ...] = ()
+        for at in range(deep):  # features of earlier blocks, merged alike
+            names = (f"deepstack_{at}_1", f"deepstack_{at}_2")
+            further += _two_layers(wide, wide, out, norm=norm, names=names)
+        return found.tower(projector=(*merger, *further), merge=merge)
+
+    return tower
+
+
+def _qwen35(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    vision.pass_over("deepstack_visual_indexes")
+    found, merge = _qwen3_vl(vision), vision.count("spatial_merge_size", 2)
+    wide, out = found.hidden * merge**2, vision.count("out_hidden_size", 3584)
+    return found.tower(
+        projector=_two_layers(wide, wide, out, norm=Norm.LAYER, norm_width=found.hidden),
+        merge=merge,
+    )
+
+
+def _glm(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found, merge = _glm4v(vision), vision.count("spatial_merge_size", 2)
+    out, inner = vision.count("out_hidden_size", 4096), vision.count("intermediate_size", 13696)
+    h = found.hidden
+    products = (
+        Product(name="downsample", inputs=h * merge**2, outputs=out),
+        Product(
+            name="merger_proj",
+            inputs=out,
+            outputs=out,
+            bias=False,
+            norm_after=Norm.LAYER,
+            activation=True,
+        ),
+        Product(
+            name="merger_gate_up",
+            inputs=out,
+            outputs=inner,
+            bias=False,
+            gated=True,
+            activation=True,
+        ),
+        Product(name="merger_down", inputs=inner, outputs=out, bias=False),
+    )
+    return found.tower(projector=products, merge=merge)
+
+
+def _llama4_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found = _llama4(vision)
+    ratio = vision.value("pixel_shuffle_ratio", 0.5)
+    merge = round(1 / ratio) if isinstance(ratio, float) and ratio > 0 else 2
+    inner = vision.count("projector_input_dim", 4096)
+    out = vision.count("projector_output_dim", 4096)
+    given = vision.count("vision_output_dim", 4096)
+    products = (
+        *_two_layers(
+            found.stack.ffn_size, inner, out, bias=False, names=("adapter_1", "adapter_2")
+        ),
+        Product(name="linear_1", inputs=given, outputs=text.hidden_size, bias=False),
+    )
+    return found.tower(projector=products, merge=merge)
+
+
+def _kimi_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found, merge = _kimi(vision), 2
+    keys.pass_over("projection_hidden_size", "projection_layer_norm_eps")
+    wide = found.hidden * merge**2
+    return found.tower(
+        projector=_two_layers(
+            wide, wide, text.hidden_size, norm=Norm.LAYER, norm_width=found.hidden
+        ),
+        merge=merge,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrapper:
+    """A wrapped family: its text where the section names none, its tower, and how it ties its head.
+
+    Where the file's top is silent the head is `tied`, or as the text says where it `asks_text`.
+    Sizes of a `flat` one may stand at the top.
+    """
+
+    text: str
+    tower: Callable[[KeyReader, KeyReader, TransformerConfig], Tower]
+    tied: bool = False
+    asks_text: bool = False
+    flat: bool = False
+
+
+_QWEN3_VL: Final = _qwen(_qwen3_vl, Norm.LAYER)
+WRAPPERS: Final[dict[str, Wrapper]] = {
+    "llava": Wrapper(text="llama", tower=_llava, asks_text=True),
+    "llava_next": Wrapper(text="llama", tower=_llava_next),
+    "llava_onevision": Wrapper(text="qwen2", tower=_llava_next, asks_text=True),
+    "gemma3": Wrapper(text="gemma3_text", tower=_gemma3, tied=True),
+    "paligemma": Wrapper(text="gemma", tower=_paligemma, tied=True),
+    "mistral3": Wrapper(text="mistral", tower=_mistral3, tied=True),
+    "idefics3": Wrapper(text="llama", tower=_idefics),
+    "smolvlm": Wrapper(text="llama", tower=_idefics),
+    "qwen2_vl": Wrapper(
+        text="qwen2", tower=_qwen(_qwen2_vl, Norm.LAYER), asks_text=True, flat=True
+    ),
+    "qwen2_5_vl": Wrapper(
+        text="qwen2", tower=_qwen(_qwen2_5_vl, Norm.RMS), asks_text=True, flat=True
+    ),
+    "qwen3_vl": Wrapper(text="qwen3", tower=_QWEN3_VL),
+    "qwen3_vl_moe": Wrapper(text="qwen3_moe", tower=_QWEN3_VL),
+    "qwen3_5": Wrapper(text="qwen3_5_text", tower=_qwen35),
+    "qwen3_5_moe": Wrapper(text="qwen3_5_moe_text", tower=_qwen35),
+    "glm4v": Wrapper(text="glm4", tower=_glm, asks_text=True),
+    "glm4v_moe": Wrapper(text="glm4_moe", tower=_glm, asks_text=True),
+    "llama4": Wrapper(text="llama4_text", tower=_llama4_wrapper),
+    "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
+}

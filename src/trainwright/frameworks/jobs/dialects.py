@@ -1,0 +1,463 @@
+"""A run in the words of the file that it was read from, the inverse of the readers.
+
+A dialect says which decisions of a run its framework takes, and how they are spelled: flags of a
+script, keys of a table. What a change of the run is in those words is the difference of two such
+spellings; where the dialect has no word for a part of it, there is none. Sources are those of the
+readers beside this file.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.frameworks.megatron import SHARDING, format_layout
+from trainwright.model.operator import MLP_ACTIVATION, usual_modules
+from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
+from trainwright.plans.capability import capability_of
+from trainwright.plans.configuration import even_blocks
+from trainwright.plans.parallelism import PIPELINE_INSIDE
+from trainwright.plans.plan import usual_schedule
+from trainwright.profile import Recompute
+
+if TYPE_CHECKING:
+    from trainwright.model import TransformerConfig
+    from trainwright.plans.configuration import Configuration
+
+Words = dict[str, Any]
+_OVERLAPS: Final = 0.9
+_MODES: Final = {Recompute.NONE: False, Recompute.FULL: True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """The decisions that a format takes, and their words.
+
+    `decisions` are names of `decisions_of`. `spell` gives keys with dots and their values, True for
+    a switch of a script; None where the run has no words. `target` is the framework whose limits
+    hold, where plans know one. `batch` is the key of the global batch, which a file that leaves it
+    out derives from what changes.
+    """
+
+    decisions: frozenset[str]
+    spell: Callable[[Configuration, TransformerConfig], Words | None]
+    target: str | None = None
+    flags: bool = False
+    batch: str | None = None
+
+    def shown(self, key: str, value: Any) -> str:
+        """A setting as it would be written; a value of None takes it away."""
+        if not self.flags:
+            return f"without {key}" if value is None else f"{key} = {plain(value)}"
+        flag = "--" + key.replace("_", "-")
+        if value is None:
+            return f"without {flag}"
+        if value is True:
+            return flag
+        values = value if isinstance(value, (list, tuple)) else (plain(value),)
+        return " ".join((flag, *(shlex.quote(str(each)) for each in values)))
+
+
+def plain(value: Any) -> str:
+    """A value as YAML and TOML agree on it, texts without quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def changed_words(
+    name: str, before: Configuration, after: Configuration, model: TransformerConfig
+) -> Words | None:
+    """The settings that make one run of the other, None for those to take away.
+
+    None instead of a mapping where the dialect cannot say the change.
+    """
+    dialect = DIALECTS[name]
+    old, new = decisions_of(before, model), decisions_of(after, model)
+    changed = {key for key in old if old[key] != new[key]}
+    if not changed <= dialect.decisions:
+        return None
+    first, second = dialect.spell(before, model), dialect.spell(after, model)
+    if first is None or second is None:
+        return None
+    words = {key: value for key, value in second.items() if first.get(key) != value}
+    return {**words, **{key: None for key in first if key not in second}}
+
+
+def shown_words(name: str, words: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings one by one, as the file would have them."""
+    return tuple(DIALECTS[name].shown(key, value) for key, value in words.items())
+
+
+def decisions_of(run: Configuration, model: TransformerConfig) -> dict[str, Any]:
+    """What a change may alter of a run; replicas follow from the rest."""
+    degrees = run.parallelism
+    blocks = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+    is_even = blocks == even_blocks(model.num_layers, run.num_stages)
+    return {
+        "tensor": degrees.tensor,
+        "pipeline": degrees.pipeline,
+        "context": degrees.context,
+        "expert": degrees.expert,
+        "sequence parallel": degrees.sequence_parallel and degrees.tensor > 1,
+        "zero": degrees.zero_stage,
+        "copies": degrees.state_copies,
+        "mapping": degrees.axis_order if degrees.pipeline > 1 else None,
+        "microbatch": run.microbatch_size,
+        "recompute": (run.recompute, run.recompute_blocks),
+        "schedule": (run.schedule, degrees.virtual_stages) if degrees.pipeline > 1 else None,
+        "split": None if is_even else blocks,
+        "attention": run.fused_attention,
+        "cross entropy": run.fused_cross_entropy,
+    }
+
+
+def said_in(
+    dialect: str, run: Configuration, allowed: Allowed, wanted: Callable[[Configuration], bool]
+) -> Allowed:
+    """What a dialect has no word for stays as the run has it."""
+    spoken, degrees = DIALECTS[dialect].decisions, run.parallelism
+    kept: dict[str, Any] = {
+        axis: Span.only(value)
+        for axis, value in (
+            ("tensor", degrees.tensor), ("pipeline", degrees.pipeline),
+            ("context", degrees.context), ("expert", degrees.expert),
+        )
+        if axis not in spoken
+    }  # fmt: skip
+    if "microbatch" not in spoken:
+        kept["microbatch_size"] = Span.only(run.microbatch_size)
+    if "copies" not in spoken:
+        kept["state_copies"] = Span.only(degrees.state_copies)
+    if "mapping" not in spoken:
+        kept["mappings"] = (degrees.axis_order,)
+    if "schedule" not in spoken:
+        chunks = degrees.virtual_stages
+        kept |= {"schedules": (run.schedule,), "virtual_stages": Span.only(chunks)}
+    elif allowed.framework is None:
+        kept["schedules"] = tuple(dict.fromkeys((run.schedule, *map(usual_schedule, (1, 2)))))
+    stages = [
+        stage
+        for stage in ZERO_STAGES
+        if stage == degrees.zero_stage
+        or wanted(replace(run, parallelism=replace(degrees, zero_stage=stage)))
+    ]
+    modes = [
+        mode
+        for mode in Recompute
+        if mode is run.recompute or wanted(replace(run, recompute=mode, recompute_blocks=None))
+    ]
+    return replace(allowed, **kept, zero_stages=tuple(stages), recompute=tuple(modes))
+
+
+def _accumulation(run: Configuration) -> int:
+    """Microbatches of a replica in a step."""
+    return run.num_microbatches
+
+
+# Megatron-LM and what takes its arguments
+# ----------------------------------------
+
+
+def _megatron(run: Configuration, model: TransformerConfig) -> Words | None:
+    degrees = run.parallelism
+    words: Words = {
+        "tensor_model_parallel_size": degrees.tensor,
+        "pipeline_model_parallel_size": degrees.pipeline,
+        "context_parallel_size": degrees.context,
+        "expert_model_parallel_size": degrees.expert,
+        "micro_batch_size": run.microbatch_size,
+    }
+    if degrees.sequence_parallel and degrees.tensor > 1:
+        words["sequence_parallel"] = True
+    if degrees.zero_stage == 1:
+        words["use_distributed_optimizer"] = True
+    elif degrees.zero_stage > 1:
+        share = run.overlap
+        if min(share.gradients, share.parameters) < _OVERLAPS:
+            return None  # FSDP overlaps by itself
+        words |= {
+            "use_megatron_fsdp": True,
+            "data_parallel_sharding_strategy": SHARDING[degrees.zero_stage],
+            "ckpt_format": "fsdp_dtensor",
+        }
+    if degrees.state_copies > 1:
+        words["num_distributed_optimizer_instances"] = degrees.state_copies
+    if degrees.axis_order == PIPELINE_INSIDE and degrees.pipeline > 1:
+        words["use_tp_pp_dp_mapping"] = True
+    if not run.fused_attention:
+        words["attention_backend"] = "unfused"
+    if run.fused_cross_entropy:
+        words["cross_entropy_loss_fusion"] = True
+    stages = _megatron_stages(run, model)
+    recompute = _megatron_recompute(run, model)
+    return None if stages is None or recompute is None else words | stages | recompute
+
+
+def _megatron_recompute(run: Configuration, model: TransformerConfig) -> Words | None:
+    match run.recompute:
+        case Recompute.NONE:
+            return {}
+        case Recompute.SELECTIVE if run.recompute_blocks is None:
+            names = dict(capability_of("megatron").modules or {})
+            if model.experts is not None and all(map(model.experts.at, range(model.num_layers))):
+                names[MLP_ACTIVATION] = names["expert_activation"]
+            modules = run.recompute_modules or usual_modules(fused_attention=run.fused_attention)
+            if not set(modules) <= set(names):
+                return None
+            shown = [names[each] for each in modules]
+            return {"recompute_granularity": "selective", "recompute_modules": shown}
+        case Recompute.FULL:
+            first = run.recompute_blocks
+            method = "uniform" if first is None else "block"
+            return {
+                "recompute_granularity": "full",
+                "recompute_method": method,
+                "recompute_num_layers": 1 if first is None else first,
+            }
+    return None
+
+
+def _megatron_stages(run: Configuration, model: TransformerConfig) -> Words | None:
+    degrees, chunks = run.parallelism, run.parallelism.virtual_stages
+    if run.schedule != usual_schedule(chunks):
+        return None
+    count = degrees.pipeline * chunks
+    split = run.blocks_per_stage or even_blocks(model.num_layers, count)
+    if len(set(split)) == 1:
+        return {} if chunks == 1 else {"num_layers_per_virtual_pipeline_stage": split[0]}
+    letters = ["t" * blocks for blocks in split]
+    letters[0] = "E" + letters[0]
+    letters[-1] += "m" * model.num_mtp_layers + "L"
+    return {"pipeline_model_parallel_layout": format_layout(letters)}
+
+
+def _megatron_deepspeed(run: Configuration, model: TransformerConfig) -> Words | None:
+    degrees = run.parallelism
+    words: Words = {
+        "tensor_model_parallel_size": degrees.tensor,
+        "pipeline_model_parallel_size": degrees.pipeline,
+        "micro_batch_size": run.microbatch_size,
+    }
+    if degrees.sequence_parallel and degrees.tensor > 1:
+        words["sequence_parallel"] = True
+    if run.recompute not in _MODES or run.recompute_blocks is not None:
+        return None
+    if _MODES[run.recompute]:
+        words["checkpoint_activations"] = True
+    return words
+
+
+# torchtitan
+# ----------
+
+
+def _torchtitan(run: Configuration, model: TransformerConfig) -> Words | None:
+    degrees = run.parallelism
+    words: Words = {
+        "parallelism.tensor_parallel_degree": degrees.tensor,
+        "parallelism.pipeline_parallel_degree": degrees.pipeline,
+        "parallelism.context_parallel_degree": degrees.context,
+        "parallelism.expert_parallel_degree": degrees.expert,
+        "activation_checkpoint.mode": str(run.recompute),
+    }
+    if run.recompute_blocks is not None or degrees.zero_stage < 2:
+        return None
+    policy = "never" if degrees.zero_stage == 2 else "always"
+    words["parallelism.fsdp_reshard_after_forward"] = policy
+    replicas = degrees.state_copies
+    words["parallelism.data_parallel_replicate_degree"] = replicas
+    words["parallelism.data_parallel_shard_degree"] = degrees.data // replicas
+    if degrees.pipeline == 1:
+        words["training.local_batch_size"] = run.microbatch_size
+        return words
+    names = capability_of("torchtitan@0.2").schedules
+    if run.schedule not in names or run.blocks_per_stage is not None:
+        return None
+    words |= {
+        "training.local_batch_size": run.global_batch // degrees.data,
+        "parallelism.pipeline_parallel_microbatch_size": run.microbatch_size,
+        "parallelism.pipeline_parallel_schedule": names[run.schedule],
+    }
+    return words
+
+
+# YAML and JSON of other trainers
+# -------------------------------
+
+
+def _checkpointed(run: Configuration, on: str, off: str | None = None) -> Words | None:
+    """The key that recomputes every block, or the one that does not."""
+    if run.recompute not in _MODES or run.recompute_blocks is not None:
+        return None
+    again = _MODES[run.recompute]
+    return {on: again} if off is None else {off: not again}
+
+
+def _with(words: Words, more: Words | None) -> Words | None:
+    return None if more is None else {**words, **more}
+
+
+def _trl(run: Configuration, model: TransformerConfig) -> Words | None:
+    words = {
+        "per_device_train_batch_size": run.microbatch_size,
+        "gradient_accumulation_steps": _accumulation(run),
+    }
+    return _with(words, _checkpointed(run, "gradient_checkpointing"))
+
+
+def _llamafactory(run: Configuration, model: TransformerConfig) -> Words | None:
+    words = {
+        "per_device_train_batch_size": run.microbatch_size,
+        "gradient_accumulation_steps": _accumulation(run),
+    }
+    return _with(words, _checkpointed(run, "", "disable_gradient_checkpointing"))
+
+
+def _axolotl(run: Configuration, model: TransformerConfig) -> Words | None:
+    words = {
+        "micro_batch_size": run.microbatch_size,
+        "gradient_accumulation_steps": _accumulation(run),
+    }
+    return _with(words, _checkpointed(run, "gradient_checkpointing"))
+
+
+def _torchtune(run: Configuration, model: TransformerConfig) -> Words | None:
+    words = {
+        "batch_size": run.microbatch_size,
+        "gradient_accumulation_steps": _accumulation(run),
+    }
+    return _with(words, _checkpointed(run, "enable_activation_checkpointing"))
+
+
+def _deepspeed(run: Configuration, model: TransformerConfig) -> Words | None:
+    return {
+        "train_micro_batch_size_per_gpu": run.microbatch_size,
+        "gradient_accumulation_steps": _accumulation(run),
+        "zero_optimization.stage": run.parallelism.zero_stage,
+    }
+
+
+def _neox(run: Configuration, model: TransformerConfig) -> Words | None:
+    degrees = run.parallelism
+    if degrees.pipeline > 1 and degrees.zero_stage > 1:
+        return None
+    words = {
+        "pipe_parallel_size": degrees.pipeline,
+        "model_parallel_size": degrees.tensor,
+        "train_micro_batch_size_per_gpu": run.microbatch_size,
+        "gradient_accumulation_steps": _accumulation(run),
+        "zero_optimization.stage": degrees.zero_stage,
+    }
+    return _with(words, _checkpointed(run, "checkpoint_activations"))
+
+
+def _nanotron(run: Configuration, model: TransformerConfig) -> Words | None:
+    degrees = run.parallelism
+    if degrees.zero_stage > 1:
+        return None
+    words = {
+        "parallelism.dp": degrees.data,
+        "parallelism.pp": degrees.pipeline,
+        "parallelism.tp": degrees.tensor,
+        "tokens.micro_batch_size": run.microbatch_size,
+        "tokens.batch_accumulation_per_replica": _accumulation(run),
+        "optimizer.zero_stage": degrees.zero_stage,
+    }
+    return _with(words, _checkpointed(run, "parallelism.recompute_layer"))
+
+
+def _llm_foundry(run: Configuration, model: TransformerConfig) -> Words | None:
+    strategies = {0: "NO_SHARD", 2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}
+    if run.parallelism.zero_stage not in strategies:
+        return None
+    words = {
+        "device_train_microbatch_size": run.microbatch_size,
+        "fsdp_config.sharding_strategy": strategies[run.parallelism.zero_stage],
+    }
+    return _with(words, _checkpointed(run, "fsdp_config.activation_checkpointing"))
+
+
+def _olmo(run: Configuration, model: TransformerConfig) -> Words | None:
+    strategies = {2: "SHARD_GRAD_OP", 3: "FULL_SHARD"}
+    if run.parallelism.zero_stage not in strategies:
+        return None
+    if run.recompute not in _MODES or run.recompute_blocks is not None:
+        return None
+    words: Words = {
+        "device_train_microbatch_size": run.microbatch_size,
+        "fsdp.sharding_strategy": strategies[run.parallelism.zero_stage],
+    }
+    if _MODES[run.recompute]:
+        words["activation_checkpointing"] = "whole_layer"
+    return words
+
+
+def _maxtext(run: Configuration, model: TransformerConfig) -> Words | None:
+    degrees = run.parallelism
+    group = degrees.tensor * degrees.context
+    if run.microbatch_size % group or degrees.pipeline > 1 or run.recompute_blocks is not None:
+        return None
+    policies = {Recompute.NONE: "none", Recompute.FULL: "full", Recompute.SELECTIVE: "minimal"}
+    return {
+        "per_device_batch_size": run.microbatch_size // group,
+        "gradient_accumulation_steps": _accumulation(run),
+        "remat_policy": policies[run.recompute],
+    }
+
+
+def _accelerate(run: Configuration, model: TransformerConfig) -> Words | None:
+    stages = {2: False, 3: True}
+    if run.parallelism.zero_stage not in stages:
+        return None
+    words = {"fsdp_config.fsdp_reshard_after_forward": stages[run.parallelism.zero_stage]}
+    return _with(words, _checkpointed(run, "fsdp_config.fsdp_activation_checkpointing"))
+
+
+_TRAINER: Final = frozenset({"microbatch", "recompute"})
+_SHARDED: Final = _TRAINER | {"zero"}
+_OF_MEGATRON: Final = frozenset(
+    {"tensor", "pipeline", "context", "expert", "sequence parallel", "zero", "copies", "mapping"}
+    | {"microbatch", "recompute", "schedule", "split", "attention", "cross entropy"}
+)
+DIALECTS: Final[Mapping[str, Dialect]] = {
+    "megatron": Dialect(
+        decisions=_OF_MEGATRON,
+        spell=_megatron,
+        target="megatron",
+        flags=True,
+        batch="global_batch_size",
+    ),
+    "megatron-deepspeed": Dialect(
+        decisions=_TRAINER | {"tensor", "pipeline", "sequence parallel"},
+        spell=_megatron_deepspeed,
+        flags=True,
+        batch="global_batch_size",
+    ),
+    "torchtitan": Dialect(
+        decisions=_SHARDED
+        | {"tensor", "pipeline", "context", "expert", "sequence parallel", "copies", "schedule"},
+        spell=_torchtitan,
+        target="torchtitan@0.2",
+        batch="training.global_batch_size",
+    ),
+    "deepspeed": Dialect(
+        decisions=frozenset({"microbatch", "zero"}), spell=_deepspeed, target="deepspeed"
+    ),
+    "accelerate": Dialect(
+        decisions=frozenset({"recompute", "zero"}), spell=_accelerate, target="accelerate"
+    ),
+    "trl": Dialect(decisions=_TRAINER, spell=_trl),
+    "axolotl": Dialect(decisions=_TRAINER, spell=_axolotl),
+    "llamafactory": Dialect(decisions=_TRAINER, spell=_llamafactory),
+    "torchtune": Dialect(decisions=_TRAINER, spell=_torchtune),
+    "neox": Dialect(decisions=_SHARDED | {"tensor", "pipeline"}, spell=_neox),
+    "nanotron": Dialect(
+        decisions=_SHARDED | {"tensor", "pipeline"}, spell=_nanotron, target="nanotron"
+    ),
+    "llm-foundry": Dialect(decisions=_SHARDED, spell=_llm_foundry),
+    "olmo": Dialect(decisions=_SHARDED, spell=_olmo),
+    "maxtext": Dialect(decisions=_TRAINER, spell=_maxtext),
+}

@@ -1,0 +1,466 @@
+"""A job's file with some of its settings changed in place, and nothing else touched.
+
+Every edit replaces a piece of the text that was found by its location: comments, unknown keys, the
+order and the spelling of everything else stay. Tables (YAML, JSON, TOML) are edited by the path of
+a key. In a script a flag's value may come from variables, so there an edit is a candidate, taken
+if the script, read again, starts the trainer with the value that is wanted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import yaml
+
+from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.dialects import plain
+
+# Other spellings of a setting, of older versions and of forks; all are one setting.
+_ALSO: Final[Mapping[str, tuple[str, ...]]] = {
+    "tensor_model_parallel_size": ("model_parallel_size",),
+    "pipeline_model_parallel_size": ("pipe_parallel_size",),
+    "context_parallel_size": ("ds_sequence_parallel_size",),
+    "expert_model_parallel_size": ("moe_expert_parallel_size",),
+    "micro_batch_size": ("batch_size",),
+    "recompute_method": ("activations_checkpoint_method",),
+    "recompute_num_layers": ("activations_checkpoint_num_layers",),
+    "per_device_train_batch_size": ("micro_batch_size",),
+    "training.local_batch_size": ("training.batch_size",),
+    "fsdp_config.fsdp_reshard_after_forward": ("fsdp_config.reshard_after_forward",),
+}
+# What says the same in other words, and goes where the setting is changed.
+_INSTEAD: Final[Mapping[str, tuple[str, ...]]] = {
+    "recompute_granularity": ("recompute_activations", "checkpoint_activations"),
+    "num_layers_per_virtual_pipeline_stage": (
+        "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size",
+    ),
+    "pipeline_model_parallel_layout": (
+        "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+        "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+        "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size",
+    ),
+    "pipeline_model_parallel_size": (
+        "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+    ),
+}  # fmt: skip
+
+
+def names_of(key: str) -> tuple[str, ...]:
+    """A setting by all its names, today's first."""
+    return (key, *_ALSO.get(key, ()))
+
+
+def replaced_by(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The words with those taken away that say the same otherwise."""
+    gone = {other: None for key in words for other in _INSTEAD.get(key, ()) if other not in words}
+    return {**gone, **words}
+
+
+def edited_table(text: str, name: str, words: Mapping[str, Any], under: str = "") -> str:
+    """A file of keys and values, `name` saying which kind, with settings of a table of it set.
+
+    A value of None takes a key away, if it is there. Raises `InvalidInput` for a key that cannot be
+    edited in place.
+    """
+    edit = _toml if name.lower().endswith(".toml") else _yaml
+    for key, value in replaced_by(words).items():
+        text = edit(text, key, value, tuple(under.split(".")) if under else ())
+    return text
+
+
+def _refused(key: str, why: str) -> InvalidInput:
+    return InvalidInput.of(key, f"cannot be changed in place: {why}")
+
+
+# YAML and JSON, by the marks of their parser
+# -------------------------------------------
+
+
+def _normal(key: str) -> str:
+    return key.lstrip("-").replace("-", "_")
+
+
+def _yaml(text: str, key: str, value: Any, under: tuple[str, ...]) -> str:
+    root = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise _refused(key, "the file is no table")
+    for name in names_of(key):
+        if (found := _entry(root, (*under, *name.split(".")))) is not None:
+            return _reset(text, key, *found, value)
+    return text if value is None else _added(text, root, (*under, *key.split(".")), value)
+
+
+def _entry(
+    table: yaml.MappingNode, path: tuple[str, ...]
+) -> tuple[yaml.MappingNode, yaml.Node, yaml.Node] | None:
+    for name, node in table.value:
+        if isinstance(name, yaml.ScalarNode) and _normal(name.value) == path[0]:
+            if len(path) == 1:
+                return table, name, node
+            return _entry(node, path[1:]) if isinstance(node, yaml.MappingNode) else None
+    return None
+
+
+def _reset(
+    text: str, key: str, table: yaml.MappingNode, name: yaml.Node, node: yaml.Node, value: Any
+) -> str:
+    """The text with the value replaced, or the entry taken out of its table."""
+    start, end = node.start_mark.index, node.end_mark.index
+    if value is None:
+        return _without(text, key, table, name, node)
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
+        raise _refused(key, "its value is a block")
+    if start < name.end_mark.index:
+        raise _refused(key, "its value stands elsewhere")
+    written = _written(value, is_json=_is_quoted(text, name))
+    return text[:start] + ("" if start < end else " ") + written + text[end:]
+
+
+def _without(text: str, key: str, table: yaml.MappingNode, name: yaml.Node, node: yaml.Node) -> str:
+    start, end = name.start_mark.index, node.end_mark.index
+    if table.flow_style:
+        entries = [each for each, _ in table.value]
+        at = next(i for i, each in enumerate(entries) if each is name)
+        if at + 1 < len(entries):
+            return text[:start] + text[entries[at + 1].start_mark.index :]
+        if at:
+            start = table.value[at - 1][1].end_mark.index
+        return text[:start] + text[end:]
+    start = text.rfind("\n", 0, start) + 1
+    if text[start : name.start_mark.index].strip() or len(table.value) == 1:
+        raise _refused(key, "it stands alone, or in one line with others")
+    if not isinstance(node, yaml.ScalarNode):
+        raise _refused(key, "its value is a block")
+    after = text.find("\n", end)
+    return text[:start] + ("" if after < 0 else text[after + 1 :])
+
+
+def _added(text: str, root: yaml.MappingNode, path: tuple[str, ...], value: Any) -> str:
+    """A new entry behind the last of its table; tables that are missing are made with it."""
+    table, rest = root, path
+    while len(rest) > 1 and (found := _entry(table, rest[:1])) is not None:
+        if not isinstance(found[2], yaml.MappingNode) or not found[2].value:
+            raise _refused(".".join(path), "it belongs into a table that is none")
+        table, rest = found[2], rest[1:]
+    if not table.value:
+        raise _refused(".".join(path), "its table is empty")
+    first, (last, node) = table.value[0][0], table.value[-1]
+    quoted = _is_quoted(text, first)
+    dashed = all("_" not in str(name.value).lstrip("-") for name, _ in table.value)
+    prefix = re.match(r"-*", str(first.value))
+    if dashed and any("-" in str(name.value).lstrip("-") for name, _ in table.value):
+        rest = (*rest[:-1], rest[-1].replace("_", "-"))
+    rest = ((prefix[0] if prefix else "") + rest[0], *rest[1:])
+    if table.flow_style:
+        line = text.rfind("\n", 0, last.start_mark.index) + 1
+        gap = text[line : last.start_mark.index]
+        between = f"\n{gap}" if not gap.strip() else " "
+        new = _nested(rest, value)
+        written = ": ".join((json.dumps(rest[0]) if quoted else rest[0], new))
+        end = node.end_mark.index
+        return f"{text[:end]},{between}{written}{text[end:]}"
+    indent = " " * first.start_mark.column
+    lines = [f"{indent}{'  ' * depth}{name}:" for depth, name in enumerate(rest)]
+    lines[-1] += " " + _written(value, is_json=False)
+    at = _end_of_line(text, node)
+    added = "\n".join(lines)
+    if at >= len(text) and not text.endswith("\n"):
+        return f"{text}\n{added}\n"
+    return f"{text[:at]}{added}\n{text[at:]}"
+
+
+def _end_of_line(text: str, node: yaml.Node) -> int:
+    """Where the line after a node begins; a block ends behind blank lines and comments."""
+    end = node.end_mark.index
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end_of_line(text, last[1] if isinstance(last, tuple) else last)
+    after = text.find("\n", end)
+    return len(text) if after < 0 else after + 1
+
+
+def _is_quoted(text: str, name: yaml.Node) -> bool:
+    return text[name.start_mark.index : name.start_mark.index + 1] == '"'
+
+
+def _nested(path: tuple[str, ...], value: Any) -> str:
+    for name in reversed(path[1:]):
+        value = {name: value}
+    return json.dumps(value)
+
+
+def _written(value: Any, *, is_json: bool) -> str:
+    if is_json or isinstance(value, (list, tuple)):
+        return json.dumps(value)
+    text = plain(value)
+    if isinstance(value, str) and (not re.fullmatch(r"[A-Za-z_][\w.-]*", text) or _is_word(text)):
+        return json.dumps(value)
+    return text
+
+
+def _is_word(text: str) -> bool:
+    """Whether YAML takes a text for something else."""
+    return not isinstance(yaml.safe_load(text), str)
+
+
+# TOML, line by line
+# ------------------
+
+_HEADER: Final = re.compile(r"\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
+_PAIR: Final = re.compile(r"\s*([A-Za-z0-9_.\"'-]+)\s*=\s*")
+
+
+def _toml(text: str, key: str, value: Any, under: tuple[str, ...]) -> str:
+    lines = text.splitlines(keepends=True)
+    for name in names_of(key):
+        *above, last = (*under, *name.split("."))
+        inside = ".".join(above)
+        table, place = "", None
+        for number, line in enumerate(lines):
+            if header := _HEADER.match(line):
+                table = header[1].strip()
+            elif table == inside and (pair := _PAIR.match(line)):
+                place = number
+                if pair[1].strip("\"'") == last:
+                    start, end = pair.end(), _value_end(line, pair.end(), key)
+                    if value is None:
+                        del lines[number]
+                    else:
+                        lines[number] = line[:start] + _toml_value(value) + line[end:]
+                    return "".join(lines)
+        if value is None or name != key:
+            continue
+        where = place
+    if value is None:
+        return text
+    *above, last = (*under, *key.split("."))
+    new = f"{last} = {_toml_value(value)}\n"
+    if where is not None:
+        if not lines[where].endswith("\n"):
+            lines[where] += "\n"
+        _value_end(lines[where], _PAIR.match(lines[where]).end(), key)  # type: ignore[union-attr]
+        lines.insert(where + 1, re.match(r"\s*", lines[where])[0] + new)  # type: ignore[index]
+        return "".join(lines)
+    ended = text if text.endswith("\n") or not text else text + "\n"
+    return f"{ended}\n[{'.'.join(above)}]\n{new}"
+
+
+def _value_end(line: str, start: int, key: str) -> int:
+    """Where a value of one line ends, before its comment."""
+    quote, depth = "", 0
+    for at in range(start, len(line)):
+        sign = line[at]
+        if quote:
+            quote = "" if sign == quote and line[at - 1] != "\\" else quote
+        elif sign in "\"'":
+            if line.startswith(sign * 3, at):
+                raise _refused(key, "a text of several lines stands there")
+            quote = sign
+        elif sign in "[{":
+            depth += 1
+        elif sign in "]}":
+            depth -= 1
+        elif sign == "#":
+            return start + len(line[start:at].rstrip())
+    if depth or quote:
+        raise _refused(key, "a value of several lines stands there")
+    return start + len(line[start:].rstrip())
+
+
+def _toml_value(value: Any) -> str:
+    return json.dumps(value)
+
+
+# Scripts
+# -------
+# A flag stands in the text, its value beside it or in a variable that is assigned elsewhere,
+# perhaps from another. Each of these places is a candidate; a flag that is not there goes behind
+# another.
+
+_MOST_TRIES: Final = 60
+_GAP: Final = r"(?:[ \t]|\\\n)"
+_WORD: Final = r"(?:\"[^\"\n]*\"|'[^'\n]*'|\$\(\([^\n]*?\)\)|\$\{[^}\n]*\}|[^\s\"'();|&<>\\])+"
+_ONE_VARIABLE: Final = re.compile(r"[\"']?\$\{?(\w+)(?::?[-=]([^}]*))?\}?[\"']?")
+_ANCHORS: Final = (
+    "micro_batch_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
+    "global_batch_size", "seq_length", "num_layers", "hidden_size", "num_attention_heads", "bf16",
+)  # fmt: skip
+
+
+def edited_script(
+    text: str, words: Mapping[str, Any], flags_of: Callable[[str], Mapping[str, Any] | None]
+) -> str:
+    """A launch script whose trainer gets other flags; `flags_of` reads them, None where it cannot.
+
+    Raises `InvalidInput` for a flag that no edit of one place changes.
+    """
+    tries = _Tries(flags_of)
+    for key, value in replaced_by(words).items():
+        text = _set_flag(text, key, value, tries)
+    return text
+
+
+class _Tries:
+    """Reads candidates, a bounded number of them."""
+
+    def __init__(self, flags_of: Callable[[str], Mapping[str, Any] | None]) -> None:
+        self._flags_of, self._left = flags_of, _MOST_TRIES
+
+    def flags(self, text: str) -> Mapping[str, Any]:
+        """The flags of a text; none where it cannot be read."""
+        self._left -= 1
+        if self._left < 0:
+            raise InvalidInput.of("patch", "the script sets its flags in too many places")
+        return self._flags_of(text) or {}
+
+
+def _set_flag(text: str, key: str, value: Any, tries: _Tries) -> str:
+    before = tries.flags(text)
+    there = next((name for name in names_of(key) if name in before), None)
+    if there is None and value is None:
+        return text
+    wanted = _shell_words(value)
+    if there is not None and value is not None and _same(before[there], value):
+        return text
+    others = {
+        name: each for name, each in before.items()
+        if name not in names_of(key) and isinstance(each, str) and each.isdecimal()
+    }  # fmt: skip
+    for candidate in _candidates(text, there, key, value, wanted, before):
+        after = tries.flags(candidate)
+        now = next((after[name] for name in names_of(key) if name in after), None)
+        if _same(now, value) and all(after.get(name) == each for name, each in others.items()):
+            return candidate
+    raise _refused(f"--{key.replace('_', '-')}", "it was not found where the script sets it")
+
+
+def _same(found: Any, value: Any) -> bool:
+    if value is None or value is True or found is True or found is None:
+        return found is value or (value is None and found is None)
+    return _shown(found) == plain(value)
+
+
+def _shown(found: Any) -> str:
+    return " ".join(map(str, found)) if isinstance(found, (list, tuple)) else str(found)
+
+
+def _shell_words(value: Any) -> str:
+    values = value if isinstance(value, (list, tuple)) else [plain(value)]
+    return " ".join(shlex.quote(str(each)) for each in values)
+
+
+def _candidates(
+    text: str, there: str | None, key: str, value: Any, wanted: str, before: Mapping[str, Any]
+) -> Iterator[str]:
+    if there is None:
+        yield from _with_flag(text, key, value, wanted, before)
+        return
+    spans = list(_occurrences(text, there, takes_value=before[there] is not True))
+    for start, middle, end in spans:
+        if value is None:
+            yield _cut(text, start, end)
+        elif middle is None:
+            continue
+        else:
+            raw = text[middle:end]
+            for name in _variables(raw):
+                yield from _assigned(text, name, wanted, set())
+            yield text[:middle] + wanted + text[end:]
+    if value is not None:
+        yield from _with_flag(text, key, value, wanted, before, named=there)
+    elif len(spans) > 1:  # all of them: branches that add the same switch
+        for start, _, end in reversed(spans):
+            text = _cut(text, start, end)
+        yield text
+
+
+def _occurrences(
+    text: str, name: str, *, takes_value: bool
+) -> Iterator[tuple[int, int | None, int]]:
+    """Where a flag stands outside comments: its start, that of its value, and the end of both."""
+    spelled = name.replace("_", "[-_]")
+    flag = re.compile(rf"(?<![\w-])--{spelled}(?![\w-])")
+    behind = re.compile(rf"(?:=|{_GAP}+)({_WORD}(?:{_GAP}+(?!-){_WORD})*)")
+    for found in flag.finditer(text):
+        line = text.rfind("\n", 0, found.start()) + 1
+        if re.search(r"(?:^|\s)#", text[line : found.start()]):
+            continue
+        word = behind.match(text, found.end()) if takes_value else None
+        if word is None:
+            yield found.start(), None, found.end()
+        else:
+            first = re.compile(_WORD).match(text, word.start(1))
+            end = word.end(1) if name == "recompute_modules" or first is None else first.end()
+            yield found.start(), word.start(1), end
+
+
+def _cut(text: str, start: int, end: int) -> str:
+    """The text without a piece, and without its line where nothing else stands there."""
+    line, after = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+    after = len(text) if after < 0 else after
+    if not text[line:start].strip() and text[end:after].strip() in ("", "\\"):
+        return text[:line] + text[after + 1 :]
+    while end < len(text) and text[end] == " " and (start == 0 or text[start - 1] in " \t\"'("):
+        end += 1
+    if end == after:
+        start = line + len(text[line:start].rstrip(" "))
+    return text[:start] + text[end:]
+
+
+def _variables(raw: str) -> Iterator[str]:
+    found = _ONE_VARIABLE.fullmatch(raw)
+    if found:
+        yield found[1]
+
+
+def _assigned(text: str, name: str, wanted: str, seen: set[str]) -> Iterator[str]:
+    """The text with the value changed that a variable gets, or one that it is taken from."""
+    if name in seen:
+        return
+    places = re.compile(
+        rf"^(?P<before>[^#\n]*?(?:^|[\s;(\"']))(?P<set>{re.escape(name)}=|:\s*[\"']?\$\{{{re.escape(name)}:?=)"
+        rf"(?P<value>{_WORD})?",
+        re.MULTILINE,
+    )
+    default = re.compile(rf"\$\{{{re.escape(name)}:?[-=](?P<value>[^}}\n]*)\}}")
+    for found in [*places.finditer(text), *default.finditer(text)]:
+        raw = found["value"] or ""
+        start = found.start("value") if found["value"] is not None else found.end()
+        inner = _ONE_VARIABLE.fullmatch(raw)
+        if inner is not None and inner[2] is not None:  # ${NAME:-8}
+            at = start + raw.rindex(inner[2])
+            yield text[:at] + wanted + text[at + len(inner[2]) :]
+        elif inner is not None:
+            yield from _assigned(text, inner[1], wanted, seen | {name})
+        end = start + len(raw)
+        inside = raw[1:-1] if raw[:1] in "\"'" and raw[:1] == raw[-1:] and len(raw) > 1 else None
+        if inside is not None:
+            yield text[: start + 1] + wanted + text[end - 1 :]
+        yield text[:start] + wanted + text[end:]
+
+
+def _with_flag(
+    text: str,
+    key: str,
+    value: Any,
+    wanted: str,
+    before: Mapping[str, Any],
+    named: str | None = None,
+) -> Iterator[str]:
+    """The text with a flag more, behind one that is there; in a line of its own where flags are."""
+    flag = f"--{(named or key).replace('_', '-')}" + ("" if value is True else f" {wanted}")
+    anchors: Iterable[str] = (*(a for a in _ANCHORS if a in before), *before)
+    for anchor in dict.fromkeys(anchors):
+        for start, _, end in _occurrences(text, anchor, takes_value=before[anchor] is not True):
+            line, after = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+            after = len(text) if after < 0 else after
+            rest = text[end:after]
+            if text[line:start].strip() or rest.strip() not in ("", "\\"):
+                yield f"{text[:end]} {flag}{text[end:]}"
+            else:
+                indent = text[line:start]
+                yield f"{text[:after]}\n{indent}{flag}{rest}{text[after:]}"

@@ -1,0 +1,165 @@
+"""A measured profile on a cluster is asked what a model is asked, and answers as the model does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainwright import diff, estimate, improve, plan
+from trainwright.cluster import Cluster
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats import catalog
+from trainwright.formats.document_json import decode
+from trainwright.formats.profile_json import write_profile
+from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
+    Point,
+    Workload,
+    estimate_profile,
+)
+from trainwright.profile import ProfileFile, Recompute
+
+BATCH = {"global_batch": 16, "sequence": 1024}
+SIZES, DEGREES = (1, 2), (1, 2)
+
+
+@pytest.fixture(scope="module")
+def roads(tmp_path_factory):
+    """A model's file, what it is estimated to cost as a file, and the cluster it is priced on."""
+    folder = tmp_path_factory.mktemp("roads")
+    (folder / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "gpt2",
+                "n_layer": 6,
+                "n_embd": 768,
+                "n_head": 12,
+                "n_positions": 1024,
+                "vocab_size": 50257,
+                "tie_word_embeddings": False,
+            }
+        )
+    )
+    made = estimate(folder / "config.json", cluster="dgx-a100-40gb", nodes=1, **BATCH).document
+    cluster = decode(Cluster, made.request.cluster.content, path="cluster")
+    config = catalog.model("gpt2").config
+    config = decode(type(config), made.request.model.content, path="model")
+    question = ModelQuestion(
+        model=config,
+        cluster=cluster,
+        workload=Workload(global_batch=16, sequence_length=1024),
+        num_devices=8,
+        allowed=Allowed(recompute=(Recompute.NONE, Recompute.FULL)),
+    )
+    profiles = tuple(
+        estimate_profile(question.estimator(), question, Point(microbatch_size=b, tensor=t))
+        for b in SIZES
+        for t in DEGREES
+    )
+    path = folder / "profile.json"
+    path.write_text(json.dumps(write_profile(ProfileFile(profiles=profiles))))
+    return folder / "config.json", path, cluster
+
+
+RUNS = (
+    {"pp": 2, "dp": 4},
+    {"pp": 3, "dp": 2, "zero": 2, "recompute": "full:1"},
+    {"tp": 2, "pp": 2, "virtual_stages": 3, "micro_batch": 2, "zero": 1},
+    {"pp": 4, "schedule": "zb-h1", "recompute": "full", "blocks": "1,2,2,1"},
+)
+
+
+@pytest.mark.parametrize("options", RUNS)
+def test_a_stated_run_costs_the_same_by_both_roads(roads, options):
+    config, profile, cluster = roads
+    told = estimate(config, cluster=cluster, calibration="none", **BATCH, **options).document
+    usual = {"zero": 1, "micro_batch": 1, **options}
+    known = estimate(profile, cluster=cluster, global_batch=16, **usual).document
+    assert known.step_time_s == pytest.approx(told.step_time_s, rel=1e-12)
+    assert known.tokens_per_s == pytest.approx(told.tokens_per_s, rel=1e-12)
+    for own, other in zip(known.memory, told.memory, strict=True):
+        assert own.total_bytes == pytest.approx(other.total_bytes, rel=1e-12)
+        assert own.margin_bytes == pytest.approx(other.margin_bytes, rel=1e-9)
+    assert known.step_time_low_s is None
+    assert known.mfu is None
+
+
+def test_an_improvement_is_the_same_by_both_roads(roads):
+    config, profile, cluster = roads
+    options = {"pp": 4, "dp": 2, "recompute": "full"}
+    told = improve(
+        estimate(config, cluster=cluster, calibration="none", **BATCH, **options)
+    ).document
+    known = improve(
+        estimate(profile, cluster=cluster, global_batch=16, zero=1, micro_batch=1, **options)
+    ).document
+    assert known.run.step_time_s == pytest.approx(told.run.step_time_s, rel=1e-12)
+    # A model has more to choose from: other degrees, sizes and kernels.
+    assert told.best_known_s <= known.best_known_s * (1 + 1e-9)
+    shared = {each.options: each for each in told.changes}
+    same = [(each, shared[each.options]) for each in known.changes if each.options in shared]
+    assert same
+    for own, other in same:
+        assert own.step_time_s == pytest.approx(other.step_time_s, rel=1e-12)
+    assert known.lower_bound_s <= known.best_known_s * (1 + 1e-9)
+    assert not any("attention" in each.options for each in known.changes)
+    assert not any("cross-entropy" in each.options for each in known.changes)
+
+
+def test_an_improvement_of_a_profile_is_read_again_and_an_edited_one_refused(roads, tmp_path):
+    _, profile, cluster = roads
+    made = improve(estimate(profile, cluster=cluster, global_batch=16, pp=4, recompute="full"))
+    path = tmp_path / "improved.json"
+    made.save(path)
+    from trainwright import explain
+
+    assert explain(path).document == made.document
+    text = json.loads(path.read_text())
+    text["changes"][0]["step_time_s"] *= 0.9
+    path.write_text(json.dumps(text))
+    with pytest.raises(InvalidInput, match="changes"):
+        explain(path)
+
+
+def test_a_plan_without_recomputation_is_a_run_that_costs_the_same(roads):
+    _, profile, cluster = roads
+    asked = {"global_batch": 16, "recompute": "none", "schedule": "1f1b", "top": 0}
+    with pytest.raises(UnsupportedFeature, match="before or after the blocks"):
+        improve(plan(profile, cluster=cluster, pp=2, **asked))
+    found = plan(profile, cluster=cluster, pp=1, **asked)
+    assert found.document.stages
+    run = improve(found).document.run
+    assert run.step_time_s == pytest.approx(found.document.step_time_s, rel=1e-12)
+    compared = diff(found, estimate(profile, cluster=cluster, global_batch=16, pp=2))
+    assert compared.document.same_model
+
+
+def test_what_the_file_does_not_have_is_refused_by_its_option(roads):
+    _, profile, cluster = roads
+    with pytest.raises(InvalidInput) as caught:
+        estimate(profile, cluster=cluster, global_batch=24, tp=4, micro_batch=3, cp=2)
+    named = {fault.path for fault in caught.value.faults}
+    assert {"micro-batch", "cp"} <= named
+    with pytest.raises(InvalidInput, match="selective"):
+        estimate(profile, cluster=cluster, global_batch=16, recompute="selective")
+    with pytest.raises(InvalidInput, match="for a model only"):
+        estimate(profile, cluster=cluster, global_batch=16, flash_attention=False)
+    with pytest.raises(InvalidInput, match="what a framework would build"):
+        improve(estimate(profile, cluster=cluster, global_batch=16), framework="megatron")
+
+
+def test_bytes_of_unknown_kind_are_a_class_of_their_own(run):
+    asked = ("--cluster", "dgx-a100-40gb", "--nodes", "1", "--global-batch", "8")
+    document = run("estimate", "small.json", *asked, "--pp", "2", "--json").document
+    classes = ("weight", "gradient", "optimizer", "opaque", "activation", "logits")
+    classes += ("transient", "buffer", "workspace")
+    for rank in document["memory"]:
+        assert rank["opaque_bytes"] > 0
+        assert sum(rank[f"{name}_bytes"] for name in classes) == pytest.approx(rank["total_bytes"])
+    assert "opaque" in run("estimate", "small.json", *asked, "--pp", "2").out
+    assert "tokens_per_s" not in document
+    failed = run("estimate", "small.json", *asked, "--pp", "2", "--zero", "1")
+    assert failed.code == 2
+    assert "zero: must be 0" in failed.err

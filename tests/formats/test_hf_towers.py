@@ -1,0 +1,197 @@
+"""Models that take images: parameters, work and limits of their encoders."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import trainwright
+from trainwright.errors import InvalidInput
+from trainwright.formats.document_json import decode, encode
+from trainwright.formats.hf_config import read_config
+from trainwright.formats.hf_towers import WRAPPERS
+from trainwright.model import LayerKind, RunShape, TransformerConfig, count_parameters, layer_graph
+
+TEXT: dict[str, Any] = {
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 192,
+    "vocab_size": 300,
+}
+CLIP: dict[str, Any] = {
+    "model_type": "clip_vision_model",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+LLAVA = {
+    "model_type": "llava",
+    "text_config": {"model_type": "llama", **TEXT},
+    "vision_config": CLIP,
+}
+QWEN = {
+    "model_type": "qwen3_vl",
+    "text_config": {"model_type": "qwen3_vl_text", "head_dim": 16, **TEXT},
+    "vision_config": {
+        "depth": 4,
+        "hidden_size": 64,
+        "num_heads": 4,
+        "intermediate_size": 96,
+        "out_hidden_size": 128,
+        "deepstack_visual_indexes": [1],
+        "num_position_embeddings": 64,
+    },
+}
+
+
+def config_of(document: dict[str, Any], **stated: Any) -> TransformerConfig:
+    return read_config({**document, **stated}, name="x").config
+
+
+def with_images(config: TransformerConfig, images: int, pixels: int | None = None) -> Any:
+    from dataclasses import replace
+
+    towers = config.towers
+    if pixels is not None:
+        towers = tuple(tower.resized(pixels) for tower in towers)
+    return replace(config, images=images, towers=towers)
+
+
+def graph(config: TransformerConfig, **run: Any) -> Any:
+    return layer_graph(
+        config,
+        RunShape(microbatch_size=1, sequence_length=64, vocabulary_multiple=1, **run),
+    )
+
+
+def test_an_encoder_is_counted_by_hand() -> None:
+    h, ffn, patches = 64, 96, 16
+    front = 3 * 8 * 8 * h + h + (patches + 1) * h
+    block = 4 * h * h + 4 * h + 2 * h * ffn + ffn + h + 4 * h
+    ends = 4 * h + (h * 128 + 128) + (128 * 128 + 128)
+    text = count_parameters(read_config({"model_type": "llama", **TEXT}, name="x").config)
+    assert count_parameters(config_of(LLAVA)) - text == front + 2 * block + ends
+
+
+def test_layers_of_images_stand_before_the_text() -> None:
+    kinds = graph(config_of(QWEN)).kinds
+    assert kinds[0] is LayerKind.PATCH_EMBEDDING
+    assert kinds[1:5] == (LayerKind.ENCODER_BLOCK,) * 4
+    assert kinds[5:7] == (LayerKind.PROJECTOR, LayerKind.EMBEDDING)
+
+
+def test_without_images_an_encoder_does_no_work_and_keeps_its_parameters() -> None:
+    config = config_of(QWEN)
+    idle, busy = graph(config), graph(with_images(config, 1, 64))
+    assert idle.num_parameters == busy.num_parameters
+    text = read_config({"model_type": "qwen3", "head_dim": 16, **TEXT}, name="x").config
+    assert idle.model_flops == graph(text).model_flops
+    assert busy.model_flops > idle.model_flops
+
+
+def test_work_follows_the_number_of_images_and_their_size() -> None:
+    config = config_of(QWEN)
+    text = graph(config).model_flops
+
+    def images(count: int, pixels: int) -> float:
+        return float(graph(with_images(config, count, pixels)).model_flops) - text
+
+    assert images(3, 64) == pytest.approx(3 * images(1, 64))
+    assert images(1, 128) > 4 * images(1, 64)  # each attends to all of its own patches
+
+
+def test_tensor_devices_share_an_encoder() -> None:
+    config = with_images(config_of(LLAVA), 2)
+    alone, both = graph(config), graph(config, tensor_parallel=2, sequence_parallel=True)
+    assert both.num_parameters == alone.num_parameters
+    assert both.forward_flops == pytest.approx(alone.forward_flops, rel=0.1)  # 17 patches on two
+
+
+def test_heads_of_an_encoder_limit_the_tensor_degree() -> None:
+    shape = RunShape(microbatch_size=1, sequence_length=64, tensor_parallel=8)
+    faults = [f"{f.path} {f.problem}" for f in config_of(LLAVA).faults_at(shape)]
+    assert any("4 heads" in fault and "vision encoder" in fault for fault in faults)
+
+
+def test_images_need_an_encoder_and_room() -> None:
+    job = {"cluster": "dgx-h100", "devices": 1, "global_batch": 1, "calibration": "none"}
+    with pytest.raises(InvalidInput, match="takes no images"):
+        trainwright.estimate("gpt2", **job, sequence=512, images=1)
+
+
+def test_images_take_time_and_a_frozen_encoder_less(tmp_path: Any) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN))
+    job: dict[str, Any] = {"cluster": "dgx-h100", "devices": 1, "global_batch": 4}
+    job |= {"sequence": 2048, "calibration": "none"}
+
+    def seconds(**stated: Any) -> float:
+        found = trainwright.estimate(path, **job, **stated).document
+        assert found.step_time_s is not None
+        return float(found.step_time_s)
+
+    with pytest.raises(InvalidInput, match="leave room: 3 x 1024 tokens"):
+        seconds(images=3)
+    whole = seconds(images=2)
+    frozen = seconds(images=2, freeze=["patch_embedding", "encoder_block", "projector"])
+    assert seconds() < frozen < whole
+    assert seconds(images=2, image_size=256) < whole
+
+
+def test_a_plan_cuts_a_model_that_takes_images(tmp_path: Any) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAVA))
+    job: dict[str, Any] = {"cluster": "dgx-h100", "devices": 2, "global_batch": 4}
+    job |= {"sequence": 64, "calibration": "none", "images": 1, "pp": "2"}
+    found = trainwright.plan(path, **job, framework="any").document
+    assert next(iter(found.stages)).layers[0] == 0
+    run = trainwright.estimate(path, **job | {"pp": 2}).document
+    assert found.step_time_s <= run.step_time_s
+
+
+def test_an_encoder_is_written_and_read_back() -> None:
+    config = with_images(config_of(QWEN), 2)
+    assert decode(TransformerConfig, encode(config)) == config
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", sorted(WRAPPERS))
+def test_parameters_are_those_that_the_library_builds(kind: str) -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from trainwright.lab.torch_library import count_model
+
+    document = json.loads(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+    found = read_config({**document, "model_type": kind}, name=kind).config
+    assert count_parameters(found) == count_model(document, tokens=8).parameters
+
+
+@pytest.mark.torch
+def test_flops_of_an_encoder_are_those_that_torch_counts() -> None:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import CLIPVisionConfig, CLIPVisionModel
+
+    stated = {key: value for key, value in CLIP.items() if key != "model_type"}
+    made = CLIPVisionConfig(**stated, attn_implementation="eager")
+    with torch.device("meta"):
+        module = CLIPVisionModel(made)
+        pixels = torch.zeros(1, 3, 32, 32)
+    with FlopCounterMode(display=False) as counter:
+        module(pixels)
+    config = config_of(LLAVA)
+    found = graph(with_images(config, 1))
+    own = sum(
+        found.classes[c].model_flops
+        for c, kind in zip(found.layers, found.kinds, strict=True)
+        if kind in (LayerKind.PATCH_EMBEDDING, LayerKind.ENCODER_BLOCK)
+    )
+    # Ours multiplies the patch of the class token too, which the library puts there as it is.
+    assert own == pytest.approx(counter.get_total_flops() + 2 * 3 * 8 * 8 * 64, rel=1e-6)

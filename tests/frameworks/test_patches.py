@@ -1,0 +1,194 @@
+"""Copies of job files with a change in them: they state the run that was wanted, and nothing else
+in them differs."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_files import SAME, cases
+from reference import needs_reference, reference
+from trainwright.commands.improve import _file_of, _of_file
+from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.dialects import changed_words
+from trainwright.frameworks.jobs.edit import edited_table
+from trainwright.frameworks.patch import patched
+from trainwright.frameworks.read_job import open_stated
+from trainwright.planning.reasons.improve import moves
+from trainwright.plans.configuration import broken_rules
+from trainwright.profile import Recompute
+
+SCRIPT = """\
+#!/bin/bash
+# A comment with --micro-batch-size 9 that stays.
+: "${MBS:=1}"
+TP=4   # of a node
+SP=${2:-on}
+MODEL="--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --vocab-size 32000"
+ARGS=(
+    --tensor-model-parallel-size $TP
+    --pipeline-model-parallel-size ${PP:-2}
+    --micro-batch-size ${MBS}
+    --global-batch-size 64 --seq-length 4096
+    --bf16 --unknown-flag 7
+    --recompute-granularity full \\
+    --recompute-method uniform
+    --recompute-num-layers 1
+)
+if [ "$SP" = on ]; then
+    ARGS+=(--sequence-parallel)
+fi
+torchrun --nproc_per_node 8 pretrain_gpt.py $MODEL "${ARGS[@]}" --save ckpt-tp$TP
+"""
+
+
+def opened(path: Path, name: str | None = None, **given: Any) -> tuple[Any, Any, Any, Any]:
+    """The file, its model, its cluster and its run."""
+    read = {key: given[key] for key in ("arguments", "variables", "vocabulary", "function")}
+    nodes = given["nodes"]
+
+    def of_text(text: str | None = None) -> Any:
+        job = open_stated(name, path, **read, names_model=False, nodes=nodes, text=text)
+        beside = {"sequence": given["sequence"], "global_batch": given["batch"]}
+        return _of_file(job, given["model"], "dgx-h100", nodes, beside)[0]
+
+    asked = of_text()
+    file = _file_of((name, path), read, lambda text: of_text(text).configuration)
+    return file, asked.model, asked.cluster, asked.configuration
+
+
+NOTHING = {
+    "arguments": (), "variables": {}, "vocabulary": None, "function": None, "nodes": None,
+    "sequence": None, "batch": None, "model": None,
+}  # fmt: skip
+
+
+def lines_changed(before: str, after: str) -> list[str]:
+    return [
+        line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-"
+    ]
+
+
+def test_a_script_is_changed_where_its_values_stand(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(SCRIPT)
+    file, model, _, run = opened(path, **NOTHING)
+    degrees = replace(run.parallelism, tensor=2, data=2, pipeline=2)
+    wanted = replace(run, parallelism=degrees, microbatch_size=2, recompute=Recompute.NONE)
+    copy = patched(file, wanted, model)
+    assert lines_changed(SCRIPT, copy) == [
+        '- : "${MBS:=1}"',
+        '+ : "${MBS:=2}"',
+        "- TP=4   # of a node",
+        "+ TP=2   # of a node",
+        "-     --recompute-granularity full \\",
+        "-     --recompute-method uniform",
+        "-     --recompute-num-layers 1",
+    ]
+
+
+def test_a_flag_that_is_missing_goes_beside_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(SCRIPT)
+    file, model, _, run = opened(path, **NOTHING)
+    wanted = replace(run, fused_cross_entropy=True)
+    assert lines_changed(SCRIPT, patched(file, wanted, model)) == [
+        "+     --cross-entropy-loss-fusion",
+    ]
+
+
+def test_what_a_file_has_no_word_for_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nbf16: true  # half\n")
+    file, model, _, run = opened(path, **{**NOTHING, "nodes": 1})
+    sharded = replace(run, parallelism=replace(run.parallelism, zero_stage=3))
+    with pytest.raises(InvalidInput, match="no settings for this change"):
+        patched(file, sharded, model)
+    copy = patched(file, replace(run, recompute=Recompute.NONE), model)
+    assert lines_changed(file.text, copy) == ["+ disable_gradient_checkpointing: true"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words", "wanted"),
+    [
+        ("a.yaml", "a:\n  b: 1 # one\n\n# end\nc: 2\n", {"a.b": 3},
+         "a:\n  b: 3 # one\n\n# end\nc: 2\n"),
+        ("a.yaml", "a:\n  b: 1\nc: 2", {"a.d": True}, "a:\n  b: 1\n  d: true\nc: 2"),
+        ("a.yaml", "a:\n  b: 1\n", {"f.g": "full"}, "a:\n  b: 1\nf:\n  g: full\n"),
+        ("a.yaml", "a: {b: 1}\nc: ''\n", {"a.e": 2, "c": "no"}, 'a: {b: 1, e: 2}\nc: "no"\n'),
+        ("a.yaml", "x-y: 1\nz: 2\n", {"x_y": None}, "z: 2\n"),
+        ("a.yaml", "x-y: 1\nz-a: 2\n", {"b_c": 3}, "x-y: 1\nz-a: 2\nb-c: 3\n"),
+        ("a.json", '{\n  "a": {"b": 1},\n  "c": 2\n}', {"a.b": 4, "d": 1.5},
+         '{\n  "a": {"b": 4},\n  "c": 2,\n  "d": 1.5\n}'),
+        ("a.json", '{"a": 1, "b": 2}', {"a": None}, '{"b": 2}'),
+        ("a.json", '{"a": 1, "b": 2}', {"b": None, "c.d": 3}, '{"a": 1, "c": {"d": 3}}'),
+        ("a.toml", "[a]\nb = 1 # x\n\n[c]\nd = 'e' # y\n", {"a.b": 2, "c.d": "f"},
+         '[a]\nb = 2 # x\n\n[c]\nd = "f" # y\n'),
+        ("a.toml", "[a]\nb = [1, 2]\n\n[c]\nd = 1\n", {"a.e": True, "f.g": 1},
+         "[a]\nb = [1, 2]\ne = true\n\n[c]\nd = 1\n\n[f]\ng = 1\n"),
+        ("a.toml", "[a]\nb = 1\nc = 2", {"a.b": None}, "[a]\nc = 2"),
+    ],
+)  # fmt: skip
+def test_a_table_keeps_all_but_the_settings(
+    name: str, text: str, words: dict[str, Any], wanted: str
+) -> None:
+    assert edited_table(text, name, words) == wanted
+
+
+def test_a_value_of_several_lines_is_not_cut() -> None:
+    with pytest.raises(InvalidInput, match="several lines"):
+        edited_table("[a]\nb = [\n  1,\n]\n", "a.toml", {"a.b": 2})
+    with pytest.raises(InvalidInput, match="a block"):
+        edited_table("a:\n- 1\n- 2\n", "a.yaml", {"a": 2})
+
+
+def patches(case: dict[str, Any], each: int) -> tuple[int, list[str]]:
+    """How many changes of a real file read back, and those that its text could not take."""
+    beside = case["with"]
+    nodes = beside.get("nodes") or (max(1, beside["devices"] // 8) if "devices" in beside else None)
+    given = {
+        "arguments": tuple(beside.get("args", ())), "variables": beside.get("env", {}),
+        "vocabulary": beside.get("vocab"), "function": beside.get("function"), "nodes": nodes,
+        "sequence": beside.get("seq"), "batch": beside.get("global_batch"),
+        "model": beside.get("model"),
+    }  # fmt: skip
+    name = SAME.get(case["format"], case["format"])
+    file, model, cluster, run = opened(reference() / "jobs" / case["file"], name, **given)
+    if file.dialect is None or not file.can_edit:
+        return 0, []
+    seen: dict[str, int] = {}
+    refused, good = [], 0
+    for move in moves(run, model, cluster.pool_of()):
+        if seen.get(move.dimension, 0) == each or broken_rules(move.run, model, cluster.pool_of()):
+            continue
+        words = changed_words(file.dialect, run, move.run, model)
+        if not words:
+            continue
+        seen[move.dimension] = seen.get(move.dimension, 0) + 1
+        try:
+            copy = patched(file, move.run, model)
+        except InvalidInput:
+            refused.append(f"{move.dimension} {move.choice}")
+            continue
+        good += 1
+        changed = [line for line in lines_changed(file.text, copy) if line[0] == "-"]
+        assert len(changed) <= len(words) + 3, changed
+    return good, refused
+
+
+@needs_reference
+@pytest.mark.slow
+def test_changes_of_real_files_read_back_as_the_run_that_is_wanted() -> None:
+    good, refused, files = 0, 0, 0
+    for case in cases():
+        try:
+            found, left = patches(case, each=1)
+        except InvalidInput:  # a model that only its own files describe
+            continue
+        good, refused, files = good + found, refused + len(left), files + (found > 0)
+    assert files >= 90
+    assert good >= 19 * refused  # what is refused is said, never written
