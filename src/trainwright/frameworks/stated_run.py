@@ -62,6 +62,7 @@ class StatedRun:
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None
     lora_dropout: float | None = None
+    loss_chunk: int | None = None
     offload: tuple[str, ...] = ()
     weight_bits: int | None = None
     model: TransformerConfig | None = None
