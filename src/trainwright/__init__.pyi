@@ -311,6 +311,8 @@ def sweep(
     mtbf: str | float | None = ...,
     checkpoint_bandwidth: str | float | None = ...,
     restart: str | float | None = ...,
+    point: int | None = ...,
+    time_unit: str | None = ...,
     top: int | None = ...,
     jobs: str | None = ...,
 ) -> SweepReport: ...

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trainwright import diff, estimate, improve, plan
+from trainwright import diff, estimate, explain, improve, plan, reasons, sweep, what_if
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
@@ -113,8 +113,6 @@ def test_an_improvement_of_a_profile_is_read_again_and_an_edited_one_refused(roa
     made = improve(estimate(profile, cluster=cluster, global_batch=16, pp=4, recompute="full"))
     path = tmp_path / "improved.json"
     made.save(path)
-    from trainwright import explain
-
     assert explain(path).document == made.document
     text = json.loads(path.read_text())
     text["changes"][0]["step_time_s"] *= 0.9
@@ -134,6 +132,66 @@ def test_a_plan_without_recomputation_is_a_run_that_costs_the_same(roads):
     assert run.step_time_s == pytest.approx(found.document.step_time_s, rel=1e-12)
     compared = diff(found, estimate(profile, cluster=cluster, global_batch=16, pp=2))
     assert compared.document.same_model
+
+
+SPACE = {"tp": "..2", "micro_batch": "..2", "recompute": "none,full", "schedule": "1f1b"}
+GOAL = {"tokens": 1e9, "price": 2.0, "objective": "cost", "pareto": "step-time,cost"}
+
+
+def test_objectives_and_sweeps_choose_the_same_by_both_roads(roads):
+    config, profile, cluster = roads
+    asked = {"cluster": cluster, "global_batch": 16, "top": 0, **SPACE, **GOAL}
+    told = sweep(config, devices="2..8", sequence=1024, cp=1, calibration="none", **asked).document
+    known = sweep(profile, devices="2..8", **asked).document
+    assert known.status == told.status
+    assert known.best == told.best
+    # A checkpoint holds the padded vocabulary, too: totals differ in the sixth digit.
+    assert known.objective_value == pytest.approx(told.objective_value, rel=1e-4)
+    for own, other in zip(known.rows, told.rows, strict=True):
+        assert own.step_time_s == pytest.approx(other.step_time_s, rel=1e-12)
+        assert own.lower_bound_s == pytest.approx(other.lower_bound_s, rel=1e-9)
+        assert own.parallelism == other.parallelism
+
+
+def test_a_changed_cluster_changes_a_plan_alike_by_both_roads(roads):
+    config, profile, cluster = roads
+    # Exchanges of a tensor group are in the times of measured layers, whatever its links.
+    asked = {"cluster": cluster, "global_batch": 16, "top": 0, **SPACE, "tp": 1}
+    told = plan(config, sequence=1024, cp=1, calibration="none", **asked)
+    known = plan(profile, **asked)
+    for change in ({"memory": "3GiB"}, {"devices": 4}, {"bandwidth": "nvlink=30GB/s"}):
+        own, other = what_if(known, **change).document, what_if(told, **change).document
+        assert own.after.status == other.after.status
+        assert own.after.step_time_s == pytest.approx(other.after.step_time_s, rel=1e-12)
+    with pytest.raises(InvalidInput, match="flops-scale: must be left out"):
+        what_if(known, flops_scale=2.0)
+    with pytest.raises(InvalidInput, match="1024"):
+        what_if(known, sequence=2048)
+
+
+def test_reasons_name_what_a_measured_plan_uses_and_nothing_else(run):
+    asked = ("--cluster", "dgx-a100-40gb", "--nodes", "1", "--global-batch", "8", "--pp", "2")
+    run("plan", "small.json", *asked, "--no-recompute", "--top", "0", "-o", "plan.json")
+    found = reasons("plan.json").document
+    assert all(stage.num_recomputed == 0 for stage in found.plan.stages)
+    assert "recomputation" not in {each.name for each in found.without}
+    resources = {gain.resource for gain in found.gains}
+    assert resources.isdisjoint({"peak FLOP/s", "memory bandwidth"})
+    assert resources >= {"nvlink bandwidth", "memory"}
+
+
+def test_totals_need_the_length_of_a_sequence(run):
+    asked = ("--cluster", "dgx-a100-40gb", "--devices", "2,4", "--global-batch", "8", "--json")
+    failed = run("plan", "small.json", *asked)
+    assert failed.code == 2
+    assert "sequence: must be given" in failed.err
+    found = run("plan", "small.json", *asked, "--sequence", "512", "--top", "0").document
+    assert [row["devices"] for row in found["rows"]] == [2, 4]
+    assert found["rows"][0]["tokens_per_s"] == pytest.approx(
+        8 * 512 / found["rows"][0]["step_time_s"]
+    )
+    both = run("plan", "small.json", *asked, "--framework", "megatron")
+    assert "framework: must be given for a model only" in both.err
 
 
 def test_what_the_file_does_not_have_is_refused_by_its_option(roads):

@@ -74,7 +74,7 @@ def refused(run, folder):
         ("--planner", "best", 'planner: must be one of exact, equal, got "best"'),
         ("--nodes", "0", 'nodes: must be a whole number >= 1, got "0"'),
         ("--no-such-option", "1", "No such option"),
-        ("--devices", "8..16", "devices: several numbers and objectives are for models"),
+        ("--devices", "8..16", "devices: several numbers and objectives need a --cluster"),
         ("--objective", "luck", "devices: must be given for an objective, as --devices 64..4096"),
         ("--tokens", "1e9", "tokens: must be given with several --devices or an --objective"),
         ("--tokens", "-1", 'tokens: must be a number > 0, such as 15e12 or 15T, got "-1"'),

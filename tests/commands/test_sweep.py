@@ -304,5 +304,5 @@ def test_a_bad_option_is_named(options, fault):
 
 
 def test_a_profile_has_no_sizes(path):
-    with pytest.raises(InvalidInput, match="devices: several numbers and objectives are for mod"):
+    with pytest.raises(InvalidInput, match="devices: several numbers and objectives need a --cl"):
         trainwright.sweep(path, devices="8,16")

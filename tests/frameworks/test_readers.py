@@ -243,7 +243,7 @@ def test_a_microbatch_alone_is_one_step_of_accumulation(beside: str, each: int |
 
 
 def test_an_unknown_format_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="megatron, log, torchtitan, deepspeed"):
+    with pytest.raises(InvalidInput, match="megatron, log, megatron-bridge, torchtitan"):
         read("horovod", "")
 
 

@@ -160,15 +160,20 @@ def command(
 
 
 def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:
-    """A sweep is for models alone, and knows no other options."""
+    """A sweep is for models and profiles on a cluster, and knows no other options."""
     from trainwright.commands.sweep import sweep
-    from trainwright.options.inputs import ModelInput, resolve_model
+    from trainwright.options.inputs import kind_of, resolve_model
     from trainwright.options.option import Kind
     from trainwright.options.table import given_foreign
 
-    faults = given_foreign("plan", Kind.MODEL, options)
-    if faults and isinstance(resolve_model(model), ModelInput):
-        raise InvalidInput(faults)
+    on_cluster = options.get("cluster") is not None
+    kinds = (Kind.MODEL, Kind.MEASURED) if on_cluster else (Kind.MODEL,)
+    if any(given_foreign("plan", kind, options) for kind in kinds):
+        unit = options.get("time_unit")
+        given = resolve_model(model, time_unit=unit, on_cluster=on_cluster)
+        kind = kind_of(given, on_cluster=on_cluster)
+        if kind in kinds and (faults := given_foreign("plan", kind, options)):
+            raise InvalidInput(faults)
     if "devices" not in options:
         raise InvalidInput.of("devices", "must be given for an objective, as --devices 64..4096")
     known = {row.name for row in rows_of("sweep")} | {"devices"}

@@ -76,14 +76,22 @@ def sweep(
     """
     from trainwright.execution import Budget as NoLimit
     from trainwright.execution.executor import executor_of
-    from trainwright.options.inputs import ModelInput, resolve_model
+    from trainwright.options.inputs import ModelInput, kind_of, resolve_model
+    from trainwright.options.table import refuse_foreign
 
     options = read("sweep", options, own=("devices", "budget"))
     budget, executor = budget or NoLimit(), executor_of(options.get("jobs"), name="jobs")
-    given = resolve_model(model)
-    if not isinstance(given, ModelInput):
-        problem = "several numbers and objectives are for models; a profile takes one number"
+    on_cluster = options.get("cluster") is not None
+    given = resolve_model(
+        model,
+        point=options.get("point"),
+        time_unit=options.get("time_unit"),
+        on_cluster=on_cluster,
+    )
+    if not isinstance(given, ModelInput) and not on_cluster:
+        problem = "several numbers and objectives need a --cluster; without one a profile takes one"
         raise InvalidInput.of("devices", problem)
+    refuse_foreign("sweep", kind_of(given, on_cluster=on_cluster), options)
     if options.get("nodes") is not None:
         raise InvalidInput.of("nodes", "must not be given together with several devices")
 
@@ -96,7 +104,7 @@ def sweep(
     if largest.question.allowed.searches_orders:
         problem = "searched is for one number of devices; sweep named families, then plan one row"
         raise InvalidInput.of("schedule", problem)
-    goal = goal_of(given, largest, options)
+    goal = goal_of(largest, options)
     if len(sizes) == 1:
         sizes = _halves(sizes[0], largest.question.cluster.pool_of().devices_per_node)
     with executor.crew() as crew:

@@ -9,12 +9,18 @@ from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.difference import Change, WhatIfResult, step_ratio
 from trainwright.documents.open import open_model_plan
 from trainwright.documents.printing import Report
-from trainwright.errors import InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.options.clusters import resolve_cluster
 from trainwright.options.inputs import naming_options, setting_overrides
-from trainwright.options.question import QUESTION_OPTION_OF, call_of, refuse_empty_space
+from trainwright.options.question import (
+    QUESTION_OPTION_OF,
+    call_of,
+    known_length,
+    refuse_empty_space,
+)
 from trainwright.options.run import recipe_of, refuse_unknown_words
 from trainwright.options.table import fields_given, read, rows_of, verb
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.units import parse_hardware_bandwidth
 
 if TYPE_CHECKING:
@@ -86,15 +92,28 @@ def _changed(question: ModelQuestion, options: Options) -> ModelQuestion:
         if not 0 < flops_scale < float("inf"):
             raise InvalidInput.of("flops-scale", f"must be finite and > 0, got {flops_scale!r}")
         cluster = cluster.with_peak_scaled(flops_scale)
-    workload = question.workload
+    model, workload = question.model, question.workload
+    if isinstance(model, MeasuredModel):
+        _refuse_what_is_measured(options)
+        if "sequence" in options:
+            model = model.with_sequence(options["sequence"])
     with naming_options(QUESTION_OPTION_OF):
         workload = replace(
             workload,
             **fields_given("whatif", "workload", options),
         )
-        changed = replace(question, cluster=cluster, num_devices=num_devices, workload=workload)
+        changed = replace(
+            question, model=model, cluster=cluster, num_devices=num_devices, workload=workload
+        )
     refuse_empty_space(changed)
     return changed
+
+
+def _refuse_what_is_measured(options: Options) -> None:
+    """Layers that were measured take what they took, whatever the peak of the device."""
+    flags = ("flops_scale", "dispatch_dtype", "token_dispatcher")
+    problem = "must be left out: the times of a profile are what was measured"
+    refuse(Fault(name.replace("_", "-"), problem) for name in flags if name in options)
 
 
 def _trained(question: ModelQuestion, options: Options) -> ModelQuestion:
@@ -127,7 +146,7 @@ def _facts(question: ModelQuestion) -> dict[str, Any]:
     return {
         "num_devices": question.num_devices,
         "global_batch": question.workload.global_batch,
-        "sequence_length": question.workload.sequence_length,
+        "sequence_length": known_length(question),
         "memory_bytes": device.memory_bytes,
         "dispatch_dtype": recipe.dispatch_dtype,
         "token_dispatcher": str(recipe.token_dispatcher),

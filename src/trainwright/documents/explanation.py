@@ -9,6 +9,7 @@ from trainwright.documents.model_plan import ModelPlanResult, planned, predicted
 from trainwright.documents.open import open_document
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, losses, plan_view
 from trainwright.documents.printing import Report, layout_cells, layout_columns, layout_line
+from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.view import column, percent, seconds, table_of, words
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget as NoLimit
@@ -20,12 +21,13 @@ from trainwright.plans.status import Status
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainwright.cluster import Cluster
     from trainwright.documents.open import AnyDocument
     from trainwright.documents.view import Line, Table
     from trainwright.execution import Budget
+    from trainwright.planning.question.question import Allowed
     from trainwright.planning.reasons.why import Gain, Without
     from trainwright.plans.prediction import StageMemory
 
@@ -120,13 +122,13 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
 def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
-    question, plan, _ = planned(document)
+    question, plan, profile = planned(document)
 
     def reprice(cluster: Cluster) -> float:
         changed = replace(question, cluster=cluster)
         return predicted(changed, plan, profile_of(changed, plan)).step_time_s
 
-    gains = list(repriced_gains(question.cluster, reprice))
+    gains = list(repriced_gains(question, reprice))
     binding = max(gains, key=lambda gain: -gain.step_time_s, default=None)
     not_asked: list[str] = []
     part = budget.part(SHARE_S, stage="with more memory")
@@ -136,7 +138,10 @@ def _explained(document: ModelPlanResult, budget: Budget) -> ModelExplanation:
     else:
         gains.append(more)
     lacking: list[Without] = []
-    spaces = [] if plan.parallelism is None else uses(plan, plan.parallelism, question.allowed)
+    recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
+    spaces: Iterable[tuple[str, Allowed]] = ()
+    if plan.parallelism is not None:
+        spaces = uses(plan, plan.parallelism, question.allowed, recomputes=recomputes)
     for name, space in spaces:
         if budget.stopped:
             not_asked.append(f"without {name}")

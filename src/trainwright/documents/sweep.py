@@ -24,6 +24,7 @@ from trainwright.documents.view import (
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import DEFAULT_RECIPE, count_parameters
 from trainwright.options.inputs import inside, naming_options
+from trainwright.options.question import known_length
 from trainwright.options.table import fields_given, option_of
 from trainwright.planning.reasons.objectives import (
     Objective,
@@ -41,6 +42,7 @@ from trainwright.planning.reasons.objectives import (
 from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.units import (
     format_bytes,
     format_percent_up,
@@ -52,10 +54,10 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats
     from trainwright.documents.view import Line, Table
-    from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import WeightedAim
+    from trainwright.profile.measured_model import Trained
 
 # The document of `plan` on several numbers of devices: one row each, and the plan to prefer
 # ------------------------------------------------------------------------------------------
@@ -172,9 +174,12 @@ class Goal:
     tokens_per_step: float
 
 
-def goal_of(given: ModelInput, largest: ModelCall, options: Options) -> Goal:
+def goal_of(largest: ModelCall, options: Options) -> Goal:
     """The goal that the options state; raises `InvalidInput` naming options."""
     device, workload = largest.question.cluster.accelerator, largest.question.workload
+    if known_length(largest.question) is None:
+        problem = "must be given: totals count tokens, and the profile does not say of how many"
+        raise InvalidInput.of("sequence", f"{problem} a sequence is, as --sequence N")
     objective = _objective(options.get("objective") or Objective.STEP_TIME, "objective")
     both = _pair(options.get("pareto"))
     stated = {
@@ -197,15 +202,17 @@ def goal_of(given: ModelInput, largest: ModelCall, options: Options) -> Goal:
         objective=objective,
         pareto=both,
         training=training,
-        checkpoint_bytes=_checkpoint_bytes(given, device.default_precision),
+        checkpoint_bytes=_checkpoint_bytes(largest.question.model, device.default_precision),
         tokens_per_step=float(workload.global_batch * workload.sequence_length),
     )
 
 
-def _checkpoint_bytes(given: ModelInput, precision: str) -> float:
-    """Weights and optimizer states of all parameters."""
+def _checkpoint_bytes(model: Trained, precision: str) -> float:
+    """Weights and optimizer states of all parameters, and what a profile does not tell apart."""
+    if isinstance(model, MeasuredModel):
+        return model.checkpoint_bytes()
     numbers = DEFAULT_RECIPE.numbers(precision)
-    return count_parameters(given.config) * float(numbers.weight_bytes + numbers.optimizer_bytes)
+    return count_parameters(model) * float(numbers.weight_bytes + numbers.optimizer_bytes)
 
 
 def _objective(name: str, option: str) -> Objective:

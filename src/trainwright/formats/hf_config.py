@@ -212,9 +212,9 @@ def _wrapped(
 ) -> TransformerConfig:
     """Text with an encoder of images before it; sizes of the text may stand at the top (Qwen2)."""
     text = document.get("text_config")
-    if not isinstance(text, Mapping) and not wrapper.flat:
+    if missing := ", ".join(name for name in wrapper.needed if document.get(name) is None):
         raise UnsupportedFeature(
-            "a model that takes images, without text_config, is not modelled",
+            f"a model that takes images, without {missing}, is not modelled",
             alternative="a file of the library's own form has one",
         )
     inner = keys.section("text_config") if isinstance(text, Mapping) else keys
@@ -223,6 +223,8 @@ def _wrapped(
     family = TEXT_FAMILIES.get(stated, stated)
     if inner is keys:
         family = wrapper.text
+    else:
+        keys.pass_over("vocabulary_size")  # older files repeat the text's own
     if family not in FAMILIES:
         raise UnsupportedFeature(
             f'text_config.model_type "{stated}" is not modelled', alternative=_nearest(stated)

@@ -514,7 +514,7 @@ def _llama4_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig)
     merge = round(1 / ratio) if isinstance(ratio, float) and ratio > 0 else 2
     inner = vision.count("projector_input_dim", 4096)
     out = vision.count("projector_output_dim", 4096)
-    given = vision.count("vision_output_dim", 4096)
+    given = vision.count("vision_output_dim", 7680)
     products = (
         *_two_layers(
             found.stack.ffn_size, inner, out, bias=False, names=("adapter_1", "adapter_2")
@@ -541,7 +541,9 @@ class Wrapper:
     """A wrapped family: its text where the section names none, its tower, and how it ties its head.
 
     Where the file's top is silent the head is `tied`, or as the text says where it `asks_text`.
-    Sizes of a `flat` one may stand at the top.
+    Sizes of a `flat` one may stand at the top. Where a file has no section for images, the encoder
+    is that of its class, unless the wrapper has a `default_encoder` of its own, which is not known
+    here.
     """
 
     text: str
@@ -549,16 +551,24 @@ class Wrapper:
     tied: bool = False
     asks_text: bool = False
     flat: bool = False
+    default_encoder: bool = False
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Sections that a file must have."""
+        return ("text_config",) * (not self.flat) + ("vision_config",) * self.default_encoder
 
 
 _QWEN3_VL: Final = _qwen(_qwen3_vl, Norm.LAYER)
 WRAPPERS: Final[dict[str, Wrapper]] = {
-    "llava": Wrapper(text="llama", tower=_llava, asks_text=True),
-    "llava_next": Wrapper(text="llama", tower=_llava_next),
-    "llava_onevision": Wrapper(text="qwen2", tower=_llava_next, asks_text=True),
+    "llava": Wrapper(text="llama", tower=_llava, asks_text=True, default_encoder=True),
+    "llava_next": Wrapper(text="llama", tower=_llava_next, default_encoder=True),
+    "llava_onevision": Wrapper(
+        text="qwen2", tower=_llava_next, asks_text=True, default_encoder=True
+    ),
     "gemma3": Wrapper(text="gemma3_text", tower=_gemma3, tied=True),
-    "paligemma": Wrapper(text="gemma", tower=_paligemma, tied=True),
-    "mistral3": Wrapper(text="mistral", tower=_mistral3, tied=True),
+    "paligemma": Wrapper(text="gemma", tower=_paligemma, tied=True, default_encoder=True),
+    "mistral3": Wrapper(text="mistral", tower=_mistral3, tied=True, default_encoder=True),
     "idefics3": Wrapper(text="llama", tower=_idefics),
     "smolvlm": Wrapper(text="llama", tower=_idefics),
     "qwen2_vl": Wrapper(

@@ -686,6 +686,7 @@ ROWS += section(
         "point",
         COUNT_OR_NONE,
         "Which point of a profile with several (from 0).",
+        commands="plan sweep estimate",
         foreign=_of_profiles(
             "a model has no points; leave it out",
             placement="a placement problem has no points; leave it out",
@@ -695,6 +696,7 @@ ROWS += section(
         "time-unit",
         TEXT,
         "Of the times in a Piper profile: s (if absent), ms, us.",
+        commands="plan sweep estimate",
         metavar="UNIT",
         foreign=_of_profiles("times of a model are seconds; leave it out"),
     ),

@@ -179,6 +179,14 @@ class MeasuredModel:
             },
         )
 
+    def checkpoint_bytes(self) -> float:
+        """Weights and optimizer states of all layers, and what is not told apart."""
+        kept = (StaticKind.WEIGHT, StaticKind.OPTIMIZER)
+        return min(
+            degree * _whole_state_bytes(profile, kept)
+            for (_, degree), profile in self.offered.items()
+        )
+
     def least_state_bytes(self) -> float:
         """Of state over all devices, each kept at least once however it is cut."""
         return min(
@@ -559,12 +567,15 @@ def _tells_state_apart(costs: CostTable) -> bool:
     return bool((weights[costs.gradient_sync_bytes > 0] > 0).all())
 
 
-def _whole_state_bytes(profile: Profile) -> float:
-    """Of one tensor rank that holds all layers, tied parameters once."""
+def _whole_state_bytes(
+    profile: Profile, kinds: Collection[StaticKind] = tuple(StaticKind)
+) -> float:
+    """Of one tensor rank that holds all layers, tied parameters once; with what is opaque."""
     costs, structure = profile.costs, profile.structure
     first: Ints = costs.class_offsets[[layer.layer_class for layer in structure.layers]]
-    total = float(costs.total_static_bytes[first].sum())
+    known: Floats = costs.static_bytes[:, :, list(kinds)]
+    total = float(known[first].sum() + costs.opaque_static_bytes[first].sum())
     for group in structure.shared_parameters:
-        again = costs.static_bytes[first[list(group.layers[1:])], 0].sum()
+        again = known[first[list(group.layers[1:])], 0].sum()
         total -= float(again)  # no less than what is shared
     return max(0.0, total)

@@ -18,6 +18,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "megatron": ("megatron", "read_megatron"),
         "log": ("megatron", "read_log"),
+        "megatron-bridge": ("bridge", "read_bridge"),
         "torchtitan": ("torchtitan", "read_torchtitan"),
         "deepspeed": ("deepspeed", "read_deepspeed"),
         "accelerate": ("hugging_face", "read_accelerate"),

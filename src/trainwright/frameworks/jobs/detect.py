@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.settings import parse_settings
 
 _LOG: Final = re.compile(r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$", re.MULTILINE)
@@ -43,6 +44,8 @@ _KEYS: Final = (
     ("maxtext", ("ici_fsdp_parallelism",)),
     ("neox", ("pipe_parallel_size", "model_parallel_size")),
     ("neox", ("num_layers", "pos_emb")),
+    ("megatron-bridge", ("model.tensor_model_parallel_size",)),
+    ("megatron-bridge", ("model", "train.global_batch_size")),
     ("deepspeed", ("zero_optimization",)),
     ("deepspeed", ("train_micro_batch_size_per_gpu",)),
     ("deepspeed", ("train_batch_size", "gradient_accumulation_steps")),
@@ -56,6 +59,8 @@ def format_of(text: str, name: str = "") -> str | None:
     if _LOG.search(text):
         return "megatron"
     ending = name.rpartition(".")[2].lower()
+    if ending not in ("yaml", "yml", "json", "toml") and is_bridge(text[:_FIRST]):
+        return "megatron-bridge"
     if ending == "py" or (_REGISTRY.search(text) and "def " in text):
         return "torchtitan" if _REGISTRY.search(text) else None
     if ending == "toml":

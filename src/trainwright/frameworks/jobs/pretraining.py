@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.bridge import adapters_of, run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
 from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
 from trainwright.frameworks.jobs.models import catalog_name, vocabulary_of
@@ -638,10 +639,12 @@ def read_primus(text: str, beside: Beside = NOTHING) -> StatedRun:
         run = maxtext_run(Settings(overrides, from_words=True), preset=name)
     elif framework == "megatron":
         run = _primus_megatron(overrides, beside, name)
+    elif framework == "megatron_bridge":
+        more = {"peft": whole["peft"]} if isinstance(whole.get("peft"), dict) else {}
+        run = run_of({**overrides, **more}, beside, recipe=name)
     else:
-        raise InvalidInput.of(
-            "framework", f"must be megatron, torchtitan or maxtext, got {framework}"
-        )
+        known = "megatron, megatron_bridge, torchtitan or maxtext"
+        raise InvalidInput.of("framework", f"must be {known}, got {framework}")
     if run.model is None and run.model_name is None:
         run = replace(run, model_name=name)
     return run
@@ -653,6 +656,7 @@ _PRIMUS: Final[Mapping[str, Any]] = {"use_distributed_optimizer": True, "bf16": 
 
 def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None) -> StatedRun:
     values = {**_PRIMUS, **overrides}
+    adapters = adapters_of(values)
     layers = values.pop("recompute_layer_ids", None)
     algorithm = values.pop("pp_algorithm", None)
     tensor = values.get("tensor_model_parallel_size")
@@ -670,4 +674,4 @@ def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None
         run = replace(run, schedule=named.get(str(algorithm), run.schedule))
     if isinstance(layers, list):
         run = replace(run, recompute=None, recomputed_blocks=tuple(layers))
-    return replace(run, notes=notes, model_name=None if run.model else name)
+    return replace(run, **adapters, notes=notes, model_name=None if run.model else name)

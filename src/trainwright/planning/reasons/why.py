@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.planning.question.families import chunks_per_rank
@@ -19,6 +20,7 @@ from trainwright.plans.parallelism import DATA_INSIDE
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status, relative_gap
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.units import GIB
 
 if TYPE_CHECKING:
@@ -67,7 +69,9 @@ class Gain:
     replanned: bool
 
 
-def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[str, Allowed]]:
+def uses(
+    plan: Plan, degrees: Parallelism, allowed: Allowed, *, recomputes: bool
+) -> Iterator[tuple[str, Allowed]]:
     """Each thing the plan uses and could do without, with the space that lacks it."""
     for name, axis in _AXES:
         if getattr(degrees, axis) > 1:
@@ -82,7 +86,7 @@ def uses(plan: Plan, degrees: Parallelism, allowed: Allowed) -> Iterator[tuple[s
         yield "copies of sharded state", replace(allowed, state_copies=_ONE)
     if degrees.axis_order != DATA_INSIDE:
         yield "the pipeline inside replicas", replace(allowed, mappings=(DATA_INSIDE,))
-    if any(option != Recompute.NONE for stage in plan.stages for option in stage.options):
+    if recomputes:
         yield "recomputation", replace(allowed, recompute=(Recompute.NONE,))
     if plan.schedule != DEFAULT_SCHEDULE and degrees.pipeline > 1:
         only = replace(
@@ -121,13 +125,20 @@ def _status(outcome: ModelOutcome) -> Status:
     return Status.OPTIMAL if gap <= 1e-9 else Status.GAP
 
 
-def repriced_gains(cluster: Cluster, reprice: Reprice) -> Iterator[Gain]:
-    """One percent more of each resource that the same plan can use."""
-    for resource, changed in _one_percent_more(cluster):
+def repriced_gains(question: ModelQuestion, reprice: Reprice) -> Iterator[Gain]:
+    """One percent more of each resource that the same plan can use.
+
+    Layers that were measured take what they took, whatever the peaks of a device.
+    """
+    cluster = question.cluster
+    more = _more_of_links(cluster)
+    if not isinstance(question.model, MeasuredModel):
+        more = chain(_more_of_a_device(cluster), more)
+    for resource, changed in more:
         yield Gain(resource=resource, change="+1 %", step_time_s=reprice(changed), replanned=False)
 
 
-def _one_percent_more(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+def _more_of_a_device(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
     pool = cluster.pool_of()
     device = pool.accelerator
     yield "peak FLOP/s", cluster.with_peak_scaled(MORE)
@@ -135,7 +146,10 @@ def _one_percent_more(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
         device, memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * MORE
     )
     yield "memory bandwidth", replace(cluster, pools=(replace(pool, accelerator=faster),))
-    for level in pool.levels:
+
+
+def _more_of_links(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+    for level in cluster.pool_of().levels:
         if level.size > 1:
             rate = level.bandwidth_bytes_per_s * MORE
             yield f"{level.name} bandwidth", cluster.with_bandwidth(level.name, rate)

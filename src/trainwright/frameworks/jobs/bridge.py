@@ -1,0 +1,387 @@
+"""Recipes of Megatron-Bridge and NeMo: what a file changes of a recipe that lies elsewhere.
+
+The same fields of Megatron-Core stand as YAML overrides, as `model.field=value` behind a script's
+`--recipe`, as short options of the performance scripts, as assignments in a recipe's function, and
+flat in Primus. What none of them says is decided by the recipe: it is named, not guessed. Defaults
+are those that all recipes share (`megatron/bridge/recipes/common.py`): a distributed optimizer,
+bf16, gradients and parameters overlapped.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.hugging_face import products_of
+from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
+from trainwright.frameworks.jobs.models import catalog_name
+from trainwright.frameworks.jobs.script import Devices, flags_of, overrides_of, read_launch
+from trainwright.frameworks.jobs.settings import Beside, parse_settings
+from trainwright.frameworks.stated_run import StatedRun
+
+Values = dict[str, Any]
+_SHARED: Final[Mapping[str, Any]] = {
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "sequence_parallel": False,
+}
+# What a recipe decides where the file does not, by the option that replaces it.
+_OF_THE_RECIPE: Final = {
+    "tensor_model_parallel_size": "--tp",
+    "pipeline_model_parallel_size": "--pp",
+    "micro_batch_size": "--micro-batch",
+    "global_batch_size": "--global-batch",
+    "seq_length": "--sequence",
+}
+_EXPERTS: Final = {"expert_model_parallel_size": "--ep"}
+# Other names of the same: of NeMo's functions, and short ones of the performance scripts.
+_ALSO: Final = {
+    "tensor_parallelism": "tensor_model_parallel_size",
+    "pipeline_parallelism": "pipeline_model_parallel_size",
+    "virtual_pipeline_parallelism": "virtual_pipeline_model_parallel_size",
+    "context_parallelism": "context_parallel_size",
+    "expert_parallelism": "expert_model_parallel_size",
+    "sequence_parallelism": "sequence_parallel",
+    "encoder_seq_length": "seq_length",
+    "max_seq_length": "seq_length",
+    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size", "ep": "expert_model_parallel_size",
+    "et": "expert_tensor_parallel_size", "vp": "virtual_pipeline_model_parallel_size",
+    "mb": "micro_batch_size", "gb": "global_batch_size",
+}  # fmt: skip
+_TABLES: Final = ("model", "train", "ddp", "dist", "optimizer", "dataset", "data", "comm_overlap")
+_TARGETS: Final = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_proj": ("o_proj",),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_fc2": ("down_proj",),
+}
+_LORA_RANK: Final = 32
+_LAUNCHERS: Final = re.compile(
+    r"run_recipe\.py|setup_experiment\.py|megatron\.bridge|nemo_run|Megatron-Bridge"
+)
+_RECIPE: Final = re.compile(
+    r"^(?P<model>.+?)_(?:pretrain|sft|peft|lora|dora|finetune|8k|16k|64k|128k|recipe)(?:_.*)?$"
+)
+
+
+def is_bridge(text: str) -> bool:
+    """Whether a script or a module is one of Megatron-Bridge, or of NeMo's recipes."""
+    return _LAUNCHERS.search(text) is not None or ("nemo.collections" in text and "def " in text)
+
+
+def read_bridge(text: str, beside: Beside) -> StatedRun:
+    """The run of overrides, a script or a recipe; raises `InvalidInput` with every fault."""
+    if beside.name.endswith(".py") or re.search(r"^def \w+\(", text, re.MULTILINE):
+        return _read_recipe(text, beside)
+    if beside.name.endswith((".yaml", ".yml", ".json")):
+        return _read_overrides(parse_settings(text, variables=beside.variables), beside)
+    return _read_script(text, beside)
+
+
+def run_of(
+    values: Values, beside: Beside, *, recipe: str | None, devices: Devices | None = None
+) -> StatedRun:
+    """The run of fields by their names, over what the recipe of a name decides."""
+    notes = list[str]()
+    given = {_ALSO.get(name, name): value for name, value in values.items() if value is not None}
+    adapters = adapters_of(given, notes)
+    numbers = _number_format(given)
+    name = _model_of(recipe)
+    fields = {**_SHARED, **numbers, **given}
+    if "seq_length" not in fields and "dataset_seq_length" in fields:
+        fields["seq_length"] = fields["dataset_seq_length"]
+    fields.pop("dataset_seq_length", None)
+    kwargs: dict[str, Any] = {} if devices is None else {"devices": devices}
+    run = read_arguments(settings_of(fields), beside, **kwargs)
+    described = run.model is not None or name is None
+    notes += [n for n in run.notes if described or "the model is not described" not in n]
+    left = {key: flag for key, flag in _OF_THE_RECIPE.items() if key not in fields}
+    if (run.tp or 1) > 1 and "sequence_parallel" not in given:
+        left["sequence_parallel"] = "--sequence-parallel or --no-sequence-parallel"
+    if run.model is None and recipe is not None and _has_experts(recipe):
+        left |= {key: flag for key, flag in _EXPERTS.items() if key not in fields}
+    if left:
+        which = "the recipe" if recipe is None else f"the recipe {recipe}"
+        notes.insert(
+            0,
+            f"{', '.join(left)}: decided by {which}, which is not in this file, and not known "
+            f"here; give {', '.join(left.values())}",
+        )
+    absent = {"tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size"}
+    unset: dict[str, Any] = {field: None for field, key in absent.items() if key in left}
+    return replace(
+        run,
+        **unset,
+        **adapters,
+        notes=tuple(notes),
+        model_name=None if run.model else name or recipe,
+    )
+
+
+def _has_experts(recipe: str) -> bool:
+    return re.search(r"a\d+b|moe|mixtral|deepseek|gpt_?oss|kimi|x\d+b", recipe.lower()) is not None
+
+
+def _model_of(recipe: str | None) -> str | None:
+    """The model that the name of a recipe says."""
+    if recipe is None:
+        return None
+    found = _RECIPE.match(recipe)
+    plain = found["model"] if found else recipe
+    plain = re.sub(r"^(llama|qwen)([23])([1-5])(?=_)", r"\1\2.\3", plain)
+    return plain if catalog_name(plain) is not None else recipe
+
+
+def _number_format(given: Values) -> Values:
+    """Megatron's switches for a recipe of mixed precision."""
+    said = given.pop("mixed_precision", None) or given.pop("precision_config", None)
+    given.pop("precision_config", None)
+    said = said or given.pop("compute_dtype", None) or given.pop("precision", None)
+    if isinstance(said, dict):
+        return {key: value for key, value in said.items() if key in ("bf16", "fp16", "fp8")}
+    word = str(said or "bf16_mixed").lower()
+    if "fp8" in word or "mx" in word:
+        recipe = next((r for r in ("mx", "block", "subchannel", "sc") if r in word), None)
+        return {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": recipe or "tensorwise"}
+    if "fp4" in word:
+        return {"bf16": True, "fp4_format": "e2m1"}
+    return {"fp16": True} if "fp16" in word or word.startswith("16") else {"bf16": True}
+
+
+def adapters_of(given: Values, notes: list[str] | None = None) -> dict[str, Any]:
+    """Low-rank adapters as options of a run; their settings are taken out of those given."""
+    peft = given.pop("peft", None) or given.pop("lora", None)
+    scheme = given.pop("peft_scheme", None)
+    table = peft if isinstance(peft, dict) else {}
+    is_on = bool(table) and table.get("enabled", True)
+    kind = str(scheme or (peft if isinstance(peft, str) else "lora" if is_on else "none")).lower()
+    if kind in ("none", "null", "false", ""):
+        return {}
+    if kind != "lora" and notes is not None:
+        notes.append(f"peft {kind} is priced as low-rank adapters")
+    rank = table.get("dim", table.get("adapter_dim", _LORA_RANK))
+    names = table.get("target_modules") or list(_TARGETS)
+    words = [word for name in names for word in _TARGETS.get(str(name), (str(name),))]
+    return {
+        "lora_rank": rank if type(rank) is int and rank > 0 else _LORA_RANK,
+        "lora_targets": products_of(words),
+        "lora_dropout": table.get("dropout") or None,
+    }
+
+
+# YAML
+# ----
+
+
+def _read_overrides(whole: Mapping[str, Any], beside: Beside) -> StatedRun:
+    values = flat(whole)
+    devices = None
+    trainer = whole.get("trainer")
+    if isinstance(trainer, dict):  # of NeMo
+        values.setdefault("precision", trainer.get("precision"))
+        each, nodes = trainer.get("devices"), trainer.get("num_nodes")
+        if type(each) is int and type(nodes) is int:
+            devices = Devices(total=each * nodes, per_node=each)
+    return run_of(values, beside, recipe=_recipe_of(whole, beside), devices=devices)
+
+
+def flat(whole: Mapping[str, Any]) -> Values:
+    """The fields of the tables that matter, by their own names."""
+    values: Values = {}
+    for name in _TABLES:
+        table = whole.get(name)
+        if not isinstance(table, dict):
+            continue
+        for key, value in table.items():
+            is_data = name in ("dataset", "data")
+            if is_data and key in ("seq_length", "sequence_length"):
+                values["dataset_seq_length"] = value
+            elif is_data and key not in ("micro_batch_size", "global_batch_size"):
+                continue
+            elif key == "optim" and isinstance(value, dict):
+                values["optimizer"] = "sgd" if "sgd" in str(value.get("name", "")) else "adam"
+            elif not isinstance(value, dict):
+                values[str(key)] = value
+    for key in ("mixed_precision", "peft", "lora"):
+        if key in whole:
+            values[key] = whole[key]
+    return {key: value for key, value in values.items() if not str(key).startswith("_")}
+
+
+def _recipe_of(whole: Mapping[str, Any], beside: Beside) -> str | None:
+    for key in ("recipe", "recipe_name", "flavor"):
+        if isinstance(whole.get(key), str):
+            return str(whole[key])
+    model = whole.get("model")
+    if isinstance(model, dict):
+        for key in ("hf_path", "hf_model_path", "pretrained_model_name_or_path", "name"):
+            if isinstance(model.get(key), str):
+                return str(model[key])
+    plain = re.sub(r"\.\w+$", "", beside.name)
+    return plain if _RECIPE.match(plain) and catalog_name(_model_of(plain) or "") else None
+
+
+# Scripts
+# -------
+
+
+def _read_script(text: str, beside: Beside) -> StatedRun:
+    launch = read_launch(text, beside)
+    flags = {  # overrides stand behind the last of them
+        name: each[0] if isinstance(each, tuple) else each
+        for name, each in flags_of(launch.words).items()
+    }
+    values: Values = flat(overrides_of(launch.words))
+    words = [word.text if word.text is not None else word for word in launch.words]
+    for first, second in pairwise(words):
+        short = first[1:] if isinstance(first, str) and re.fullmatch(r"-[a-z]{2}", first) else None
+        if short in _ALSO:
+            values[short] = second
+    known = {*_ALSO, *_ALSO.values(), "compute_dtype", "peft_scheme", "recompute_num_layers"}
+    values |= {name: value for name, value in flags.items() if name in known}
+    recipe = next((flags[n] for n in ("recipe", "model_recipe_name") if n in flags), None)
+    devices = launch.devices
+    total, each = (_count(flags.get(name)) for name in ("num_gpus", "gpus_per_node"))
+    if total is not None:
+        devices = Devices(total=total, per_node=each)
+    shown = None if recipe is None else str(recipe)
+    run = run_of(values, beside, recipe=shown, devices=devices)
+    return replace(run, notes=(*launch.notes, *run.notes))
+
+
+def _count(value: object) -> int | None:
+    return int(value) if isinstance(value, str) and value.isdecimal() and int(value) else None
+
+
+# Recipes in Python
+# -----------------
+# A recipe is a function. Its own assignments, the keywords that it hands on and the tables that it
+# writes are taken in their order, and those of functions of the same file that it calls before its
+# own. Nothing is run: a value that is computed is named.
+
+_MOST_DEPTH: Final = 10
+_HUB: Final = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def _read_recipe(text: str, beside: Beside) -> StatedRun:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidInput.of("megatron-bridge", f"is not a Python module: {error}") from None
+    functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+    public = [name for name in functions if not name.startswith("_")]
+    name = beside.function or (public[0] if len(public) == 1 else None)
+    if not public:
+        raise InvalidInput.of("megatron-bridge", "defines no recipe: give the file that does")
+    if name is None or name not in functions:
+        got = "" if name is None else f', got "{name}"'
+        raise InvalidInput.of("function", f"must be one of {', '.join(public)}{got}")
+    values: Values = {}
+    open_: dict[str, str] = {}
+    constants = dict(_constants(tree))
+    hub = _harvest(functions[name], functions, constants, values, open_, 0)
+    if open_:
+        shown = ", ".join(f"{key} ({code})" for key, code in open_.items())
+        raise InvalidInput.of(name, f"computes what is needed: {shown}; write the values")
+    nodes, each = values.pop("num_nodes", None), values.pop("num_gpus_per_node", None)
+    devices = None
+    if type(nodes) is int and type(each) is int:
+        devices = Devices(total=nodes * each, per_node=each)
+    return run_of(values, beside, recipe=hub or name, devices=devices)
+
+
+_FIELDS: Final = frozenset(
+    {*_ALSO, *_ALSO.values(), *_SHARED, "micro_batch_size", "global_batch_size", "seq_length"}
+    | {"num_nodes", "num_gpus_per_node", "recompute_granularity", "recompute_method", "peft"}
+    | {"recompute_num_layers", "recompute_modules", "pipeline_model_parallel_layout", "fp8"}
+    | {"precision_config", "mixed_precision", "use_megatron_fsdp", "cross_entropy_loss_fusion"}
+    | {"num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "vocab_size"}
+    | {"num_query_groups", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size"}
+)
+_SHORT: Final = frozenset({"tp", "pp", "cp", "ep", "et", "vp", "mb", "gb"})
+
+
+def _harvest(
+    function: ast.FunctionDef,
+    functions: Mapping[str, ast.FunctionDef],
+    constants: Mapping[str, ast.expr],
+    values: Values,
+    open_: dict[str, str],
+    depth: int,
+) -> str | None:
+    """Fields by their last name, into `values`; the model of a hub, where one is named."""
+    hub = None
+    if depth > _MOST_DEPTH:
+        return None
+    for called in _calls(function):
+        if called in functions and functions[called] is not function:
+            inner = functions[called]
+            hub = _harvest(inner, functions, constants, values, open_, depth + 1) or hub
+    arguments = function.args
+    names = [each.arg for each in (*arguments.args, *arguments.kwonlyargs)]
+    for key, node in _settings(function):
+        if key in _SHORT or key not in _FIELDS:
+            continue
+        if isinstance(node, ast.Name):
+            node = constants.get(node.id, node)
+        try:
+            values[key] = ast.literal_eval(node)
+            open_.pop(key, None)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            called = ast.unparse(node)
+            passed_on = isinstance(node, ast.Name) and node.id in (*names, key)
+            if key in _OF_THE_RECIPE and not passed_on:
+                open_[key] = called[:60]
+                values.pop(key, None)
+    for part in ast.walk(function):
+        text = part.value if isinstance(part, ast.Constant) else None
+        if isinstance(text, str) and _HUB.fullmatch(text) and catalog_name(text):
+            hub = hub or text
+    return hub
+
+
+def _constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """What the module's own names stand for."""
+    for line in tree.body:
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name):
+            yield line.targets[0].id, line.value
+
+
+def _calls(function: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield node.func.id
+
+
+def _settings(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    """Names with what they are set to, in the order of the lines."""
+    found: list[tuple[int, str, ast.expr]] = []
+    defaults = function.args.defaults
+    plain = function.args.args[len(function.args.args) - len(defaults) :]
+    pairs = [*zip(plain, defaults, strict=True)]
+    pairs += [
+        (name, node)
+        for name, node in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        if node is not None
+    ]
+    found += [(0, name.arg, node) for name, node in pairs]
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            found.append((node.lineno, node.targets[0].attr, node.value))
+        elif isinstance(node, ast.Dict):
+            found += [
+                (value.lineno, key.value, value)
+                for key, value in zip(node.keys, node.values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            ]
+        elif isinstance(node, ast.Call):
+            found += [(k.value.lineno, k.arg, k.value) for k in node.keywords if k.arg]
+    found.sort(key=lambda each: each[0])
+    yield from ((key, node) for _, key, node in found)
