@@ -6,6 +6,7 @@ from pathlib import Path
 from trainwright.chips.space import DieModel
 from trainwright.cluster import Cluster
 from trainwright.commands.calibrate import calibrate
+from trainwright.commands.capture import capture
 from trainwright.commands.codesign import CodesignReport, Extras
 from trainwright.commands.diff import diff
 from trainwright.commands.explain import explain
@@ -15,6 +16,7 @@ from trainwright.commands.model import describe_model
 from trainwright.commands.profile import ProfileReport, import_layers, profile_model
 from trainwright.commands.report import Page, report
 from trainwright.commands.schedule import schedule
+from trainwright.commands.support import support
 from trainwright.commands.sweep import SweepReport
 from trainwright.commands.validate import validate
 from trainwright.commands.verify import VerifyReport, verify
@@ -58,6 +60,7 @@ __all__ = [
     "VerifyReport",
     "__version__",
     "calibrate",
+    "capture",
     "codesign",
     "describe_model",
     "diff",
@@ -71,6 +74,7 @@ __all__ = [
     "reasons",
     "report",
     "schedule",
+    "support",
     "sweep",
     "validate",
     "verify",

@@ -53,10 +53,10 @@ def estimate(
     on_cluster = options.get("cluster") is not None
     job: StatedJob | None = None
     if source is None and isinstance(model, (str, Path)):
-        from trainwright.frameworks.read_job import is_job
+        from trainwright.frameworks.read_job import job_format
 
-        if is_job(model):
-            source, model = (None, model), None
+        if (known := job_format(model)) is not None:
+            source, model = (known, model), None
     if source is not None:
         from trainwright.frameworks.read_job import (
             how_to_read,

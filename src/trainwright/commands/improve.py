@@ -68,10 +68,10 @@ def improve(
 
     budget = budget or NoLimit()
     if source is None and isinstance(document, (str, Path)):
-        from trainwright.frameworks.read_job import is_job
+        from trainwright.frameworks.read_job import job_format
 
-        if is_job(document):
-            source, document = (None, document), None
+        if (known := job_format(document)) is not None:
+            source, document = (known, document), None
     job_file = None
     dialect, target = None, None if framework == ANY_FRAMEWORK else framework
     if source is not None and document is None:

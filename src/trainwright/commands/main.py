@@ -49,6 +49,9 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
             "Time a model's layers on the device at hand; write a profile that `plan` takes."
         ),
         "model": "Say what a model is: parameters, layers, FLOPs, cache, and how it can be cut.",
+        "support": "Say what can be asked of a model on a device, and how well it is known.",
+        "capture": "Run a script with launchers that only record; print what they were given.",
+        "mcp": "Serve plan, estimate, improve and explain to agents, over stdio.",
         "catalog": "List what is built in, with where each figure comes from.",
     }
 )

@@ -154,6 +154,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         ),
         "model": _kind("documents.model_summary", "ModelSummary", "model_summary_report"),
         "refusal": _kind("documents.refusal", "RefusalResult", "refusal_view"),
+        "support": _kind("commands.support", "SupportResult", "support_view"),
         "catalog": _kind("commands.catalog", "CatalogResult", "catalog_view"),
         "report": _kind("commands.report", "ReportResult", "report_view"),
     }

@@ -77,7 +77,7 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         from trainwright.frameworks.dry_run import export_dry_run
 
         return export_dry_run(job, stamp)
-    if target in _WITH_MODEL and (faults := tuple(_beyond_gpt(job.model))):
+    if faults := unwritable(job.model, target):
         raise Inexpressible(target, faults, alternatives=sorted(set(_WRITERS) - _WITH_MODEL))
     if job.model.towers and len(job.stages) > 1:
         fault = Fault("pipeline", "has an encoder of images, which no list of layers here names")
@@ -89,6 +89,11 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     scripts = launch_scripts(bundle, job, launcher, stamp)
     page = readme(bundle, job, launcher, stamp)
     return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
+
+
+def unwritable(model: TransformerConfig, target: str) -> tuple[Fault, ...]:
+    """What of a model the files of a target cannot say, however it is trained."""
+    return tuple(_beyond_gpt(model)) if target in _WITH_MODEL else ()
 
 
 def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:

@@ -33,8 +33,8 @@ class StatedJob:
     nodes: int | None = None
 
 
-def is_job(path: str | Path) -> bool:
-    """Whether a path is a file of a framework's job, told by its content."""
+def job_format(path: str | Path) -> str | None:
+    """The format of a file of a framework's job, told by its content; None where it is none."""
     from trainwright.frameworks.jobs.detect import format_of
 
     where = Path(path)
@@ -42,10 +42,10 @@ def is_job(path: str | Path) -> bool:
         is_small = where.is_file() and where.stat().st_size <= _LARGEST
         text = where.read_text() if is_small else ""
     except (OSError, ValueError):
-        return False
+        return None
     if not text or (where.suffix == ".json" and "zero_optimization" not in text):
-        return False
-    return format_of(text, where.name) is not None
+        return None
+    return format_of(text, where.name)
 
 
 def how_to_read(options: Options) -> dict[str, Any]:

@@ -390,12 +390,13 @@ ROWS += section(
         "output", PATH, "Write the page to this file.", commands="report", short="o", required=True
     ),
     row("output", PATH, "Write the constants, as TOML.", commands="calibrate", short="o"),
+    row("output", PATH, "Write the script to this file.", commands="capture", short="o"),
     row(
         "json",
         ON,
         "Print the document as JSON, nothing else.",
         commands="plan estimate schedule codesign explain export verify improve diff whatif "
-        "report validate calibrate profile model catalog",
+        "report validate calibrate profile model support catalog",
         keyword="as_json",
     ),
     shell=True,
@@ -475,6 +476,18 @@ ARGUMENTS: Final[Mapping[str, tuple[Argument, ...]]] = {
             name="model",
             metavar="CONFIG",
             help="A config.json or its folder, a catalog name, or a hub id in the local cache.",
+        ),
+    ),
+    "support": (
+        Argument(name="model", help="A catalog name, a config.json or its folder."),
+        Argument(name="device", help="An accelerator, a cluster of the catalog, or its file."),
+    ),
+    "capture": (
+        Argument(
+            name="words",
+            metavar="COMMAND...",
+            help="What to run, behind --, such as -- bash train.sh.",
+            many=True,
         ),
     ),
     "catalog": (
