@@ -49,8 +49,7 @@ def main(out: Path, folders: list[Path]) -> None:
         )
     mean = np.mean(unseen, axis=0)
     print(f"mean over sources: seen {np.mean(seen):.1%}, left out {mean[0]:.1%} {mean[1]:+.1%}")
-    tests = pooled_runs(tables, tests=True)
-    made = pooled(pool, found.shifts, with_own(pool, found, residuals), tests=tests)
+    made = pooled(pool, found.shifts, with_own(pool, found, residuals))
     out.write_text(HEAD + efficiencies_text(made), encoding="utf-8")
     for name, ends in (*made.ranges.items(), *made.circumstances.items()):
         print(f"{name!s:16} {ends.low_ratio:.2f} to {ends.high_ratio:.2f}")

@@ -107,7 +107,7 @@ def heading(record: type) -> str:
 
 
 _IN_TWO_FILES = {"FrontPoint", "FixedStrategy"}
-_LIKE_A_KIND = {"Calibration", "Improvement"}
+_LIKE_A_KIND = {"Fit", "Calibration", "Improvement"}
 
 
 def _kind(record: type) -> str:

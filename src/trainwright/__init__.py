@@ -38,6 +38,7 @@ _HOMES = {
     "estimate": "commands.estimate",
     "explain": "commands.explain",
     "export": "commands.export",
+    "fit": "commands.fit",
     "import_layers": "commands.profile",
     "improve": "commands.improve",
     "plan": "commands.plan",

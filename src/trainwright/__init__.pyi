@@ -22,6 +22,7 @@ from trainwright.commands.validate import validate
 from trainwright.commands.verify import VerifyReport, verify
 from trainwright.commands.whatif import WhatIfReport
 from trainwright.documents.explanation import reasons
+from trainwright.documents.fit import FitResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.open import AnyDocument, Result
 from trainwright.documents.printing import Report
@@ -67,6 +68,7 @@ __all__ = [
     "estimate",
     "explain",
     "export",
+    "fit",
     "import_layers",
     "improve",
     "plan",
@@ -183,6 +185,15 @@ def estimate(
     point: int | None = ...,
     time_unit: str | None = ...,
 ) -> Report[EstimateResult] | Report[ModelEstimateResult]: ...
+def fit(
+    model: str | Path,
+    *,
+    gpu: str,
+    sequence: int | None = ...,
+    software: str | None = ...,
+    lora_rank: int | None = ...,
+    probability: float | None = ...,
+) -> Report[FitResult]: ...
 def plan(
     model: str | Path | Profile | ProfileFile,
     *,
@@ -248,6 +259,7 @@ def plan(
     compare: bool = ...,
     cost_model: str | None = ...,
     top: int | None = ...,
+    prefer: str | None = ...,
     jobs: str | None = ...,
 ) -> Result: ...
 def sweep(
@@ -318,6 +330,7 @@ def sweep(
     point: int | None = ...,
     time_unit: str | None = ...,
     top: int | None = ...,
+    prefer: str | None = ...,
     jobs: str | None = ...,
 ) -> SweepReport: ...
 def what_if(

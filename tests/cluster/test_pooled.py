@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -94,3 +95,24 @@ def test_own_software_is_told_by_its_name_and_by_whether_it_is_compiled() -> Non
     assert software_named("Megatron-Bridge").kind == "nemo"
     assert software_named(None).kind == software_named("my own trainer").kind == "typical"
     assert software_named("torchtitan", compiled=False).kind == FSDP.kind
+
+
+def test_a_fabric_that_is_described_as_slow_stays_slow() -> None:
+    usual = catalog.cluster("dgx-h100").with_nodes(2)
+    (pool,) = usual.pools
+    inner, outer = pool.levels
+    ethernet = replace(
+        usual, pools=(replace(pool, levels=(inner, replace(outer, latency_s=1e-4))),)
+    )
+    found = built_in_efficiencies().applied(ethernet, NEMO).pools[0].levels
+    fitted = built_in_efficiencies().applied(usual, NEMO).pools[0].levels
+    assert found[1].latency_s == 1e-4 > fitted[1].latency_s
+    assert found[0] == fitted[0]
+
+
+def test_a_run_that_hosts_bind_has_a_range_that_says_something() -> None:
+    for software in ("megatron-core", "nemo", "nanotron", "torchtitan", ""):
+        device = built_in_efficiencies().calibration("H100-80GB-SXM", software_named(software))
+        assert device.spreads
+        for spread in device.spreads:
+            assert spread.high_ratio / spread.low_ratio < 5

@@ -347,3 +347,44 @@ def test_degrees_beyond_the_cluster_say_how_many_nodes_are_enough(refused):
     assert "got 24; 3 nodes hold as many" in refused(
         *job, "--global-batch", "8", "--sequence", "64"
     )
+
+
+# The three figures of memory
+# ---------------------------
+
+
+def test_the_document_has_three_figures_with_ranges_and_a_probability(run):
+    document = run(*RUN, "--json").document
+    before = 0.0
+    for figure in ("allocated", "reserved", "device"):
+        low, typical, high = (document[f"{figure}{end}_bytes"] for end in ("_low", "", "_high"))
+        assert before < low <= typical <= high
+        before = low
+    assert document["allocated_bytes"] == document["peak_memory_bytes"]
+    assert document["memory_account"] == "typical"
+    assert 0 <= document["fit_probability"] <= 1
+    assert document["device_memory_bytes"] > document["memory_limit_bytes"]
+
+
+def test_the_account_is_that_of_the_software_that_is_named(run):
+    plain = run(*RUN, "--json").document
+    deepspeed = run(*RUN, "--software", "deepspeed", "--json").document
+    assert deepspeed["memory_account"] == "deepspeed"
+    assert deepspeed["device_bytes"] > plain["device_bytes"]
+    assert deepspeed["fit_probability"] <= plain["fit_probability"]
+
+
+def test_a_layout_that_ran_out_of_memory_is_refused_by_its_framework(run):
+    """Of BLOOM's, `tests/step/test_figures.py` has the source: 384 A100, dp 32 x tp 2 x pp 6."""
+    tried = (
+        *("estimate", "bloom-176b", "--cluster", "dgx-a100", "--nodes", "48", "--zero", "1"),
+        *("--tp", "2", "--pp", "6", "--dp", "32", "--global-batch", "512", "--sequence", "2048"),
+        *("--precision", "fp16", "--gradient-dtype", "fp16", "--recompute", "full"),
+        *("--no-flash-attention", "--no-sequence-parallel"),
+    )
+    assert run(*tried, "--json").document["fits"] is True
+    done = run(*tried, "--software", "deepspeed", "--json")
+    assert done.code == 3
+    assert (done.document["fits"], done.document["verdict"]) == (False, "does not fit")
+    assert done.document["margin_bytes"] > 0
+    assert done.document["fit_probability"] < 0.5

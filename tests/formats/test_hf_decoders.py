@@ -21,6 +21,7 @@ from trainwright.model import (
     count_parameters,
     layer_graph,
 )
+from trainwright.model.attention import attended_pairs
 
 SMALL: dict[str, Any] = {
     "hidden_size": 128,
@@ -227,3 +228,87 @@ def test_a_chunk_is_a_triangle_of_its_own() -> None:
 def test_every_class_of_layers_is_written_and_read_back(kind: str) -> None:
     config = read_config({"model_type": kind}, name="x").config
     assert decode(TransformerConfig, json.loads(json.dumps(encode(config)))) == config
+
+
+V4: dict[str, Any] = {
+    "model_type": "deepseek_v4",
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "vocab_size": 300,
+    "q_lora_rank": 32,
+    "o_groups": 4,
+    "o_lora_rank": 8,
+    "index_n_heads": 2,
+    "index_head_dim": 16,
+    "index_topk": 8,
+    "sliding_window": 16,
+    "moe_intermediate_size": 64,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "hc_mult": 4,
+    "compress_ratios": [0, 4, 32, 4, 0],
+    "compress_rates": {"heavily_compressed_attention": 32},
+    "num_nextn_predict_layers": 0,
+}
+
+
+def v4(**stated: Any) -> TransformerConfig:
+    ratios = [128 if r == 32 else r for r in V4["compress_ratios"]]
+    return read_config({**V4, "compress_ratios": ratios, **stated}, name="x").config
+
+
+def test_attention_to_compressed_entries_is_counted_by_hand() -> None:
+    h, e, rank, width = 128, 16, 32, 8 * 16
+    near = h * rank + rank + rank * width + h * e + e + width * 8 + 4 * 8 * h + 8
+    compressor = 2 * h * e + e
+    indexer = 32 * 2 * 16 + h * 2 + 4 * h * 16 + 4 * 2 * 16 + 16
+    streams = 2 * ((2 * 4 + 16) * 4 * h + 24 + 3)
+    experts = 8 * 3 * h * 64 + 3 * h * 64 + h * 8
+    block = near + streams + experts + 2 * h
+    few, many = 2 * compressor - e + 4 * 2 * e + indexer, compressor + 32 * e
+    ends = 2 * 300 * h + h + 4 * 4 * h + 4 + 1
+    assert count_parameters(v4()) == 4 * block + 2 * few + many + ends
+
+
+def test_pairs_with_compressed_entries_are_those_that_a_count_finds() -> None:
+    for block in v4().kinds_of_blocks:
+        own = block.compressed
+        assert own is not None
+        for length in (1, 7, 31, 64, 200):
+            near = sum(min(t, 16) for t in range(1, length + 1))
+            most = 0 if own.ratio is None else length // own.ratio
+            if own.indexer is not None:
+                most = min(most, own.indexer.num_keys)
+            far = sum(min(t // own.ratio, most) for t in range(1, length + 1)) if own.ratio else 0
+            assert attended_pairs(block, length, skips_masked=True) == near + far
+
+
+def test_blocks_hand_on_every_stream_and_the_last_one_state() -> None:
+    graph = layer_graph(v4(), RunShape(microbatch_size=1, sequence_length=64))
+    hidden = 2 * 64 * 128
+    assert [edge.bytes for edge in graph.edges[:6]] == [4 * hidden] * 5 + [hidden]
+
+
+def test_a_recomputed_block_keeps_its_streams_alone() -> None:
+    block = layer_graph(v4(), RunShape(microbatch_size=1, sequence_length=64)).classes[1]
+    inputs = [tensor for tensor in block.saved if tensor.is_layer_input]
+    assert [(tensor.name, tensor.elements) for tensor in inputs] == [
+        ("streams.input", 4 * 64 * 128)
+    ]
+
+
+def test_compressed_attention_is_summed_up_priced_and_read_back() -> None:
+    document = trainwright.describe_model({**V4, "compress_ratios": [0, 4, 128, 4]}).document
+    assert [row.count for row in document.layers] == [1, 2, 1]
+    config = v4()
+    assert decode(TransformerConfig, json.loads(json.dumps(encode(config)))) == config
+    job: dict[str, Any] = {"cluster": "dgx-h100", "devices": 64, "global_batch": 64}
+    job |= {"sequence": 4096, "calibration": "none", "ep": 64, "zero": 1}
+    short = trainwright.estimate("deepseek-v4-flash", **job).document
+    long = trainwright.estimate("deepseek-v4-flash", **job | {"sequence": 8192}).document
+    assert short.step_time_s is not None
+    assert long.step_time_s is not None
+    assert 1.5 < long.step_time_s / short.step_time_s < 2.5  # entries are few: work is linear

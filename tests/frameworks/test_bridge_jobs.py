@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from trainwright.commands.improve import _file_of, _of_file
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
+from trainwright.frameworks.patch import patched
+from trainwright.frameworks.read_job import open_stated
+from trainwright.profile import Recompute
 
 OVERRIDES = """\
 model:
@@ -140,3 +148,26 @@ def test_primus_on_megatron_bridge() -> None:
     assert (run.tp, run.pp, run.sequence_parallel, run.global_batch) == (4, 1, False, 32)
     assert run.lora_rank == 16
     assert run.lora_targets == ("query", "key", "value", "attention_output")
+
+
+def test_a_change_is_written_where_the_recipe_has_the_field(tmp_path: Path) -> None:
+    path = tmp_path / "conf.yaml"
+    path.write_text(OVERRIDES)
+    read_so = {"arguments": (), "variables": {}, "vocabulary": None, "function": None}
+
+    def of_text(text: str | None = None) -> Any:
+        job = open_stated(None, path, **read_so, names_model=False, nodes=2, text=text)
+        beside = {"sequence": None, "global_batch": None}
+        return _of_file(job, "llama3-8b", "dgx-h100", 2, beside)[0]
+
+    asked = of_text()
+    file = _file_of((None, path), read_so, lambda text: of_text(text).configuration)
+    degrees = replace(asked.configuration.parallelism, pipeline=2, data=4)
+    wanted = replace(
+        asked.configuration, parallelism=degrees, microbatch_size=4, recompute=Recompute.NONE
+    )
+    copy = patched(file, wanted, asked.model)
+    assert "pipeline_model_parallel_size: 2\n" in copy
+    assert "train: {train_iters: 10, global_batch_size: 64, micro_batch_size: 4}" in copy
+    assert "recompute" not in copy
+    assert "teacher: {tensor_model_parallel_size: 8}" in copy

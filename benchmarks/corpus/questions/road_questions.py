@@ -36,7 +36,7 @@ ROAD: Final[Options] = {
 
 
 def road_questions() -> Iterator[Question]:
-    """Every file that is a chain, then what is refused."""
+    """Files that are chains, files that branch, then what is refused."""
     for blocks, memory in ((6, "4GiB"), (8, "8GiB"), (10, "16GiB"), (10, "2GiB")):
         name = f"road/piper/chain-{blocks}-{memory}"
         made = piper(name, "chain", blocks, degrees=(1, 2), recompute="all")
@@ -66,8 +66,8 @@ def road_questions() -> Iterator[Question]:
         ),
     )
     for shape in ("branches", "skip", "dag"):
-        name = f"road/refused/{shape}"
-        yield plan_of(name, ROAD, compact(piper(name, shape, 8)))
+        made = piper(f"road/refused/{shape}", shape, 8)
+        yield plan_of(f"road/branches/{shape}", ROAD, compact(made))
     made = piper("road/refused/zero", "chain", 4)
     yield plan_of("road/refused/zero", {**ROAD, "zero": "1"}, compact(made))
     yield plan_of("road/refused/flat", {**ROAD, "bandwidth": "25GB/s"}, compact(made))

@@ -218,9 +218,9 @@ class Calibration:
         efficiency = self.value(f"{place}_efficiency", level.efficiency)
         if level.kind is LevelKind.TORUS:  # the share of its links that a ring uses: no software's
             efficiency = level.efficiency
+        latency_s = self.value(f"{place}_latency_s", level.latency_s)
+        if self.pooled:  # that of usual fabrics; a slower one stays as slow as it is described
+            latency_s = max(latency_s, level.latency_s)
         return replace(
-            level,
-            sources=tuple(sources.items()),
-            efficiency=efficiency,
-            latency_s=self.value(f"{place}_latency_s", level.latency_s),
+            level, sources=tuple(sources.items()), efficiency=efficiency, latency_s=latency_s
         )

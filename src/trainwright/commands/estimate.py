@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ProfileInput
+    from trainwright.plans.failure import MemorySnapshot, OutOfMemory
     from trainwright.plans.plan import Plan, Stage
     from trainwright.profile import Profile, ProfileFile, Setting
 
@@ -34,6 +35,9 @@ def estimate(
     existing job: what it states stands in for options that are not given, and its model for
     `model`. `arguments` and `variables` are those of its script, `vocabulary_size` is what its
     tokenizer decides, `function` the one of a Python registry. `model` may be such a file itself.
+    The log of a job that ran out of memory says where and by how much, beside a model and options
+    where it does not state what was run; a memory snapshot of PyTorch, which is read without
+    running anything in it, is compared class by class.
     `docs/cli-reference.md` describes all options and their defaults; `recompute` is none,
     selective, full, or full:N for the first N blocks of each stage, `overlap` maps gradients,
     parameters, tensor, experts or pipeline to a share, sizes are bytes or text with a unit, and
@@ -52,11 +56,21 @@ def estimate(
     overrides = setting_overrides(options)
     on_cluster = options.get("cluster") is not None
     job: StatedJob | None = None
+    failure: OutOfMemory | None = None
+    snapshot: MemorySnapshot | None = None
     if source is None and isinstance(model, (str, Path)):
         from trainwright.frameworks.read_job import job_format
 
         if (known := job_format(model)) is not None:
             source, model = (known, model), None
+    if source is not None:
+        from trainwright.frameworks.read_job import failure_of, job_format, snapshot_of
+
+        failure, snapshot = failure_of(source[1]), snapshot_of(source[1])
+        if snapshot is not None:
+            source = None
+        elif failure is not None and model is not None and job_format(source[1]) is None:
+            source = None  # a log that says how it ended, not what was run
     if source is not None:
         from trainwright.frameworks.read_job import (
             how_to_read,
@@ -84,7 +98,12 @@ def estimate(
     if not isinstance(given, ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)
     from trainwright.documents.model_estimate import estimate_model
-    from trainwright.options.clusters import opened, priced_as_run, resolve_cluster
+    from trainwright.options.clusters import (
+        opened,
+        priced_as_run,
+        resolve_cluster,
+        software_named_by,
+    )
     from trainwright.options.run import devices_asked_for, tuned, with_images
 
     if isinstance(given, ModelInput):
@@ -112,7 +131,14 @@ def estimate(
         options = with_stated_batch(job, options, num_devices=num_devices)
     warnings = [*(job.warnings if job else ()), *unpriced, *whole.warnings]
     document = estimate_model(
-        given, cluster=where, num_devices=num_devices, options=options, warnings=warnings
+        given,
+        cluster=where,
+        num_devices=num_devices,
+        options=options,
+        framework=software_named_by(options, framework=job.framework if job else None),
+        failure=failure,
+        snapshot=snapshot,
+        warnings=warnings,
     )
     return Report(document)
 

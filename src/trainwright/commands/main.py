@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "plan": "Find the best plan, and prove it.",
         "estimate": "Predict time and memory of a run: does it fit, and how long does a step take?",
+        "fit": "What of a model trains on given devices: in full or adapters, sequences how long?",
         "schedule": "Order the work of a pipeline: by name, by search, or as given.",
         "codesign": "Find the best accelerator and its plans within an area, and prove it.",
         "explain": (

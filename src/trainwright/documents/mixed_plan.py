@@ -166,7 +166,12 @@ class MixedPlanResult:
     order: ClassVar[None] = None
     named_step_time_s: ClassVar[None] = None
     lower_bound_one_stage_s: ClassVar[None] = None
+    lower_bound_one_order_s: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
+    device_bytes: ClassVar[None] = None
+    device_memory_bytes: ClassVar[None] = None
+    fit_probability: ClassVar[None] = None
+    memory_account: ClassVar[None] = None
     time_by_part_s: ClassVar[dict[str, float]] = {}
     relaxations: ClassVar[tuple[()]] = ()
 

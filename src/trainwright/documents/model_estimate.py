@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
 from trainwright.costing.estimate import roofline_provenance
+from trainwright.documents.failed_run import (
+    ClassRecord,
+    FailureRecord,
+    class_records,
+    class_table,
+    failure_lines,
+    failure_record,
+)
+from trainwright.documents.memory_figures import figure_fields, figure_table, fit_line
 from trainwright.documents.model_plan import (
     kept_bytes,
     measured_words,
@@ -37,6 +47,7 @@ from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.configuration import Configuration
+from trainwright.plans.failure import MemorySnapshot, OutOfMemory
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.changes import changes_that_fit
@@ -115,12 +126,19 @@ class PricedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEstimateRequest:
-    """Everything the estimate depends on."""
+    """Everything the estimate depends on.
+
+    `framework` is the one whose account of memory holds, `failure` what a job said that ran out,
+    `snapshot` the fullest device of a job whose memory was recorded.
+    """
 
     trainwright_version: str
     model: Embedded
     cluster: Embedded
     configuration: Configuration
+    framework: str | None = None
+    failure: OutOfMemory | None = None
+    snapshot: MemorySnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +147,12 @@ class ModelEstimateResult:
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. They and the shares of
     the peak are absent where only the costs of the layers are known, tokens where nobody said how
-    long a sequence is. `memory` has one entry
-    per pipeline rank; all tensor, context and data ranks of it hold the same.
+    long a sequence is. `memory` has one entry per pipeline rank; all tensor, context and data ranks
+    of it hold the same. Of a device of the fullest rank `allocated_bytes` are in tensors,
+    `reserved_bytes` taken by the allocator, and `device_bytes` shown by the device, each from
+    `_low` to `_high` in nine of ten runs, by the account of `memory_account`; with
+    `fit_probability` they stay within `device_memory_bytes`. A job that ran out of memory does not
+    fit, whatever was predicted: `failure` says where. `snapshot` compares recorded memory by class.
     """
 
     kind: str = "model-estimate"
@@ -154,8 +176,22 @@ class ModelEstimateResult:
     heaviest_rank: int
     memory_limit_bytes: float
     margin_bytes: float
+    allocated_bytes: float | None = None
+    allocated_low_bytes: float | None = None
+    allocated_high_bytes: float | None = None
+    reserved_bytes: float | None = None
+    reserved_low_bytes: float | None = None
+    reserved_high_bytes: float | None = None
+    device_bytes: float | None = None
+    device_low_bytes: float | None = None
+    device_high_bytes: float | None = None
+    device_memory_bytes: float | None = None
+    fit_probability: float | None = None
+    memory_account: str | None = None
     fits: bool
     verdict: Verdict
+    failure: FailureRecord | None = None
+    snapshot: tuple[ClassRecord, ...] = ()
     changes: tuple[PricedChange, ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -165,6 +201,7 @@ class ModelEstimateResult:
 # `estimate` on a model: one stated run on a cluster, as a document
 # -----------------------------------------------------------------
 
+_LIKELY: Final = 0.5  # a framework's account outvotes margins that leave less
 _CLASSES = (
     *("weight", "gradient", "optimizer", "opaque"),
     *("activation", "logits", "transient", "buffer"),
@@ -177,6 +214,9 @@ def estimate_model(
     cluster: Cluster,
     num_devices: int,
     options: Options,
+    framework: str | None = None,
+    failure: OutOfMemory | None = None,
+    snapshot: MemorySnapshot | None = None,
     warnings: Sequence[str] = (),
 ) -> ModelEstimateResult:
     """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.
@@ -195,6 +235,9 @@ def estimate_model(
             model=given.embedded,
             cluster=embed("cluster", cluster.name, encode(cluster)),
             configuration=run,
+            framework=framework,
+            failure=failure,
+            snapshot=snapshot,
         )
         document = price_request(model, cluster, request)
     notes = (*given.warnings, *warnings, *document.warnings)
@@ -229,10 +272,16 @@ def price_request(
         assumptions = assumptions_of_measured(model, cluster, run)
     else:
         assumptions = assumptions_of(cluster, run, spread.source if spread else "")
-    fits = room and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
-    holds = room and step.peak_memory_bytes <= limit_bytes
-    verdict = Verdict.TIGHT if holds else Verdict.DOES_NOT_FIT
+    shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
+    failed = request.failure
+    likely = request.framework is None or shown["fit_probability"] >= _LIKELY
+    likely = likely and failed is None and room
+    fits = likely and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
+    tight = likely and step.peak_memory_bytes <= limit_bytes
+    verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s
+    missing_bytes = 0.0 if failed is None else failed.missing_bytes
+    classes = [_largest_class(stage.memory) for stage in step.stages]
     return ModelEstimateResult(
         step_time_s=step.step_time_s,
         step_time_low_s=None if spread is None else spread.low_ratio * step.step_time_s,
@@ -253,9 +302,22 @@ def price_request(
         heaviest_rank=step.fullest_stage,
         memory_limit_bytes=limit_bytes,
         margin_bytes=_margin_bytes(step.peak_memory_bytes, run, limit_bytes),
+        **shown,
         fits=fits,
         verdict=Verdict.FITS if fits else verdict,
-        changes=() if fits else changes_enough(model, cluster, run, step),
+        failure=None
+        if failed is None
+        else failure_record(
+            failed, run, step.stages, fullest=step.fullest_stage, largest_classes=classes
+        ),
+        snapshot=()
+        if request.snapshot is None
+        else class_records(
+            request.snapshot, _by_class_bytes(step.stages[step.fullest_stage].memory)
+        ),
+        changes=()
+        if fits
+        else changes_enough(model, cluster, run, step, missing_bytes=missing_bytes),
         warnings=(
             *_warnings(request.model.name, model, cluster, run),
             *_full_host(on_host, cluster, room=room),
@@ -272,17 +334,27 @@ def changes_enough(
     step: StepPrediction,
     *,
     framework: str | None = None,
+    missing_bytes: float = 0.0,
 ) -> tuple[PricedChange, ...]:
     """What makes the run fit, cheapest first, compared with its own `step`.
 
-    With a framework, only what that can run.
+    With a framework, only what that can run. A job that ran out must spare `missing_bytes` of what
+    it was predicted to need, whether that was too much or not.
     """
     limit_bytes = cluster.accelerator.usable_bytes
+    most_bytes = math.inf
+    if missing_bytes:
+        most_bytes = run.overheads.needed_bytes(step.peak_memory_bytes) - missing_bytes
+
+    def is_enough(other: StepPrediction) -> bool:
+        spared = run.overheads.needed_bytes(other.peak_memory_bytes) <= most_bytes
+        return spared and _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0
+
     found = changes_that_fit(
         model,
         with_host(cluster),
         run,
-        lambda other: _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0,
+        is_enough,
         wanted=lambda new: framework is None or runs_on(new, model, cluster, framework),
     )
     device_s = step.step_time_s * run.parallelism.num_devices
@@ -355,6 +427,10 @@ def _rank_memories(
             host_bytes=on_host[rank] if on_host else None,
             opaque_bytes=memory.opaque_bytes or None,
         )
+
+
+def _by_class_bytes(memory: StageMemory) -> dict[str, float]:
+    return {name: float(getattr(memory, f"{name}_bytes")) for name in (*_CLASSES, "workspace")}
 
 
 def _largest_class(memory: StageMemory) -> str:
@@ -466,6 +542,10 @@ def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
     yield from _headline(document)
     yield communication_table(document)
     yield memory_table(document)
+    if (figures := figure_table(document)) is not None:
+        yield figures
+    if document.request.snapshot is not None:
+        yield class_table(document.request.snapshot, document.snapshot)
     yield from _verdict(document)
     if document.changes:
         yield enough_table(document.changes)
@@ -588,12 +668,17 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
         yield f"({hidden} more ranks, none heavier)"
     limit = format_bytes(document.memory_limit_bytes)
     peak = format_bytes(document.peak_memory_bytes)
+    if document.failure is not None:
+        yield from failure_lines(document.failure)
     if document.fits:
         left = format_bytes(document.margin_bytes)
-        yield f"fits: {peak} of {limit}, {left} left after margins"
+        chance = "" if document.fit_probability is None else f"; {fit_line(document)}"
+        yield f"fits: {peak} of {limit}, {left} left after margins{chance}"
         return
     heaviest = document.memory[document.heaviest_rank]
     yield f"{document.verdict}: {peak} of {limit} on rank {heaviest.rank}"
+    if document.fit_probability is not None:
+        yield f"  by the account of {document.memory_account} it {fit_line(document)}"
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)

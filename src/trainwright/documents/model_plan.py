@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from trainwright.documents.memory_figures import doubt, figure_fields
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
 from trainwright.documents.runs import family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
-from trainwright.model import DEFAULT_RECIPE, precision_named
+from trainwright.model import DEFAULT_RECIPE, LayerKind, precision_named
 from trainwright.options.inputs import content_hash, inside, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, leaner_calls, request_of
 from trainwright.options.run import without_effect
@@ -20,6 +21,14 @@ from trainwright.planning.question.question import (
     tensor_degrees,
 )
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
+from trainwright.planning.reasons.simpler import (
+    expects_runs,
+    extras,
+    of_kinds,
+    simple_question,
+    simplest,
+    why,
+)
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
 from trainwright.planning.search.per_stage import plan_per_stage
@@ -94,7 +103,8 @@ class Alternative:
     """A plan considered and not chosen, and by how much it is slower.
 
     `lost_s` says by part of the step (as `time_by_part_s`) what it takes more than the best plan,
-    less where negative; the parts add up to the difference.
+    less where negative; the parts add up to the difference. `reason` says why to take it
+    nevertheless, of the simpler plan where predictions do not tell the two apart.
     """
 
     layout: ClassVar[str] = "alone"
@@ -109,6 +119,7 @@ class Alternative:
     slowdown: float
     peak_memory_bytes: float
     lost_s: dict[str, float] = field(default_factory=dict)
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +133,11 @@ class ModelPlanResult:
     bubble, optimizer, overhead add up to it. `lower_bound_s` and `gap`
     are about every plan that the request admits. Where no schedule is named, no plan with one stage
     per rank is faster than `lower_bound_one_stage_s`, which is never above the plan's own step.
+    Where layers branch, no plan cut from their order in `stages` is faster than
+    `lower_bound_one_order_s`; `lower_bound_s` holds for other orders, too.
     Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
-    of the same stages in the order of the family that it began with.
+    of the same stages in the order of the family that it began with. Memory of a device of the
+    fullest rank is in three figures as in an estimate, by the account of the framework named.
     """
 
     # What only a plan on several pools has; see `documents.plan_view`.
@@ -142,6 +156,7 @@ class ModelPlanResult:
     bound_kind: BoundKind | None = None
     gap: float | None = None
     lower_bound_one_stage_s: float | None = None
+    lower_bound_one_order_s: float | None = None
     time_per_sample_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
@@ -161,6 +176,18 @@ class ModelPlanResult:
     ranks: tuple[StagePrediction, ...] = ()
     peak_memory_bytes_per_rank: tuple[float, ...] = ()
     memory_limit_bytes: float | None = None
+    allocated_bytes: float | None = None
+    allocated_low_bytes: float | None = None
+    allocated_high_bytes: float | None = None
+    reserved_bytes: float | None = None
+    reserved_low_bytes: float | None = None
+    reserved_high_bytes: float | None = None
+    device_bytes: float | None = None
+    device_low_bytes: float | None = None
+    device_high_bytes: float | None = None
+    device_memory_bytes: float | None = None
+    fit_probability: float | None = None
+    memory_account: str | None = None
     alternatives: tuple[Alternative, ...] = ()
     binding: Binding | None = None
     relaxations: tuple[Relaxation, ...] = ()
@@ -254,7 +281,64 @@ def with_plan(
         stages=_stage_records(plan, profile, step, rank_of_stage(question, plan)),
         ranks=step.stages,
         peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
+        **_figures(question, plan, profile, step),
         assumptions=_assumptions(question, profile, plan, spread),
+    )
+
+
+def _figures(
+    question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
+) -> dict[str, Any]:
+    """The figures of memory of the fullest rank of a plan."""
+    measured = isinstance(question.model, MeasuredModel)
+    return figure_fields(
+        None if measured or plan.parallelism is None else question.config,
+        _configuration(question, plan, profile),
+        step,
+        question.cluster.accelerator,
+        framework=question.allowed.framework,
+    )
+
+
+def _configuration(question: ModelQuestion, plan: Plan, profile: Profile) -> Configuration:
+    """The plan as a launcher would state it, with the mode that most of its blocks recompute in."""
+    settings, degrees = question.settings, plan.parallelism
+    kinds = [layer.name for layer in profile.structure.layers]
+    index_of = {layer.id: at for at, layer in enumerate(profile.structure.layers)}
+    modes = [
+        Recompute(mode)
+        for stage in plan.stages
+        for layer, mode in stage.option_of.items()
+        if kinds[index_of[layer]] == LayerKind.BLOCK and mode in tuple(Recompute)
+    ]
+    blocks = tuple(
+        sum(kinds[index_of[layer]] == LayerKind.BLOCK for layer in stage.layers)
+        for stage in plan.stages
+    )
+    return Configuration(
+        parallelism=degrees or _narrowest(plan),
+        microbatch_size=plan.microbatch_size or 1,
+        global_batch=question.workload.global_batch,
+        sequence_length=question.workload.sequence_length,
+        schedule=plan.schedule if plan.order is None else plan.order.family,
+        recompute=max(sorted(set(modes)), key=modes.count, default=Recompute.NONE),
+        blocks_per_stage=blocks if degrees is not None and any(blocks) else None,
+        fused_attention=settings.fused_attention,
+        fused_cross_entropy=settings.fused_cross_entropy,
+        vocabulary_multiple=settings.vocabulary_multiple,
+        recipe=replace(
+            settings.recipe, precision=question.workload.precision or settings.recipe.precision
+        ),
+        overheads=question.overheads,
+    )
+
+
+def _narrowest(plan: Plan) -> Parallelism:
+    """Degrees that stand for stages which differ: the narrowest tensor group, the most replicas."""
+    return Parallelism(
+        tensor=min(stage.tensor_parallel for stage in plan.stages),
+        pipeline=len(plan.stages),
+        data=max(stage.data_parallel for stage in plan.stages),
     )
 
 
@@ -274,6 +358,7 @@ def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[
         return
     best = priced[0]
     best_parts = parts_of(question, best.plan, best.profile, best.step)
+    simple = simplest(priced) if expects_runs(question) else None
     for other in priced[1:]:
         degrees, micro_batch = other.plan.parallelism, other.plan.microbatch_size
         if degrees is None or micro_batch is None:
@@ -289,6 +374,7 @@ def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[
             slowdown=other.step.step_time_s / best.step.step_time_s,
             peak_memory_bytes=other.step.peak_memory_bytes,
             lost_s={name: parts[name] - spent_s for name, spent_s in best_parts.items()},
+            reason=why(best, other) if other is simple else None,
         )
 
 
@@ -310,13 +396,8 @@ def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
 
     Stages that differ count by their narrowest tensor group, which scatters most; see `range_of`.
     """
-    narrowest = Parallelism(
-        tensor=min(stage.tensor_parallel for stage in plan.stages),
-        pipeline=len(plan.stages),
-        data=max(stage.data_parallel for stage in plan.stages),
-    )
     run = Configuration(
-        parallelism=plan.parallelism or narrowest,
+        parallelism=plan.parallelism or _narrowest(plan),
         microbatch_size=plan.microbatch_size or 1,
         global_batch=question.workload.global_batch,
         sequence_length=question.workload.sequence_length,
@@ -470,7 +551,10 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
         question = each.question
         most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
         with naming_options(QUESTION_OPTION_OF):
-            outcome = plan(question, budget, num_alternatives=most, crew=crew)
+            told = most * _OF_A_KIND if expects_runs(question) else most
+            outcome = plan(question, budget, num_alternatives=told, crew=crew)
+            if call.prefers_simple and outcome.priced:
+                outcome = _simple_first(question, outcome, budget)
         if outcome.priced or budget.stopped:
             return each, outcome
         first = first or (each, outcome)
@@ -485,12 +569,16 @@ def plan_model(
     started_s = budget.cpu_s
     call, outcome = _found(call, budget, crew=crew)
     question = call.question
+    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+    if expects_runs(question):
+        outcome = replace(outcome, priced=of_kinds(outcome.priced, 1 + most))
     if question.allowed.searches_orders:
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,
         lower_bound_one_stage_s=outcome.lower_bound_one_stage_s,
+        lower_bound_one_order_s=outcome.lower_bound_one_order_s,
         bound_kind=BoundKind.PROVED,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
         interrupted=outcome.interrupted,
@@ -508,7 +596,8 @@ def plan_model(
             alternatives=tuple(alternatives(question, outcome.priced)),
         )
         gaps = tuple(_gaps(document, question))
-        document = replace(document, warnings=(*document.warnings, *gaps))
+        doubts = tuple(filter(None, [doubt(document)]))
+        document = replace(document, warnings=(*document.warnings, *gaps, *doubts))
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
         fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
@@ -547,6 +636,22 @@ def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
 def kept_bytes(memory: StageMemory) -> float:
     """What may lie on the host instead."""
     return memory.gradient_bytes + memory.optimizer_bytes + memory.activation_bytes
+
+
+_OF_A_KIND: Final = 3  # plans that are priced for a runner-up of another kind
+
+
+def _simple_first(question: ModelQuestion, outcome: ModelOutcome, budget: Budget) -> ModelOutcome:
+    """The outcome with the simpler plan first, if predictions do not tell it from the best."""
+    best, narrowed = outcome.priced[0], simple_question(question)
+    plain: tuple[Priced, ...] = ()
+    if narrowed is not None and extras(best):
+        plain = plan_runnable(narrowed, budget, num_alternatives=0).priced
+    simple = simplest((best, *outcome.priced[1:], *plain))
+    if simple is None:
+        return outcome
+    others = (each for each in outcome.priced if each is not simple)
+    return replace(outcome, priced=(simple, *others))
 
 
 def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:

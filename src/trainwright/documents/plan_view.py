@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from trainwright.documents.memory_figures import figure_table, fit_line
 from trainwright.documents.printing import (
     NEGLIGIBLE,
     evidence_line,
@@ -74,6 +75,9 @@ def plan_view(document: Planned) -> Iterator[Line]:
         yield ranks
         if hidden := len(ranks.rows) - len(ranks.brief or ranks.rows):
             yield f"({hidden} more ranks, none slower or fuller)"
+        if figures := figure_table(document):
+            yield figures
+            yield f"it {fit_line(document)}"
         if document.groups:
             yield "d: replicas; each: microbatches of one replica in a step"
         yield "taken for granted:"
@@ -81,6 +85,7 @@ def plan_view(document: Planned) -> Iterator[Line]:
     yield from _reasons(document)
     if document.alternatives:
         yield alternative_table(document)
+        yield from _simpler(document)
     yield from warning_lines(document.warnings)
 
 
@@ -151,6 +156,10 @@ def proof(document: Planned) -> str:
         return f"no {proved_space(document)} is faster, proved"
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     step_s, one_stage_s = document.step_time_s or 0.0, document.lower_bound_one_stage_s
+    if document.lower_bound_one_order_s is not None:
+        own = relative_gap(step_s, document.lower_bound_one_order_s)
+        order = f"{format_percent_up(own)} to that of plans in this order of the layers"
+        return f"{gap} on all orders of the layers, {order}"
     if one_stage_s is None or relative_gap(step_s, one_stage_s) > OPTIMAL_TOLERANCE:
         return gap
     return f"{gap} on all plans; no plan with one stage per rank is faster"
@@ -430,6 +439,13 @@ def alternative_table(document: Planned) -> Table:
         caption="other ways to use the groups" if several else "next best",
         brief=range(1, len(rows)),
     )
+
+
+def _simpler(document: Planned) -> Iterator[str]:
+    """The runner-up that there is a reason to take, and the option that takes it."""
+    for other in document.alternatives:
+        if (reason := getattr(other, "reason", None)) and other.parallelism is not None:
+            yield f"{layout_line(other.parallelism)}, {other.schedule}: {reason} (--prefer simple)"
 
 
 def _own_cells(

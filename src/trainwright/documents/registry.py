@@ -108,6 +108,14 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             page="model_estimate:model_estimate_content",
             is_estimated=True,
         ),
+        "fit": _kind(
+            "documents.fit",
+            "FitResult",
+            "fit_view",
+            remake="remake_fit",
+            page="fit:fit_content",
+            is_estimated=True,
+        ),
         "model-sweep": _kind(
             "documents.sweep",
             "ModelSweepResult",
@@ -168,7 +176,7 @@ EXPLAINED: Final = (*COMPARABLE, "mixed-plan", "improvement")
 # A what-if is shown as its two plans, a verification beside the document that it is of.
 REPORTED: Final = (
     *READABLE,
-    *("mixed-plan", "model-estimate", "model-sweep", "model-explanation", "whatif"),
+    *("mixed-plan", "model-estimate", "fit", "model-sweep", "model-explanation", "whatif"),
     *("improvement", "codesign", "validation", "verification"),
 )
 

@@ -25,6 +25,7 @@ from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import shape_of
 
 if TYPE_CHECKING:
+    from trainwright.documents.fit import FitRequest
     from trainwright.documents.model_estimate import ModelEstimateRequest
     from trainwright.plans.capability import Gap
     from trainwright.plans.configuration import Configuration
@@ -69,7 +70,7 @@ def range_of(model: Trained, cluster: Cluster, run: Configuration) -> TimeRange 
 
 
 def model_and_cluster(
-    request: PlanRequest | ModelEstimateRequest,
+    request: PlanRequest | ModelEstimateRequest | FitRequest,
 ) -> tuple[TransformerConfig, Cluster]:
     """What a request carries of model and cluster; raises `InvalidInput` under its keys."""
     if request.cluster is None:

@@ -314,7 +314,7 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
 def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
     """A plan as the answer of a search on more devices that found none as fast, with its bound."""
     step_s, bound_s = plan.step_time_s or 0.0, own.lower_bound_s or 0.0
-    one_stage_s = own.lower_bound_one_stage_s
+    one_stage_s, one_order_s = own.lower_bound_one_stage_s, own.lower_bound_one_order_s
     gap = relative_gap(step_s, bound_s)
     return replace(
         plan,
@@ -322,6 +322,7 @@ def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanRes
         lower_bound_s=min(bound_s, step_s),
         gap=gap,
         lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, step_s),
+        lower_bound_one_order_s=None if one_order_s is None else min(one_order_s, step_s),
         interrupted=own.interrupted,
         considered=own.considered,
         pruned=own.pruned,

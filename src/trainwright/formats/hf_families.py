@@ -23,7 +23,15 @@ from trainwright.formats.hf_keys import (
     windows,
     with_biases,
 )
-from trainwright.model import Activation, Experts, LatentAttention, Norm
+from trainwright.model import (
+    Activation,
+    BlockChoice,
+    CompressedAttention,
+    Experts,
+    Indexer,
+    LatentAttention,
+    Norm,
+)
 
 # Dense decoders with RMS norms and rotary positions: Llama, Mistral, Qwen2, Qwen3, Phi-3,
 # Granite
@@ -560,6 +568,109 @@ def read_kimi_k2(keys: KeyReader) -> Fields:
     return _deepseek(keys, _K2)
 
 
+_V4_KINDS: Final = (
+    "sliding_attention",
+    "compressed_sparse_attention",
+    "heavily_compressed_attention",
+)
+_V4_RATES: Final = (4, 128)  # tokens of an entry, of the last two kinds
+_V4_IGNORED: Final = (
+    "hc_eps",
+    "hc_sinkhorn_iters",
+    "num_hash_layers",
+    "mlp_layer_types",
+    "compress_rope_theta",
+    "qk_rope_head_dim",
+    "expert_dtype",
+)
+
+
+def read_deepseek_v4(keys: KeyReader) -> Fields:
+    """Fields of a `deepseek_v4` config, with the defaults of DeepSeek-V4-Flash."""
+    keys.prefer(num_experts="n_routed_experts")
+    keys.pass_over(*_V4_IGNORED)
+    width = keys.count("moe_intermediate_size", 2048)
+    keys.pass_over("ffn_size")
+    decoder = rotary_decoder(
+        keys,
+        layers=43,
+        hidden=4096,
+        ffn=width,
+        heads=64,
+        kv_heads=1,
+        vocabulary=129280,
+        head_size=keys.count("head_size", 512),
+    )
+    keys.defaults.pop("intermediate_size", None)
+    if decoder["num_kv_heads"] != 1:
+        keys.refuse("num_key_value_heads", f"must be 1, got {decoder['num_kv_heads']}")
+    indexer = Indexer(
+        num_heads=keys.count("index_n_heads", 64),
+        head_size=keys.count("index_head_dim", 128),
+        num_keys=keys.count("index_topk", 512),
+    )
+    near = CompressedAttention(
+        query_rank=keys.count("q_lora_rank", 1024),
+        output_groups=keys.count("o_groups", 8),
+        output_rank=keys.count("o_lora_rank", 1024),
+    )
+    kinds, (few, many) = _v4_kinds(keys, decoder["num_layers"])
+    choices = (
+        BlockChoice(compressed=near),
+        BlockChoice(compressed=replace(near, ratio=few, indexer=indexer)),
+        BlockChoice(compressed=replace(near, ratio=many)),
+    )
+    return {
+        **decoder,
+        "ffn_size": width,
+        "attention_sinks": True,
+        "sliding_window": keys.count("sliding_window", 128),
+        "compressed": near,
+        "choices": choices,
+        "choice_of_layer": tuple(map(_V4_KINDS.index, kinds)),
+        "streams": keys.count("hc_mult", 4),
+        "experts": Experts(
+            num_experts=keys.count("num_experts", 256),
+            experts_per_token=keys.count("num_experts_per_tok", 6),
+            ffn_size=width,
+            shared_ffn_size=width * keys.natural("n_shared_experts", 1),
+        ),
+        "query_key_value_bias": keys.flag("attention_bias", False),
+        "mlp_bias": keys.flag("mlp_bias", False),
+        "num_mtp_layers": keys.natural("num_nextn_predict_layers", 1),
+    }
+
+
+def _v4_kinds(keys: KeyReader, num_layers: int) -> tuple[list[str], tuple[int, int]]:
+    """What each block attends to, and how many tokens an entry of either kind stands for.
+
+    Files list kinds, or tokens per entry (0 for the window alone) with one more for the layer that
+    predicts a further token; where they are silent two blocks of long entries come first, then
+    long and short ones in turn.
+    """
+    rates = keys.section("compress_rates")
+    found = tuple(
+        rates.count(kind, rate) for kind, rate in zip(_V4_KINDS[1:], _V4_RATES, strict=True)
+    )
+    rates.defaults.clear()
+    stated = list(keys.optional_texts("layer_types"))
+    ratios = keys.value("compress_ratios", None)
+    keys.defaults.pop("compress_ratios", None)
+    if not stated and isinstance(ratios, list):
+        by_ratio: dict[object, str] = dict(zip((0, *_V4_RATES), _V4_KINDS, strict=True))
+        stated = [by_ratio.get(ratio, str(ratio)) for ratio in ratios]
+    if not stated:
+        stated = [_V4_KINDS[1 if at % 2 and at > 1 else 2] for at in range(num_layers)]
+    if unknown := sorted(set(stated) - set(_V4_KINDS)):
+        keys.refuse("layer_types", f"must be of {', '.join(_V4_KINDS)}, got {unknown[0]}")
+    if len(stated) < num_layers or unknown:
+        if not unknown:
+            problem = f"must have one entry per layer ({num_layers}), got {len(stated)}"
+            keys.refuse("layer_types", problem)
+        stated = [_V4_KINDS[0]] * num_layers
+    return stated[:num_layers], (found[0], found[1])
+
+
 def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
     """Latent attention, dense first blocks, shared experts, further predicted tokens."""
     keys.prefer(num_experts="n_routed_experts")
@@ -643,6 +754,7 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "grok-1": read_grok,
     "deepseek_v2": read_deepseek_v2,
     "deepseek_v3": read_deepseek_v3,
+    "deepseek_v4": read_deepseek_v4,
     "kimi_k2": read_kimi_k2,
     **{name: partial(read_decoder, rule) for name, rule in DECODERS.items()},
     **OTHER_DECODERS,

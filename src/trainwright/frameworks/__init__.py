@@ -114,6 +114,8 @@ def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
         and model.latent.indexer is not None,
         "attention in chunks": model.chunked,
         "an encoder of images": model.towers,
+        "attention to compressed entries": model.compressed,
+        "several residual streams": model.streams > 1,
         "an activation that learns (xielu)": model.activation is Activation.XIELU,
     }
     for what, has in unsaid.items():

@@ -92,7 +92,10 @@ def _told(
             first = "pre_trainer" if "pre_trainer" in modules else next(iter(modules))
             table, under = modules[first], f"modules.{first}."
         inner = str(table.get("framework", "megatron")) if isinstance(table, dict) else ""
-        return inner, f"{under}overrides", False, True
+        words = "megatron" if inner == "megatron_bridge" else inner
+        return words, f"{under}overrides", False, True
+    if name in ("verl", "megatron-bridge"):
+        return name, "", False, file.endswith((".yaml", ".yml"))
     if name == "torchtitan":
         return name, "", False, "def " not in text
     return name, "", False, True

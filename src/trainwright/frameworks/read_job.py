@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from trainwright.frameworks.stated_run import StatedRun
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
+    from trainwright.plans.failure import MemorySnapshot, OutOfMemory
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
+_LARGEST_LOG: Final = 2**28
 _UNDESCRIBED: Final = "the model is not described"
 
 
@@ -24,10 +26,12 @@ _UNDESCRIBED: Final = "the model is not described"
 class StatedJob:
     """What a file states, and what the caller should know of how it was read.
 
-    `nodes` is what the caller gave in place of the file's own.
+    `framework` is that of the file's format, `nodes` what the caller gave in place of the file's
+    own.
     """
 
     name: str
+    framework: str | None
     run: StatedRun
     warnings: tuple[str, ...]
     nodes: int | None = None
@@ -46,6 +50,39 @@ def job_format(path: str | Path) -> str | None:
     if not text or (where.suffix == ".json" and "zero_optimization" not in text):
         return None
     return format_of(text, where.name)
+
+
+def failure_of(path: str | Path) -> OutOfMemory | None:
+    """What a log says of an allocation that failed; None of any other file, readable or not."""
+    from trainwright.frameworks.out_of_memory import read_out_of_memory
+
+    where = Path(path)
+    try:
+        is_small = where.is_file() and where.stat().st_size <= _LARGEST_LOG
+        text = where.read_text(errors="replace") if is_small else ""
+    except OSError:
+        return None
+    return read_out_of_memory(text)
+
+
+def snapshot_of(path: str | Path) -> MemorySnapshot | None:
+    """The fullest device of a memory snapshot; None of any other file, readable or not.
+
+    Raises `InvalidInput` for a pickle that is none.
+    """
+    from trainwright.frameworks.memory_snapshot import LARGEST, is_snapshot, read_snapshot
+
+    where = Path(path)
+    try:
+        with where.open("rb") as file:
+            if not is_snapshot(file.read(3)) or where.stat().st_size > LARGEST:
+                return None
+            file.seek(0)
+            data = file.read()
+    except OSError:
+        return None
+    found = read_snapshot(data, source=str(path))
+    return max(found, key=lambda device: device.allocated_bytes, default=None)
 
 
 def how_to_read(options: Options) -> dict[str, Any]:
@@ -80,6 +117,7 @@ def open_stated(
     `InvalidInput` with every fault of the file.
     """
     from trainwright.frameworks.jobs import Beside, read
+    from trainwright.frameworks.jobs.detect import format_of
 
     where = Path(path)
     beside = Beside(
@@ -90,8 +128,9 @@ def open_stated(
         vocabulary=vocabulary,
         function=function,
     )
+    text = text_of(path) if text is None else text
     try:
-        run = read(framework, text_of(path) if text is None else text, beside)
+        run = read(framework, text, beside)
     except InvalidInput as error:
         if error.faults[0].path == "from":
             raise
@@ -100,7 +139,8 @@ def open_stated(
         each = run.devices_per_node
         run = replace(run, dp=None, num_devices=None if each is None else nodes * each)
     warnings = tuple(_warnings(run, where.name, names_model=names_model))
-    return StatedJob(name=where.stem, run=run, warnings=warnings, nodes=nodes)
+    named = format_of(text, where.name) or framework
+    return StatedJob(name=where.stem, framework=named, run=run, warnings=warnings, nodes=nodes)
 
 
 def text_of(path: str | Path) -> str:

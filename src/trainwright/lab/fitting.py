@@ -35,12 +35,14 @@ if TYPE_CHECKING:
 # Settings that a table leaves open: the legal choice that is predicted fastest and fits
 # --------------------------------------------------------------------------------------
 # Microbatch sizes are powers of two that divide the batch, virtual stages divide the blocks of a
-# stage, recomputation is tried from none to full. The least recomputation that fits wins before
-# speed decides. A choice made here is an assumption, and is counted as one.
+# stage, recomputation is tried from none to full, whole blocks by quarters of a stage (who tunes a
+# run recomputes no more blocks than must be). The least recomputation that fits wins before speed
+# decides. A choice made here is an assumption, and is counted as one.
 
 _LARGEST_MICROBATCH = 8
 _MOST_VIRTUAL_STAGES = 24
-RECOMPUTE_ORDER = ("none", "selective", "full")
+RECOMPUTE_ORDER = (("none", 1.0), ("selective", 1.0), *(("full", n / 4) for n in (1, 2, 3, 4)))
+_RECOMPUTES = ("none", "selective", "full")
 # torchtitan's choice operator by operator keeps about what our selective mode keeps.
 _SAME_AS = {"per_op": "selective"}
 
@@ -74,8 +76,8 @@ def answer(
     limit = cluster.accelerator.usable_bytes
     best: Answer | None = None
     refused: str | None = None
-    for recompute in _recompute_choices(run, line):
-        for question in _questions(run, line, model, cluster, recompute):
+    for recompute, share in _recompute_choices(run, line):
+        for question in _questions(run, line, model, cluster, recompute, share):
             try:
                 found = Answer(question=question, prediction=predict(question), assumed=assumed)
             except TrainwrightError as error:
@@ -104,14 +106,15 @@ def _fits(found: Answer, limit: float) -> bool:
     return peak is None or peak <= limit
 
 
-def _recompute_choices(run: MeasuredRun, line: SoftwareLine) -> tuple[str, ...]:
+def _recompute_choices(run: MeasuredRun, line: SoftwareLine) -> tuple[tuple[str, float], ...]:
+    """Modes, each with the share of a stage's blocks that it is for."""
     stated = run.recompute_mode[0] or line.default_recompute
     if stated is None:
         return RECOMPUTE_ORDER
     mode = _SAME_AS.get(stated, stated)
-    if mode not in RECOMPUTE_ORDER:
+    if mode not in _RECOMPUTES:
         raise UnsupportedFeature(f"recomputation {stated} is not modelled")
-    return (mode,)
+    return ((mode, 1.0),)
 
 
 def _questions(
@@ -120,23 +123,22 @@ def _questions(
     model: TransformerConfig,
     cluster: Cluster,
     recompute: str,
+    share: float,
 ) -> Iterator[Question]:
     for microbatch_size in _microbatches(run):
         for virtual_stages in _virtual_stages(run, model):
-            yield Question(
-                run=run,
-                line=line,
-                model=model,
-                cluster=cluster,
-                configuration=configuration_of(
-                    run,
-                    line,
-                    model,
-                    microbatch_size=microbatch_size,
-                    recompute=recompute,
-                    virtual_stages=virtual_stages,
-                ),
+            asked = configuration_of(
+                run,
+                line,
+                model,
+                microbatch_size=microbatch_size,
+                recompute=recompute,
+                virtual_stages=virtual_stages,
             )
+            if share < 1:
+                blocks = math.ceil(share * model.num_layers / asked.num_stages)
+                asked = replace(asked, recompute_blocks=blocks)
+            yield Question(run=run, line=line, model=model, cluster=cluster, configuration=asked)
 
 
 def _microbatches(run: MeasuredRun) -> Iterator[int]:

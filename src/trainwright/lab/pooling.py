@@ -5,10 +5,12 @@ With f_i the logarithm of the predicted step of run i, y_i of the measured one, 
 
     Σ w_i ρ((f_i(u) - y_i) / σ) + Σ (u_j - p_j)² / (2 s_j²)
 
-by Gauss-Newton in the dual (a matrix of runs, not of effects). ρ is Cauchy's, because some measured
-runs follow no function of their plan; σ is the median absolute residual of the run's source. The
-weight w_i lets no source count as more than `_MOST_OF_A_SOURCE` runs. Sensitivities of f are taken
-once per round, one price per constant and run. Everything is deterministic.
+by Gauss-Newton in the dual (a matrix of runs, not of effects). ρ is Tukey's biweight, because some
+measured runs follow no function of their plan and must not count at all: a pipeline that stalls a
+second in each microbatch would else teach every device a slow host. σ is the median absolute
+residual of the run's source. The weight w_i lets no source count as more than `_MOST_OF_A_SOURCE`
+runs. Sensitivities of f are taken once per round, one price per constant and run. Everything is
+deterministic.
 """
 
 from __future__ import annotations
@@ -88,6 +90,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
 # products H100 reaches 720 and MI300X 620 TFLOP/s of 989 and 1,307 (SemiAnalysis, December 2024),
 # A100 about 260 of 312; PaLM ran at 57.8 % of TPU v4's peak with what it recomputed (Chowdhery et
 # al., 2022, section 4). That Blackwell reaches less of its peak than Hopper is an assumption.
+HOST: Final = "host_pass_s"
 PACE_OF_FAMILY: Final = {
     "ampere": 0.10,
     "blackwell": -0.10,
@@ -95,6 +98,10 @@ PACE_OF_FAMILY: Final = {
     "cdna4": -0.35,
     "tpu": 0.25,
 }
+# The host's time of a block and pass against that of eager PyTorch. XLA starts whole programs;
+# NVIDIA's recipes for NeMo and Megatron-Bridge replay CUDA graphs where hosts would bind (the
+# "CUDA graph" of its performance recipes); compiled blocks start about half as many kernels.
+HOST_OF_CLASS: Final = {"nemo": -0.9, "xla": -2.3, "compiled-fsdp": -0.5}
 # Clocks under load follow the power a device may draw: a part of the same peak with less of it is
 # slower by the share to this exponent (H100 SXM of 500 W against 700 W: about 20 %).
 _POWER_EXPONENT: Final = 0.6
@@ -129,7 +136,8 @@ _OVERHEAD_WIDTH: Final = 0.6  # of times and sizes there
 
 _MOST_OF_A_SOURCE: Final = 25
 _LARGEST_SAMPLE: Final = 50  # configurations of a source that are priced for the fit
-_CAUCHY: Final = 2.5
+_REJECTED: Final = 4.685  # of σ: efficient to 95 % for normal residuals (Huber, 1981, section 4.8)
+_LEAST_WEIGHT: Final = 1e-9  # of a rejected run, so that weights can be divided by
 _SCALES: Final = (0.06, 0.20)  # least and largest σ of a source
 _STEP: Final = 0.08  # finite difference of a logarithm
 _LARGEST_MOVE: Final = 0.6
@@ -161,20 +169,17 @@ class PooledRun:
 
 
 def pooled_runs(
-    tables: Iterable[tuple[str, Sequence[MeasuredRun], Known]], *, tests: bool = False
+    tables: Iterable[tuple[str, Sequence[MeasuredRun], Known]],
 ) -> tuple[PooledRun, ...]:
     """The timed configurations of tables, settings that they leave open decided.
 
-    A table of many gives an even sample. Runs priced from measured layers are none, and neither are
-    tests of code (`test_type`), which hosts bind; or `tests` alone.
+    A table of many gives an even sample. Runs priced from measured layers are none.
     """
     found = []
     for source, runs, known in tables:
         groups: dict[object, list[MeasuredRun]] = defaultdict(list)
         for run in runs:
-            if (run.setting("test_type") is not None) != tests or run.setting("stage_replicas"):
-                continue
-            if run.step_time_s is not None:
+            if run.step_time_s is not None and not run.setting("stage_replicas"):
                 groups[repeat_key(run)].append(run)
         every = max(1, -(-len(groups) // _LARGEST_SAMPLE))
         for group in list(groups.values())[::every]:
@@ -207,6 +212,7 @@ def _with(cluster: Cluster, values: Mapping[str, float]) -> Cluster:
         low_ratio=1.0,
         high_ratio=1.0,
         source="trial",
+        pooled=True,
     ).applied(cluster)
 
 
@@ -244,7 +250,7 @@ class Pool:
             for source in dict.fromkeys(sources)
         }
         self.prior, self.width = self._priors(devices)
-        self.held = [_held(run) for run in runs]
+        self.decisive = [_decisive(run) for run in runs]
 
     def _priors(self, devices: Mapping[str, float]) -> tuple[Floats, Floats]:
         shape = (len(self.keys), len(self.names) + 1)
@@ -260,6 +266,8 @@ class Pool:
                 prior[number, -1] = PACE_OF_FAMILY.get(key[1], 0.0)
             elif key[0] == "device":
                 prior[number, -1] = devices.get(key[1], 0.0)
+            elif key[0] == "class":
+                prior[number, self.names.index(HOST)] = HOST_OF_CLASS.get(key[1], 0.0)
         return prior, width
 
     def constants(self, shifts: Floats) -> Floats:
@@ -316,13 +324,19 @@ class Pool:
             if mine:
                 middle = _FROM_MEDIAN * float(np.median(np.abs(residual[mine])))
                 scale[mine] = min(max(middle, _SCALES[0]), _SCALES[1])
-        found: Floats = self.weight / scale**2 / (1 + (residual / scale / _CAUCHY) ** 2)
+        kept_share = np.maximum(0.0, 1 - (residual / scale / _REJECTED) ** 2)
+        found: Floats = self.weight / scale**2 * np.maximum(kept_share**2, _LEAST_WEIGHT)
         return found
 
 
-def _held(run: PooledRun) -> frozenset[Circumstance]:
+# Circumstances with a range of their own; the first that holds of a run decides.
+_RANGED: Final = (Circumstance.HOST_BOUND, Circumstance.EXPERTS)
+
+
+def _decisive(run: PooledRun) -> Circumstance | None:
     question = run.question
-    return circumstances(question.model, question.cluster, question.configuration)
+    held = circumstances(question.model, question.cluster, question.configuration)
+    return next((when for when in _RANGED if when in held), None)
 
 
 def _matters(name: str, question: Question) -> bool:
@@ -385,10 +399,12 @@ def refit_without(pool: Pool, found: PooledFit, source: str) -> Floats:
 # ---------------------------------------------------------------------------------------
 
 _COVERED: Final = 0.9
+_ENDS: Final = ((1 - _COVERED) / 2, (1 + _COVERED) / 2)
 _LEAST_WIDTH: Final = 0.05
 _FEW_RUNS: Final = 10
 _FEW_SOURCES: Final = 3  # fewer say nothing of the next one
 _WIDER: Final = 1.25  # from one distance to the next where nothing says how much
+_FAR_OFF: Final = _REJECTED * _SCALES[1]  # what the fit rejects wherever it scatters most
 _ASSUMED: Final = Range(low_ratio=0.7, high_ratio=1.6)
 
 
@@ -421,51 +437,39 @@ def pooled(
     residuals: Residuals,
     *,
     without: str | None = None,
-    tests: Sequence[PooledRun] = (),
 ) -> PooledEfficiencies:
-    """What predicts, with ranges from the residuals of all sources but the one left out.
-
-    `tests` are runs that hosts bind; the range of such runs is theirs, too.
-    """
+    """What predicts, with ranges from the residuals of all sources but the one left out."""
     spread = dict.fromkeys(pool.names, _SHARE_WIDTH / 2)
     spread |= {name: _OVERHEAD_WIDTH / 2 for name in pool.names if CONSTANTS[name] != 1.0}
     kept = {source: found for source, found in residuals.items() if source != without}
-    known = {("family", family): pace for family, pace in PACE_OF_FAMILY.items()}
-    known |= {("device", device): pace for device, pace in pool.devices.items() if pace}
-    priors: dict[Key, Effect] = {
-        key: Effect(shifts=MappingProxyType({PACE: pace})) for key, pace in known.items()
+    known: dict[Key, tuple[str, float]] = {
+        ("family", family): (PACE, pace) for family, pace in PACE_OF_FAMILY.items()
     }
-    bare = PooledEfficiencies(
+    known |= {("device", device): (PACE, pace) for device, pace in pool.devices.items() if pace}
+    known |= {("class", kind): (HOST, shift) for kind, shift in HOST_OF_CLASS.items()}
+    priors: dict[Key, Effect] = {
+        key: Effect(shifts=MappingProxyType(dict([shift]))) for key, shift in known.items()
+    }
+    return PooledEfficiencies(
         effects=MappingProxyType(priors | effects_of(pool, shifts, without=without)),
         families=MappingProxyType(pool.families),
         spreads=MappingProxyType(spread),
-        ranges=MappingProxyType(_ranges(kept)),
+        ranges=MappingProxyType(_ranges(pool, kept)),
+        circumstances=MappingProxyType(_circumstances(pool, kept)),
     )
-    of_tests = [
-        math.log(run.measured_s / _expected_s(run, bare))
-        for run in tests
-        if Circumstance.HOST_BOUND in _held(run)
-    ]
-    return replace(bare, circumstances=MappingProxyType(_circumstances(pool, kept, of_tests)))
 
 
-def _expected_s(run: PooledRun, efficiencies: PooledEfficiencies) -> float:
-    cluster = efficiencies.applied(run.question.cluster, run.software)
-    return price(replace(run.question, cluster=cluster)).step_time_s
-
-
-def _ranges(residuals: Residuals) -> dict[Distance, Range]:
+def _ranges(pool: Pool, residuals: Residuals) -> dict[Distance, Range]:
     """Nine of ten at each distance, every source counting alike, never narrower farther away.
 
-    The shortest range that holds them: a source of which half the runs follow no function of their
-    plan would else widen all others.
+    Of runs under no circumstance that has a range of its own. The shortest range that holds them.
     """
     found: dict[Distance, Range] = {}
     low, high = -_LEAST_WIDTH, _LEAST_WIDTH
     for distance in Distance:
         weighted, sources = [], 0
-        for own in residuals.values():
-            here = [ratio for at, ratio in own if at == distance]
+        for own in _predictable(pool, residuals).values():
+            here = [ratio for i, at, ratio in own if at == distance and not pool.decisive[i]]
             weighted += [(ratio, 1 / len(here)) for ratio in here]
             sources += bool(here)
         if sources >= _FEW_SOURCES:
@@ -477,26 +481,52 @@ def _ranges(residuals: Residuals) -> dict[Distance, Range]:
     return found
 
 
-def _circumstances(
-    pool: Pool, residuals: Residuals, tests: Sequence[float]
-) -> dict[Circumstance, Range]:
-    """Nine of ten of the left-out runs under a circumstance, every source counting alike."""
+def _circumstances(pool: Pool, residuals: Residuals) -> dict[Circumstance, Range]:
+    """The middle nine tenths of runs of which a circumstance is the first that holds.
+
+    Whether the fit saw their source or not: few sources have such runs, and hardly differ in it.
+    """
     found = {}
-    for when in (Circumstance.HOST_BOUND, Circumstance.EXPERTS):
-        weighted = []
-        if when is Circumstance.HOST_BOUND:
-            weighted += [(ratio, 1 / len(tests)) for ratio in tests]
-        for source, own in residuals.items():
-            mine = zip(pool.groups[source].tolist(), own, strict=False)  # the left-out ones first
-            here = [ratio for i, (_, ratio) in mine if when in pool.held[i]]
+    for when in _RANGED:
+        weighted, sources = [], 0
+        for own in _predictable(pool, residuals).values():
+            here = [ratio for i, _, ratio in own if pool.decisive[i] is when]
             weighted += [(ratio, 1 / len(here)) for ratio in here]
+            sources += bool(here)
+        wider = _WIDER if sources < _FEW_SOURCES else 1.0
         if len(weighted) >= _FEW_RUNS:
-            low, high = _shortest(sorted(weighted))
+            ordered = sorted(weighted)
+            low, high = (wider * _quantile(ordered, share) for share in _ENDS)
             found[when] = Range(
                 low_ratio=math.exp(min(low, -_LEAST_WIDTH)),
                 high_ratio=math.exp(max(high, _LEAST_WIDTH)),
             )
     return found
+
+
+def _quantile(ordered: Sequence[tuple[float, float]], share: float) -> float:
+    """The first of sorted values up to which lies a share of the weight."""
+    wanted, held = share * sum(weight for _, weight in ordered), 0.0
+    for value, weight in ordered:
+        held += weight
+        if held >= wanted:
+            return value
+    return ordered[-1][0]
+
+
+def _predictable(pool: Pool, residuals: Residuals) -> dict[str, list[tuple[int, Distance, float]]]:
+    """The residuals of runs that a fit would not reject, with the number of the run.
+
+    No range is wide enough for a pipeline that stalls, and with it all others would be too wide.
+    """
+    return {
+        source: [
+            (i, at, ratio)
+            for i, (at, ratio) in zip(pool.groups[source].tolist() * 2, own, strict=False)
+            if abs(ratio) < _FAR_OFF
+        ]
+        for source, own in residuals.items()
+    }
 
 
 def _shortest(ordered: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -27,7 +27,6 @@ from trainwright.profile import Recompute
 from trainwright.step import predict_step
 from trainwright.step.account import time_range
 from trainwright.step.figures import MemoryFigures, Ranged, figures_of, memory_figures
-from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
 from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.units import MIB
 
@@ -388,23 +387,10 @@ def _memory(question: Question, step: StepPrediction) -> tuple[Ranged, float]:
         ranks, static_bytes = (figures_of(found.peak_bytes, account, degrees),), found.static_bytes
     elif question.line.caches_dummy_gradients:
         ranks = (figures_of(engine_peak_bytes(question, step), account, degrees),)
-    elif (
-        run.zero_stage
-        and question.line.software.school == "pytorch"
-        and ((asked := _with_loss(question)) and accounts_for(question.model, asked))
-    ):
-        ranks = tuple(
-            figures_of(peak.allocated_bytes, account, degrees, reserved_bytes=peak.reserved_bytes)
-            for peak in fsdp2_peaks(question.model, asked)
-        )
     else:
-        precision = (
-            question.configuration.recipe.precision
-            or question.cluster.accelerator.default_precision
-        )
-        ranks = memory_figures(
-            question.model, question.configuration, step, account, precision=precision
-        )
+        asked = _with_loss(question)
+        precision = asked.recipe.precision or question.cluster.accelerator.default_precision
+        ranks = memory_figures(question.model, asked, step, account, precision=precision)
     shown = [rank.of(stated or account.reports) for rank in ranks]
     return max(shown, key=lambda ranged: ranged.typical_bytes), static_bytes
 

@@ -72,8 +72,9 @@ _BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
         "caches_dummy_gradients": True,
         "fixed_bytes": 300.0 * MIB,
     },
-    # Its recipes of mixtures send a token once to each node (DeepEP).
-    "nemo": {"dispatches_once": True},
+    # Its recipes of mixtures send a token once to each node (DeepEP), and those whose times are
+    # published reduce gradients in 16 bit (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
+    "nemo": {"dispatches_once": True, "gradient_dtype": "bf16"},
     "llm-foundry": {"vocabulary_multiple": 1},
     "torchtitan": {"vocabulary_multiple": 1},
 }
@@ -449,6 +450,10 @@ def _like(run: MeasuredRun, architectures: Sequence[TransformerConfig]) -> Trans
         if model.experts is not None:
             widths.add(model.experts.ffn_size)
         same = model.hidden_size == run.hidden_size and model.num_heads == run.num_heads
+        if model.choice_of_layer and model.num_layers != run.num_layers:
+            return False  # what its layers are is listed one by one
+        if model.towers:
+            return False  # no row of sizes says what images it was trained on
         return same and run.ffn_size in widths
 
     def nearness(model: TransformerConfig) -> tuple[bool, ...]:

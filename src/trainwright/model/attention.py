@@ -6,9 +6,16 @@ the residual. Latent attention has projections of its own (`latent_attention`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from trainwright.model.config import Indexer, LatentAttention, Norm, TransformerConfig
+from trainwright.model.config import (
+    CompressedAttention,
+    Indexer,
+    LatentAttention,
+    Norm,
+    TransformerConfig,
+)
 from trainwright.model.operator import (
     ATTENTION_CORE,
     LATENT_UP_PROJECTION,
@@ -116,7 +123,20 @@ def _exchange(kind: str, size: float, phase: Phase) -> Exchange:
 # A head's value may be narrower than its query and key (latent attention): a pair costs
 # 2·(e_query + e_value) FLOPs.
 
+# Matrix units take rows of 16 bytes. Fused kernels (FlashAttention) pad heads whose size is no
+# multiple of 8 to one; the batched products of unfused attention then run outside the matrix units
+# (NVIDIA, Matrix Multiplication Background, "Tensor Core Requirements"). BLOOM's trials with heads
+# of 108 and 150 took 1.3 times as long as those with heads of 104 to 224 that are multiples.
+
 FUSED_BACKWARD_RATIO = 2.5
+_ALIGNED_TO = 8
+_OUTSIDE_MATRIX_UNITS = "fp32"
+
+
+def _padded_share(config: TransformerConfig) -> float:
+    """What a fused kernel computes over what the heads hold."""
+    sizes = (config.head_size, config.value_head_size)
+    return sum(-(-size // _ALIGNED_TO) * _ALIGNED_TO for size in sizes) / sum(sizes)
 
 
 def attention_core(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
@@ -131,7 +151,10 @@ def held_key_value_heads(config: TransformerConfig, run: RunShape) -> int:
 
 def held_key_value_size(config: TransformerConfig, run: RunShape) -> int:
     """Width of keys and values together over the tensor group."""
-    return held_key_value_heads(config, run) * (config.head_size + config.value_head_size)
+    width = config.head_size + config.value_head_size
+    if config.compressed is not None:  # one tensor for both
+        width = config.head_size
+    return held_key_value_heads(config, run) * width
 
 
 def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool) -> float:
@@ -141,6 +164,9 @@ def attended_pairs(config: TransformerConfig, length: int, *, skips_masked: bool
     kernel that skips what a causal mask hides computes s(s + 1)/2, within a window
     w(w + 1)/2 + (s − w)·w, in chunks of w a triangle each.
     """
+    if config.compressed is not None:
+        near = attended_pairs(replace(config, compressed=None), length, skips_masked=skips_masked)
+        return near + config.compressed.pairs(length, skips_masked=skips_masked)
     window = min(config.attended_keys or length, length)
     if not (config.causal and skips_masked):
         return float(length) * window
@@ -160,19 +186,22 @@ def _model_flops(config: TransformerConfig, run: RunShape) -> float:
 def _kept(config: TransformerConfig, run: RunShape) -> tuple[SavedTensor, ...]:
     """Query, key and value; latent attention can expand them again from the latents."""
     held = held_key_value_heads(config, run)
-    widths = {
+    widths: dict[str, float] = {
         "query": config.query_size,
         "key": held * config.head_size,
         "value": held * config.value_head_size,
     }
+    if config.compressed is not None:
+        widths["key"] += held * config.head_size / (config.compressed.ratio or math.inf)
+        del widths["value"]
     return tuple(
         SavedTensor(
             name=name,
-            elements=run.tokens * width,
+            elements=math.ceil(run.tokens * width),
             element_bytes=run.precision.activation_bytes,
             shard=Shard.TENSOR,
             until=Phase.INPUT_GRAD,
-            dropped_by=None if config.latent is None else LATENT_UP_PROJECTION,
+            dropped_by=LATENT_UP_PROJECTION if config.expands_latents else None,
         )
         for name, width in widths.items()
     )
@@ -189,7 +218,7 @@ def _fused(config: TransformerConfig, run: RunShape) -> list[Operator]:
     skipped = attended_pairs(config, run.sequence_length, skips_masked=True)
     every = attended_pairs(config, run.sequence_length, skips_masked=False)
     model_flops = _model_flops(config, run)
-    flops = model_flops * (skipped / every) / t
+    flops = model_flops * (skipped / every) * _padded_share(config) / t
     if config.causal:
         flops *= run.causal_share
     element = run.precision.activation_bytes
@@ -224,11 +253,13 @@ def _fused(config: TransformerConfig, run: RunShape) -> list[Operator]:
 
 
 def _unfused(config: TransformerConfig, run: RunShape) -> list[Operator]:
-    query, key, value = _kept(config, run)
+    query, key, *value = _kept(config, run)
     return [
         _batched_product("attention_scores", config, run, config.query_size, (query, key)),
         _softmax(config, run),
-        _batched_product("attention_values", config, run, config.attention_output_size, (value,)),
+        _batched_product(
+            "attention_values", config, run, config.attention_output_size, tuple(value)
+        ),
     ]
 
 
@@ -284,6 +315,7 @@ def _batched_product(
     element = run.precision.activation_bytes
     scores = element * run.tokens * config.num_heads * float(s) / t
     sides = element * run.tokens * width / t
+    aligned = config.head_size % _ALIGNED_TO == 0 == config.value_head_size % _ALIGNED_TO
     return Operator(
         name=name,
         kind=OperatorKind.GEMM,
@@ -294,7 +326,7 @@ def _batched_product(
         model_flops=share * _model_flops(config, run),
         saved=saved,
         module=ATTENTION_CORE,
-        dtype=run.precision.base_dtype,
+        dtype=run.precision.base_dtype if aligned else _OUTSIDE_MATRIX_UNITS,
     )
 
 
@@ -341,9 +373,11 @@ def latent_projections(
 
 
 def _index(
-    config: TransformerConfig, indexer: Indexer, run: RunShape, *, rank: int
+    config: TransformerConfig, indexer: Indexer, run: RunShape, *, rank: int, ratio: int = 1
 ) -> list[Operator]:
     """Which keys each token attends to: narrow heads, whole on every device, score all pairs.
+
+    With a `ratio` keys are entries that each stand for so many tokens.
 
     Each device scores its own tokens where sequence parallelism has cut them. The choice itself has
     no gradient; training the indexer takes one of its scores, which costs as much again twice.
@@ -363,7 +397,7 @@ def _index(
             saved=(kept,),
         )
 
-    pairs = float(run.sequence_length) ** 2
+    pairs = float(run.sequence_length) ** 2 / ratio
     executed = pairs * (1 + 1 / run.sequence_length) / 2 if config.causal else pairs
     each = 2.0 * heads * size * run.microbatch_size / run.context_parallel
     element = run.precision.activation_bytes
@@ -385,10 +419,16 @@ def _index(
         saved=(kept,),
         dtype=run.precision.base_dtype,
     )
+    if ratio > 1:
+        keys = _compressor("index_compressor", config, run, width=size, series=2, ratio=ratio)
+    else:
+        keys = [
+            product("index_key", h, size, normed),
+            norm("index_key_norm", run, kind=Norm.LAYER, width=size),
+        ]
     return [
         product("index_query", rank, heads * size, narrow),
-        product("index_key", h, size, normed),
-        norm("index_key_norm", run, kind=Norm.LAYER, width=size),
+        *keys,
         product("index_weights", h, heads, normed),
         scores,
     ]
@@ -405,9 +445,17 @@ def latent_exchanges(
         return ()
     query = config.hidden_size if latent.query_rank is None else latent.query_rank
     query_up = "query" if latent.query_rank is None else "query_up"
-    element = run.precision.activation_bytes
     keys = latent.key_value_rank + latent.rotary_head_size
-    out, into = (float(run.tokens * element * w) for w in (config.hidden_size, query + keys))
+    again = {query_up: query, "key_value_up": latent.key_value_rank}
+    return _narrow_exchanges(config, run, width=query + keys, again=again)
+
+
+def _narrow_exchanges(
+    config: TransformerConfig, run: RunShape, *, width: float, again: dict[str, int]
+) -> tuple[Exchange, ...]:
+    """Narrow tensors of `width` in, the hidden state out; which are gathered `again` for what."""
+    element = run.precision.activation_bytes
+    out, into = (float(run.tokens * element * w) for w in (config.hidden_size, width))
 
     def exchange(kind: str, size: float, phase: Phase, hides_under: str | None = None) -> Exchange:
         return Exchange(axis="tensor", kind=kind, bytes=size, phase=phase, hides_under=hides_under)
@@ -417,7 +465,6 @@ def latent_exchanges(
             exchange("all_reduce", out, Phase.FORWARD),
             exchange("all_reduce", into, Phase.INPUT_GRAD),
         )
-    again = {query_up: query, "key_value_up": latent.key_value_rank}
     return (
         exchange("all_gather", into, Phase.FORWARD),
         exchange("reduce_scatter", out, Phase.FORWARD),
@@ -427,6 +474,98 @@ def latent_exchanges(
             exchange("all_gather", float(run.tokens * element * width), Phase.INPUT_GRAD, name)
             for name, width in again.items()
         ),
+    )
+
+
+# One key for all heads, far tokens compressed (DeepSeek-V4, 2026, section 2.3)
+# ----------------------------------------------------------------------------
+#     q  = norm(x W_dq) W_uq      [a · e]         k = norm(x W_k)    [e], the value too
+#     c  = norm(Σ over the tokens of an entry of softmax(x W_z + b) · x W_c)    [e], one of r tokens
+#     y  = softmax(q · (k in a window, c))        x + (y cut by groups of heads) W_a W_b
+#
+# As with latents, what is narrow is whole on every device of a tensor group, each of which projects
+# its own tokens where sequence parallelism has cut them.
+
+
+def _compressed_projections(
+    config: TransformerConfig, own: CompressedAttention, run: RunShape
+) -> tuple[Operator, ...]:
+    """Queries through their latent, the key, entries and which of them are chosen."""
+    e, rank = config.head_size, own.query_rank
+    operators = [
+        _down("query_down", config, run, width=rank),
+        norm("query_latent_norm", run, kind=Norm.RMS, width=rank),
+        _up("query_up", run, inputs=rank, outputs=config.query_size),
+        _down("key_value_down", config, run, width=e),
+        norm("key_value_latent_norm", run, kind=Norm.RMS, width=e),
+    ]
+    if own.ratio is not None:
+        operators += _compressor(
+            "compressor", config, run, width=e, series=own.series, ratio=own.ratio
+        )
+    if own.indexer is not None and own.ratio is not None:
+        operators += _index(config, own.indexer, run, rank=rank, ratio=own.ratio)
+    rotated = elementwise(
+        "rotary",
+        run,
+        elements=run.tokens * (config.query_size + e) / run.tensor_parallel,
+        forward=(1, 1),
+        backward=(1, 1),
+        module=LATENT_UP_PROJECTION,
+    )
+    return (*operators, rotated)
+
+
+def _compressor(
+    name: str, config: TransformerConfig, run: RunShape, *, width: int, series: int, ratio: int
+) -> list[Operator]:
+    """Values and weights of every token, their weighed sums, a norm of the entries."""
+    product = _down(name, config, run, width=2 * series * width)
+    elements = run.tokens * 2 * series * width
+    kept = SavedTensor(
+        name=f"{name}_sum.input",
+        elements=elements,
+        element_bytes=run.precision.activation_bytes,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+    )
+    bias = Parameter(name=f"{name}_positions.weight", count=ratio * series * width)
+    weight = Parameter(name=f"{name}_norm.weight", count=width)
+    summed = elementwise(
+        f"{name}_sum",
+        run,
+        elements=elements / run.sequence_shards,
+        forward=(1, 1 / ratio),
+        backward=(1 + 1 / ratio, 1),
+        saved=(kept,),
+        parameters=(bias, weight),
+    )
+    return [product, summed]
+
+
+def _grouped_output(
+    config: TransformerConfig, own: CompressedAttention, run: RunShape
+) -> tuple[Operator, ...]:
+    """A product per group of heads, and one of what they give."""
+    width, inner, t = config.attention_output_size, own.output_groups * own.output_rank, run
+    each = width // own.output_groups
+
+    def product(name: str, inputs: int, outputs: int, split: str, kept: int) -> Operator:
+        weight = Parameter(name=f"{name}.weight", count=inputs * outputs, shards=t.tensor_parallel)
+        saved = linear_input(f"{name}.input", run, width=kept, shard=Shard.TENSOR)
+        return linear(
+            name,
+            run,
+            inputs=inputs,
+            outputs=outputs,
+            split=split,
+            parameters=(weight,),
+            saved=(saved,),
+        )
+
+    return (
+        product("attention_groups", each, inner, "column", width),
+        product("attention_output", inner, config.hidden_size, "row", inner),
     )
 
 
@@ -493,7 +632,7 @@ def attention_operators(config: TransformerConfig, run: RunShape) -> tuple[Opera
         *_projections(config, run),
         *attention_core(config, run),
         *_gate(config, run),
-        _output_projection(config, run),
+        *_outputs(config, run),
     ]
     if config.sandwich_norm:
         around.append(norm("attention_output_norm", run, kind=config.norm, width=h))
@@ -512,6 +651,12 @@ def attention_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Excha
     """Collectives of the tensor group around the attention half."""
     if config.latent is not None:
         return latent_exchanges(config, config.latent, run)
+    if (own := config.compressed) is not None:
+        if run.tensor_parallel == 1:
+            return ()
+        entries = 0.0 if own.ratio is None else config.head_size / own.ratio
+        width = own.query_rank + config.head_size + entries
+        return _narrow_exchanges(config, run, width=width, again={"query_up": own.query_rank})
     return half_exchanges(run, width=config.hidden_size, column=("query_key_value",))
 
 
@@ -548,6 +693,8 @@ def half_exchanges(
 def _projections(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
     if config.latent is not None:
         return latent_projections(config, config.latent, run)
+    if config.compressed is not None:
+        return _compressed_projections(config, config.compressed, run)
     products = _query_key_value(config, run)
     if config.rotary or config.query_key_norm:
         return (products, _rotary(config, run))
@@ -661,6 +808,12 @@ def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
         saved=saved,
         parameters=parameters,
     )
+
+
+def _outputs(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    if config.compressed is not None:
+        return _grouped_output(config, config.compressed, run)
+    return (_output_projection(config, run),)
 
 
 def _output_projection(config: TransformerConfig, run: RunShape) -> Operator:

@@ -253,6 +253,62 @@ class LatentAttention:
                 yield Fault("latent.query_rank", "must be given where an indexer reads the latent")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedAttention:
+    """One key for all heads, which is the value too, and far tokens through compressed entries.
+
+    Each token attends to those of a window and to entries that each stand for `ratio` tokens, all
+    of them or those that an `indexer` chose; without a ratio to the window alone. Of a few tokens
+    an entry takes twice as many, overlapping, where there is an indexer. What the heads give goes
+    through a product per group of heads, `output_rank` wide, and another back. Source: DeepSeek-V4,
+    2026, section 2.3.
+    """
+
+    query_rank: int
+    output_groups: int
+    output_rank: int
+    ratio: int | None = None
+    indexer: Indexer | None = None
+
+    @property
+    def series(self) -> int:
+        """Widths of a key that a token gives to entries: to its own, and to the next."""
+        return 0 if self.ratio is None else 1 + (self.indexer is not None)
+
+    def entries(self, length: int) -> int:
+        """Entries that the last of so many tokens may attend to."""
+        count = 0 if self.ratio is None else length // self.ratio
+        return count if self.indexer is None else min(count, self.indexer.num_keys)
+
+    def pairs(self, length: int, *, skips_masked: bool) -> float:
+        """Pairs of a token and an entry, of one sequence and head.
+
+        Token t (from 1) sees ⌊t / ratio⌋ entries, at most `entries`.
+        """
+        if self.ratio is None:
+            return 0.0
+        most = self.entries(length)
+        if not skips_masked:
+            return float(length) * most
+        rising = self.ratio * most * (most - 1) / 2
+        return rising + most * (length - most * self.ratio + 1.0)
+
+    def faults(self, num_heads: int) -> Iterator[Fault]:
+        """Sizes that cannot be."""
+        for name in ("query_rank", "output_groups", "output_rank"):
+            if (value := getattr(self, name)) < 1:
+                yield Fault(f"compressed.{name}", f"must be >= 1, got {value}")
+        if self.output_groups >= 1 and num_heads % self.output_groups:
+            problem = f"must divide the {num_heads} heads, got {self.output_groups}"
+            yield Fault("compressed.output_groups", problem)
+        if self.ratio is not None and self.ratio < 1:
+            yield Fault("compressed.ratio", f"must be >= 1, got {self.ratio}")
+        if self.indexer is not None:
+            yield from self.indexer.faults()
+            if self.ratio is None:
+                yield Fault("compressed.ratio", "must be given with an indexer")
+
+
 # Training a part of a model: frozen layers, and low-rank adapters beside frozen products
 # ---------------------------------------------------------------------------------------
 # A frozen product needs no weight gradient, so its input is not kept for one, and its parameters
@@ -352,6 +408,7 @@ class BlockChoice:
     ffn_size: int | None = None
     sliding_window: int | None = None
     attention_sinks: bool | None = None
+    compressed: CompressedAttention | None = None
     reuses_index: bool = False
 
     @property
@@ -369,6 +426,7 @@ _OVERRIDDEN: Final = (
     "ffn_size",
     "sliding_window",
     "attention_sinks",
+    "compressed",
 )
 
 
@@ -432,7 +490,8 @@ class TransformerConfig:
     `query_key_norm_whole` norms over all heads at once. An `attention_gate` of so
     many outputs (one per head, or per feature) weighs what attention gives. `value_size` is that of
     a value head where it differs. Where blocks differ, `choices` are their kinds and
-    `choice_of_layer` the kind of each. Each sequence has `images`, which pass the `towers`.
+    `choice_of_layer` the kind of each. Each sequence has `images`, which pass the `towers`. Blocks
+    pass on `streams` of the hidden size, which each half mixes into its input (`model.streams`).
     """
 
     family: str
@@ -486,6 +545,8 @@ class TransformerConfig:
     experts: Experts | None = None
     latent: LatentAttention | None = None
     num_mtp_layers: int = 0
+    compressed: CompressedAttention | None = field(default=None, metadata={RARE: True})
+    streams: int = field(default=1, metadata={RARE: True})
     towers: tuple[Tower, ...] = field(default=(), metadata={RARE: True})
     images: int = field(default=0, metadata={RARE: True})
     tuning: Tuning = TRAIN_ALL
@@ -537,6 +598,10 @@ class TransformerConfig:
             yield Fault("shared_norm", "needs parallel halves")
         if self.experts is not None:
             yield from self.experts.faults(self.num_layers)
+        if self.streams < 1:
+            yield Fault("streams", f"must be >= 1, got {self.streams}")
+        if self.compressed is not None:
+            yield from self.compressed.faults(self.num_heads)
         yield from (fault for tower in self.towers for fault in tower.faults())
         if self.latent is not None:
             yield from self.latent.faults()
@@ -551,6 +616,11 @@ class TransformerConfig:
             yield Fault("num_kv_heads", problem + str(self.num_kv_heads))
         if self.query_key_norm:
             yield Fault("query_key_norm", "must be false: latent attention has norms of its own")
+
+    @property
+    def expands_latents(self) -> bool:
+        """Whether queries, and maybe keys and values, come of narrow latents."""
+        return self.latent is not None or self.compressed is not None
 
     @property
     def query_size(self) -> int:
@@ -649,6 +719,9 @@ class TransformerConfig:
     def _block_faults(self, run: RunShape) -> Iterator[Fault]:
         """What a block of this kind cannot be cut into."""
         t = run.tensor_parallel
+        if self.compressed is not None and self.compressed.output_groups % t:
+            count = self.compressed.output_groups
+            yield Fault("tensor_parallel", f"must divide the {count} groups of heads, got {t}")
         if self.mixer is not None:
             yield from self.mixer.faults_at(run)
         if not self.attends:

@@ -41,6 +41,7 @@ from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
 from trainwright.model.operator import Exchange, Operator
 from trainwright.model.recurrence import first_products, mixer_context_exchanges, mixer_operators
 from trainwright.model.run_shape import RunShape
+from trainwright.model.streams import last_mixture, with_streams
 from trainwright.model.towers import tower_edge_bytes, tower_layers
 
 _KEPT: Final = 64  # layers that are the same however experts are dealt out: a search asks for them
@@ -97,6 +98,9 @@ def cache_bytes(config: TransformerConfig, length: int) -> float:
             width = latent.key_value_rank + latent.rotary_head_size
             if latent.indexer is not None and not latent.reuses_index:
                 width += latent.indexer.head_size
+        if (own := block.compressed) is not None:
+            total += 2.0 * block.head_size * (length // own.ratio if own.ratio else 0)
+            width = block.head_size
         total += 2.0 * width * min(block.sliding_window or length, length)
     return total
 
@@ -115,6 +119,9 @@ def kind_names(config: TransformerConfig) -> list[str]:
             if block.sliding_window is not None:
                 attention += " in chunks of" if block.chunked else " within"
                 attention += f" {block.sliding_window}"
+            if (own := block.compressed) is not None and own.ratio is not None:
+                count = "" if own.indexer is None else f"{own.indexer.num_keys} "
+                attention += f" and to {count}entries of {own.ratio} tokens"
             parts.append(attention)
         if block.mixer is not None:
             parts.append(block.mixer.name)
@@ -161,7 +168,8 @@ def _ends(config: TransformerConfig, run: RunShape) -> _Ends:
     """The embedding, what follows the blocks, head and loss."""
     after_blocks = []
     if config.final_norm:
-        norm = LayerClass(kind=LayerKind.FINAL_NORM, operators=final_norm_operators(config, run))
+        operators = (*last_mixture(config, run), *final_norm_operators(config, run))
+        norm = LayerClass(kind=LayerKind.FINAL_NORM, operators=operators)
         after_blocks.append(norm)
     if config.pooler or config.mlm_transform:
         transform = LayerClass(
@@ -238,11 +246,13 @@ def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
     if config.mlp:
         operators += feed_forward_operators(config, run, experts=config.experts)
         exchanges += _feed_forward_exchanges(config, run, config.experts)
+    streams = (config.streams - 1) * config.hidden_size * run.tokens / run.sequence_shards
+    beside = run.precision.activation_bytes * streams  # gradients of the other streams
     return LayerClass(
         kind=LayerKind.BLOCK,
-        operators=operators,
+        operators=with_streams(operators, config, run),
         exchanges=exchanges,
-        transient_bytes=_block_transient_bytes(config, run, config.experts),
+        transient_bytes=_block_transient_bytes(config, run, config.experts) + beside,
     )
 
 
@@ -306,7 +316,12 @@ def _edges(
     hidden = element * run.tokens * config.hidden_size / t
     logits = element * run.tokens * (config.num_classes or run.padded(config.vocabulary_size)) / t
     towers = tower_edge_bytes(config, run)
-    text = [logits if kind is LayerKind.LM_HEAD else hidden for kind in kinds[len(towers) : -1]]
+    sizes = {
+        LayerKind.LM_HEAD: logits,
+        LayerKind.EMBEDDING: config.streams * hidden,
+        LayerKind.BLOCK: config.streams * hidden,
+    }
+    text = [sizes.get(kind, hidden) for kind in kinds[len(towers) : -1]]
     return tuple(
         TensorEdge(source=index, target=index + 1, bytes=size)
         for index, size in enumerate([*towers, *text])

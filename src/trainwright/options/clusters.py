@@ -78,8 +78,15 @@ def priced_as_run(
         return calibrated(cluster, calibration)
     if software is None:
         return cluster
-    named = framework or options.get("framework")
-    return expected(cluster, named if software == AUTO_SOFTWARE else software)
+    return expected(cluster, software_named_by(options, framework=framework))
+
+
+def software_named_by(options: Mapping[str, Any], *, framework: str | None = None) -> str | None:
+    """The program that the options name; `framework`, or that of the options, for "auto"."""
+    software = options.get("software")
+    if software not in (None, AUTO_SOFTWARE):
+        return str(software)
+    return framework or options.get("framework")
 
 
 _OF_HOST: Final = "host."

@@ -757,6 +757,13 @@ ROWS += section(
         foreign=_OF_A_MODEL,
     ),
     row(
+        "prefer",
+        TEXT,
+        "fastest, or simple: the simpler plan where predictions do not tell the two apart.",
+        at="request.prefer",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
         "jobs",
         NAME,
         "Processes to search a model's plans with, or dask://HOST:PORT; the same result.",

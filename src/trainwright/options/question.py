@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 # ----------------------------------------------------------------------------
 
 DEFAULT_TOP: Final = 5
+FASTEST, SIMPLE = "fastest", "simple"  # what `--prefer` says
 Noun = TypeVar("Noun")
 
 
@@ -63,7 +64,8 @@ class ModelCall:
     """A question about a model, and how much of the answer is wanted.
 
     `model` is what the document embeds; `excluded_options` are names as they were given, known or
-    not; `top` is the number of runners-up; `warnings` are about what was read for it.
+    not; `top` is the number of runners-up; `prefers_simple` takes the simpler of plans that
+    predictions do not tell apart; `warnings` are about what was read for it.
     """
 
     model: Embedded
@@ -71,6 +73,7 @@ class ModelCall:
     excluded_options: frozenset[str] = frozenset()
     per_stage_degrees: bool = False
     top: int = DEFAULT_TOP
+    prefers_simple: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -101,6 +104,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
             per_stage_degrees=call.per_stage_degrees,
         ),
         top=call.top,
+        prefer=SIMPLE if call.prefers_simple else None,
         time_limit_s=time_limit_s,
     )
 
@@ -166,6 +170,7 @@ def call_of(request: PlanRequest) -> ModelCall:
         excluded_options=frozenset(space.excluded_options),
         per_stage_degrees=space.per_stage_degrees,
         top=DEFAULT_TOP if request.top is None else request.top,
+        prefers_simple=request.prefer == SIMPLE,
     )
 
 
@@ -283,12 +288,16 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     top = options.get("top")
     if top is not None and not 0 <= top <= LARGEST_TOP:
         raise InvalidInput.of("top", f"must be from 0 to {LARGEST_TOP}, got {top}")
+    prefer = options.get("prefer") or FASTEST
+    if prefer not in (FASTEST, SIMPLE):
+        raise InvalidInput.of("prefer", f'must be {FASTEST} or {SIMPLE}, got "{prefer}"')
     return ModelCall(
         model=given.embedded,
         question=question,
         excluded_options=excluded,
         per_stage_degrees=options.get("per_stage_degrees", False),
         top=DEFAULT_TOP if top is None else top,
+        prefers_simple=prefer == SIMPLE,
         warnings=where.warnings,
     )
 

@@ -18,6 +18,7 @@ from trainwright.options.option import (
     NAME,
     ON,
     PATH,
+    SHARE,
     TEXT,
     Argument,
     Option,
@@ -354,6 +355,24 @@ ROWS += section(
 )
 ROWS += section(
     "",
+    "fit",
+    row(
+        "gpu",
+        NAME,
+        "The devices, such as 2xRTX4090: how many, and the name of an accelerator.",
+        required=True,
+    ),
+    row("sequence", COUNT, "Tokens of a sequence; 4096 if absent.", also="sequence_length"),
+    row(
+        "software",
+        NAME,
+        "Whose memory to account for, as trl, deepspeed or torchtitan; trl if absent.",
+    ),
+    row("lora-rank", COUNT, "Of adapters; 16 if absent.", also="tuning.low_rank.rank"),
+    row("probability", SHARE, "With which a run must fit; 0.9 if absent."),
+)
+ROWS += section(
+    "",
     "catalog",
     row(
         "schema",
@@ -380,7 +399,7 @@ ROWS += section(
         "output",
         PATH,
         "Write the document to this file.",
-        commands="plan estimate schedule codesign verify improve whatif validate profile model",
+        commands="plan estimate schedule codesign verify improve whatif validate profile model fit",
         short="o",
     ),
     row(
@@ -396,7 +415,7 @@ ROWS += section(
         ON,
         "Print the document as JSON, nothing else.",
         commands="plan estimate schedule codesign explain export verify improve diff whatif "
-        "report validate calibrate profile model support catalog",
+        "report validate calibrate profile model fit support catalog",
         keyword="as_json",
     ),
     shell=True,
@@ -472,6 +491,13 @@ ARGUMENTS: Final[Mapping[str, tuple[Argument, ...]]] = {
         Argument(name="model", help="A config.json, its folder, a catalog name; a name in --csv."),
     ),
     "model": (
+        Argument(
+            name="model",
+            metavar="CONFIG",
+            help="A config.json or its folder, a catalog name, or a hub id in the local cache.",
+        ),
+    ),
+    "fit": (
         Argument(
             name="model",
             metavar="CONFIG",

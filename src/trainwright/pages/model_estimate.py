@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwright.documents.memory_figures import figure_table
 from trainwright.documents.model_estimate import (
     NONE_ENOUGH,
     Verdict,
@@ -58,7 +59,8 @@ def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
 
 def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
-    yield section("summary", "Summary", cards=_cards(document))
+    shown = filter(None, [figure_table(document)])
+    yield section("summary", "Summary", *shown, cards=_cards(document))
     if document.changes or not document.fits:
         yield section("changes", "What would make it fit", enough_block(document.changes))
     if priced is not None:

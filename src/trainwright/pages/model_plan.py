@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.explanation import explanation_tables
+from trainwright.documents.memory_figures import figure_table
 from trainwright.documents.plan_view import (
     LAYOUTS,
     alternative_table,
@@ -110,7 +111,8 @@ def _sections(subject: Subject[Any]) -> Iterator[Section]:
     if pools := pool_table(document):
         yield section("groups", "The kinds of devices", pools, _pool_bars(document))
     if document.stages:
-        yield section("plan", "The plan", rank_table(rank_rows(document)))
+        shown = filter(None, [figure_table(document)])
+        yield section("plan", "The plan", rank_table(rank_rows(document)), *shown)
         yield section("ranks", "Time and memory of the ranks", *_rank_bars(document, subject))
     if subject.panel is not None:
         yield schedule_section(

@@ -4,9 +4,16 @@ The planner cuts a chain of layers whose classes hold the same state however the
 whose times are known by phase. The estimator makes no other profiles; a file may hold others. What
 a file says is brought to that form once, without a figure made up in silence:
 
-    graph       must be a chain. A source that takes no time and holds no state is no layer but an
-                input of the batch: every stage that needs it reads it itself, and what is kept of
-                it counts with the first layer that reads it. Branches are refused.
+    graph       a chain. A source that takes no time and holds no state is no layer but an input
+                of the batch: every stage that needs it reads it itself, and what is kept of it
+                counts with the first layer that reads it. Layers that branch are put into one
+                order, each after those that it reads. A cut sends all edges that cross it, for a
+                stage passes on what a later one than the next reads:
+
+                    bytes(cut after i) = sum of bytes(u -> v) over edges with u <= i < v
+
+                Every set of stages that is contiguous in that order is searched. Where the graph
+                has other orders, the bound on all plans is that of `planning.bounds.step`.
     times       by phase where the file has phases. Where it has one time T for all, forward, input
                 gradient and weight gradient are T/3 each, T that of the fastest option of the layer
                 that recomputes nothing; what another option takes more is recomputation.
@@ -23,6 +30,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int64]
 
+ONE_ORDER: Final = "order"  # what is assumed where layers could be cut in other orders
 _FLAT: Final = "plan it without --cluster: the flat question takes any graph of layers"
 
 
@@ -76,6 +86,11 @@ class MeasuredModel:
         """Blocks of the chain; a stage holds at least one."""
         names = [layer.name for layer in self.any_profile.structure.layers]
         return names.count(LayerKind.BLOCK)
+
+    @property
+    def is_in_one_order(self) -> bool:
+        """Whether the layers branch, so that stages could be cut from other orders, too."""
+        return ONE_ORDER in self.assumptions
 
     @property
     def sequence_length(self) -> int | None:
@@ -287,7 +302,7 @@ def _disagreements(found: MeasuredModel) -> Iterator[Fault]:
 
 
 def _as_chain(profile: Profile, assumptions: dict[str, str]) -> Profile:
-    """The layers in their order, each pair joined by one edge, classes told apart by their rows."""
+    """The layers in one order, each pair joined by one edge, classes told apart by their rows."""
     structure, costs = profile.structure, profile.costs
     inputs = () if _is_path(structure, ()) else tuple(_inputs(structure, costs))
     order = _order(structure, inputs)
@@ -296,20 +311,21 @@ def _as_chain(profile: Profile, assumptions: dict[str, str]) -> Profile:
         assumptions["inputs"] = (
             f"{names}: of the batch, read by every stage that needs it; kept with its first reader"
         )
+    if not _is_path(structure, inputs):
+        assumptions |= _words_of_branches(structure, order, inputs)
     place = {layer: at for at, layer in enumerate(order)}
     beside = _kept_inputs(structure, costs, inputs, place)
-    edges = [edge for edge in structure.edges if edge.source in place and edge.target in place]
-    edges.sort(key=lambda edge: place[edge.source])
+    crossing = _crossing(structure, place)
     rows: list[Rows] = []
     classes: list[int] = []
     boundaries: list[list[list[float]]] = []
     known: dict[tuple[object, ...], int] = {}
     shared = {layer for group in structure.shared_parameters for layer in group.layers}
-    for layer in order:
+    for at, layer in enumerate(order):
         own = np.array(costs.rows_of(structure.layers[layer].layer_class))
-        ends = [_boundary(profile, layer, int(row), set(place)) for row in own]
+        ends = [_boundary(profile, order, crossing, at, int(row)) for row in own]
         alone = layer if layer in shared else None
-        key = (tuple(own.tolist()), tuple(map(tuple, ends)), beside[place[layer]], alone)
+        key = (tuple(own.tolist()), tuple(map(tuple, ends)), beside[at], alone)
         if key not in known:
             known[key] = len(rows)
             rows.append(own)
@@ -327,7 +343,12 @@ def _as_chain(profile: Profile, assumptions: dict[str, str]) -> Profile:
                 for layer, name, number in zip(order, called, classes, strict=True)
             ),
             edges=tuple(
-                Edge(source=place[e.source], target=place[e.target], bytes=e.bytes) for e in edges
+                Edge(
+                    source=at,
+                    target=at + 1,
+                    bytes=sum(structure.edges[number].bytes for number in cut),
+                )
+                for at, cut in enumerate(crossing)
             ),
             shared_parameters=tuple(
                 SharedParameters(layers=tuple(sorted(place[i] for i in holders)), bytes=group.bytes)
@@ -363,19 +384,60 @@ def _inputs(structure: Structure, costs: CostTable) -> Iterator[int]:
 
 
 def _order(structure: Structure, inputs: Collection[int]) -> list[int]:
-    """The layers of the chain; raises `UnsupportedFeature` where there is none."""
-    if not _is_path(structure, inputs):
-        branch = _branch(structure, inputs)
-        raise UnsupportedFeature(
-            f"stages of a schedule are cut from a chain of layers, and {branch}",
-            alternative=_FLAT,
-        )
-    after = {e.source: e.target for e in structure.edges if e.source not in inputs}
-    first = set(range(len(structure.layers))) - set(inputs) - set(after.values())
-    order = [first.pop()]
-    while order[-1] in after:
-        order.append(after[order[-1]])
+    """All layers but the inputs, each after those that it reads, so that few bytes cross a cut.
+
+    Of the layers that could come next it takes the one after which the least lies between what ran
+    and what did not; the first in the file among several. A chain has one such order.
+    """
+    edges = [edge for edge in structure.edges if edge.source not in inputs]
+    rest = [at for at in range(len(structure.layers)) if at not in inputs]
+    waiting = dict.fromkeys(rest, 0)
+    after: dict[int, list[int]] = {at: [] for at in rest}
+    # What running a layer adds to the bytes between both sides: what it sends less what it reads.
+    added = dict.fromkeys(rest, 0.0)
+    for edge in edges:
+        waiting[edge.target] += 1
+        after[edge.source].append(edge.target)
+        added[edge.source] += edge.bytes
+        added[edge.target] -= edge.bytes
+    ready = [(added[at], at) for at in rest if not waiting[at]]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, layer = heappop(ready)
+        order.append(layer)
+        for target in after[layer]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                heappush(ready, (added[target], target))
     return order
+
+
+def _words_of_branches(
+    structure: Structure, order: Sequence[int], inputs: Collection[int]
+) -> dict[str, str]:
+    """What is taken for granted about layers that are no chain."""
+    found = {
+        "branches": f"{_branch(structure, inputs)}: a stage passes on what a later one than the "
+        "next reads, each edge of the graph by itself"
+    }
+    joined = {(edge.source, edge.target) for edge in structure.edges}
+    if not all(pair in joined for pair in pairwise(order)):
+        found[ONE_ORDER] = (
+            "stages are cut from one order of the layers, chosen so that little crosses a cut; "
+            "other orders are not searched, but the bound holds for them"
+        )
+    return found
+
+
+def _crossing(structure: Structure, place: dict[int, int]) -> list[list[int]]:
+    """Numbers of the edges that each cut of the order goes through, by the layer before it."""
+    cuts: list[list[int]] = [[] for _ in range(len(place) - 1)]
+    for number, edge in enumerate(structure.edges):
+        if edge.source in place:
+            for at in range(place[edge.source], place[edge.target]):
+                cuts[at].append(number)
+    return cuts
 
 
 def _branch(structure: Structure, inputs: Collection[int]) -> str:
@@ -408,21 +470,58 @@ def _kept_inputs(
     return beside
 
 
-def _boundary(profile: Profile, layer: int, row: int, kept: Collection[int]) -> list[float]:
-    """What cutting the layer's edges of the chain adds to them, incoming first; empty for zeros."""
-    values = profile.costs.boundary_of(row)
+def _boundary(
+    profile: Profile, order: Sequence[int], crossing: Sequence[Sequence[int]], at: int, row: int
+) -> list[float]:
+    """What cuts before and after a layer add to what is sent, by its option; empty for zeros.
+
+    Of an edge that alone joins neighbours each of both says its own. Of others it is the most that
+    any option of the tensor degree adds, said by the layer before the cut.
+    """
+    found = []
+    for cut, is_before in ((at - 1, True), (at, False)):
+        if not 0 <= cut < len(crossing):
+            continue
+        numbers = crossing[cut]
+        if len(numbers) == 1 and _joins(profile.structure, numbers[0], order[cut : cut + 2]):
+            found.append(_added_by(profile, order[at], row, numbers[0]))
+        else:
+            degree = int(profile.costs.tensor_parallel[row])
+            found.append(
+                0.0 if is_before else sum(_most_added(profile, n, degree) for n in numbers)
+            )
+    return found if any(found) else []
+
+
+def _joins(structure: Structure, number: int, pair: Sequence[int]) -> bool:
+    edge = structure.edges[number]
+    return [edge.source, edge.target] == list(pair)
+
+
+def _most_added(profile: Profile, number: int, degree: int) -> float:
+    """The most that cutting an edge adds, over the options of both its ends at a degree."""
+    edge, costs = profile.structure.edges[number], profile.costs
+    return max(
+        (
+            _added_by(profile, end, row, number)
+            for end in (edge.source, edge.target)
+            for row in costs.rows_of(profile.structure.layers[end].layer_class)
+            if costs.tensor_parallel[row] == degree
+        ),
+        default=0.0,
+    )
+
+
+def _added_by(profile: Profile, layer: int, row: int, number: int) -> float:
+    """What cutting one of its edges adds by an option of a layer."""
+    values, edges = profile.costs.boundary_of(row), profile.structure.edges
     if not len(values):
-        return []
-    edges = profile.structure.edges
+        return 0.0
     numbers = [
         *(n for n, edge in enumerate(edges) if edge.target == layer),
         *(n for n, edge in enumerate(edges) if edge.source == layer),
     ]
-    return [
-        float(value)
-        for number, value in zip(numbers, values.tolist(), strict=True)
-        if edges[number].source in kept and edges[number].target in kept
-    ]
+    return float(values[numbers.index(number)])
 
 
 def _named_blocks(names: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.model import LayerKind, layer_graph
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
+from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import shape_of
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.95)
+COUNTED: Final = "fsdp2"  # the account whose tensors are counted one by one
 _GATHERED: Final = 2  # inputs of a block that its tensor group gathers
 
 
@@ -132,7 +134,18 @@ def memory_figures(
     *,
     precision: str,
 ) -> tuple[MemoryFigures, ...]:
-    """The figures of every pipeline rank of a priced step; `precision` is that of the run."""
+    """The figures of every pipeline rank of a priced step; `precision` is that of the run.
+
+    Where the account is of plain modules under FSDP2, and knows every tensor of the run, tensors
+    and segments are counted one by one (`step.fsdp2`).
+    """
+    if account.name == COUNTED and accounts_for(model, run):
+        return tuple(
+            figures_of(
+                peak.allocated_bytes, account, run.parallelism, reserved_bytes=peak.reserved_bytes
+            )
+            for peak in fsdp2_peaks(model, run)
+        )
     graph = layer_graph(model, run_shape(run, precision=precision))
     placement = placement_of(shape_of(run))
     numbers = run.recipe.numbers(precision)
@@ -209,6 +222,6 @@ def _beside_bytes(
             blocks = 1
         added += _GATHERED * hidden * (shape.sequence_shards - 1) * blocks
     if ends.last and not run.fused_cross_entropy:
-        logits = shape.tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
+        logits = shape.loss_tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
         added += account.loss_bytes * logits
     return added

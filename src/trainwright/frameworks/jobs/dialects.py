@@ -234,6 +234,24 @@ def _megatron_stages(run: Configuration, model: TransformerConfig) -> Words | No
     return {"pipeline_model_parallel_layout": format_layout(letters)}
 
 
+# Where Megatron-Bridge keeps them; all others are fields of `model`.
+_TABLE_OF: Final = {
+    "micro_batch_size": "train", "global_batch_size": "train",
+    "use_distributed_optimizer": "ddp", "data_parallel_sharding_strategy": "ddp",
+    "num_distributed_optimizer_instances": "ddp", "use_megatron_fsdp": "dist",
+    "use_tp_pp_dp_mapping": "dist", "ckpt_format": "checkpoint",
+}  # fmt: skip
+
+
+def _megatron_bridge(run: Configuration, model: TransformerConfig) -> Words | None:
+    words = _megatron(run, model)
+    if words is None:
+        return None
+    if words.pop("num_layers_per_virtual_pipeline_stage", None) is not None:
+        words["virtual_pipeline_model_parallel_size"] = run.parallelism.virtual_stages
+    return {f"{_TABLE_OF.get(key, 'model')}.{key}": value for key, value in words.items()}
+
+
 def _megatron_deepspeed(run: Configuration, model: TransformerConfig) -> Words | None:
     degrees = run.parallelism
     words: Words = {
@@ -298,6 +316,12 @@ def _checkpointed(run: Configuration, on: str, off: str | None = None) -> Words 
 
 def _with(words: Words, more: Words | None) -> Words | None:
     return None if more is None else {**words, **more}
+
+
+def _verl(run: Configuration, model: TransformerConfig) -> Words | None:
+    actor, modes = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+    words = {f"{actor}.ppo_micro_batch_size_per_gpu": run.microbatch_size}
+    return _with(words, _checkpointed(run, f"{modes}.enable_gradient_checkpointing"))
 
 
 def _trl(run: Configuration, model: TransformerConfig) -> Words | None:
@@ -430,6 +454,12 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         flags=True,
         batch="global_batch_size",
     ),
+    "megatron-bridge": Dialect(
+        decisions=_OF_MEGATRON,
+        spell=_megatron_bridge,
+        target="megatron-bridge",
+        batch="train.global_batch_size",
+    ),
     "megatron-deepspeed": Dialect(
         decisions=_TRAINER | {"tensor", "pipeline", "sequence parallel"},
         spell=_megatron_deepspeed,
@@ -449,6 +479,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "accelerate": Dialect(
         decisions=frozenset({"recompute", "zero"}), spell=_accelerate, target="accelerate"
     ),
+    "verl": Dialect(decisions=_TRAINER, spell=_verl),
     "trl": Dialect(decisions=_TRAINER, spell=_trl),
     "axolotl": Dialect(decisions=_TRAINER, spell=_axolotl),
     "llamafactory": Dialect(decisions=_TRAINER, spell=_llamafactory),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import combinations_with_replacement, pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -328,6 +328,9 @@ class StageKinds:
     packed_ways: dict[bytes, PackedWays] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
     _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
+    _of_parts: dict[tuple[tuple[int, int, tuple[int, ...]], ...], Front] = field(
+        default_factory=dict
+    )
     _rows: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -378,13 +381,23 @@ class StageKinds:
         key = (kind, level)
         if key not in self._fronts:
             counts = enumerate(self.counts[kind].tolist())
-            self._fronts[key] = reduce(
-                _both, (self._class_front(*of, level) for of in counts if of[1])
-            )
+            parts = tuple((count, c, self._rows_within(c, level)) for c, count in counts if count)
+            self._fronts[key] = self._joined(parts)
         return self._fronts[key]
 
-    def _class_front(self, layer_class: int, count: int, level: int) -> Front:
-        rows = self._rows_within(layer_class, level)
+    def _joined(self, parts: tuple[tuple[int, int, tuple[int, ...]], ...]) -> Front:
+        """Of so many layers of each class with these rows; kinds that begin alike share that."""
+        known = len(parts)
+        while known and parts[:known] not in self._of_parts:
+            known -= 1
+        for size in range(known + 1, len(parts) + 1):
+            count, _, rows = parts[size - 1]
+            own = self._class_front(count, rows)
+            whole = own if size == 1 else _both(self._of_parts[parts[: size - 1]], own)
+            self._of_parts[parts[:size]] = whole
+        return self._of_parts[parts]
+
+    def _class_front(self, count: int, rows: tuple[int, ...]) -> Front:
         if (count, rows) not in self._of_class:
             self._of_class[count, rows] = self._made_class_front(count, rows)
         return self._of_class[count, rows]

@@ -44,6 +44,7 @@ from trainwright.planning.question.families import (
     WHOLE_GROUPS,
 )
 from trainwright.planning.question.layouts import ReplicaGroups
+from trainwright.planning.question.question import dense_points, estimate_profile
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.step import zero
 from trainwright.step.places import group_replicas
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from trainwright.planning.bounds.pairs import Batch
     from trainwright.planning.bounds.stages import StageKinds
     from trainwright.planning.question.layouts import Layouts
-    from trainwright.planning.question.question import Point
+    from trainwright.planning.question.question import ModelQuestion, Point
     from trainwright.plans.configuration import Overlap
     from trainwright.plans.parallelism import Parallelism
     from trainwright.profile import CostTable
@@ -464,3 +465,47 @@ def _ramp_s(
         family_step_bound_s(chain, family=family, pipeline=p, num_microbatches=m),
         split_backward_s(work.shares, work_s, family=family, pipeline=p, num_microbatches=m),
     )
+
+
+# A bound whatever the order in which layers that branch are cut
+# --------------------------------------------------------------
+
+
+def any_order_bounds_s(question: ModelQuestion) -> Floats:
+    """The least step on 0 to N devices, [N + 1], of stages that hold any layers; see `ONE_ORDER`.
+
+    With w_l the fastest option of layer l at a microbatch of b sequences and tensor degree t, and
+    g = n / t groups of devices for the B sequences of a step,
+
+        T ≥ B / (b · g) · Σ w_l                  the groups share the work
+        T ≥ B / (b · min(g, B / b)) · max w_l    some rank holds the slowest layer
+        T ≥ Σ (forward_l + input gradient_l)     a microbatch passes all ranks, and comes back
+
+    the least over the points that the question allows; infinite where no point fits.
+    """
+    count, batch = question.num_devices, question.workload.global_batch
+    devices = np.arange(count + 1)
+    found = np.full(count + 1, np.inf)
+    points = dense_points(
+        question.model,
+        question.cluster,
+        question.workload,
+        question.allowed,
+        num_devices=count,
+    )
+    for point in points:
+        profile = estimate_profile(question.estimator(), question, point)
+        costs, phases = profile.costs, profile.costs.phases
+        assert phases is not None, "profiles of the planner have phases"
+        classes = [layer.layer_class for layer in profile.structure.layers]
+        starts = costs.class_offsets[:-1]
+        work_s = np.minimum.reduceat(costs.duration_s, starts)[classes]
+        there_s = np.minimum.reduceat(phases.forward_s + phases.input_grad_s, starts)[classes]
+        groups = devices // point.tensor
+        with np.errstate(divide="ignore"):
+            shared_s = batch / (point.microbatch_size * groups) * work_s.sum()
+            replicas = np.minimum(groups, batch // point.microbatch_size)
+            slowest_s = batch / (point.microbatch_size * replicas) * work_s.max()
+        own_s = np.maximum(np.maximum(shared_s, slowest_s), there_s.sum())
+        found = np.where(groups > 0, np.minimum(found, own_s), found)
+    return found

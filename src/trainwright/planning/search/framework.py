@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model.operator import MLP_ACTIVATION
+from trainwright.planning.bounds.step import any_order_bounds_s
 from trainwright.planning.question.layouts import ONLY_BOUNDED, SEARCHED_UNLESS_NAMED
-from trainwright.planning.question.question import Allowed, Span
+from trainwright.planning.question.question import Allowed, Span, StepAim
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     ModelOutcome,
@@ -32,6 +35,7 @@ from trainwright.plans.capability import (
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.parallelism import AxisOrder, Parallelism, mapping_name
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
 
 if TYPE_CHECKING:
@@ -103,7 +107,7 @@ def plan_runnable(
         )
         for space in runnable_spaces(question.allowed)
     ]
-    return ModelOutcome(
+    outcome = ModelOutcome(
         priced=best_first((p for each in found for p in each.priced), aim)[: 1 + num_alternatives],
         lower_bound_s=_least_bound_s(found),
         lower_bound_one_stage_s=found[0].lower_bound_one_stage_s if len(found) == 1 else None,
@@ -112,6 +116,23 @@ def plan_runnable(
         not_reached=sum(each.not_reached for each in found),
         exhausted=all(each.exhausted for each in found),
         interrupted=any(each.interrupted for each in found),
+    )
+    if isinstance(question.model, MeasuredModel) and question.model.is_in_one_order:
+        return _of_any_order(question, outcome, aim)
+    return outcome
+
+
+def _of_any_order(question: ModelQuestion, outcome: ModelOutcome, aim: Aim | None) -> ModelOutcome:
+    """With a bound on plans in whatever order of the layers; in others something may fit."""
+    steps_s = any_order_bounds_s(question)
+    devices = np.flatnonzero(np.isfinite(steps_s))
+    keys = (aim or StepAim()).keys(steps_s[devices], devices)
+    return replace(
+        outcome,
+        lower_bound_s=min(outcome.lower_bound_s, float(keys.min(initial=np.inf))),
+        lower_bound_one_order_s=outcome.lower_bound_s,
+        lower_bound_one_stage_s=None,
+        exhausted=outcome.exhausted and bool(outcome.priced),
     )
 
 

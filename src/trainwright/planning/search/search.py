@@ -603,7 +603,8 @@ class ModelOutcome:
     of them is faster than that, or than the best plan. With an aim in place of the step both are in
     the aim's unit. `exhausted` says that every candidate was priced, excluded by its bound,
     or proved not to fit; `not_reached` counts those that were neither priced nor excluded when the
-    search was stopped.
+    search was stopped. `lower_bound_one_order_s` is on plans cut from the order in which layers
+    that branch were put, where they have others.
     """
 
     priced: tuple[Priced, ...]
@@ -614,6 +615,7 @@ class ModelOutcome:
     exhausted: bool
     interrupted: bool
     lower_bound_one_stage_s: float | None = None
+    lower_bound_one_order_s: float | None = None
 
 
 def plan_model(

@@ -1,0 +1,105 @@
+"""`trainwright fit`: what of a model trains on the devices at hand."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.commands.output import check_output, emit, finish
+from trainwright.documents.printing import Report
+from trainwright.errors import InvalidInput
+from trainwright.options.table import read, verb
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from trainwright.cluster import Cluster
+    from trainwright.documents.fit import FitResult
+
+_GPU: Final = re.compile(r"\s*(?:(\d+)\s*[xX*]\s*)?(\S.*?)\s*")
+SEQUENCE: Final = 4096
+RANK: Final = 16
+PROBABILITY: Final = 0.9
+SOFTWARE: Final = "trl"
+
+
+@verb
+def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
+    """What trains on `gpu`, such as "2xRTX4090": all parameters, or adapters; how long, how many.
+
+    The devices are a number and the name of an accelerator of the catalog, without which it is one;
+    case, dashes and what follows the name do not matter. Memory is judged by the account of
+    `software`, and fits with `probability`. Raises `InvalidInput` for a device that is not known.
+
+        fit("llama3-8b", gpu="2xRTX4090").document.rows
+    """
+    from trainwright.documents.fit import fit_model
+    from trainwright.options.inputs import ModelInput, resolve_model
+
+    options = read("fit", options, own=("gpu",))
+    count, cluster = devices_named(gpu)
+    given = resolve_model(model)
+    if not isinstance(given, ModelInput):
+        raise InvalidInput.of("model", "must be a model, not a profile")
+    return Report(
+        fit_model(
+            given,
+            cluster,
+            num_devices=count,
+            sequence_length=options.get("sequence") or SEQUENCE,
+            software=options.get("software") or SOFTWARE,
+            lora_rank=options.get("lora_rank") or RANK,
+            probability=_probability(options.get("probability")),
+        )
+    )
+
+
+def _probability(given: float | None) -> float:
+    if given is None:
+        return PROBABILITY
+    if not 0 < given < 1:
+        raise InvalidInput.of("probability", f"must be above 0 and below 1, got {given!r}")
+    return float(given)
+
+
+def devices_named(text: str) -> tuple[int, Cluster]:
+    """How many of which devices, in a cluster of the catalog that has as many.
+
+    Raises `InvalidInput` naming the accelerators that there are.
+    """
+    from trainwright.formats import catalog
+
+    found = _GPU.fullmatch(text)
+    if found is None:
+        raise InvalidInput.of("gpu", f'must be such as 2xRTX4090, got "{text}"')
+    count, wanted = int(found.group(1) or 1), _plain(found.group(2))
+    known = [catalog.cluster(name) for name in catalog.cluster_names()]
+    alone = [cluster for cluster in known if len(cluster.pools) == 1]
+    own = [cluster for cluster in alone if _plain(cluster.accelerator.name).startswith(wanted)]
+    if not own or not wanted:
+        names = ", ".join(sorted({cluster.accelerator.name for cluster in alone}))
+        raise InvalidInput.of("gpu", f'must be one of {names}, got "{found.group(2)}"')
+    if count < 1:
+        raise InvalidInput.of("gpu", f"must be at least 1 device, got {count}")
+    exact = [cluster for cluster in own if _plain(cluster.accelerator.name) == wanted]
+    cluster = (exact or own)[0]
+    inside = cluster.pool_of().devices_per_node
+    return count, cluster.with_nodes(-(-count // inside))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+# `trainwright fit`
+# -----------------
+
+
+def command(
+    model: str, *, gpu: str, output: Path | None = None, as_json: bool = False, **options: Any
+) -> None:
+    """Print the table; the exit code is 3 where nothing fits."""
+    check_output(output, model)
+    report = fit(model, gpu=gpu, **options)
+    emit(report, as_json=as_json, output=output)
+    finish(0 if report.document.fits else 3, interrupted=False)

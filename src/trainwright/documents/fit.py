@@ -1,0 +1,348 @@
+"""The document of `fit`: what of a model trains on given devices, in one table.
+
+For each way to train (all parameters, or low-rank adapters beside frozen weights) the settings are
+tried from the fastest to the leanest: nothing recomputed, then selectively, then in full, each with
+the ZeRO stages that the replicas allow. The first that fits stands in the row. The longest sequence
+and the largest microbatch are found by bisection with the leanest settings, since memory only grows
+with either; all is judged by the account that `estimate` uses (`step.figures`). A run fits where
+the device's figure stays within its memory with the probability asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from trainwright._version import __version__
+from trainwright.documents.runs import model_and_cluster
+from trainwright.documents.view import (
+    Cell,
+    column,
+    number,
+    percent,
+    size,
+    table_of,
+    warning_lines,
+    words,
+)
+from trainwright.formats.document_json import encode
+from trainwright.formats.framework_memory_toml import framework_memory
+from trainwright.model import RunShape, layer_graph
+from trainwright.options.inputs import ModelInput, embed
+from trainwright.options.run import tuned
+from trainwright.options.table import keywords_of
+from trainwright.plans import Parallelism
+from trainwright.plans.configuration import Configuration, broken_rules
+from trainwright.plans.request import FORMAT_VERSION, Embedded
+from trainwright.profile import Recompute
+from trainwright.step.figures import memory_figures
+from trainwright.step.predict import price_configuration
+from trainwright.units import format_bytes, format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from trainwright.cluster import Cluster
+    from trainwright.documents.view import Line, Table
+    from trainwright.model import TransformerConfig
+    from trainwright.plans import StepPrediction
+    from trainwright.step.figures import MemoryFigures
+
+LARGEST_SEQUENCE: Final = 2**20
+LARGEST_MICROBATCH: Final = 2**12
+_STEP: Final = 64  # tokens by which sequences are told apart
+_WEIGHT_BITS: Final = "weight_bits"  # the option of frozen weights in few bits
+_ONE_TOKEN: Final = RunShape(microbatch_size=1, sequence_length=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingWay:
+    """One way to train. Sizes in bytes of a device, seconds of a step of one sequence a replica.
+
+    `zero_stage` and `recompute` are the fastest settings that fit at the sequence asked for, or the
+    leanest where none does; figures and step are theirs. `longest_sequence` of one sequence a
+    microbatch and `largest_microbatch` of the sequence asked for are under `lean_zero_stage` and
+    full recomputation; 0 where nothing fits. `options` are those of `estimate` for the row.
+    """
+
+    way: str
+    trained_parameters: int
+    zero_stage: int
+    recompute: Recompute
+    fits: bool
+    fit_probability: float
+    allocated_bytes: float
+    reserved_bytes: float
+    device_bytes: float
+    device_low_bytes: float
+    device_high_bytes: float
+    step_time_s: float
+    tokens_per_s: float
+    longest_sequence: int
+    largest_microbatch: int
+    lean_zero_stage: int
+    options: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitRequest:
+    """Everything that the rows follow from; `software` is whose account of memory holds."""
+
+    trainwright_version: str
+    model: Embedded
+    cluster: Embedded
+    num_devices: int
+    sequence_length: int
+    software: str
+    lora_rank: int
+    probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitResult:
+    """What fits on the devices; a row fits where its probability is at least that of the request.
+
+    `fits` says whether any row does.
+    """
+
+    kind: str = "fit"
+    format_version: int = FORMAT_VERSION
+    fits: bool
+    device_memory_bytes: float
+    memory_account: str
+    rows: tuple[TrainingWay, ...]
+    warnings: tuple[str, ...] = ()
+    request: FitRequest
+
+
+# Every way, by bisection
+# -----------------------
+
+
+def fit_model(
+    given: ModelInput,
+    cluster: Cluster,
+    *,
+    num_devices: int,
+    sequence_length: int,
+    software: str,
+    lora_rank: int,
+    probability: float,
+) -> FitResult:
+    """The table of a model; raises `InvalidInput` for a rank that its layers do not have."""
+    request = FitRequest(
+        trainwright_version=__version__,
+        model=given.embedded,
+        cluster=embed("cluster", cluster.name, encode(cluster)),
+        num_devices=num_devices,
+        sequence_length=sequence_length,
+        software=software,
+        lora_rank=lora_rank,
+        probability=probability,
+    )
+    return replace(_document(given, cluster, request), warnings=given.warnings)
+
+
+def remake_fit(document: FitResult) -> FitResult:
+    """The document as its request gives it, warnings as they are."""
+    request = document.request
+    model, cluster = model_and_cluster(request)
+    given = ModelInput(config=model, embedded=request.model)
+    return replace(_document(given, cluster, request), warnings=document.warnings)
+
+
+def _document(given: ModelInput, cluster: Cluster, request: FitRequest) -> FitResult:
+    rows = tuple(
+        _row(name, _Way(tuned(given, options).config, cluster, request), options)
+        for name, options in _ways(given.config, request.lora_rank)
+    )
+    return FitResult(
+        fits=any(row.fits for row in rows),
+        device_memory_bytes=cluster.accelerator.memory_bytes,
+        memory_account=framework_memory(request.software).name,
+        rows=rows,
+        request=request,
+    )
+
+
+def _ways(model: TransformerConfig, rank: int) -> Iterator[tuple[str, dict[str, int]]]:
+    """What trains, and the options of `estimate` that say so; those that it does not have go."""
+    if model.tuning.low_rank is not None:  # an adapter's folder says what trains
+        yield "as given", {}
+        return
+    yield "full", {}
+    yield f"LoRA-{rank}", {"lora_rank": rank}
+    if _WEIGHT_BITS in keywords_of("estimate"):
+        yield f"QLoRA-{rank}", {"lora_rank": rank, _WEIGHT_BITS: 4}
+
+
+class _Way:
+    """A model to train on the devices, priced setting by setting."""
+
+    def __init__(self, model: TransformerConfig, cluster: Cluster, request: FitRequest):
+        self.model, self.cluster, self.request = model, cluster, request
+        self.account = framework_memory(request.software)
+        self.limit_bytes = cluster.accelerator.memory_bytes
+        self.precision = cluster.accelerator.default_precision
+        self.stages = (1, 2, 3) if request.num_devices > 1 else (0,)
+
+    def run(
+        self, zero_stage: int, recompute: Recompute, sequence: int, microbatch: int = 1
+    ) -> Configuration:
+        """Replicas on all devices, each with one microbatch a step."""
+        data = self.request.num_devices
+        return Configuration(
+            parallelism=Parallelism(data=data, zero_stage=zero_stage),
+            microbatch_size=microbatch,
+            global_batch=microbatch * data,
+            sequence_length=sequence,
+            recompute=recompute,
+            vocabulary_multiple=1,
+        )
+
+    def priced(self, run: Configuration) -> tuple[StepPrediction, MemoryFigures]:
+        """The step and the fullest rank."""
+        step = price_configuration(self.model, self.cluster, run)
+        ranks = memory_figures(self.model, run, step, self.account, precision=self.precision)
+        return step, max(ranks, key=lambda rank: rank.device.typical_bytes)
+
+    def fits(self, run: Configuration) -> bool:
+        """Whether the run is legal and stays within the device as probably as was asked for."""
+        if broken_rules(run, self.model, self.cluster.pool_of()):
+            return False
+        return self.chance(self.priced(run)[1]) >= self.request.probability
+
+    def chance(self, found: MemoryFigures) -> float:
+        """How probable it is that the device's figure stays within its memory."""
+        return found.fit_probability(self.limit_bytes)
+
+
+def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
+    length = way.request.sequence_length
+    ladder = [
+        way.run(stage, mode, length)
+        for mode in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+        for stage in way.stages
+    ]
+    lean = min(
+        (run for run in ladder if run.recompute is Recompute.FULL),
+        key=lambda run: way.priced(run)[1].device.typical_bytes,
+    )
+    chosen = next((run for run in ladder if way.fits(run)), lean)
+    step, found = way.priced(chosen)
+    stage = lean.parallelism.zero_stage
+    probability = way.chance(found)
+    longest = largest_that(
+        lambda n: way.fits(way.run(stage, Recompute.FULL, n * _STEP)), LARGEST_SEQUENCE // _STEP
+    )
+    most = largest_that(
+        lambda n: way.fits(way.run(stage, Recompute.FULL, length, n)), LARGEST_MICROBATCH
+    )
+    said = (
+        *(f"--{option.replace('_', '-')} {value}" for option, value in options.items()),
+        *(f"--zero {chosen.parallelism.zero_stage}", f"--recompute {chosen.recompute}"),
+        *(f"--sequence {length}", f"--global-batch {chosen.global_batch}"),
+    )
+    return TrainingWay(
+        way=name,
+        trained_parameters=layer_graph(way.model, _ONE_TOKEN).num_trainable_parameters,
+        zero_stage=chosen.parallelism.zero_stage,
+        recompute=chosen.recompute,
+        fits=probability >= way.request.probability,
+        fit_probability=probability,
+        allocated_bytes=found.allocated.typical_bytes,
+        reserved_bytes=found.reserved.typical_bytes,
+        device_bytes=found.device.typical_bytes,
+        device_low_bytes=found.device.low_bytes,
+        device_high_bytes=found.device.high_bytes,
+        step_time_s=step.step_time_s,
+        tokens_per_s=step.tokens_per_s or 0.0,
+        longest_sequence=longest * _STEP,
+        largest_microbatch=most,
+        lean_zero_stage=stage,
+        options=" ".join(said),
+    )
+
+
+def largest_that(holds: Callable[[int], bool], limit: int) -> int:
+    """The largest number from 1 to `limit` for which `holds`, 0 for none, by bisection.
+
+    What holds for a number must hold for all below it.
+    """
+    below, above = 0, limit + 1
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if holds(middle) else (below, middle)
+    return below
+
+
+# One table
+# ---------
+
+
+def fit_view(document: FitResult) -> Iterator[Line]:
+    """The devices, the table, and what it rests on."""
+    request = document.request
+    yield (
+        f"{request.model.name} on {format_count(request.num_devices, 'device')} of "
+        f"{format_bytes(document.device_memory_bytes)} ({request.cluster.name}), sequences of "
+        f"{request.sequence_length:,} tokens"
+    )
+    yield fit_table(document)
+    yield fit_basis(document)
+    yield from warning_lines(document.warnings)
+
+
+def fit_table(document: FitResult) -> Table:
+    """A row for each way to train."""
+    return table_of(
+        "What trains on the devices",
+        (
+            words("what trains", "way"),
+            column("trained", "trained_parameters", on="page"),
+            column("ZeRO", "zero_stage"),
+            words("recompute"),
+            column("memory", "device_bytes"),
+            column("from", "device_low_bytes", on="page"),
+            column("to, 90 %", "device_high_bytes", on="page"),
+            words("fits"),
+            column("probability", "fit_probability", "chance"),
+            column("tokens/s", "tokens_per_s"),
+            column("longest sequence", "longest_sequence", "longest"),
+            column("largest microbatch", "largest_microbatch", "most"),
+            words("options", on="page"),
+        ),
+        (
+            (
+                row.way,
+                number(row.trained_parameters),
+                row.zero_stage,
+                str(row.recompute),
+                size(row.device_bytes),
+                size(row.device_low_bytes),
+                size(row.device_high_bytes),
+                "yes" if row.fits else "no",
+                percent(row.fit_probability, digits=0),
+                number(row.tokens_per_s),
+                _most(row.longest_sequence, LARGEST_SEQUENCE),
+                _most(row.largest_microbatch, LARGEST_MICROBATCH),
+                row.options,
+            )
+            for row in document.rows
+        ),
+        caption="What trains on the devices, one sequence a microbatch",
+    )
+
+
+def _most(count: int, limit: int) -> Cell:
+    """A number that was found, or that was the last one tried."""
+    return Cell(text=f"{count:,}{' or more' if count == limit else ''}", value=count)
+
+
+def fit_basis(document: FitResult) -> str:
+    """What the table rests on."""
+    return (
+        f"fits: the device stays within its memory with probability "
+        f"{document.request.probability:.0%}, by the account of {document.memory_account}; longest "
+        "sequence and most sequences a microbatch: recomputed in full, at the leanest ZeRO stage"
+    )

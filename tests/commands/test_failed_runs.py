@@ -1,0 +1,119 @@
+"""`estimate --from` the log of a job that ran out of memory: rank, phase, bytes, what is enough."""
+
+import pickle
+
+import pytest
+
+from trainwright.units import GIB
+
+RUN = (
+    *("llama3-8b", "--cluster", "dgx-h100", "--nodes", "1", "--dp", "4", "--pp", "2"),
+    *("--micro-batch", "1", "--global-batch", "64", "--sequence", "8192"),
+)
+LOG = """\
+[rank5]: Traceback (most recent call last):
+[rank5]:   File "/opt/train.py", line 61, in train
+[rank5]:     loss.backward()
+[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.50 GiB. GPU 5 has a total \
+capacity of 79.11 GiB of which 1.50 GiB is free. Including non-PyTorch memory, this process has \
+77.61 GiB memory in use. Of the allocated memory 71.00 GiB is allocated by PyTorch, and 4.00 GiB \
+is reserved by PyTorch but unallocated.
+"""
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "job.log"
+    path.write_text(LOG)
+    return path
+
+
+def test_the_log_says_which_rank_which_phase_and_how_much_is_missing(run, log):
+    done = run("estimate", *RUN, "--from", "log", str(log), "--json")
+    assert done.code == 3
+    document = done.document
+    failure = document["failure"]
+    assert (failure["rank"], failure["pipeline_rank"], failure["phase"]) == (5, 1, "backward")
+    assert failure["missing_bytes"] == 8 * GIB
+    assert failure["reserved_bytes"] == 75 * GIB
+    assert failure["outside_bytes"] == pytest.approx(2.61 * GIB)
+    assert failure["predicted_bytes"] == document["memory"][1]["total_bytes"]
+    assert (document["fits"], document["verdict"]) == (False, "does not fit")
+
+
+def test_every_change_spares_what_was_missing_though_the_run_was_predicted_to_fit(run, log):
+    plain = run("estimate", *RUN, "--json").document
+    assert plain["fits"] is True
+    failed = run("estimate", *RUN, "--from", "log", str(log), "--json").document
+    assert failed["changes"]
+    for change in failed["changes"]:
+        spared = plain["peak_memory_bytes"] - change["peak_memory_bytes"]
+        assert spared * 1.05 >= 8 * GIB
+    slowdowns = [change["device_time_ratio"] for change in failed["changes"]]
+    assert slowdowns == sorted(slowdowns)
+
+
+def test_the_table_tells_the_story(run, log):
+    out = run("estimate", *RUN, "--from", "log", str(log)).out
+    for text in ("on rank 5 (pipeline rank 1) in backward", "9.50 GiB", "any one of these"):
+        assert text in " ".join(out.split())
+
+
+def test_a_log_that_states_what_was_run_needs_nothing_beside(run, tmp_path):
+    arguments = {
+        "num_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "seq_length": 8192,
+        "max_position_embeddings": 8192,
+        "micro_batch_size": 2,
+        "global_batch_size": 64,
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 2,
+        "world_size": 8,
+        "padded_vocab_size": 128256,
+    }
+    dump = "".join(f"  {name} {'.' * 30} {value}\n" for name, value in arguments.items())
+    frame = "------------------------ {} ------------------------\n"
+    path = tmp_path / "megatron.log"
+    path.write_text(frame.format("arguments") + dump + frame.format("end of arguments") + LOG)
+    found = run("estimate", "--from", "log", str(path), "--cluster", "dgx-h100", "--json").document
+    assert found["failure"]["pipeline_rank"] == 1
+    assert found["request"]["configuration"]["microbatch_size"] == 2
+    assert found["memory_account"] == "megatron"
+
+
+def test_a_log_without_a_run_asks_for_one(run, log):
+    done = run("estimate", "--from", "log", str(log), "--cluster", "dgx-h100")
+    assert done.code == 2
+
+
+def test_a_snapshot_is_compared_class_by_class(run, tmp_path):
+    def block(size, file, function):
+        frames = [{"filename": file, "name": function, "line": 1}]
+        return {"size": size, "state": "active_allocated", "frames": frames}
+
+    blocks = [
+        block(16 * GIB, "torch/nn/modules/module.py", "_apply"),
+        block(20 * GIB, "torch/nn/modules/linear.py", "forward"),
+        block(GIB, "elsewhere.py", "main"),
+    ]
+    segment = {"device": 3, "total_size": 40 * GIB, "blocks": blocks}
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": [segment], "device_traces": []}))
+    done = run("estimate", *RUN, "--from", "snapshot", str(path), "--json")
+    rows = {row["name"]: row for row in done.document["snapshot"]}
+    fullest = done.document["memory"][done.document["heaviest_rank"]]
+    assert rows["weight"]["measured_bytes"] == 16 * GIB
+    assert rows["activation"]["predicted_bytes"] == fullest["activation_bytes"]
+    assert rows["optimizer"]["measured_bytes"] == 0
+    assert "predicted_bytes" not in rows["unknown"]
+    assert "Device 3 at its fullest" in run("estimate", *RUN, "--from", "x", str(path)).out
+
+
+def test_a_snapshot_that_would_run_something_is_refused(run, tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(b"\x80\x04cos\nsystem\n(X\x02\x00\x00\x00lstR.")
+    done = run("estimate", *RUN, "--from", "snapshot", str(path))
+    assert done.code == 2
+    assert "os.system" in done.err

@@ -1,0 +1,104 @@
+"""`fit`: what trains on given devices, how long, how many; one account with `estimate`."""
+
+import json
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainwright
+from trainwright.commands.fit import devices_named
+from trainwright.documents.fit import largest_that
+from trainwright.errors import InvalidInput
+
+MODEL, GPU = "qwen2.5-0.5b", "2xRTX4090"
+
+
+@pytest.fixture(scope="module")
+def document():
+    return json.loads(trainwright.fit(MODEL, gpu=GPU, sequence=2048).to_json())
+
+
+def test_a_row_for_every_way_with_figures_that_rise(document):
+    assert document["kind"] == "fit"
+    names = [row["way"] for row in document["rows"]]
+    assert names[:2] == ["full", "LoRA-16"]
+    for row in document["rows"]:
+        assert row["allocated_bytes"] < row["reserved_bytes"] < row["device_bytes"]
+        assert row["device_low_bytes"] < row["device_bytes"] < row["device_high_bytes"]
+        assert row["fits"] == (row["fit_probability"] >= document["request"]["probability"])
+    full, adapters = document["rows"][:2]
+    assert full["trained_parameters"] > 100 * adapters["trained_parameters"]
+    assert full["longest_sequence"] <= adapters["longest_sequence"]
+
+
+@pytest.mark.slow
+def test_estimate_agrees_with_every_row_and_with_its_limits(run, document):
+    """At the limit a run fits, one step further it does not: asked through another door."""
+    memory = ("--cluster", "rtx-4090", "--devices", "2", "--software", "trl", "--json")
+
+    def asked(row, **changes):
+        words = shlex.split(row["options"])
+        for name, value in changes.items():
+            flag = f"--{name.replace('_', '-')}"
+            words = words[:] if flag in words else [*words, flag, ""]
+            words[words.index(flag) + 1] = str(value)
+        words += ["--vocabulary-multiple", "1"]
+        return run("estimate", MODEL, *memory, *words).document
+
+    for row in document["rows"]:
+        assert asked(row)["device_bytes"] == pytest.approx(row["device_bytes"])
+        lean = {"zero": row["lean_zero_stage"], "recompute": "full"}
+        longest, most = row["longest_sequence"], row["largest_microbatch"]
+        assert asked(row, sequence=longest, **lean)["fit_probability"] >= 0.9
+        assert asked(row, sequence=longest + 64, **lean)["fit_probability"] < 0.9
+        for size, fits in ((most, True), (most + 1, False)):
+            found = asked(row, micro_batch=size, global_batch=2 * size, **lean)
+            assert (found["fit_probability"] >= 0.9) is fits
+
+
+def test_nothing_fits_on_too_little_and_the_exit_code_says_so(run):
+    done = run("fit", "llama3-70b", "--gpu", "rtx4090", "--json")
+    assert done.code == 3
+    assert done.document["fits"] is False
+    assert {row["longest_sequence"] for row in done.document["rows"] if not row["fits"]} == {0}
+
+
+def test_the_table_names_model_devices_and_probability(run):
+    done = run("fit", MODEL, "--gpu", GPU)
+    assert done.code == 0
+    for text in ("2 devices", "LoRA-16", "longest", "probability 90%", "hugging-face"):
+        assert text in done.out
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "name"),
+    [
+        ("2xRTX4090", 2, "RTX-4090"),
+        ("rtx-4090", 1, "RTX-4090"),
+        ("8 x h100", 8, "H100-80GB-SXM"),
+        ("16xA100-80GB", 16, "A100-80GB-SXM"),
+    ],
+)
+def test_devices_are_a_number_and_a_name(text, count, name):
+    found, cluster = devices_named(text)
+    assert (found, cluster.accelerator.name) == (count, name)
+    assert cluster.num_devices >= count
+
+
+@pytest.mark.parametrize("text", ["", "0xRTX4090", "2x", "3xVoodoo2"])
+def test_other_devices_are_refused_by_name(text):
+    with pytest.raises(InvalidInput, match="gpu"):
+        devices_named(text)
+
+
+def test_a_probability_is_one(run):
+    done = run("fit", MODEL, "--gpu", GPU, "--probability", "1")
+    assert done.code == 2
+    assert "probability" in done.err
+
+
+@given(st.integers(0, 5000), st.integers(1, 5000))
+def test_bisection_finds_the_largest(most: int, limit: int) -> None:
+    assert largest_that(lambda n: n <= most, limit) == min(most, limit)
