@@ -171,6 +171,7 @@ def estimate(
     reserve: str | float | None = ...,
     workspace: str | float | None = ...,
     fragmentation: float | None = ...,
+    changes: bool | None = ...,
     lora_rank: int | None = ...,
     lora_targets: Sequence[str] | None = ...,
     lora_dropout: float | None = ...,

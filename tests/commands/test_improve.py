@@ -177,7 +177,7 @@ def test_where_nothing_fits_only_what_the_framework_runs_is_enough() -> None:
     assert found.best_known_s is None
     assert found.enough == ()
     options = {"dp": 8, "zero": 3, "global_batch": 8, "sequence": 4096}
-    run = trainwright.estimate("llama3-405b", cluster="dgx-h100", **options)
+    run = trainwright.estimate("llama3-405b", cluster="dgx-h100", changes=True, **options)
     able = trainwright.improve(run, framework="torchtitan").document
     assert able.enough
     assert able.enough == run.document.changes

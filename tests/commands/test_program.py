@@ -88,9 +88,13 @@ def test_a_reader_that_leaves_is_no_error(folder):
 
 
 def test_a_terminal_without_our_letters_shows_substitutes(folder):
-    done = call("plan", "small.json", env=os.environ | {"PYTHONIOENCODING": "ascii"})
-    assert done.returncode == 0
-    assert "335.5 ?s" in done.stdout
+    for encoding, duration in (("ascii", "335.5 us"), ("cp1252", "335.5 µs")):
+        env = os.environ | {"PYTHONIOENCODING": encoding}
+        done = call("plan", "small.json", env=env, encoding=encoding)
+        assert done.returncode == 0
+        assert duration in done.stdout
+        assert "-----" in done.stdout
+        assert "?" not in done.stdout
 
 
 def test_a_time_limit_ends_a_long_search_with_a_bound(wide):

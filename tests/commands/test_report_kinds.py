@@ -121,7 +121,7 @@ def test_an_improvement_lists_every_change_beside_the_run_and_the_best_plan(tmp_
 
 def test_the_page_of_a_run_that_nothing_makes_fit_lists_what_would_be_enough(tmp_path):
     run = trainwright.estimate(
-        "gpt2", cluster="dgx-h100", memory="2GiB", dp=1, global_batch=8, sequence=1024
+        "gpt2", cluster="dgx-h100", memory="2GiB", dp=1, global_batch=8, sequence=1024, changes=True
     )
     document = trainwright.improve(run).document
     assert document.best_known_s is None

@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 import trainwright
+from trainwright.documents.explanation import with_reasons
+from trainwright.documents.printing import Report
+from trainwright.documents.reasons import changes_of
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.options.question import call_of
@@ -30,6 +33,12 @@ def why(planned):
     return trainwright.reasons(planned).document
 
 
+@pytest.fixture(scope="module")
+def reasoned(planned):
+    """The plan with its reasons."""
+    return with_reasons(planned.document, Budget())
+
+
 @pytest.mark.slow
 def test_what_a_thing_buys_is_what_planning_without_it_loses(planned, why):
     forbidding = {
@@ -47,11 +56,13 @@ def test_what_a_thing_buys_is_what_planning_without_it_loses(planned, why):
     for each in why.without:
         options = {**JOB, **BOUNDS, **forbidding.get(each.name, only_1f1b)}
         alone = trainwright.plan("llama3-8b", **options).document
-        assert each.status is alone.status
-        assert each.step_time_s == alone.step_time_s
-        if each.step_time_s is not None:
-            assert each.slowdown == alone.step_time_s / planned.step_time_s
-            assert each.slowdown >= 1 - 1e-9
+        assert (each.step_time_s is None) == (alone.step_time_s is None)
+        if each.step_time_s is None:
+            assert each.status is alone.status
+            continue
+        # a brief search finds a plan that there is, of nearly the shortest step
+        assert alone.step_time_s * (1 - 1e-9) <= each.step_time_s <= 1.03 * alone.step_time_s
+        assert each.slowdown == each.step_time_s / planned.step_time_s
 
 
 def test_only_what_the_plan_uses_is_left_out(planned, why):
@@ -65,7 +76,7 @@ def test_only_what_the_plan_uses_is_left_out(planned, why):
 
 def test_more_of_a_resource_saves_what_pricing_the_plan_again_says(planned, why):
     gains = {gain.resource: gain for gain in why.gains}
-    assert set(gains) == {"peak FLOP/s", "memory bandwidth", "nvlink bandwidth", "memory"}
+    assert {"peak FLOP/s", "memory bandwidth", "nvlink bandwidth", "memory"} <= set(gains)
     for gain in why.gains:
         assert 0 <= gain.saved < 0.5
         assert gain.saved == pytest.approx(1 - gain.step_time_s / planned.step_time_s, abs=1e-12)
@@ -73,7 +84,7 @@ def test_more_of_a_resource_saves_what_pricing_the_plan_again_says(planned, why)
     assert why.binding == max(repriced, key=lambda gain: gain.saved).resource
     assert all(gain.saved <= 0.01 for gain in repriced)
     larger = trainwright.plan("llama3-8b", **{**JOB, **BOUNDS, "memory": "30GiB"}).document
-    assert gains["memory"].step_time_s == larger.step_time_s
+    assert larger.step_time_s * (1 - 1e-9) <= gains["memory"].step_time_s <= planned.step_time_s
     assert gains["memory"].replanned
 
 
@@ -107,7 +118,8 @@ def test_every_choice_of_a_plan_can_be_left_out(planned):
         schedule="v-half",
         parallelism=degrees,
     )
-    found = dict(uses(plan, degrees, question.allowed, recomputes=False))
+    spaces = uses(plan, degrees, question.allowed, recomputes=False)
+    found = {name: space for name, _, space in spaces}
     schedule = found["the schedule v-half (1f1b instead)"]
     assert schedule.schedules == ("1f1b",)
     assert 2 not in schedule.virtual_stages
@@ -127,7 +139,8 @@ def test_a_space_of_several_stages_per_rank_alone_is_not_asked_for_less(planned)
     degrees = Parallelism(pipeline=2, virtual_stages=2)
     plan = Plan(stages=(stage,), num_microbatches=8, schedule="v-half", parallelism=degrees)
     for families, asked in ((("v-half",), False), (("v-half", "zb-h1"), True), (None, True)):
-        found = dict(uses(plan, degrees, replace(allowed, schedules=families), recomputes=False))
+        narrower = replace(allowed, schedules=families)
+        found = [each[0] for each in uses(plan, degrees, narrower, recomputes=False)]
         assert ("virtual stages" in found) is asked
 
 
@@ -138,3 +151,40 @@ def test_a_document_without_a_plan_has_no_reasons(path):
     for document in (none, trainwright.plan(path)):
         with pytest.raises(InvalidInput, match="document: must hold a plan of a model"):
             trainwright.reasons(document)
+
+
+def test_what_is_free_again_is_never_slower_and_is_asked_for_by_its_option(planned, why):
+    freed = [gain for gain in why.gains if gain.replanned and gain.resource != "memory"]
+    for gain in freed:
+        assert gain.options.startswith(("--cp ", "--micro-batch "))
+        assert gain.step_time_s < planned.step_time_s
+
+
+def test_the_changes_are_ranked_and_each_tells_of_another_plan(planned, reasoned):
+    changes = changes_of(reasoned)
+    assert len(changes) >= 3
+    ratios = [change.ratio for change in changes]
+    assert ratios == sorted(ratios)
+    assert all(change.options.startswith("--") for change in changes)
+    assert len({(change.step_time_s, change.options) for change in changes}) == len(changes)
+    assert reasoned.search_s == planned.document.search_s
+
+
+def test_a_plan_keeps_its_reasons_when_it_is_read_again(reasoned, tmp_path):
+    document = reasoned
+    file = tmp_path / "plan.json"
+    Report(document).save(file)
+    assert trainwright.explain(file).document == document
+    found = trainwright.reasons(file).document
+    assert (found.without, found.gains) == (document.reasons.without, document.reasons.gains)
+    assert with_reasons(document, Budget()) is document
+
+
+@pytest.mark.slow
+def test_what_makes_a_plan_fit_is_a_list_of_options(path):
+    document = trainwright.plan(
+        "llama3-8b", **{**JOB, "memory": "8GiB"}, cp=1, zero_stage=0
+    ).document
+    changes = changes_of(document)
+    assert len(changes) == len(document.relaxations) > 0
+    assert any(change.options.startswith("--memory ") for change in changes)

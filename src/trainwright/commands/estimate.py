@@ -45,7 +45,8 @@ def estimate(
     takes degrees and schedule on a `cluster`, and without one `plan`, `devices`, `memory`,
     `bandwidth` and `microbatches`. What is not given is taken from the
     plan document's own request, then from the profile. Raises `InvalidInput` naming every rule that
-    is broken; what only overflows memory is priced in full, with `fits` false.
+    is broken; what only overflows memory is priced in full, with `fits` false, and `changes` prices
+    what would make it fit.
     """
     from pathlib import Path
 
@@ -129,6 +130,7 @@ def estimate(
         cluster=where,
         num_devices=num_devices,
         options=options,
+        changes=bool(options.get("changes")),
         framework=software_named_by(options, framework=job.framework if job else None),
         failure=failure,
         snapshot=snapshot,
@@ -208,10 +210,13 @@ def command(
     source: tuple[str, str] | None = None,
     output: Path | None = None,
     as_json: bool = False,
+    verbose: bool = False,
     **options: Any,
 ) -> None:
-    """Price a run or a plan."""
+    """Price a run or a plan; of a run that does not fit also what would make it fit."""
     check_output(output, model, options.get("plan"), source[1] if source else None)
+    if options.get("plan") is None:
+        options.setdefault("changes", True)
     report = estimate(model, source=source, **options)
-    emit(report, as_json=as_json, output=output)
+    emit(report, as_json=as_json, output=output, verbose=verbose)
     finish(0 if report.document.fits else 3, interrupted=False)

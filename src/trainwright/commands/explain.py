@@ -67,6 +67,7 @@ def command(
     quick: bool = False,
     constants: bool = False,
     as_json: bool = False,
+    verbose: bool = False,
     time_limit: float,
 ) -> None:
     """Print the table, and of a model's plan the reasons."""
@@ -77,9 +78,9 @@ def command(
         return
     report = explain(document)
     if quick or not has_reasons(report.document):
-        emit(report, as_json=as_json, output=None)
+        emit(report, as_json=as_json, output=None, verbose=verbose)
         return
     with budget(time_limit) as allowed:
         found = reasons(report, budget=allowed)
-    emit(found, as_json=as_json, output=None)
+    emit(found, verbose=verbose, as_json=as_json, output=None)
     finish(0, interrupted=allowed.interrupted)

@@ -401,6 +401,7 @@ def command(
     source: tuple[str, str] | None = None,
     output: Path | None = None,
     as_json: bool = False,
+    verbose: bool = False,
     time_limit: float | None = None,
     **options: Any,
 ) -> None:
@@ -408,7 +409,7 @@ def command(
     check_output(output, document, source[1] if source else None)
     with budget(time_limit) as limited:
         report = improve(document, source=source, budget=limited, **options)
-    emit(report, as_json=as_json, output=output)
+    emit(report, as_json=as_json, output=output, verbose=verbose)
     if report.difference:
         print(report.difference, end="", file=sys.stderr if as_json else sys.stdout)
     nothing_fits = report.document.best_known_s is None

@@ -6,18 +6,20 @@ import os
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from trainwright.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from trainwright.documents.printing import Report
     from trainwright.execution import Budget, Progress
 
+_NARROWEST = 40  # columns that tables are made for
 _PROGRESS_AFTER_S = 1.0
 _READER_LEFT = 141  # what a shell reports of a program that SIGPIPE ended
 _CLEAR_LINE = "\r\x1b[K"
@@ -46,11 +48,11 @@ def _is_input(path: Path, given: Path) -> bool:
     return False
 
 
-def emit(report: Report[Any], *, as_json: bool, output: Path | None) -> None:
-    """Save if asked, then print the document or its table."""
+def emit(report: Report[Any], *, as_json: bool, output: Path | None, verbose: bool = False) -> None:
+    """Save if asked, then print the document or its table; `verbose` shows what is folded."""
     if output is not None:
         save(report.save, output)
-    _print(report.to_json() if as_json else _table(report))
+    _print(report.to_json() if as_json else _table(report, verbose=verbose))
 
 
 def save(write: Callable[[Path], None], path: Path) -> None:
@@ -84,18 +86,16 @@ def _uninterrupted() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _table(report: Report[Any]) -> str:
-    """The table; a terminal too narrow for it wraps lines, and loses nothing."""
+def _table(report: Report[Any], *, verbose: bool) -> str:
+    """The table, as wide as the terminal; a narrow one wraps words."""
     if not sys.stdout.isatty():
-        return report.explain()
+        return report.explain(verbose=verbose)
     from rich.console import Console
 
-    from trainwright.documents.printing import TEXT_WIDTH
-
     console = Console(highlight=False)
-    console.width = max(console.width, TEXT_WIDTH)
+    console.width = max(console.width, _NARROWEST)
     with console.capture() as captured:
-        console.print(report.renderable())
+        console.print(report.renderable(verbose=verbose))
     return captured.get()
 
 
@@ -104,7 +104,7 @@ def _print(text: str) -> None:
     if context is not None and (owed := context.find_root().obj):
         owed.clear()  # no refusal follows it: stdout has one document
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(_spelled(text, sys.stdout.encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_stdout()
@@ -112,6 +112,22 @@ def _print(text: str) -> None:
     except OSError as error:
         _drop_stdout()
         raise InvalidInput.of("output", f"cannot be printed: {error.strerror}") from None
+
+
+# Ours, as they are spelled where a stream lacks them.
+_SPELLED: Final[Mapping[str, str]] = MappingProxyType(
+    {"─": "-", "µ": "u", "×": "x", "→": "->", "≤": "<=", "≥": ">=", "−": "-", "…": "..."}
+)
+
+
+def _spelled(text: str, encoding: str | None) -> str:
+    """The text in letters that the stream has, where it lacks lines, arrows or Greek."""
+    for letter, plain in _SPELLED.items():
+        try:
+            letter.encode(encoding or "utf-8")
+        except (UnicodeEncodeError, LookupError):
+            text = text.replace(letter, plain)
+    return text
 
 
 def _drop_stdout() -> None:

@@ -140,10 +140,15 @@ def command(
     *,
     output: Path | None = None,
     as_json: bool = False,
+    reasons: bool = True,
+    verbose: bool = False,
     time_limit: float | None = None,
     **options: Any,
 ) -> None:
-    """Plan once, or for several numbers of devices where they or an objective are given."""
+    """Plan once, or for several numbers of devices where they or an objective are given.
+
+    A plan of a model that is written to a file has its reasons, unless they are not wanted.
+    """
     check_output(output, model, options.get("cluster"))
     goal = _OF_A_SWEEP.intersection(options)
     wanted = options.get("objective") not in (None, "step-time") or "pareto" in options
@@ -155,8 +160,21 @@ def command(
             _refuse_without_sweep(goal)
             alone = {name: value for name, value in options.items() if name not in goal}
             result = plan(model, budget=allowed, **alone)
-    emit(result, as_json=as_json, output=output)
+            if output is not None and reasons:
+                result = _with_reasons(result, allowed)
+    emit(result, as_json=as_json, output=output, verbose=verbose)
     finish(result.status.exit_code, interrupted=allowed.interrupted)
+
+
+def _with_reasons(result: Result, allowed: Budget) -> Result:
+    """The result with what its choices buy, where it is a plan of a model on one pool."""
+    from trainwright.documents.explanation import with_reasons
+    from trainwright.documents.model_plan import ModelPlanResult
+
+    document = result.document
+    if not isinstance(document, ModelPlanResult):
+        return result
+    return Result(with_reasons(document, allowed))
 
 
 def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:

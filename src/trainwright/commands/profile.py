@@ -172,9 +172,9 @@ class ProfileReport(Report[LayerProfileResult]):
         """The profile itself."""
         return self.document.file.profiles[0]
 
-    def renderable(self) -> RenderableType:
+    def renderable(self, *, verbose: bool = False) -> RenderableType:
         """The table of its layers."""
-        return to_terminal(layer_profile_view(self.document))
+        return to_terminal(layer_profile_view(self.document), verbose=verbose)
 
     def to_dict(self) -> dict[str, Any]:
         """The profile file as JSON values."""

@@ -28,6 +28,7 @@ from trainwright.documents.view import (
     seconds,
     size,
     table_of,
+    taken_for_granted,
     warning_lines,
     words,
 )
@@ -773,9 +774,7 @@ def improvement_view(found: ImprovementResult) -> Iterator[Line]:
         yield change_table(found)
     if found.best_known_s is None:
         yield enough_table(found.enough) if found.enough else NONE_ENOUGH
-    if found.assumptions:
-        yield "taken for granted:"
-        yield from (f"  {name}: {text}" for name, text in found.assumptions.items())
+    yield from taken_for_granted(found.assumptions)
     yield from warning_lines(found.warnings)
 
 

@@ -35,6 +35,7 @@ from trainwright.documents.view import (
     seconds,
     size,
     table_of,
+    taken_for_granted,
     warning_lines,
     words,
 )
@@ -142,7 +143,8 @@ class ModelEstimateResult:
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. They and the shares of
     the peak are absent where only the costs of the layers are known, tokens where nobody said how
     long a sequence is. `memory` has one entry per pipeline rank; all tensor, context and data ranks
-    of it hold the same. Of a device of the fullest rank `allocated_bytes` are in tensors,
+    of it hold the same. `changes` would each make the run fit; there are none where it fits, None
+    where they were not asked for. Of a device of the fullest rank `allocated_bytes` are in tensors,
     `reserved_bytes` taken by the allocator, and `device_bytes` shown by the device, each from
     `_low` to `_high` in nine of ten runs, by the account of `memory_account`; with
     `fit_probability` they stay within `device_memory_bytes`. A job that ran out of memory does not
@@ -186,7 +188,7 @@ class ModelEstimateResult:
     verdict: Verdict
     failure: FailureRecord | None = None
     snapshot: tuple[ClassRecord, ...] = ()
-    changes: tuple[PricedChange, ...] = ()
+    changes: tuple[PricedChange, ...] | None = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
     request: ModelEstimateRequest
@@ -208,12 +210,15 @@ def estimate_model(
     cluster: Cluster,
     num_devices: int,
     options: Options,
+    changes: bool = False,
     framework: str | None = None,
     failure: OutOfMemory | None = None,
     snapshot: MemorySnapshot | None = None,
     warnings: Sequence[str] = (),
 ) -> ModelEstimateResult:
     """Price the run; raises `InvalidInput` naming every rule it breaks, by its option.
+
+    With `changes`, what would make it fit is priced too, which takes a few times as long.
 
     Data parallelism that is not given fills `num_devices`, of which the last node may have more.
     """
@@ -233,7 +238,7 @@ def estimate_model(
             failure=failure,
             snapshot=snapshot,
         )
-        document = price_request(model, cluster, request)
+        document = price_request(model, cluster, request, changes=changes)
     notes = (*given.warnings, *warnings, *document.warnings)
     return replace(document, warnings=notes)
 
@@ -253,9 +258,13 @@ def _trained(given: ModelInput | ProfileInput, options: Options) -> tuple[Traine
 
 
 def price_request(
-    model: Trained, cluster: Cluster, request: ModelEstimateRequest
+    model: Trained,
+    cluster: Cluster,
+    request: ModelEstimateRequest,
+    *,
+    changes: bool = False,
 ) -> ModelEstimateResult:
-    """The document of a request: the step, and where it does not fit the changes that help."""
+    """The document of a request: the step, and with `changes` what would make it fit."""
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
     spread = range_of(model, cluster, run)
     step = price_configuration(model, cluster, run)
@@ -270,8 +279,13 @@ def price_request(
     fits = likely and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
     tight = likely and step.peak_memory_bytes <= limit_bytes
     verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
-    devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s
     missing_bytes = 0.0 if failed is None else failed.missing_bytes
+    enough: tuple[PricedChange, ...] | None = ()
+    if not fits:
+        enough = None
+        if changes:
+            enough = changes_enough(model, cluster, run, step, missing_bytes=missing_bytes)
+    devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s
     classes = [_largest_class(stage.memory) for stage in step.stages]
     return ModelEstimateResult(
         step_time_s=step.step_time_s,
@@ -306,9 +320,7 @@ def price_request(
         else class_records(
             request.snapshot, _by_class_bytes(step.stages[step.fullest_stage].memory)
         ),
-        changes=()
-        if fits
-        else changes_enough(model, cluster, run, step, missing_bytes=missing_bytes),
+        changes=enough,
         warnings=tuple(_warnings(request.model.name, model, cluster, run)),
         assumptions=assumptions,
         request=request,
@@ -461,7 +473,8 @@ def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
     """
     request = document.request
     model, cluster = trained_and_cluster(request)
-    return replace(price_request(model, cluster, request), warnings=document.warnings)
+    made = price_request(model, cluster, request, changes=document.changes is not None)
+    return replace(made, warnings=document.warnings)
 
 
 # A model's estimate as a table: the step, where its time goes, memory by rank, what would fit
@@ -495,19 +508,21 @@ NONE_ENOUGH: Final = "no single change of the run is enough"
 
 
 def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
-    """Headline, communication, memory, and the changes that would make it fit."""
+    """The verdict, the changes that would make it fit, communication, memory; the rest folded."""
     yield from _headline(document)
+    yield from _verdict(document)
+    if document.changes:
+        yield enough_table(document.changes)
     yield communication_table(document)
     yield memory_table(document)
+    brief = memory_table(document).brief
+    if brief is not None and (hidden := len(document.memory) - len(brief)):
+        yield f"({hidden} more ranks, none heavier)"
     if (figures := figure_table(document)) is not None:
         yield figures
     if document.request.snapshot is not None:
         yield class_table(document.request.snapshot, document.snapshot)
-    yield from _verdict(document)
-    if document.changes:
-        yield enough_table(document.changes)
-    yield "taken for granted:"
-    yield from (f"  {name}: {text}" for name, text in document.assumptions.items())
+    yield from taken_for_granted(document.assumptions)
     yield from warning_lines(document.warnings)
 
 
@@ -515,7 +530,7 @@ def _headline(document: ModelEstimateResult) -> Iterator[str]:
     request, run = document.request, document.request.configuration
     degrees, devices = run.parallelism, format_count(document.devices_used, "device")
     yield (
-        f"{request.model.name} on {devices} of {request.cluster.name}: "
+        f"{request.model.name} on {devices} of {request.cluster.name}: {document.verdict}, "
         f"{format_seconds(document.step_time_s)} per step ({range_in_words(document)})"
     )
     yield from evidence_line(document.assumptions)
@@ -619,10 +634,6 @@ def _gib(size_bytes: float) -> Cell:
 
 
 def _verdict(document: ModelEstimateResult) -> Iterator[str]:
-    brief = memory_table(document).brief
-    hidden = 0 if brief is None else len(document.memory) - len(brief)
-    if hidden:
-        yield f"({hidden} more ranks, none heavier)"
     limit = format_bytes(document.memory_limit_bytes)
     peak = format_bytes(document.peak_memory_bytes)
     if document.failure is not None:
@@ -639,8 +650,11 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)
-            yield f"  rank {rank.rank} misses {missing}; most goes to {_NAMES[rank.largest_class]}"
-    if not document.changes:
+            holds = _NAMES[rank.largest_class]
+            yield f"  rank {rank.rank} is short of {missing}; most goes to {holds}"
+    if document.changes is None:
+        yield "what would make it fit was not asked for: --changes"
+    elif not document.changes:
         yield NONE_ENOUGH
 
 

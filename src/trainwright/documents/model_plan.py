@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainwright.documents.memory_figures import doubt, figure_fields
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
+from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
@@ -137,6 +138,7 @@ class ModelPlanResult:
     Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
     of the same stages in the order of the family that it began with. Memory of a device of the
     fullest rank is in three figures as in an estimate, by the account of the framework named.
+    `reasons` say what its choices buy, where that was asked.
     """
 
     # What only a plan on several pools has; see `documents.plan_view`.
@@ -197,6 +199,7 @@ class ModelPlanResult:
     pruned: int = 0
     not_reached: int = 0
     search_s: float | None = None
+    reasons: Reasons | None = None
     request: PlanRequest
 
     @property
@@ -691,8 +694,10 @@ def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
     computed = with_plan(document, question, plan, profile, step)
+    why = document.reasons
     return replace(
         computed,
+        reasons=None if why is None else remake_reasons(why, step.step_time_s),
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
         alternatives=tuple(
             replace(other, slowdown=other.step_time_s / step.step_time_s)

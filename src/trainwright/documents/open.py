@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.documents.printing import Report
 from trainwright.documents.recheck import recheck
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from trainwright.documents.sweep import ModelSweepResult
     from trainwright.plans.status import Status
 
-    Priced = PlanResult | ModelPlanResult | EstimateResult
-    Readable = Priced | PlacementResult | ScheduleResult
-    Comparable = Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult
-    Explained = Comparable | MixedPlanResult | ImprovementResult
-    AnyDocument = str | Path | Report[Any] | Readable
+    Priced: TypeAlias = PlanResult | ModelPlanResult | EstimateResult
+    Readable: TypeAlias = Priced | PlacementResult | ScheduleResult
+    Comparable: TypeAlias = Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult
+    Explained: TypeAlias = Comparable | MixedPlanResult | ImprovementResult
+    AnyDocument: TypeAlias = str | Path | Report[Any] | Readable
 
 OF_SEVERAL_POOLS: Final = (
     'must not be "mixed-plan": a plan on several kinds of devices can be shown (explain, report), '
@@ -133,9 +133,9 @@ def opened(given: Any) -> Iterator[tuple[Any, str]]:
 # --------------------
 
 if TYPE_CHECKING:
-    Planned = PlanResult | ModelPlanResult | MixedPlanResult | PlacementResult
+    Planned: TypeAlias = PlanResult | ModelPlanResult | MixedPlanResult | PlacementResult
 else:
-    Planned = Any
+    Planned: TypeAlias = Any
 
 
 class Result(Report[Planned]):

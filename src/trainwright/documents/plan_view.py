@@ -6,6 +6,7 @@ for granted, and the plans that were considered and not chosen. A plan on one po
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -20,9 +21,11 @@ from trainwright.documents.printing import (
     ranges,
     unfitted_line,
 )
+from trainwright.documents.reasons import MOST_SHOWN, change_table
 from trainwright.documents.view import (
     MARKS,
     Cell,
+    Folded,
     Table,
     column,
     percent,
@@ -30,12 +33,14 @@ from trainwright.documents.view import (
     seconds,
     size,
     table_of,
+    taken_for_granted,
     warning_lines,
     words,
 )
+from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.provenance import Origin
-from trainwright.units import format_count, format_percent_up, format_seconds
+from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +49,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
     from trainwright.documents.view import Line
     from trainwright.plans.parallelism import Parallelism
-    from trainwright.plans.prediction import StagePrediction
+    from trainwright.plans.prediction import StageMemory, StagePrediction
     from trainwright.plans.status import Relaxation
 
     Planned: TypeAlias = ModelPlanResult | MixedPlanResult
@@ -66,8 +71,10 @@ _MOST_ROWS: Final = 16  # of ranks, in a terminal
 
 
 def plan_view(document: Planned) -> Iterator[Line]:
-    """Headline, pools, ranks, what would make it fit, and the runners-up."""
+    """The verdict and its evidence, what to change, pools and ranks; the rest is folded."""
     yield from _headline(document)
+    if table := change_table(document, most=MOST_SHOWN):
+        yield table
     if document.stages:
         if pools := pool_table(document):
             yield pools
@@ -80,12 +87,17 @@ def plan_view(document: Planned) -> Iterator[Line]:
             yield f"it {fit_line(document)}"
         if document.groups:
             yield "d: replicas; each: microbatches of one replica in a step"
-        yield "taken for granted:"
-        yield from (f"  {name}: {value}" for name, value in document.assumptions.items())
-    yield from _reasons(document)
+    yield from _search(document)
     if document.alternatives:
-        yield alternative_table(document)
+        others = alternative_table(document)
+        if document.groups:
+            yield others
+        else:
+            count, within = len(document.alternatives), document.alternatives[-1].slowdown - 1
+            line = f"runners-up: {count} within {format_percent_up(within)} of the plan"
+            yield Folded(line=line, full=(others,))
         yield from _simpler(document)
+    yield from taken_for_granted(document.assumptions)
     yield from warning_lines(document.warnings)
 
 
@@ -100,15 +112,17 @@ def _headline(document: Planned) -> Iterator[str]:
     where = f"{request.model.name} on {devices} of {cluster}"
     if document.step_time_s is None:
         yield f"{where}: {VERDICTS[document.status]}"
+        if document.binding is not None:
+            yield f"why: {document.binding.description}"
         return
-    yield f"{where}: {format_seconds(document.step_time_s)} per step ({_range(document)})"
+    fits = "fits" if document.fits else "does NOT fit"
+    yield f"{where}: {fits}, {format_seconds(document.step_time_s)} per step ({_range(document)})"
     yield from evidence_line(document.assumptions)
     yield "; ".join((*_throughput(document), proof(document)))
     if document.parallelism is not None:
         yield (
             f"{use_of_pools(document)}{layout_line(document.parallelism)}, microbatch "
             f"{document.micro_batch}, schedule {document.schedule}"
-            + (f"; {'fits' if document.fits else 'does NOT fit'}" if document.groups else "")
         )
     if document.order is not None and document.named_step_time_s:
         gain = 1 - document.step_time_s / document.named_step_time_s
@@ -120,7 +134,65 @@ def _headline(document: Planned) -> Iterator[str]:
         yield f"uses {document.devices_used} of {request.num_devices} devices"
     if document.time_by_part_s:
         yield f"the step: {_shares(document.time_by_part_s, document.step_time_s)}"
+    if (idle := imbalance(document)) >= NEGLIGIBLE:
+        yield f"imbalance: the other ranks work {idle:.1%} of the step less on average"
+    if not document.groups:
+        yield from memory_line(document)  # type: ignore[arg-type]
+    if document.binding is not None:
+        yield f"what binds: {document.binding.description}"
     yield from unfitted_line(document.assumptions)
+
+
+def imbalance(document: Planned) -> float:
+    """The share of the step that ranks work less than the busiest, on average over all ranks.
+
+    It is no part of the step, which is that of the busiest rank: others wait for it. 0 where pools
+    differ, whose ranks say how busy they are.
+    """
+    degrees, size, workload = document.parallelism, document.micro_batch, document.request.workload
+    if document.groups or degrees is None or not size or workload is None:
+        return 0.0
+    count = workload.global_batch / (size * degrees.data)
+    work_s = [rank.forward_s + rank.backward_s for rank in document.ranks]  # type: ignore[union-attr]
+    mean_s = sum(work_s) / len(work_s)
+    return count * (max(work_s) - mean_s) / (document.step_time_s or math.inf)
+
+
+def memory_line(document: ModelPlanResult) -> Iterator[str]:
+    """How full the fullest rank is, and with what."""
+    limit_bytes = document.memory_limit_bytes
+    if not document.ranks or not limit_bytes:
+        return
+    rank, kept = fullest_rank(document), document.request.overheads or NO_OVERHEADS
+    memory = document.ranks[rank].memory
+    spare = limit_bytes - kept.needed_bytes(memory.total_bytes)
+    beside = f" beside {kept.fragmentation:.0%} for fragmentation" if kept.fragmentation else ""
+    largest = sorted(memory_classes(memory).items(), key=lambda part: -part[1])
+    named = ", ".join(f"{name} {format_bytes(held)}" for name, held in largest[:_MOST_CLASSES])
+    yield (
+        f"memory: {format_bytes(memory.total_bytes)} of {format_bytes(limit_bytes)} on rank "
+        f"{rank}, {format_bytes(spare)} spare{beside}; {named}"
+    )
+
+
+_MOST_CLASSES: Final = 3  # of memory that are named in a line
+_CLASSES: Final = (
+    "weight",
+    "gradient",
+    "optimizer",
+    "opaque",
+    "activation",
+    "logits",
+    "transient",
+    "buffer",
+    "workspace",
+)
+
+
+def memory_classes(memory: StageMemory) -> dict[str, float]:
+    """What a device holds at its fullest in bytes, by class; those that it has."""
+    sizes = {name: float(getattr(memory, f"{name}_bytes")) for name in _CLASSES}
+    return {name: size for name, size in sizes.items() if size > 0}
 
 
 def use_of_pools(document: Planned) -> str:
@@ -383,10 +455,7 @@ def _rank_cells(row: RankRow) -> Iterator[Cell | int | str]:
 # ----------------------------------------------------
 
 
-def _reasons(document: Planned) -> Iterator[str]:
-    if document.binding is not None:
-        yield f"{'what binds' if document.stages else 'why'}: {document.binding.description}"
-    yield from relaxation_lines(document.relaxations)
+def _search(document: Planned) -> Iterator[str]:
     left = f", {document.not_reached} not reached" if document.not_reached else ""
     excluded = f"{document.pruned} excluded by their bounds"
     yield f"{document.considered} layouts considered, {excluded}{left}"

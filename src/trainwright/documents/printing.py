@@ -188,11 +188,13 @@ def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
         yield evidence.partition(": ")[2]
 
 
-def render(document: object) -> RenderableType:
+def render(document: object, *, verbose: bool = False) -> RenderableType:
     """What the terminal shows of a document; raises `TypeError` for what is none."""
     found = part(kind_of(document).view)(document)
-    shown: RenderableType = to_terminal(found) if isinstance(found, Iterable) else found
-    return shown
+    if not isinstance(found, Iterable):
+        shown: RenderableType = found
+        return shown
+    return to_terminal(found, verbose=verbose)
 
 
 # A document that prints and saves itself: what every call returns
@@ -207,13 +209,13 @@ class Report(Generic[Document]):
 
     document: Document
 
-    def renderable(self) -> RenderableType:
-        """The table, for a rich console."""
-        return render(self.document)
+    def renderable(self, *, verbose: bool = False) -> RenderableType:
+        """The table, for a rich console; `verbose` shows what is folded behind a line."""
+        return render(self.document, verbose=verbose)
 
-    def explain(self) -> str:
-        """The table as plain text."""
-        return to_text(self.renderable())
+    def explain(self, *, verbose: bool = False, width: int = TEXT_WIDTH) -> str:
+        """The table as plain text of `width` columns; `verbose` shows what is folded."""
+        return to_text(self.renderable(verbose=verbose), width=width)
 
     def to_dict(self) -> dict[str, Any]:
         """The document as JSON values."""

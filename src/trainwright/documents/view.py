@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 from trainwright.units import format_bytes, format_part, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table as RichTable
 
 
@@ -136,7 +136,15 @@ class Notes:
     tone: str = "plain"
 
 
-Line: TypeAlias = "str | Table | Facts"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folded:
+    """What is shown in full only to whoever asks; `line` stands for it."""
+
+    line: str
+    full: tuple[str | Table | Facts, ...]
+
+
+Line: TypeAlias = "str | Table | Facts | Folded"
 View: TypeAlias = "Iterable[Line]"
 
 
@@ -183,25 +191,90 @@ def size(value_bytes: float | None) -> Cell:
 # -------------
 
 
-def to_terminal(view: View) -> RenderableType:
-    """The lines and tables of a view for a rich console."""
+def to_terminal(view: View, *, verbose: bool = False) -> RenderableType:
+    """The lines and tables of a view for a rich console; `verbose` shows what is folded."""
     from rich.console import Group
     from rich.text import Text
 
     return Group(
-        *(Text(each, overflow="fold") if isinstance(each, str) else _rich(each) for each in view)
+        *(
+            Text(each, overflow="fold") if isinstance(each, str) else _rich(each)
+            for each in _unfolded(view, verbose=verbose)
+        )
     )
 
 
-def _rich(shown: Table | Facts) -> RichTable:
+def _unfolded(view: View, *, verbose: bool) -> Iterator[str | Table | Facts]:
+    for each in view:
+        if not isinstance(each, Folded):
+            yield each
+        elif verbose:
+            yield from each.full
+        else:
+            yield f"{each.line} (--verbose)"
+
+
+def taken_for_granted(assumptions: Mapping[str, str]) -> Iterator[Folded]:
+    """What the figures rest on: a line of subjects, a table behind it."""
+    if assumptions:
+        named = ", ".join(assumptions)
+        full = Facts(title="taken for granted", rows=tuple(assumptions.items()))
+        yield Folded(line=f"taken for granted: {named}", full=(full,))
+
+
+_LONG_WORD: Final = 20  # letters; what is longer, as an address, may be cut where a line ends
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A table in a terminal; where its columns do not fit beside each other, a line for each row.
+
+    Words are wrapped, never cut, and no column is left out.
+    """
+
+    shown: Table
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        table = self.shown
+        least = 1  # of every column, what cannot be wrapped, and the space between
+        for at, each in enumerate(table.columns):
+            texts = [each.title if each.short is None else each.short]
+            texts += [row[at].text for row in table.rows]
+            cut = texts if each.is_number else " ".join(texts).split()
+            needed = max(map(len, cut), default=0)
+            least += 3 + (needed if each.is_number else min(needed, _LONG_WORD))
+        if least <= options.max_width:
+            yield _grid(table)
+            return
+        if table.caption:
+            yield Text(table.caption)
+        for row in _brief(table):
+            named = zip(table.columns, row, strict=True)
+            said = (f"{each.title} {cell.text}".strip() for each, cell in named if cell.text)
+            yield Text(f"  {'; '.join(said)}")
+
+
+def _brief(table: Table) -> Iterator[tuple[Cell, ...]]:
+    rows = range(len(table.rows)) if table.brief is None else table.brief
+    return (table.rows[at] for at in rows)
+
+
+def _rich(shown: Table | Facts) -> _Fitted:
+    if isinstance(shown, Facts):
+        columns = (words(""), words(""))
+        shown = table_of("", columns, shown.rows, caption=shown.title or None)
+    return _Fitted(shown.on("terminal"))
+
+
+def _grid(shown: Table) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Rich
     from rich.text import Text
 
-    if isinstance(shown, Facts):
-        columns = (words(""), words(""))
-        shown = table_of("", columns, shown.rows, caption=shown.title or None)
-    shown = shown.on("terminal")
     made = Rich(title=shown.caption, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for each in shown.columns:
         made.add_column(
@@ -210,9 +283,8 @@ def _rich(shown: Table | Facts) -> RichTable:
             no_wrap=each.is_number,
             overflow="fold",
         )
-    rows = range(len(shown.rows)) if shown.brief is None else shown.brief
-    for at in rows:  # brackets in the name of a file are no markup
-        made.add_row(*(Text(cell.text) for cell in shown.rows[at]))
+    for row in _brief(shown):  # brackets in the name of a file are no markup
+        made.add_row(*(Text(cell.text) for cell in row))
     return made
 
 

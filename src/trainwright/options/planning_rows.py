@@ -568,6 +568,15 @@ ROWS += section(
     foreign=_OF_A_MODEL,
 )
 ROWS += section(
+    "Where a run does not fit",
+    "estimate",
+    row(
+        "changes",
+        SWITCH,
+        "Price what would make it fit; on in a command, off in Python.",
+    ),
+)
+ROWS += section(
     "Training a part of the model",
     "estimate",
     row(

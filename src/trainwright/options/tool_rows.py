@@ -19,6 +19,7 @@ from trainwright.options.option import (
     ON,
     PATH,
     SHARE,
+    SWITCH,
     TEXT,
     Argument,
     Option,
@@ -396,6 +397,12 @@ ROWS += section(
     ),
     row("config", PATH, "A TOML file of these options.", commands="plan estimate"),
     row(
+        "reasons",
+        SWITCH,
+        "With --output: what each choice buys, some seconds.",
+        commands="plan",
+    ),
+    row(
         "output",
         PATH,
         "Write the document to this file.",
@@ -410,6 +417,12 @@ ROWS += section(
     ),
     row("output", PATH, "Write the constants, as TOML.", commands="calibrate", short="o"),
     row("output", PATH, "Write the script to this file.", commands="capture", short="o"),
+    row(
+        "verbose",
+        ON,
+        "Show what is folded behind a line.",
+        commands="plan estimate explain improve",
+    ),
     row(
         "json",
         ON,

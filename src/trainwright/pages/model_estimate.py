@@ -61,7 +61,7 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
     shown = filter(None, [figure_table(document)])
     yield section("summary", "Summary", *shown, cards=_cards(document))
-    if document.changes or not document.fits:
+    if document.changes or not (document.fits or document.changes is None):
         yield section("changes", "What would make it fit", enough_block(document.changes))
     if priced is not None:
         why = (step_bar(priced), term_table(priced), _facts(document))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.documents.explanation import explanation_tables
 from trainwright.documents.memory_figures import figure_table
 from trainwright.documents.plan_view import (
     LAYOUTS,
@@ -24,6 +23,7 @@ from trainwright.documents.plan_view import (
     rank_table,
 )
 from trainwright.documents.printing import is_noticed, layout_line
+from trainwright.documents.reasons import explanation_tables
 from trainwright.documents.view import Facts, Notes
 from trainwright.pages.blocks import (
     Bar,

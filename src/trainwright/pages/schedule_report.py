@@ -51,13 +51,13 @@ class ScheduleReport(Report[ScheduleResult]):
         """How much shorter, relatively, the objective could be at most."""
         return self.document.gap
 
-    def renderable(self) -> RenderableType:
+    def renderable(self, *, verbose: bool = False) -> RenderableType:
         """The tables; small schedules are drawn below them."""
         from rich.console import Group
         from rich.text import Text
 
         drawing = self._drawing()
-        tables = render(self.document)
+        tables = render(self.document, verbose=verbose)
         return Group(tables, Text(drawing, no_wrap=True)) if drawing else tables
 
     def verified(self) -> ScheduleReport:

@@ -1,8 +1,10 @@
 """Why a plan is what it is: what each dimension buys, and what more of a resource would.
 
-A dimension buys what the best plan without it loses: the question is planned again with that
-dimension forbidden. A resource is worth what the *same* plan gains by 1 % more of it, which one
-pricing answers; memory makes no plan faster by itself, so there the question is planned again.
+A dimension buys at most what a plan without it loses: one is looked for with that dimension
+forbidden. A resource is worth what the *same* plan gains by 1 % more of it, which one pricing
+answers; memory makes no plan faster by itself, so there another plan is looked for. So it is with
+everything that the question fixed: a plan is looked for with it free. All these searches are brief
+(`search.sketch_model`), so what they find is a plan that there is, and perhaps not the best.
 """
 
 from __future__ import annotations
@@ -14,23 +16,24 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.planning.question.families import chunks_per_rank
 from trainwright.planning.question.question import Allowed, Span
-from trainwright.planning.search.framework import plan_runnable
-from trainwright.planning.search.orders import with_searched_orders
-from trainwright.plans.parallelism import DATA_INSIDE
+from trainwright.planning.reasons.infeasible import eased, option_of
+from trainwright.planning.search.framework import plan_runnable, runnable_spaces
+from trainwright.planning.search.search import best_first, sketch_model
+from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.plans.status import Status, relative_gap
+from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.units import GIB
+from trainwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.planning.question.question import ModelQuestion
-    from trainwright.planning.search.search import ModelOutcome
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import Plan
     from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.status import Relaxation
 
     Reprice: TypeAlias = Callable[[Cluster], float]
 
@@ -38,23 +41,25 @@ MORE: Final = 1.01
 MORE_MEMORY_BYTES: Final = 10 * GIB
 _ONE: Final = Span.only(1)
 _AXES: Final = (
-    ("tensor parallelism", "tensor"),
-    ("pipeline parallelism", "pipeline"),
-    ("data parallelism", "data"),
-    ("context parallelism", "context"),
-    ("expert parallelism", "expert"),
-    ("virtual stages", "virtual_stages"),
+    ("tensor parallelism", "tensor", "--tp 1"),
+    ("pipeline parallelism", "pipeline", "--pp 1"),
+    ("data parallelism", "data", "--dp 1"),
+    ("context parallelism", "context", "--cp 1"),
+    ("expert parallelism", "expert", "--ep 1"),
+    ("virtual stages", "virtual_stages", "--virtual-stages 1"),
 )
+PROOF_S: Final = 5.0  # wall seconds to prove that nothing fits, where nothing was found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Without:
-    """The best plan without one thing that a plan uses; `best` None where none was found.
+    """A plan without one thing that a plan uses; `best` None where none was found.
 
-    `status` says how much of that is proved.
+    `status` is infeasible where it is proved that there is none. `options` forbid it to `plan`.
     """
 
     name: str
+    options: str
     status: Status
     best: Priced | None
 
@@ -67,34 +72,38 @@ class Gain:
     change: str
     step_time_s: float
     replanned: bool
+    options: str = ""
 
 
 def uses(
     plan: Plan, degrees: Parallelism, allowed: Allowed, *, recomputes: bool
-) -> Iterator[tuple[str, Allowed]]:
-    """Each thing the plan uses and could do without, with the space that lacks it."""
-    for name, axis in _AXES:
+) -> Iterator[tuple[str, str, Allowed]]:
+    """Each thing the plan uses and could do without, the options that forbid it, what is left."""
+    for name, axis, flag in _AXES:
         if getattr(degrees, axis) > 1:
             lacking: dict[str, Any] = {axis: _ONE}
             if axis != "virtual_stages" or _has_chain(allowed):
-                yield name, replace(allowed, **lacking)
+                yield name, flag, replace(allowed, **lacking)
     if degrees.zero_stage > 0:
-        yield "ZeRO", replace(allowed, zero_stages=(0,))
+        yield "ZeRO", "--zero 0", replace(allowed, zero_stages=(0,))
     if degrees.zero_stage > 1:
-        yield "ZeRO above 1", replace(allowed, zero_stages=(0, 1))
+        yield "ZeRO above 1", "--zero 0,1", replace(allowed, zero_stages=(0, 1))
     if degrees.state_copies > 1:
-        yield "copies of sharded state", replace(allowed, state_copies=_ONE)
+        lacking = {"state_copies": _ONE}
+        yield "copies of sharded state", "--state-copies 1", replace(allowed, **lacking)
     if degrees.axis_order != DATA_INSIDE:
-        yield "the pipeline inside replicas", replace(allowed, mappings=(DATA_INSIDE,))
+        outside = replace(allowed, mappings=(DATA_INSIDE,))
+        yield "the pipeline inside replicas", f"--mapping {mapping_name(DATA_INSIDE)}", outside
     if recomputes:
-        yield "recomputation", replace(allowed, recompute=(Recompute.NONE,))
+        yield "recomputation", "--recompute none", replace(allowed, recompute=(Recompute.NONE,))
     if plan.schedule != DEFAULT_SCHEDULE and degrees.pipeline > 1:
         only = replace(
             allowed, schedules=(DEFAULT_SCHEDULE,), virtual_stages=_ONE, searches_orders=False
         )
-        yield f"the schedule {plan.schedule} ({DEFAULT_SCHEDULE} instead)", only
+        name = f"the schedule {plan.schedule} ({DEFAULT_SCHEDULE} instead)"
+        yield name, f"--schedule {DEFAULT_SCHEDULE} --virtual-stages 1", only
     if plan.microbatch_size is not None and plan.microbatch_size > 1:
-        yield "microbatches above 1", replace(allowed, microbatch_size=_ONE)
+        yield "microbatches above 1", "--micro-batch 1", replace(allowed, microbatch_size=_ONE)
 
 
 def _has_chain(allowed: Allowed) -> bool:
@@ -103,26 +112,27 @@ def _has_chain(allowed: Allowed) -> bool:
     return families is None or any(chunks_per_rank(family) == 1 for family in families)
 
 
-def without(question: ModelQuestion, name: str, space: Allowed, budget: Budget) -> Without:
-    """The best plan of a narrower space."""
-    outcome = _planned(replace(question, allowed=space), budget)
-    best = outcome.priced[0] if outcome.priced else None
-    return Without(name=name, status=_status(outcome), best=best)
+def without(
+    question: ModelQuestion, name: str, options: str, space: Allowed, budget: Budget
+) -> Without:
+    """A plan of a narrower space; where none is found, whether there is none."""
+    narrower = replace(question, allowed=space)
+    best, status = _sketched(narrower, budget), Status.GAP
+    if best is None:
+        outcome = plan_runnable(narrower, budget.part(PROOF_S), num_alternatives=0)
+        best = next(iter(outcome.priced), None)
+        nothing = Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
+        status = nothing if best is None else Status.GAP
+    return Without(name=name, options=options, status=status, best=best)
 
 
-def _planned(question: ModelQuestion, budget: Budget) -> ModelOutcome:
-    """The best plan; with searched orders, where they are asked for."""
-    if not question.allowed.searches_orders:
-        return plan_runnable(question, budget, num_alternatives=0)
-    outcome = plan_runnable(question, budget)
-    return with_searched_orders(question, outcome, budget, num_alternatives=0)
-
-
-def _status(outcome: ModelOutcome) -> Status:
-    if not outcome.priced:
-        return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
-    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
-    return Status.OPTIMAL if gap <= 1e-9 else Status.GAP
+def _sketched(question: ModelQuestion, budget: Budget) -> Priced | None:
+    """The best plan that brief searches find of all parts of the space that a framework can run."""
+    found = [
+        sketch_model(replace(question, allowed=space), budget)
+        for space in runnable_spaces(question.allowed)
+    ]
+    return next(iter(best_first(each for each in found if each is not None)), None)
 
 
 def repriced_gains(question: ModelQuestion, reprice: Reprice) -> Iterator[Gain]:
@@ -156,14 +166,43 @@ def _more_of_links(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
 
 
 def memory_gain(question: ModelQuestion, best_s: float, budget: Budget) -> Gain | None:
-    """The best plan with 10 GiB more on every device; None where time did not suffice.
+    """A plan with 10 GiB more on every device; None where time did not suffice.
 
     The plan at hand fits there too, so it is never slower.
     """
     cluster = question.cluster
     larger = cluster.with_memory(cluster.accelerator.memory_bytes + MORE_MEMORY_BYTES)
-    outcome = _planned(replace(question, cluster=larger), budget)
-    if not outcome.priced:
+    found = _sketched(replace(question, cluster=larger), budget)
+    if found is None:
         return None
-    found_s = min(best_s, outcome.priced[0].step.step_time_s)
-    return Gain(resource="memory", change="+10 GiB", step_time_s=found_s, replanned=True)
+    found_s = min(best_s, found.step.step_time_s)
+    return Gain(
+        resource="memory",
+        change="+10 GiB",
+        step_time_s=found_s,
+        replanned=True,
+        options=f"--memory {format_bytes(larger.accelerator.memory_bytes).replace(' ', '')}",
+    )
+
+
+def freed(question: ModelQuestion) -> Iterator[tuple[Relaxation, str, ModelQuestion]]:
+    """Each thing that was fixed or forbidden, the option that frees it, and the question then."""
+    for fix, allowed in eased(question.allowed):
+        if option := option_of(fix):
+            yield fix, option, replace(question, allowed=allowed)
+
+
+def freedom_gain(
+    fix: Relaxation, options: str, question: ModelQuestion, best_s: float, budget: Budget
+) -> Gain | None:
+    """A faster plan where something fixed is free; None where none was found."""
+    found = _sketched(question, budget)
+    if found is None or not found.step.step_time_s < best_s:
+        return None
+    return Gain(
+        resource=fix.description,
+        change="",
+        step_time_s=found.step.step_time_s,
+        replanned=True,
+        options=options,
+    )

@@ -173,18 +173,36 @@ def finish_candidate(
 
 _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
 _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
-# Splits searched, and the share of the best step that the search may leave as a gap from then on;
-# in between it grows evenly.
-_EFFORTS: Final = (600, 1200, 4800)
-_GAPS: Final = (0.0, 0.005, 0.01)
 _MOST_IN_CHUNKS: Final = 6000  # splits of several chunks per rank that are searched beside others
-_MOST: Final = 12000  # splits after which whatever gap is left stays
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
 _TRIES: Final = 6  # nodes opened for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _SOON_PRICED: Final = 2  # splits whose plans are made ahead of the search
 _WORTH_TRYING: Final = 0.98  # a split whose bound is so far below the best step is priced at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a search goes on, in splits searched.
+
+    From `efforts` splits on it may leave `gaps` as shares of the best step, which grow evenly in
+    between; after `most` splits whatever gap is left stays.
+    """
+
+    efforts: tuple[int, ...]
+    gaps: tuple[float, ...]
+    most: int
+
+    def gap(self, searched: int) -> float:
+        """The share of the best step that may be left after so many splits."""
+        return float(np.interp(searched, self.efforts, self.gaps))
+
+
+THOROUGH: Final = Patience(efforts=(600, 1200, 4800), gaps=(0.0, 0.005, 0.01), most=12000)
+# For a comparison, not for a choice: of Llama-70B on 64 H100, its plans without ZeRO, recomputation
+# and so on come within 1 % of those that forty times as long a search finds, in half a second each.
+BRIEF: Final = Patience(efforts=(0,), gaps=(0.01,), most=300)
 
 
 @dataclass(slots=True)
@@ -205,6 +223,7 @@ class ModelSearch:
     foresight: Foresight
     answers: SplitAnswers
     num_told: int
+    patience: Patience = THOROUGH
     splits: list[tuple[float, int, Candidate, Split]] = field(default_factory=list)
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
@@ -308,9 +327,9 @@ class ModelSearch:
     @property
     def _enough(self) -> float:
         """At which share of the best step the least bound ends the search: the gap it may leave."""
-        if self._searched >= _MOST and self.priced:
+        if self._searched >= self.patience.most and self.priced:
             return 0.0
-        return _TIE - float(np.interp(self._searched, _EFFORTS, _GAPS))
+        return _TIE - self.patience.gap(self._searched)
 
     @property
     def _may_leave_chunks(self) -> bool:
@@ -668,6 +687,28 @@ def plan_model(
         and (bool(search.priced) or math.isinf(bound_s)),
         interrupted=budget.interrupted,
     )
+
+
+def sketch_model(question: ModelQuestion, budget: Budget) -> Priced | None:
+    """A good plan, soon, and no bound: what a `BRIEF` search finds; None where it finds none.
+
+    Families in V are left out unless only they are asked for: to order the actions of one of their
+    plans takes as long as all the rest.
+    """
+    if is_more_than_all_devices_hold(question):
+        return None
+    shelf, offered = Shelf.of(question), schedules_of(question.allowed)
+    quick = tuple(one for one in offered if one.family not in IN_V)
+    frontier = Frontier(question, shelf, StepAim(), quick or offered, likely=True)
+    frontier.open(budget)
+    foresight = Foresight(shelf, budget, None)
+    search = ModelSearch(
+        *(frontier, budget, StepAim(), foresight, SplitAnswers(foresight)),
+        num_told=1,
+        patience=BRIEF,
+    )
+    search.run()
+    return next(iter(best_first(search.priced)), None)
 
 
 def _without_a_plan(considered: int, budget: Budget, *, is_complete: bool) -> ModelOutcome:

@@ -1,0 +1,342 @@
+"""The reasons of a model's plan, and the one list of what is worth changing.
+
+A reason is a plan that was found without something that the plan uses, or with more of something.
+What is worth changing comes from all that a document knows: what would make a plan fit, what would
+make it faster, and which plans of another kind are nearly as fast. Ranked in this order, each with
+its price and the options that ask for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.documents.printing import NEGLIGIBLE, layout_cells, layout_columns
+from trainwright.documents.view import column, percent, seconds, size, table_of, words
+from trainwright.planning.reasons.infeasible import option_of
+from trainwright.plans.parallelism import Parallelism, mapping_name
+from trainwright.plans.status import Status
+from trainwright.units import format_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trainwright.documents.explanation import ModelExplanation
+    from trainwright.documents.mixed_plan import MixedPlanResult
+    from trainwright.documents.model_plan import Alternative, ModelPlanResult
+    from trainwright.documents.view import Table
+
+
+# What a document keeps of its reasons
+# ------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithoutRecord:
+    """A plan without something that the plan uses; `slowdown` is relative to the plan, 1 for none.
+
+    The plan was looked for briefly, so `options` added to the plan's own command may find a faster
+    one. `status` is infeasible where nothing fits, unknown where nothing was found.
+    """
+
+    name: str
+    options: str = ""
+    status: Status
+    step_time_s: float | None = None
+    slowdown: float | None = None
+    peak_memory_bytes: float | None = None
+    parallelism: Parallelism | None = None
+    micro_batch: int | None = None
+    schedule: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GainRecord:
+    """More of a resource or of freedom: the step then, in seconds, and the share that it saves.
+
+    `replanned` says that another plan was looked for, not the same plan priced again. `options`
+    added to the plan's command ask for it, where options can.
+    """
+
+    resource: str
+    change: str
+    step_time_s: float
+    saved: float
+    replanned: bool
+    options: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasons:
+    """What each choice of a plan buys, and what more would help; `binding` saves most by 1 %.
+
+    `not_asked` lists what time did not suffice for, `search_s` counts CPU seconds, which are not
+    part of those of the plan's own search.
+    """
+
+    binding: str | None
+    without: tuple[WithoutRecord, ...] = ()
+    gains: tuple[GainRecord, ...] = ()
+    not_asked: tuple[str, ...] = ()
+    search_s: float = 0.0
+
+
+def remake_reasons(document: Any, step_s: float) -> Any:
+    """The reasons, or a document that has them, with every ratio to a step of `step_s` seconds."""
+    return replace(
+        document,
+        without=tuple(
+            each if each.step_time_s is None else replace(each, slowdown=each.step_time_s / step_s)
+            for each in document.without
+        ),
+        gains=tuple(
+            replace(each, saved=max(0.0, 1 - each.step_time_s / step_s)) for each in document.gains
+        ),
+    )
+
+
+# What is worth changing, best first
+# ----------------------------------
+
+MOST_SHOWN: Final = 6  # changes, in a terminal
+_WORST: Final = 1.25  # times the plan's step: what is slower is no change that anybody makes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something to change, in words, and the `options` that ask for it beside the plan's own.
+
+    `ratio` is the step then by the plan's own; absent where the plan has no step.
+    """
+
+    what: str
+    options: str
+    step_time_s: float | None = None
+    ratio: float | None = None
+    peak_memory_bytes: float | None = None
+
+
+def changes_of(document: ModelPlanResult | MixedPlanResult) -> tuple[Change, ...]:
+    """What would make a plan fit, else what makes it faster, and what is nearly as fast.
+
+    Of several ways to one plan the first is told.
+    """
+    if document.step_time_s is None:
+        return tuple(_fixes(document))
+    found = [*_faster(document), *sorted(_others(document), key=lambda one: one[0].ratio or 0.0)]
+    kept: dict[object, Change] = {}
+    for change, plan in found:
+        kept.setdefault(plan, change)
+    return tuple(kept.values())
+
+
+def _fixes(document: ModelPlanResult | MixedPlanResult) -> Iterator[Change]:
+    for fix in document.relaxations:
+        used = ""
+        if fix.change != "devices" and fix.devices_used:
+            used = f", on {format_count(fix.devices_used, 'device')}"
+        options = option_of(fix) or ""
+        what = f"{fix.description}{used}"
+        yield Change(what=what, options=options, step_time_s=fix.step_time_s)
+
+
+def _faster(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Change, object]]:
+    reasons = getattr(document, "reasons", None)
+    for gain in sorted(reasons.gains if reasons else (), key=lambda each: -each.saved):
+        if gain.replanned and gain.saved >= NEGLIGIBLE:
+            more = f"{gain.change.removeprefix('+')} more {gain.resource}"
+            change = Change(
+                what=more if gain.change else gain.resource,
+                options=gain.options,
+                step_time_s=gain.step_time_s,
+                ratio=1 - gain.saved,
+            )
+            yield change, gain
+
+
+def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Change, object]]:
+    """Plans without something, and runners-up that are not this plan in other chunks."""
+    reasons, step_s = getattr(document, "reasons", None), document.step_time_s or 0.0
+    for each in reasons.without if reasons else ():
+        if each.slowdown is not None and each.slowdown <= _WORST:
+            change = Change(
+                what=f"without {each.name}",
+                options=each.options,
+                step_time_s=each.step_time_s,
+                ratio=each.slowdown,
+                peak_memory_bytes=each.peak_memory_bytes,
+            )
+            yield change, _kind(each)
+    if document.kind != "model-plan" or document.parallelism is None:
+        return
+    kinds = {_kind(document)}
+    for other in document.alternatives:
+        if (kind := _kind(other)) in kinds or other.slowdown > _WORST:
+            continue
+        kinds.add(kind)
+        change = Change(
+            what=", ".join(_differences(document, other)),  # type: ignore[arg-type]
+            options=_options(other),  # type: ignore[arg-type]
+            step_time_s=other.step_time_s,
+            ratio=other.step_time_s / step_s,
+            peak_memory_bytes=other.peak_memory_bytes,
+        )
+        yield change, kind
+
+
+def _kind(plan: Any) -> object:
+    """What tells plans apart that a person would call different: chunks are not among it."""
+    degrees = plan.parallelism
+    whole = None if degrees is None else replace(degrees, virtual_stages=1)
+    return whole, plan.micro_batch, plan.schedule
+
+
+_AXES: Final = (
+    ("tensor", "tp"),
+    ("pipeline", "pp"),
+    ("data", "dp"),
+    ("context", "cp"),
+    ("expert", "ep"),
+    ("virtual_stages", "virtual-stages"),
+    ("zero_stage", "zero"),
+    ("state_copies", "state-copies"),
+)
+
+
+def _differences(plan: ModelPlanResult, other: Alternative) -> Iterator[str]:
+    """In what a runner-up differs, in words."""
+    own = plan.parallelism
+    assert own is not None
+    for name, flag in _AXES:
+        before, after = getattr(own, name), getattr(other.parallelism, name)
+        if before != after:
+            yield f"{flag} {after} instead of {before}"
+    if other.parallelism.axis_order != own.axis_order:
+        yield f"ranks in the order {mapping_name(other.parallelism.axis_order)}"
+    if other.micro_batch != plan.micro_batch:
+        yield f"microbatch {other.micro_batch} instead of {plan.micro_batch}"
+    if other.schedule != plan.schedule:
+        yield f"{other.schedule} instead of {plan.schedule}"
+
+
+def _options(other: Alternative) -> str:
+    degrees = other.parallelism
+    named = [f"--{flag} {getattr(degrees, name)}" for name, flag in _AXES]
+    kept = [each for each in named if each not in ("--cp 1", "--ep 1", "--state-copies 1")]
+    if degrees.virtual_stages == 1 and "--virtual-stages 1" in kept:
+        kept.remove("--virtual-stages 1")
+    rest = [f"--micro-batch {other.micro_batch}", f"--schedule {other.schedule}"]
+    return " ".join([*kept, *rest])
+
+
+def change_table(
+    document: ModelPlanResult | MixedPlanResult, *, most: int | None = None
+) -> Table | None:
+    """The changes as a table; None where there is none."""
+    found = changes_of(document)[:most]
+    if not found:
+        return None
+    fixes = document.step_time_s is None
+    sizes = any(each.peak_memory_bytes for each in found)
+    return table_of(
+        "Change this",
+        (
+            words("change"),
+            column("step", "step_time_s"),
+            column("against the plan", "ratio", "vs plan", on="none" if fixes else "both"),
+            column("peak memory", "peak_memory_bytes", "memory", on="both" if sizes else "none"),
+            words("options"),
+        ),
+        (
+            (
+                each.what,
+                seconds(each.step_time_s),
+                percent(None if each.ratio is None else each.ratio - 1, sign=True),
+                size(each.peak_memory_bytes),
+                each.options,
+            )
+            for each in found
+        ),
+        caption=(
+            "any one of these is enough: add its options to the command"
+            if fixes
+            else "change this: add the options to the command"
+        ),
+        note="Each row is a plan that was found and priced. Its options, added to the command of "
+        "the plan, ask for it.",
+    )
+
+
+# What each choice buys, and what more of a resource would, in full
+# -----------------------------------------------------------------
+
+
+def explanation_tables(document: Reasons | ModelExplanation) -> Iterator[Table]:
+    """What each choice buys, and what more of a resource would."""
+    if document.without:
+        yield _without_table(document)
+    if document.gains:
+        yield _gain_table(document)
+
+
+def _without_table(document: Reasons | ModelExplanation) -> Table:
+    plans = [each.parallelism for each in document.without]
+    return table_of(
+        "A plan without",
+        (
+            words("without", "name", ""),
+            column("step", "step_time_s"),
+            column("slower", "slowdown"),
+            *layout_columns(plans),
+            column("microbatch", "micro_batch", "mb"),
+            words("schedule"),
+            words("", "proved"),
+        ),
+        (
+            (
+                each.name,
+                seconds(each.step_time_s),
+                percent(None if each.slowdown is None else each.slowdown - 1, sign=True),
+                *layout_cells(each.parallelism, plans),
+                each.micro_batch,
+                each.schedule,
+                _proved(each),
+            )
+            for each in document.without
+        ),
+        caption="a plan without",
+        note="Looked for briefly with a choice forbidden, so at most so much is lost.",
+    )
+
+
+def _proved(each: WithoutRecord) -> str:
+    return {
+        Status.OPTIMAL: "",
+        Status.GAP: "",
+        Status.INFEASIBLE: "nothing fits",
+        Status.UNKNOWN: "nothing found",
+    }[each.status]
+
+
+def _gain_table(document: Reasons | ModelExplanation) -> Table:
+    return table_of(
+        "With more of",
+        (
+            words("resource", "resource", ""),
+            column("more", "change", ""),
+            column("step", "step_time_s"),
+            column("saves", "saved"),
+            words("plan", "plan", ""),
+        ),
+        (
+            (
+                gain.resource,
+                gain.change,
+                seconds(gain.step_time_s),
+                percent(gain.saved, digits=2),
+                "planned again" if gain.replanned else "the same plan",
+            )
+            for gain in sorted(document.gains, key=lambda each: -each.saved)
+        ),
+        caption="with more of",
+    )
