@@ -5,6 +5,7 @@
 void bind_chain_cuts(nanobind::module_& module);
 void bind_loop_ranks(nanobind::module_& module);
 void bind_operator_estimate(nanobind::module_& module);
+void bind_order_splits(nanobind::module_& module);
 void bind_partition(nanobind::module_& module);
 void bind_peel(nanobind::module_& module);
 void bind_pipeline_ends(nanobind::module_& module);
@@ -21,6 +22,7 @@ NB_MODULE(_core, module) {
   bind_chain_cuts(module);
   bind_loop_ranks(module);
   bind_operator_estimate(module);
+  bind_order_splits(module);
   bind_partition(module);
   bind_peel(module);
   bind_pipeline_ends(module);

@@ -32,6 +32,19 @@ struct Weights {
   double far = 1;
 };
 
+// What a rank waits for whatever it holds: see `wait_s`.
+struct Waits {
+  double head_s = 0, first_back_s = 0, turn_s = 0, through_s = 0, reached_end_s = 0;
+  double near_forward_s = 0, forward_s = 0, near_back_s = 0, backward_s = 0;
+  double near_weight_s = 0, far_weight_s = 0, tail_s = 0, optimizer_s = 0;
+};
+
+// Bytes that activations of both chunks keep, and those there are for them; no bytes where only
+// their number is limited.
+struct Kept {
+  double near = 0, far = 0, room = 0;
+};
+
 struct Pick {
   int32_t near = 0;
   int32_t far = 0;
@@ -251,15 +264,16 @@ class Peeler {
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
-    const double idle_s = wait_s(r, a, a2, b, near, far);
+    const Waits waits = waits_of(r, a, a2, b, near, far);
+    const double idle_s = wait_s(waits, {});
     if (m * least_s + idle_s > enough_s) return {};
     if constexpr (Aim::kTimeAlone) {
       const Lives lives = lives_of(r, a, b2, near, far);
-      const Points points = fastest(r, a, b2, near, far, lives, idle_s);
+      const Points points = fastest(r, a, b2, near, far, lives, waits, idle_s);
       if (points.near < 0) return {};
       return {points.time_s, r, near, far, points};
     } else {
-      const Points points = fastest(r, a, b2, near, far, {}, 0);
+      const Points points = fastest(r, a, b2, near, far, {}, waits, 0);
       if (points.near < 0) return {};
       const double time_s = x_.fronts.time_s[points.near] + x_.fronts.time_s[points.far];
       return {m * time_s + idle_s, r, near, far, points};
@@ -277,7 +291,7 @@ class Peeler {
   Lives lives_of(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far) const {
     const double m = static_cast<double>(x_.num_microbatches);
     const double across_s = reached_[p_ - 1];
-    const double room = x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far];
+    const double room = room_bytes(near, far);
     if (room <= 0) return {};
     const auto from = [&](int64_t layer) {
       return x_.forward_before_s[size_] - x_.forward_before_s[layer] +
@@ -285,24 +299,29 @@ class Peeler {
     };
     return {m / room * (from(a) + 4 * across_s - 2 * reached_[r]),
             m / room * (from(b2) + 2 * reached_[r]),
-            x_.kinds.tail_s[near] + x_.kinds.tail_s[far] + x_.kinds.optimizer_s[near] +
-                x_.kinds.optimizer_s[far]};
+            x_.forward_before_s[a] + reached_[r] + x_.kinds.tail_s[near] + x_.kinds.tail_s[far] +
+                x_.kinds.optimizer_s[near] + x_.kinds.optimizer_s[far]};
+  }
+
+  // What the state of both chunks and the weights that are gathered leave of a device.
+  double room_bytes(int64_t near, int64_t far) const {
+    const double whole = x_.kinds.weight_bytes[near] + x_.kinds.weight_bytes[far];
+    const double heaviest =
+        std::max(x_.kinds.largest_weight_bytes[near], x_.kinds.largest_weight_bytes[far]);
+    return x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
+           zero::gathered_bytes(x_.gathered_share, heaviest, whole);
   }
 
   // Points count from the first of all kinds. Where time alone counts, `time_s` of those found is
   // what the rank takes in a step, else their weighted seconds.
   Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, const Lives& lives,
-                 double idle_s) const {
+                 const Waits& waits, double idle_s) const {
     Points found;
-    const double whole = x_.kinds.weight_bytes[near] + x_.kinds.weight_bytes[far];
-    const double heaviest =
-        std::max(x_.kinds.largest_weight_bytes[near], x_.kinds.largest_weight_bytes[far]);
-    const double room = x_.usable_bytes - x_.kinds.static_bytes[near] - x_.kinds.static_bytes[far] -
-                        zero::gathered_bytes(x_.gathered_share, heaviest, whole);
+    const double room = room_bytes(near, far);
     const Weights weights = aim_.weights(r);
     for (int64_t u = last_level(near); u >= x_.fronts.level_offset[near]; --u) {
       for (int64_t v = last_level(far); v >= x_.fronts.level_offset[far]; --v) {
-        const Points own = fastest_of_levels(r, a, b2, u, v, room, weights, lives, idle_s);
+        const Points own = fastest_of_levels(r, a, b2, u, v, room, weights, lives, waits, idle_s);
         if (own.time_s < found.time_s) found = own;
       }
     }
@@ -310,7 +329,8 @@ class Peeler {
   }
 
   Points fastest_of_levels(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, double room,
-                           const Weights& weights, const Lives& lives, double idle_s) const {
+                           const Weights& weights, const Lives& lives, const Waits& waits,
+                           double idle_s) const {
     Points found;
     const double once = room - x_.fronts.transient_bytes[far];
     const double many =
@@ -341,11 +361,12 @@ class Peeler {
           if (work_s >= found.time_s) break;
           const double kept_s = lives.near * x_.fronts.kept_bytes[i] +
                                 lives.far * x_.fronts.kept_bytes[k] + lives.after_s;
-          const double step_s = std::max(work_s, kept_s);
-          if (step_s < found.time_s && fits(i, k)) {
-            found = {step_s, i, k};
-            if (work_s >= kept_s) break;
-          }
+          if (kept_s >= found.time_s || !fits(i, k)) continue;
+          const Kept kept{x_.fronts.kept_bytes[i], x_.fronts.kept_bytes[k], room};
+          const double waited_s = work_s - idle_s + wait_s(waits, kept);
+          const double step_s = std::max({work_s, waited_s, kept_s});
+          if (step_s < found.time_s) found = {step_s, i, k};
+          if (step_s == work_s) break;
         }
         // A leaner near chunk takes longer with any other.
         if (found.time_s <= m * (x_.fronts.time_s[i] + x_.fronts.time_s[j]) + idle_s) break;
@@ -364,44 +385,77 @@ class Peeler {
     return found;
   }
 
-  // Idle time of the rank, and what follows its work in the step.
-  double wait_s(int64_t r, int64_t a, int64_t a2, int64_t b, int64_t near, int64_t far) const {
-    const double m = static_cast<double>(x_.num_microbatches);
-    const double places = static_cast<double>(x_.max_activations);
+  Waits waits_of(int64_t r, int64_t a, int64_t a2, int64_t b, int64_t near, int64_t far) const {
     const double across_s = reached_[p_ - 1];
-    const double forward_s = x_.kinds.forward_s[near] + x_.kinds.forward_s[far];
-    const double input_s = x_.kinds.input_grad_s[near] + x_.kinds.input_grad_s[far];
-    const double weight_s = x_.kinds.weight_grad_s[near] + x_.kinds.weight_grad_s[far];
-    const double backward_s = input_s + weight_s;
-    const double head_s = x_.forward_before_s[a] + reached_[r];
     const double behind_forward_s = x_.forward_before_s[size_] - x_.forward_before_s[b];
     const double behind_input_s = x_.input_grad_before_s[size_] - x_.input_grad_before_s[b];
-    const double turn_s = behind_forward_s + behind_input_s + 2 * reached_[r];
-    const double first_back_s =
-        x_.forward_before_s[size_] + across_s * 2 + behind_input_s + reached_[r];
-    const double through_s =
+    Waits w;
+    w.head_s = x_.forward_before_s[a] + reached_[r];
+    w.turn_s = behind_forward_s + behind_input_s + 2 * reached_[r];
+    w.first_back_s = x_.forward_before_s[size_] + across_s * 2 + behind_input_s + reached_[r];
+    w.through_s =
         x_.input_grad_before_s[b] - x_.input_grad_before_s[a2] + 2 * (across_s - reached_[r]);
+    w.reached_end_s = x_.input_grad_before_s[a] + reached_[r];
+    w.near_forward_s = x_.kinds.forward_s[near];
+    w.forward_s = w.near_forward_s + x_.kinds.forward_s[far];
+    w.near_weight_s = x_.kinds.weight_grad_s[near];
+    w.far_weight_s = x_.kinds.weight_grad_s[far];
+    w.near_back_s = x_.kinds.input_grad_s[near] + w.near_weight_s;
+    w.backward_s = w.near_back_s + x_.kinds.input_grad_s[far] + w.far_weight_s;
+    w.tail_s = x_.kinds.tail_s[near] + x_.kinds.tail_s[far];
+    w.optimizer_s = x_.kinds.optimizer_s[near] + x_.kinds.optimizer_s[far];
+    return w;
+  }
 
-    const double per_place_s = std::max(x_.kinds.forward_s[near], forward_s / 2);
-    const double near_back_s = x_.kinds.input_grad_s[near] + x_.kinds.weight_grad_s[near];
-    const double back_per_place_s = std::max(
-        {near_back_s, backward_s / 2, x_.kinds.weight_grad_s[near], x_.kinds.weight_grad_s[far]});
-    const double filled_s = std::min(places * per_place_s, m * forward_s);
-    const double left_s = std::min(places * back_per_place_s, m * backward_s);
+  // Idle time of the rank, and what follows its work in the step (`scheduling.bounds`, window).
+  // Places are limited in number and, where `kept` says what they take, in bytes. The far chunk of
+  // a microbatch is held beside its near one. So with K and K' bytes in U all forwards that fit at
+  // once take at most U · max(F / K, (F + F') / (K + K')); what is left to do of activations that
+  // wait for their input gradients is bounded alike beside w, the longest weight gradient, for
+  // each place: one that waits for it alone may keep nothing.
+  double wait_s(const Waits& w, const Kept& kept) const {
+    const double m = static_cast<double>(x_.num_microbatches);
+    const double places = static_cast<double>(x_.max_activations);
+    const bool in_bytes = kept.near > 0;
+    const double both = kept.near + kept.far;
+    const double per_place_s = std::max(w.near_forward_s, w.forward_s / 2);
+    const double weight_s = std::max(w.near_weight_s, w.far_weight_s);
+    const double back_per_place_s = std::max({w.near_back_s, w.backward_s / 2, weight_s});
+    const auto forwards_s = [&](double count, double room) {
+      double most_s = count * per_place_s;
+      if (in_bytes) {
+        const double per_byte_s = std::max(w.near_forward_s / kept.near, w.forward_s / both);
+        most_s = std::min(most_s, room * per_byte_s);
+      }
+      return most_s;
+    };
+    const auto backwards_s = [&](double count, double room) {
+      double most_s = count * back_per_place_s;
+      if (in_bytes) {
+        const double per_byte_s = std::max(
+            {0.0, (w.near_back_s - weight_s) / kept.near, (w.backward_s - 2 * weight_s) / both});
+        most_s = std::min(most_s, count * weight_s + room * per_byte_s);
+      }
+      return most_s;
+    };
+    const double filled_s = std::min(forwards_s(places, kept.room), m * w.forward_s);
+    const double left_s = std::min(backwards_s(places, kept.room), m * w.backward_s);
 
-    const double at_once = std::floor(places / 2);
-    const double trip_s = std::max(0.0, turn_s - (places - 2) * (per_place_s + back_per_place_s));
+    double at_once = std::floor(places / 2);
+    if (in_bytes) at_once = std::min(at_once, std::max(1.0, std::floor(kept.room / both)));
+    const double spare = std::max(0.0, kept.room - both);
+    const double trip_s =
+        std::max(0.0, w.turn_s - forwards_s(places - 2, spare) - backwards_s(places - 2, spare));
     const double trips = std::floor((m - 1) / at_once);
 
-    const double own_end_s = turn_s - left_s + through_s + near_back_s;
-    const double step_end_s =
-        own_end_s - x_.kinds.weight_grad_s[near] + x_.input_grad_before_s[a] + reached_[r];
-    const double tail_s = x_.kinds.tail_s[near] + x_.kinds.tail_s[far];
-    const double after_s = std::max(std::max(0.0, own_end_s) + tail_s, step_end_s);
-    const double late_start_s = first_back_s - filled_s + std::max(trips - 1, 0.0) * trip_s;
-    double waited_s = head_s + trips * trip_s + after_s;
-    waited_s = std::max(waited_s, late_start_s + (2 * m > places ? after_s : tail_s));
-    return waited_s + x_.kinds.optimizer_s[near] + x_.kinds.optimizer_s[far];
+    const double own_end_s = w.turn_s - left_s + w.through_s + w.near_back_s;
+    const double step_end_s = own_end_s - w.near_weight_s + w.reached_end_s;
+    const double after_s = std::max(std::max(0.0, own_end_s) + w.tail_s, step_end_s);
+    const double late_start_s = w.first_back_s - filled_s + std::max(trips - 1, 0.0) * trip_s;
+    const bool all_at_once = 2 * m <= places && (!in_bytes || m * both <= kept.room);
+    double waited_s = w.head_s + trips * trip_s + after_s;
+    waited_s = std::max(waited_s, late_start_s + (all_at_once ? w.tail_s : after_s));
+    return waited_s + w.optimizer_s;
   }
 
   void decode(PeelResult& result) const {
@@ -416,7 +470,7 @@ class Peeler {
       result.far_point.push_back(own.points.far);
       const double time_s = x_.fronts.time_s[own.points.near] + x_.fronts.time_s[own.points.far];
       result.rank_s.push_back(static_cast<double>(x_.num_microbatches) * time_s +
-                              wait_s(r, a, a2, b, own.near, own.far));
+                              wait_s(waits_of(r, a, a2, b, own.near, own.far), {}));
       result.ends_s.push_back(ends_s(x_, own.near, own.far));
       a = a2;
       b = b2;

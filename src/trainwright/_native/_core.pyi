@@ -458,6 +458,78 @@ class PeelWeights:
     @property
     def ends(self) -> NDArray[np.float64]: ...
 
+class OrderSplits:
+    def __init__(
+        self,
+        *,
+        num_ways: int,
+        num_blocks: int,
+        limit_s: float,
+        least: NDArray[np.int64],
+        forward_s: NDArray[np.float64],
+        backward_s: NDArray[np.float64],
+        block_forward_s: NDArray[np.float64],
+        block_backward_s: NDArray[np.float64],
+        after_s: NDArray[np.float64],
+        block_after_s: NDArray[np.float64],
+        transfer_s: NDArray[np.float64],
+        block_held: NDArray[np.float64],
+        room: NDArray[np.float64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        num_ways: int = ...,
+        num_blocks: int = ...,
+        limit_s: float = ...,
+        least: NDArray[np.int64] = ...,
+        forward_s: NDArray[np.float64] = ...,
+        backward_s: NDArray[np.float64] = ...,
+        block_forward_s: NDArray[np.float64] = ...,
+        block_backward_s: NDArray[np.float64] = ...,
+        after_s: NDArray[np.float64] = ...,
+        block_after_s: NDArray[np.float64] = ...,
+        transfer_s: NDArray[np.float64] = ...,
+        block_held: NDArray[np.float64] = ...,
+        room: NDArray[np.float64] = ...,
+    ) -> OrderSplits: ...
+    @property
+    def num_ways(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def limit_s(self) -> float: ...
+    @property
+    def least(self) -> NDArray[np.int64]: ...
+    @property
+    def forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def backward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def block_forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def block_backward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def after_s(self) -> NDArray[np.float64]: ...
+    @property
+    def block_after_s(self) -> NDArray[np.float64]: ...
+    @property
+    def transfer_s(self) -> NDArray[np.float64]: ...
+    @property
+    def block_held(self) -> NDArray[np.float64]: ...
+    @property
+    def room(self) -> NDArray[np.float64]: ...
+
+class LeastOfOrder:
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def reached_s(self) -> float: ...
+    @property
+    def blocks(self) -> NDArray[np.float64]: ...
+
+def least_of_order(splits: OrderSplits, orders: Orders) -> LeastOfOrder: ...
+
 class PeelResult:
     @property
     def cost(self) -> float: ...

@@ -35,6 +35,7 @@ from trainwright.planning.splits.family import (
     bound_every_split,
     bound_family_splits,
 )
+from trainwright.planning.splits.loop import bound_loop_paths
 from trainwright.planning.splits.loop_cuts import finish_loop
 from trainwright.planning.splits.types import HAIR, Effort
 from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
@@ -571,8 +572,13 @@ def try_small_spaces(search: ModelSearch) -> None:
 # bounds are taken from a frontier of their own and bounded by slower and slower ways, until the
 # least of all has none left that may raise it: then no other candidate matters.
 
-_PROOFS: Final = (bound_every_split, bound_v_lifetimes)  # each takes longer than the one before
-_MOST_PROOFS: Final = 3000  # nodes opened and candidates bounded, a few milliseconds each
+# Each takes longer than the one before.
+_PROOFS: Final = dict.fromkeys(IN_V, (bound_every_split, bound_v_lifetimes))
+_PROOFS.update(dict.fromkeys(LOOPED, (bound_every_split, bound_loop_paths)))
+_MOST_PROOFS: Final = 12_000  # nodes opened and candidates bounded, a millisecond or two each
+# Of these, and the share of the best step that may then be left as a gap; in between it grows.
+_PROOF_EFFORTS: Final = (2000, 4000, 8000)
+_PROOF_GAPS: Final = (0.0, 0.005, 0.01)
 
 
 def prove(search: ModelSearch, *, least_s: float, below: float) -> float:
@@ -588,7 +594,8 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> float:
     waiting: list[tuple[float, int, int, Candidate]] = []  # bound, number, times bounded
     for number in range(_MOST_PROOFS):
         waiting_s = waiting[0][0] if waiting else math.inf
-        if min(waiting_s, frontier.least_s) >= below or search.poll():
+        enough = 1 - float(np.interp(number, _PROOF_EFFORTS, _PROOF_GAPS))
+        if min(waiting_s, frontier.least_s) >= enough * below or search.poll():
             break
         if frontier.least_s <= waiting_s:
             taken = frontier.take()
@@ -596,10 +603,11 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> float:
                 heapq.heappush(waiting, (taken[0], number, 0, taken[1]))
             continue
         key, _, done, candidate = waiting[0]
-        if done == len(_PROOFS) or (done and candidate.schedule not in IN_V):
+        proofs = _PROOFS.get(candidate.schedule, (bound_every_split,))
+        if done == len(proofs):
             break
         limit_s = search.step_to_beat_s(candidate)
-        found = search.answers.find(_PROOFS[done], candidate, limit_s=limit_s)
+        found = search.answers.find(proofs[done], candidate, limit_s=limit_s)
         sharper = max(key, search.key(found.bound_s, candidate))
         if not done:
             sharper = max(sharper, search.looked_through.get(candidate, -math.inf))

@@ -37,6 +37,7 @@ from trainwright.plans.configuration import DEFAULT_OVERLAP, even_blocks
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
+from trainwright.scheduling.simulate import native_orders
 from trainwright.step import zero
 from trainwright.step.pipeline import (
     PipelineShape,
@@ -93,10 +94,7 @@ def rank_sharing(
     Those of a chunk are in the order of its blocks, from its least on. No rank has more than `most`
     blocks beyond the least of its chunks.
     """
-    sharing, forward_s = Sharing.of(kinds, replicas), kinds.forward_s
-    added = sharing.exposed(forward_s, kinds.counts @ LayerTimes.of(kinds).total_s)
-    tail_s = sharing.exposed(forward_s, slowest_s(kinds)).last_s
-    each = (added.forward_s, added.backward_s, tail_s)
+    each = exchanged_s(kinds, replicas)
     made: dict[bytes, RankSharing] = {}
     found = []
     for chunks in chunks_of_rank:
@@ -110,9 +108,32 @@ def rank_sharing(
     return tuple(found)
 
 
+def exchanged_s(kinds: StageKinds, replicas: Replicas) -> tuple[Floats, Floats, Floats]:
+    """Of a chunk by kind [K]: added to forward and backward, and what follows the last of these."""
+    sharing, forward_s = Sharing.of(kinds, replicas), kinds.forward_s
+    added = sharing.exposed(forward_s, kinds.counts @ LayerTimes.of(kinds).total_s)
+    tail_s = sharing.exposed(forward_s, slowest_s(kinds)).last_s
+    return added.forward_s, added.backward_s, tail_s
+
+
 def _dealt_least(chunks: list[Floats], most: int) -> Floats:
     """The least sum over chunks, by all extra blocks together."""
-    return reduce(lambda a, b: _convolved(a, b, most + 1), chunks)
+    if not any(chunk.any() for chunk in chunks):
+        return np.zeros(min(most + 1, 1 + sum(len(chunk) - 1 for chunk in chunks)))
+    alike: dict[bytes, list[Floats]] = {}
+    for chunk in chunks:
+        alike.setdefault(chunk.tobytes(), []).append(chunk)
+    each = (_dealt_to_alike(own[0], len(own), most) for own in alike.values())
+    return reduce(lambda a, b: _convolved(a, b, most + 1), each)
+
+
+def _dealt_to_alike(chunk: Floats, count: int, most: int) -> Floats:
+    """Of so many chunks that are alike, in as few steps as there are digits in their number."""
+    if count == 1:
+        return chunk
+    half = _dealt_to_alike(chunk, count // 2, most)
+    both = _convolved(half, half, most + 1)
+    return _convolved(both, chunk, most + 1) if count % 2 else both
 
 
 def _convolved(a: Floats, b: Floats, size: int) -> Floats:
@@ -428,6 +449,123 @@ def rank_times_s(
     return np.split(_core.loop_rank_times_s(loop), offset[1:-1])
 
 
+# A bound on all splits of a loop from every path through its order
+# -----------------------------------------------------------------
+# Orders in a loop do not look at times, so the step of a split is the longest of many sums of times
+# of stages, and memory limits sums of bytes at known instants. With blocks dealt in parts, and each
+# part run in any way, the least step is a linear program (`native/chain/order_splits.hpp`). What
+# replicas exchange is convex in the blocks of a chunk but for rounding: a line below it counts.
+
+_MOST_ACTIONS: Final = 100_000  # of an order that is looked through
+_MOST_ROWS: Final = 200  # stages times ways to run a block
+
+
+class _Line(NamedTuple):
+    """A value is at least `base` + `slope` · blocks."""
+
+    base: float
+    slope: float
+
+    @classmethod
+    def below(cls, values: Floats, least: int, at: float) -> _Line:
+        """Of values with `least` blocks, one more, ...; near the values `at` so many."""
+        if len(values) == 1:
+            return cls(float(values[0]), 0.0)
+        near = min(max(int(at) - least, 0), len(values) - 2)
+        slope = float(values[near + 1] - values[near])
+        blocks = least + np.arange(len(values))
+        return cls(float((values - slope * blocks).min()), slope)
+
+
+class PathsStep(NamedTuple):
+    """The bound of all paths on a pipeline, and blocks of stages, in parts, that may reach it."""
+
+    step_s: float
+    blocks: Floats | None = None
+
+
+def least_of_paths(loop: Loop, *, limit_s: float) -> PathsStep:
+    """No split of any lengths has a shorter pipeline; no more is tried than to prove the limit.
+
+    The bound is 0 where the order is too long, and infinite where none fits.
+    """
+    shape, p, v = loop.shape, loop.shape.num_ranks, loop.shape.virtual_stages
+    chain = loop.chain(0)
+    blocks, size = chain.blocks, p * v
+    ways = len(blocks.time_s)
+    too_long = 2 * size * shape.num_microbatches > _MOST_ACTIONS or size * ways > _MOST_ROWS
+    if too_long or blocks.count < chain.least.sum():
+        return PathsStep(0.0)
+    forward_s, backward_s = np.zeros(size), np.zeros(size)
+    block_forward_s = np.full((size, ways), blocks.forward_s)
+    block_backward_s = np.tile(blocks.time_s - blocks.forward_s, (size, 1))
+    after_s = np.zeros(p)
+    block_after_s = np.full((size, ways), chain.optimizer_s)
+    for end, stage in ((0, 0), (1, size - 1)):
+        forward_s[stage] += chain.edges.forward_s[end]
+        backward_s[stage] += chain.edges.time_s[end] - chain.edges.forward_s[end]
+        after_s[stage % p] += chain.edges.optimizer_s[end]
+    alike = blocks.count == loop.lengths.num_blocks  # else stages may hold blocks of other classes
+    lines = loop.sharing_lines(blocks.count / size) if alike else []
+    for stage, (forward, backward, tail) in enumerate(lines):
+        forward_s[stage] += forward.base
+        backward_s[stage] += backward.base
+        after_s[stage % p] += tail.base
+        block_forward_s[stage] += forward.slope
+        block_backward_s[stage] += backward.slope
+        block_after_s[stage] += tail.slope
+        if backward != (0.0, 0.0):  # more of it hides under what is recomputed
+            block_backward_s[stage] -= chain.under_backward * (blocks.time_s - blocks.time_s[0])
+    if min(each.min() for each in (block_forward_s, block_backward_s, block_after_s)) < 0:
+        return PathsStep(0.0)
+    held, room = _rooms(chain, loop.memory.held, loop.memory.running)
+    splits = _core.OrderSplits(
+        num_ways=ways,
+        num_blocks=blocks.count,
+        limit_s=limit_s,
+        least=chain.least,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        block_forward_s=block_forward_s,
+        block_backward_s=block_backward_s,
+        after_s=after_s,
+        block_after_s=block_after_s,
+        transfer_s=chain.transfer_s,
+        block_held=held,
+        room=room,
+    )
+    found = _core.least_of_order(splits, native_orders(orders_of(shape)))
+    parts = found.blocks.reshape(size, ways).sum(axis=1) if len(found.blocks) else None
+    return PathsStep(found.step_s, parts)
+
+
+def _rooms(
+    chain: LoopChain, instants: list[Floats], running: list[Floats]
+) -> tuple[Floats, Floats]:
+    """Of every instant of every rank what a block takes [I, S·K], and what there is [I].
+
+    Both are shares of a device.
+    """
+    blocks, p, size = chain.blocks, chain.num_ranks, len(chain.least)
+    held, room = [], []
+    for rank, (counts, runs) in enumerate(zip(instants, running, strict=True)):
+        own = np.arange(rank, size, p)
+        for count, run in zip(counts, runs, strict=True):
+            taken = np.zeros((size, len(blocks.time_s)))
+            taken[own] = count[:, np.newaxis] * blocks.kept_bytes + blocks.static_bytes
+            left = chain.usable_bytes - chain.beside_bytes
+            for end, stage in ((0, 0), (1, size - 1)):
+                if stage % p == rank:
+                    left -= chain.edges.static_bytes[end]
+                    left -= count[stage // p] * chain.edges.kept_bytes[end]
+            if ((run > 0) & (chain.least[own] > 0)).any():
+                left -= blocks.transient_bytes
+            held.append(taken.reshape(-1))
+            room.append(left)
+    usable = chain.usable_bytes
+    return np.array(held) / usable, np.array(room) / usable + _HAIR
+
+
 # A good split over v chunks per rank in a loop, with a bound on all of them
 # --------------------------------------------------------------------------
 _MOST_TRIALS: Final = 60  # moves of a block that are simulated
@@ -446,6 +584,15 @@ def bound_every_loop_split(question: SplitQuestion, *, limit_s: float = math.inf
     """A bound on splits of any lengths."""
     loop = Loop.of(question)
     return Split(bound_s=math.inf if loop is None else loop.bound_s(limit_s))
+
+
+def bound_loop_paths(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Another bound on splits of any lengths, of all ranks together: ten times the work."""
+    loop = Loop.of(question)
+    if loop is None:
+        return Split(bound_s=math.inf)
+    found = least_of_paths(loop, limit_s=limit_s - question.overhead_s)
+    return Split(bound_s=min(limit_s, found.step_s + question.overhead_s))
 
 
 def best_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -627,6 +774,24 @@ class Loop:
             under_backward=kinds.overlap.gradients,
         )
 
+    def sharing_lines(self, blocks: float) -> list[tuple[_Line, _Line, _Line]]:
+        """Of every stage, lines below what is added to its forward, its backward, and at the end.
+
+        They are near with so many blocks.
+        """
+        every_s = exchanged_s(self.kinds, self.replicas)
+        extra = [self.lengths.num_blocks] * self.shape.num_ranks
+        made: dict[tuple[int, bytes], tuple[_Line, _Line, _Line]] = {}
+        found = []
+        for stage, own in enumerate(self._kinds_of_stages(extra)):
+            least = int(self.lengths.least[stage])
+            key = least, own.tobytes()
+            if key not in made:
+                forward, backward, tail = (_Line.below(of[own], least, blocks) for of in every_s)
+                made[key] = forward, backward, tail
+            found.append(made[key])
+        return found
+
     def _sharing(self, missing: int, most_blocks: int) -> tuple[RankSharing, ...]:
         """What ranks exchange with replicas; nothing where blocks of another class may be meant."""
         lengths, p = self.lengths, self.shape.num_ranks
@@ -637,17 +802,22 @@ class Loop:
             return tuple(
                 RankSharing.none(min(extra[r], int(sizes[r::p].sum())) + 1) for r in range(p)
             )
-        last = len(lengths.least) - 1
-        kinds_of_stage = []
+        kinds_of_stage = self._kinds_of_stages(extra)
+        return rank_sharing(
+            self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)], most=max(extra)
+        )
+
+    def _kinds_of_stages(self, extra: list[int]) -> list[Ints]:
+        """Which kinds stages may be: with their least blocks, one more, ... `extra` of a rank."""
+        lengths, p, last = self.lengths, self.shape.num_ranks, len(self.lengths.least) - 1
+        found = []
         for stage in range(last + 1):
             most = min(int(lengths.most[stage]), int(lengths.least[stage]) + extra[stage % p])
             blocks = np.arange(lengths.least[stage], most + 1)
             first = 0 if stage == 0 else lengths.after - blocks if stage == last else lengths.first
             after = self.kinds.num_layers if stage == last else lengths.first + blocks
-            kinds_of_stage.append(self.kinds.kind_of[first, after])
-        return rank_sharing(
-            self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)], most=max(extra)
-        )
+            found.append(self.kinds.kind_of[first, after])
+        return found
 
     def _stages_bytes(self) -> float:
         """What the stages of a rank hold that is owed to none of their layers."""

@@ -1,0 +1,45 @@
+// Binding of the linear program over splits of a fixed order: structs of arrays in, seconds out.
+#include "chain/order_splits.hpp"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include "bind/fields.hpp"
+#include "bind/numpy_arrays.hpp"
+#include "bind/schedule.hpp"
+
+namespace nb = nanobind;
+using namespace trainwright;
+using trainwright::numpy::column;
+using trainwright::numpy::Fields;
+using trainwright::numpy::Given;
+using trainwright::numpy::OrderArrays;
+
+void bind_order_splits(nb::module_& module) {
+  Fields<OrderSplits>()
+      .number("num_ways", &OrderSplits::num_ways)
+      .number("num_blocks", &OrderSplits::num_blocks)
+      .number("limit_s", &OrderSplits::limit_s)
+      .array("least", &OrderSplits::least)
+      .array("forward_s", &OrderSplits::forward_s)
+      .array("backward_s", &OrderSplits::backward_s)
+      .table("block_forward_s", &OrderSplits::block_forward_s)
+      .table("block_backward_s", &OrderSplits::block_backward_s)
+      .array("after_s", &OrderSplits::after_s)
+      .table("block_after_s", &OrderSplits::block_after_s)
+      .array("transfer_s", &OrderSplits::transfer_s)
+      .table("block_held", &OrderSplits::block_held)
+      .array("room", &OrderSplits::room)
+      .bind(module, "OrderSplits");
+  nb::class_<LeastOfOrder>(module, "LeastOfOrder")
+      .def_ro("step_s", &LeastOfOrder::step_s)
+      .def_ro("reached_s", &LeastOfOrder::reached_s)
+      .def_prop_ro("blocks", &column<&LeastOfOrder::blocks>, nb::rv_policy::reference_internal);
+  module.def(
+      "least_of_order",
+      [](const Given<OrderSplits>& splits, const OrderArrays& orders) {
+        nb::gil_scoped_release release;
+        return least_of_order(splits.value, orders.view());
+      },
+      nb::arg("splits"), nb::arg("orders"));
+}

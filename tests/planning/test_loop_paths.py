@@ -1,0 +1,146 @@
+"""The linear program over splits of a loop: below every plan, reached where parts may be cut."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from family_cases import case, rows_of_split, step_of
+from random_cases import cases
+from trainwright._native import _core
+from trainwright.planning.question.families import LOOPED
+from trainwright.planning.splits.family import best_family_split, bound_every_split
+from trainwright.planning.splits.loop import bound_loop_paths
+from trainwright.planning.splits.loop_cuts import every_lengths
+from trainwright.scheduling.simulate import native_orders
+from trainwright.step.pipeline import (
+    PipelineShape,
+    PipelineTimes,
+    schedule_of,
+    simulated_ends_s,
+)
+
+
+@cases(40)
+@given(data=st.data())
+def test_no_plan_of_any_lengths_is_shorter(data):
+    p, v = data.draw(st.sampled_from(((2, 2), (2, 3), (3, 2))))
+    blocks = data.draw(st.integers(p * v, p * v + 5))
+    asked = case(
+        blocks=blocks,
+        pipeline=p,
+        virtual_stages=v,
+        data=data.draw(st.sampled_from((1, 2))),
+        num_microbatches=p * data.draw(st.integers(1, 4)),
+        memory_gib=data.draw(st.sampled_from((20, 26, 32, 80))),
+        zero_stage=data.draw(st.integers(0, 3)),
+    )
+    family = data.draw(st.sampled_from(LOOPED))
+    bound = bound_loop_paths(asked.question(family))
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    for _ in range(4):
+        inner = data.draw(
+            st.lists(
+                st.integers(1, blocks - 1), min_size=p * v - 1, max_size=p * v - 1, unique=True
+            )
+        )
+        ends = len(layers) - blocks - 1  # but for the embedding all that is no block is at the end
+        cuts = (0, *(1 + cut for cut in sorted(inner)), blocks + 1 + ends)
+        rows = [data.draw(st.sampled_from(costs.rows_of(layer.layer_class))) for layer in layers]
+        step, fits = step_of(asked, family, cuts, rows)
+        if fits:
+            assert bound.bound_s <= step.step_time_s * (1 + 1e-9)
+
+
+def splits(order, *, num_blocks, forward_s=1.0, backward_s=2.0, held=(), room=(), limit_s=math.inf):
+    """Blocks alike and nothing beside them, in one way unless times are several."""
+    size = len(order.placement.rank_of_stage)
+    backwards = np.atleast_1d(np.asarray(backward_s, np.float64))
+    ways = len(backwards)
+    return _core.OrderSplits(
+        num_ways=ways,
+        num_blocks=num_blocks,
+        limit_s=limit_s,
+        least=np.zeros(size, np.int64),
+        forward_s=np.zeros(size),
+        backward_s=np.zeros(size),
+        block_forward_s=np.full((size, ways), forward_s),
+        block_backward_s=np.tile(backwards, (size, 1)),
+        after_s=np.zeros(order.num_ranks),
+        block_after_s=np.zeros((size, ways)),
+        transfer_s=np.zeros(size - 1),
+        block_held=np.reshape(np.array(held, np.float64), (len(room), size * ways)),
+        room=np.array(room, np.float64),
+    )
+
+
+def times_of(lengths, forward_s=1.0, backward_s=2.0):
+    blocks = np.array(lengths, np.float64)
+    none = np.zeros(len(blocks))
+    return PipelineTimes(
+        forward_s=forward_s * blocks,
+        input_grad_s=backward_s * blocks,
+        weight_grad_s=none,
+        transfer_s=none[1:],
+    )
+
+
+@pytest.mark.parametrize("family", LOOPED)
+@pytest.mark.parametrize("microbatches", [2, 4, 6])
+def test_where_parts_may_be_cut_the_bound_is_the_least_of_a_fine_grid(family, microbatches):
+    shape = PipelineShape(
+        family=family, num_ranks=2, num_microbatches=microbatches, virtual_stages=2
+    )
+    parts = 24
+    least_s = min(
+        float(simulated_ends_s(shape, times_of(lengths)).max()) / parts
+        for lengths in every_lengths([0] * 4, [parts] * 4, parts)
+    )
+    order = schedule_of(shape, times_of([1] * 4))
+    found = _core.least_of_order(splits(order, num_blocks=1), native_orders(order))
+    assert found.step_s <= least_s * (1 + 1e-9)
+    assert found.step_s >= least_s * 0.97
+    reached = simulated_ends_s(shape, times_of(found.blocks)).max()
+    assert float(reached) == pytest.approx(found.step_s, rel=3e-4)
+
+
+def test_memory_makes_as_much_recompute_as_it_must_and_no_less_room_than_needed_is_infinite():
+    """Four blocks keep 1 or, in three quarters more time, nothing; two ranks of two chunks."""
+    shape = PipelineShape(family="breadth-first", num_ranks=2, num_microbatches=2, virtual_stages=2)
+    order = schedule_of(shape, times_of([1] * 4))
+    orders = native_orders(order)
+
+    def step_s(room, leanest):
+        held = [[1.0, leanest] * 4]
+        asked = splits(order, num_blocks=4, backward_s=(2.0, 2.75), held=held, room=[room])
+        return _core.least_of_order(asked, orders).step_s
+
+    roomy = step_s(4.0, 0.0)
+    rooms = [step_s(room, 0.0) for room in (3.0, 2.0, 1.0, 0.0)]
+    assert all(a <= b * (1 + 1e-9) for a, b in zip([roomy, *rooms], rooms, strict=False))
+    assert rooms[-1] > 1.1 * roomy
+    assert math.isinf(step_s(0.9, 0.25))
+    assert math.isfinite(step_s(1.01, 0.25))
+
+
+def test_paths_say_more_than_each_rank_by_itself():
+    asked = case(blocks=32, pipeline=4, virtual_stages=2, num_microbatches=8, memory_gib=400)
+    question = asked.question("interleaved")
+    by_rank, by_path = bound_every_split(question).bound_s, bound_loop_paths(question).bound_s
+    split = best_family_split(question)
+    step, fits = step_of(asked, "interleaved", split.cuts, rows_of_split(asked, split))
+    assert fits
+    assert 1.02 * by_rank < by_path <= step.step_time_s
+    assert by_path > 0.96 * step.step_time_s
+
+
+def test_it_stops_at_the_limit():
+    asked = case(blocks=16, pipeline=4, virtual_stages=2, num_microbatches=8)
+    question = asked.question("interleaved")
+    whole_s = bound_loop_paths(question).bound_s
+    for share in (0.5, 0.9, 0.99):
+        assert bound_loop_paths(question, limit_s=share * whole_s).bound_s <= share * whole_s
