@@ -108,6 +108,23 @@ def test_an_improvement_is_the_same_by_both_roads(roads):
     assert not any("cross-entropy" in each.options for each in known.changes)
 
 
+def test_a_change_of_a_profile_can_be_asked_for_as_it_is_said(roads, run):
+    _, profile, _ = roads
+    asked = ("estimate", str(profile), "--cluster", "dgx-a100-40gb", "--nodes", "1")
+    asked += ("--global-batch", "16", "--pp", "4", "--dp", "2", "--recompute", "full")
+    run(*asked, "-o", "run.json")
+    changes = run("improve", "run.json", "--json").document["changes"]
+    assert changes
+    for change in changes:
+        again = run(*asked, *change["options"].split(), "--json").document
+        assert again["step_time_s"] == pytest.approx(change["step_time_s"], rel=1e-12)
+    tensor = run(*asked, "--tp", "2", "--dp", "1", "--sequence-parallel", "--json").document
+    assert tensor["step_time_s"] > 0
+    failed = run(*asked, "--tp", "2", "--dp", "1", "--no-sequence-parallel")
+    assert failed.code == 2
+    assert "sequence-parallel: must be left on" in failed.err
+
+
 def test_an_improvement_of_a_profile_is_read_again_and_an_edited_one_refused(roads, tmp_path):
     _, profile, cluster = roads
     made = improve(estimate(profile, cluster=cluster, global_batch=16, pp=4, recompute="full"))

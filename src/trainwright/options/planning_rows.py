@@ -460,7 +460,6 @@ ROWS += section(
         SWITCH,
         "Shard norms and dropout along the sequence; on with --tp if absent.",
         at="parallelism.sequence_parallel",
-        foreign=_HOW_IT_TRAINS,
     ),
     row(
         "flash-attention",

@@ -230,6 +230,9 @@ def _measured(configuration: Configuration, model: Trained, pool: Pool) -> Itera
     if offered and mode not in offered:
         modes = ", ".join(offered)
         yield Fault("recompute", f"must be one of {modes}, which the profile has, got {mode}")
+    if degrees.tensor > 1 and not degrees.sequence_parallel:
+        problem = "must be left on: the profile does not say what its tensor groups exchange"
+        yield Fault("sequence_parallel", problem)
     if degrees.zero_stage and not model.tells_state_apart:
         known = "the profile does not tell weights, gradients and optimizer states apart"
         yield Fault("zero_stage", f"must be 0: {known}, got {degrees.zero_stage}")
