@@ -29,13 +29,14 @@ FORMATS = {
     "torchtitan@0.2": {"bf16": None, "fp32": '"float32"', "fp8": '"float8"'},
     "torchtitan@0.3": {"bf16": None, "fp32": "'float32'"},
     "deepspeed": {"bf16": '"bf16"', "fp16": '"fp16"', "fp32": None},
+    "trl": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": '"no"'},
     "accelerate": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": '"no"'},
     "nanotron": {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"},
 }  # fmt: skip
 
 
 def plain(target: str, precision: str) -> Job:
-    zero = 3 if target.startswith(("torchtitan", "accelerate")) else 1
+    zero = 3 if target.startswith(("torchtitan", "accelerate", "trl")) else 1
     recipe = Recipe(precision=precision)
     return job("llama3-8b", data=8, zero_stage=zero, global_batch=16, recipe=recipe)
 

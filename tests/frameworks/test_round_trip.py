@@ -36,6 +36,7 @@ READERS = {
     "pytorch": ("stages.json", read_pytorch),
     "deepspeed": ("ds_config.json", read_deepspeed),
     "accelerate": ("accelerate.yaml", read_accelerate),
+    "trl": ("accelerate.yaml", read_accelerate),
     "nanotron": ("nanotron.yaml", read_nanotron),
 }
 # Fields that a target's files do not state; where a reader states one all the same, it must agree.
@@ -46,6 +47,7 @@ SILENT = {
     "primus": {"dp"},
     "deepspeed": {"tp", "pp", "cp", "ep", "sequence"},
     "accelerate": {"ep", "micro_batch", "global_batch", "sequence"},
+    "trl": {"ep", "micro_batch", "global_batch", "sequence"},
 }
 
 
@@ -256,6 +258,7 @@ def test_hybrid_shard_is_said_by_every_target_that_has_it() -> None:
         "megatron": ("megatron_args.sh", "  --num-distributed-optimizer-instances 4\n"),
         "torchtitan@0.2": ("torchtitan.toml", "data_parallel_replicate_degree = 4\n"),
         "accelerate": ("accelerate.yaml", "parallelism_config_dp_replicate_size: 4\n"),
+        "trl": ("accelerate.yaml", "parallelism_config_dp_replicate_size: 4\n"),
     }
     for target, (name, line) in wanted.items():
         files = write(made, STAMP, target, launcher=Launcher.TORCHRUN).files

@@ -15,9 +15,9 @@ from trainwright._native._core import Sharing
 from trainwright.cluster import Hop, NetworkLevel, Surroundings, group_hops
 from trainwright.cluster.template import UPDATE_BYTES_PER_LANE_CYCLE
 from trainwright.costing.communication import exchange_time_s, point_to_point_time_s
-from trainwright.costing.estimate import RECOMPUTABLE
 from trainwright.costing.layer import (
     KEEP_ALL,
+    RECOMPUTABLE,
     RecomputeRule,
     activation_bytes,
     static_bytes,

@@ -1,6 +1,6 @@
 """Where a model runs: accelerators, the networks between them, and clusters of both."""
 
-from trainwright.cluster.accelerator import NO_LOSS, Accelerator, Efficiency
+from trainwright.cluster.accelerator import NO_LOSS, Accelerator, Efficiency, Host
 from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.cluster import (
     Cluster,
@@ -39,6 +39,7 @@ __all__ = [
     "Constant",
     "Efficiency",
     "Hop",
+    "Host",
     "LevelKind",
     "NetworkLevel",
     "Pool",

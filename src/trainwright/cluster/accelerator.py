@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 from trainwright.cluster.efficiency import UNFITTED, Saturating, Spread
 from trainwright.cluster.template import ChipCores
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
-from trainwright.provenance import UNSTATED, Origin, Provenance
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.provenance import RARE, UNSTATED, Origin, Provenance
 from trainwright.units import GIB
 
 
@@ -44,6 +44,26 @@ NO_LOSS: Final = Efficiency(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The share of its host that a device has where all devices of the node use theirs.
+
+    `link_bytes_per_s` is what reaches the host's memory in one direction, `memory_bytes` how much
+    of that there is, `updates_per_s` how many parameters the host's cores update per second.
+    """
+
+    link_bytes_per_s: float
+    memory_bytes: float
+    updates_per_s: float
+
+    def __post_init__(self) -> None:
+        refuse(
+            Fault(f"host.{each.name}", f"must be finite and > 0, got {value!r}")
+            for each in fields(self)
+            if not (math.isfinite(value := getattr(self, each.name)) and value > 0)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """A device kind. `peak_flops_per_s` is dense, as (number format, peak).
 
@@ -57,6 +77,9 @@ class Accelerator:
     device draws, `price_per_hour` what it costs in a currency of the caller's. A device with
     `cores` is a chip design: its operators are tiled onto them instead of taking a share of a peak,
     so its efficiencies must be 1 (`template_device` makes one).
+
+    `host` is absent where nothing is known of it. Where states lie there, each byte that an update
+    touches on the device takes `update_delay_s_per_byte` longer (`step.zero.with_host_updates`).
     """
 
     name: str
@@ -75,6 +98,8 @@ class Accelerator:
     power_watts: float | None = None
     price_per_hour: float | None = None
     cores: ChipCores | None = None
+    host: Host | None = None
+    update_delay_s_per_byte: float = field(default=0.0, metadata={RARE: True})
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())

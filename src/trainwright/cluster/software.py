@@ -51,6 +51,15 @@ class Software:
     kind: SoftwareClass
 
     @property
+    def picks_fastest_attention(self) -> bool:
+        """Whether it runs the fastest published attention kernel of each device.
+
+        Current PyTorch, on which TRL runs, takes cuDNN's on Hopper by itself
+        (huggingface/transformers, pull request 48163).
+        """
+        return self.name.startswith("trl")
+
+    @property
     def school(self) -> str | None:
         """The code that its class grew from: megatron, pytorch or xla."""
         return _SCHOOLS.get(self.kind)
@@ -75,6 +84,7 @@ _CLASSES: Final = (
     ("composer", SoftwareClass.EAGER_FSDP),
     ("fsdp", SoftwareClass.EAGER_FSDP),
     ("accelerate", SoftwareClass.EAGER_FSDP),
+    ("trl", SoftwareClass.EAGER_FSDP),
     ("transformers", SoftwareClass.EAGER_FSDP),
     ("pytorch", SoftwareClass.EAGER_FSDP),
 )

@@ -120,11 +120,17 @@ def estimate(
         memory_bytes=overrides.get("memory_bytes"),
     )
     where = priced_as_run(where, options, framework=source[0] if source else None)
+    unpriced = []
+    if job is not None and job.run.on_host and where.accelerator.host is None:
+        options = {name: value for name, value in options.items() if name != "offload"}
+        unpriced = [
+            f"{job.name}: offload is not priced: {where.accelerator.name} does not state its host"
+        ]
     if job is not None:
         from trainwright.frameworks.read_job import with_stated_batch
 
         options = with_stated_batch(job, options, num_devices=num_devices)
-    warnings = [*(job.warnings if job else ()), *whole.warnings]
+    warnings = [*(job.warnings if job else ()), *unpriced, *whole.warnings]
     document = estimate_model(
         given,
         cluster=where,

@@ -16,12 +16,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import Cluster, Hop, NetworkLevel, Pool, group_hops
-from trainwright.costing.layer import KEEP_ALL, LayerPrice, Platform, RecomputeRule, layer_prices
+from trainwright.costing.layer import (
+    KEEP_ALL,
+    RECOMPUTABLE,
+    LayerPrice,
+    Platform,
+    RecomputeRule,
+    layer_prices,
+)
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import (
     DEFAULT_RECIPE,
     LayerGraph,
-    LayerKind,
     Phase,
     Recipe,
     RunShape,
@@ -54,9 +60,6 @@ FUSED_CROSS_ENTROPY: Final = "fused_cross_entropy"
 UNFUSED_CROSS_ENTROPY: Final = "unfused_cross_entropy"
 KERNELS: Final = (FUSED_ATTENTION, UNFUSED_ATTENTION, FUSED_CROSS_ENTROPY, UNFUSED_CROSS_ENTROPY)
 DEFAULT_KERNELS: Final = (FUSED_ATTENTION, UNFUSED_CROSS_ENTROPY)
-
-
-RECOMPUTABLE: Final = frozenset({LayerKind.BLOCK, LayerKind.MTP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +129,7 @@ class Estimator:
                 context_parallel=point.context_parallel,
                 expert_parallel=point.expert_parallel,
                 expert_tensor_parallel=point.expert_tensor_parallel,
-                context_exchange=self.recipe.context_exchange,
-                context_balanced=self.recipe.context_balanced,
-                expert_imbalance=self.recipe.expert_imbalance,
-                capacity_factor=self.recipe.capacity_factor,
-                token_dispatcher=self.recipe.token_dispatcher,
+                **self.recipe.run_fields,
             )
 
     def _rows(

@@ -50,6 +50,8 @@ class RecomputeRule:
 
 
 KEEP_ALL = RecomputeRule()
+# Layers that recompute, and whose activations can lie on the host; not the ends of the model.
+RECOMPUTABLE: Final = frozenset({LayerKind.BLOCK, LayerKind.MTP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,22 @@ class ActivationBytes:
     until_input_grad: float
     until_weight_grad: float
     transient: float
+
+    @property
+    def kept(self) -> float:
+        """From forward to backward."""
+        return self.until_input_grad + self.until_weight_grad
+
+    def on_host(self, share: float) -> ActivationBytes:
+        """With a share of what is kept on the host.
+
+        It comes back for the layer at hand, and for the next one while that one runs.
+        """
+        return ActivationBytes(
+            until_input_grad=(1 - share) * self.until_input_grad,
+            until_weight_grad=(1 - share) * self.until_weight_grad,
+            transient=self.transient + 2 * share * self.kept,
+        )
 
 
 def parameters_per_device(layer: LayerClass) -> tuple[float, float]:
@@ -77,13 +95,18 @@ def trained_per_device(layer: LayerClass) -> tuple[float, float]:
 def static_bytes(layer: LayerClass, precision: Precision) -> tuple[tuple[float, ...], ...]:
     """{dense, expert} × {weight, gradient, optimizer} bytes, before any ZeRO sharding."""
     trained = trained_per_device(layer)
+    saved = [0.0, 0.0]
+    for parameter in layer.parameters:
+        if parameter.kept_bytes is not None:
+            less = precision.weight_bytes - parameter.kept_bytes
+            saved[parameter.expert] += less * parameter.count_per_device
     return tuple(
         (
-            held * precision.weight_bytes,
-            count * precision.gradient_bytes,
-            count * precision.optimizer_bytes,
+            held * precision.weight_bytes - less,
+            count * precision.gradient_bytes * precision.held_gradients,
+            count * precision.optimizer_bytes * precision.held_states,
         )
-        for held, count in zip(parameters_per_device(layer), trained, strict=True)
+        for held, count, less in zip(parameters_per_device(layer), trained, saved, strict=True)
     )
 
 
@@ -157,6 +180,14 @@ class Platform:
     overlap: Overlap = DEFAULT_OVERLAP
     tiled: TiledTimer | None = None  # in place of what the device itself is timed with
 
+    def to_host_s(self, moved_bytes: float, under_s: float) -> float:
+        """What moving activations to the host, or back, leaves exposed beside so much compute."""
+        if not moved_bytes:
+            return 0.0
+        assert self.accelerator.host is not None, "a run that offloads names a device with a host"
+        moved_s = moved_bytes / self.accelerator.host.link_bytes_per_s
+        return max(0.0, moved_s - self.overlap.host * under_s)
+
     def operator_s(self, operator: Operator, phase: Phase, run: RunShape) -> float:
         """Seconds of one phase of an operator on one device."""
         if self.tiled is not None or self.accelerator.cores is not None:
@@ -176,6 +207,7 @@ def price_layer(
     platform: Platform,
 ) -> Iterator[LayerPrice]:
     """One price per recompute mode of `rules`."""
+    host_share = run.offloaded_activations if layer.kind in RECOMPUTABLE else 0.0
     operator_s = {
         phase: {op.name: platform.operator_s(op, phase, run) for op in layer.operators}
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -195,12 +227,26 @@ def price_layer(
         if layer.kind is LayerKind.BLOCK:
             share = len(operator_s[Phase.RECOMPUTE]) / max(1, len(layer.operators))
             kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, host_pass_s, share)
+        activations = activation_bytes(layer, run, rule)
+        if host_share:
+            moved_bytes = host_share * activations.kept
+            backward = (Phase.RECOMPUTE, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
+            under_s = sum(sum(operator_s[phase].values()) for phase in backward)
+            exposed = (
+                (Phase.FORWARD, sum(operator_s[Phase.FORWARD].values())),
+                (Phase.INPUT_GRAD, under_s),
+            )
+            for phase, compute_s in exposed:
+                waits_s = platform.to_host_s(moved_bytes, compute_s)
+                phase_s[phase] += waits_s
+                kind_s[TimeKind.COMPUTE] += waits_s
+            activations = activations.on_host(host_share)
         yield LayerPrice(
             tensor_parallel=run.tensor_parallel,
             recompute=mode,
             phase_s=phase_s,
             kind_s=tuple(kind_s),
-            activations=activation_bytes(layer, run, rule),
+            activations=activations,
             static_bytes=static_bytes(layer, run.precision),
             gradient_sync_bytes=(dense * gradient, expert * gradient),
             trained_weight_bytes=(dense * weight, expert * weight),

@@ -16,7 +16,6 @@ from trainwright.cluster import Cluster, Pool
 from trainwright.costing.communication import exchange_time_s
 from trainwright.costing.estimate import (
     DEFAULT_KERNELS,
-    RECOMPUTABLE,
     axis_hops,
     boundary,
     cost_table,
@@ -25,6 +24,7 @@ from trainwright.costing.estimate import (
 )
 from trainwright.costing.layer import (
     KEEP_ALL,
+    RECOMPUTABLE,
     ActivationBytes,
     LayerPrice,
     Platform,

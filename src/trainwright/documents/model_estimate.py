@@ -19,11 +19,13 @@ from trainwright.documents.failed_run import (
 )
 from trainwright.documents.memory_figures import figure_fields, figure_table, fit_line
 from trainwright.documents.model_plan import (
+    kept_bytes,
     measured_words,
     memory_assumption,
     mfu_in_words,
     overlap_in_words,
     state_in_words,
+    to_fit_in_words,
 )
 from trainwright.documents.printing import evidence_line, sharding_words, unfitted_line
 from trainwright.documents.runs import range_of, runs_on, trained_and_cluster
@@ -41,6 +43,7 @@ from trainwright.documents.view import (
 )
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
+from trainwright.options.clusters import with_host
 from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.view import Line, Table
+    from trainwright.model import Recipe, TransformerConfig
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.prediction import StageMemory, StepPrediction
@@ -83,7 +87,8 @@ class RankMemory:
 
     `opaque_bytes` are those of a profile that does not say what they hold; absent where it does.
     `margin_bytes` is what the device has left after fragmentation and reserve, negative where it
-    has not; `largest_class` is the class that holds most.
+    has not; `largest_class` is the class that holds most. `host_bytes` lie in the host's memory,
+    where anything does.
     """
 
     rank: int
@@ -99,6 +104,7 @@ class RankMemory:
     margin_bytes: float
     microbatches_in_flight: int
     largest_class: str
+    host_bytes: float | None = None
     opaque_bytes: float | None = None
 
 
@@ -268,6 +274,9 @@ def price_request(
     run, limit_bytes = request.configuration, cluster.accelerator.usable_bytes
     spread = range_of(model, cluster, run)
     step = price_configuration(model, cluster, run)
+    on_host = () if isinstance(model, MeasuredModel) else host_bytes(model, cluster, run, step)
+    host = cluster.accelerator.host
+    room = host is None or max(on_host, default=0.0) <= host.memory_bytes
     if isinstance(model, MeasuredModel):
         assumptions = assumptions_of_measured(model, cluster, run)
     else:
@@ -275,7 +284,7 @@ def price_request(
     shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
     failed = request.failure
     likely = request.framework is None or shown["fit_probability"] >= _LIKELY
-    likely = likely and failed is None
+    likely = likely and failed is None and room
     fits = likely and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
     tight = likely and step.peak_memory_bytes <= limit_bytes
     verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
@@ -302,7 +311,7 @@ def price_request(
         bubble_of_makespan=max(0.0, step.bubble_of_makespan),
         devices_used=devices,
         num_microbatches=run.num_microbatches,
-        memory=tuple(_rank_memories(step, run, limit_bytes)),
+        memory=tuple(_rank_memories(step, run, limit_bytes, on_host)),
         peak_memory_bytes=step.peak_memory_bytes,
         heaviest_rank=step.fullest_stage,
         memory_limit_bytes=limit_bytes,
@@ -321,7 +330,10 @@ def price_request(
             request.snapshot, _by_class_bytes(step.stages[step.fullest_stage].memory)
         ),
         changes=enough,
-        warnings=tuple(_warnings(request.model.name, model, cluster, run)),
+        warnings=(
+            *_warnings(request.model.name, model, cluster, run),
+            *_full_host(on_host, cluster, room=room),
+        ),
         assumptions=assumptions,
         request=request,
     )
@@ -352,7 +364,7 @@ def changes_enough(
 
     found = changes_that_fit(
         model,
-        cluster,
+        with_host(cluster),
         run,
         is_enough,
         wanted=lambda new: framework is None or runs_on(new, model, cluster, framework),
@@ -376,8 +388,37 @@ def _margin_bytes(peak_bytes: float, run: Configuration, limit_bytes: float) -> 
     return limit_bytes - run.overheads.needed_bytes(peak_bytes)
 
 
+def host_bytes(
+    model: TransformerConfig, cluster: Cluster, run: Configuration, step: StepPrediction
+) -> tuple[float, ...]:
+    """What a device of each pipeline rank keeps on its host; empty where nothing lies there.
+
+    It is what the device would hold besides if nothing did; what comes back for a moment is there
+    all the same.
+    """
+    if run.recipe.offload is None:
+        return ()
+    whole = price_configuration(model, cluster, replace(run, recipe=without_offload(run.recipe)))
+    return tuple(
+        max(0.0, kept_bytes(without.memory) - kept_bytes(own.memory))
+        for without, own in zip(whole.stages, step.stages, strict=True)
+    )
+
+
+def without_offload(recipe: Recipe) -> Recipe:
+    """The recipe with everything on the device."""
+    return replace(recipe, offload=None)
+
+
+def _full_host(on_host: Sequence[float], cluster: Cluster, *, room: bool) -> Iterator[str]:
+    host = cluster.accelerator.host
+    if not room and host is not None:
+        held, limit = format_bytes(max(on_host)), format_bytes(host.memory_bytes)
+        yield f"offload: {held} lie on the host, which has {limit} for each device"
+
+
 def _rank_memories(
-    step: StepPrediction, run: Configuration, limit_bytes: float
+    step: StepPrediction, run: Configuration, limit_bytes: float, on_host: Sequence[float]
 ) -> Iterator[RankMemory]:
     for rank, stage in enumerate(step.stages):
         memory = stage.memory
@@ -395,6 +436,7 @@ def _rank_memories(
             margin_bytes=_margin_bytes(memory.total_bytes, run, limit_bytes),
             microbatches_in_flight=memory.microbatches_in_flight,
             largest_class=_largest_class(memory),
+            host_bytes=on_host[rank] if on_host else None,
             opaque_bytes=memory.opaque_bytes or None,
         )
 
@@ -446,7 +488,8 @@ def assumptions_of(cluster: Cluster, run: Configuration, interval: str) -> dict[
         f"{'fused' if run.fused_cross_entropy else 'unfused'} cross entropy",
         "sequence parallel": "on" if degrees.sequence_parallel else "off",
         **dispatch,
-        "overlap": overlap_in_words(run.overlap),
+        "overlap": overlap_in_words(run.overlap, recipe),
+        **to_fit_in_words(recipe),
         "memory": memory_assumption(device, run.overheads),
     }
 
@@ -458,7 +501,7 @@ def assumptions_of_measured(
     return {
         **measured_words(model, profile_of_run(model, cluster, run), cluster, run.overheads),
         "schedule": f"{run.schedule}, simulated",
-        "overlap": overlap_in_words(run.overlap),
+        "overlap": overlap_in_words(run.overlap, run.recipe),
     }
 
 

@@ -13,7 +13,7 @@ from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE, LayerKind, precision_named
 from trainwright.options.inputs import content_hash, inside, naming_options
-from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
+from trainwright.options.question import QUESTION_OPTION_OF, call_of, leaner_calls, request_of
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
 from trainwright.planning.question.question import (
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import MemoryOverheads, Overlap
+    from trainwright.plans.prediction import StageMemory
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
     from trainwright.step.account import TimeRange
@@ -466,7 +467,7 @@ def _assumptions(
         return {
             **measured_words(question.model, profile, question.cluster, question.overheads),
             "schedule": _schedule_in_words(plan),
-            "overlap": overlap_in_words(question.settings.overlap),
+            "overlap": overlap_in_words(question.settings.overlap, question.settings.recipe),
         }
     point, provenance = profile.point, profile.costs.provenance
     recipe, overlap = question.settings.recipe, question.settings.overlap
@@ -487,7 +488,8 @@ def _assumptions(
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:
-        found["overlap"] = overlap_in_words(overlap)
+        found["overlap"] = overlap_in_words(overlap, recipe)
+    found |= to_fit_in_words(recipe)
     return found
 
 
@@ -521,29 +523,57 @@ def state_in_words(recipe: Recipe, numbers: Precision) -> str:
     )
 
 
-def overlap_in_words(overlap: Overlap) -> str:
-    """The share of every kind."""
-    return ", ".join(f"{name} {share:.0%}" for name, share in asdict(overlap).items())
+def overlap_in_words(overlap: Overlap, recipe: Recipe) -> str:
+    """The share of every kind; that of the host where something goes there."""
+    return ", ".join(
+        f"{name} {share:.0%}"
+        for name, share in asdict(overlap).items()
+        if name != "host" or recipe.offload is not None
+    )
+
+
+def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
+    """What makes a run smaller, by subject; empty where nothing is asked for."""
+    found = {
+        "loss": recipe.loss_chunk and f"{recipe.loss_chunk} tokens at a time, again backward",
+        "feed-forward": recipe.mlp_tile and f"{recipe.mlp_tile} tokens at a time, again backward",
+        "on the host": recipe.offload and recipe.offload.in_words,
+    }
+    return {subject: words for subject, words in found.items() if words}
 
 
 # `plan` on a model without a profile: the best plan on a cluster, as a document
 # ------------------------------------------------------------------------------
 
 
+def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[ModelCall, ModelOutcome]:
+    """What the call finds, or the first that keeps less on a device where it finds nothing."""
+    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
+    first: tuple[ModelCall, ModelOutcome] | None = None
+    for each in leaner_calls(call):
+        question = each.question
+        most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+        with naming_options(QUESTION_OPTION_OF):
+            told = most * _OF_A_KIND if expects_runs(question) else most
+            outcome = plan(question, budget, num_alternatives=told, crew=crew)
+            if call.prefers_simple and outcome.priced:
+                outcome = _simple_first(question, outcome, budget)
+        if outcome.priced or budget.stopped:
+            return each, outcome
+        first = first or (each, outcome)
+    assert first is not None, "a call is asked itself"
+    return first
+
+
 def plan_model(
     call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
 ) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
-    question, started_s = call.question, budget.cpu_s
-    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
+    started_s = budget.cpu_s
+    call, outcome = _found(call, budget, crew=crew)
+    question = call.question
     most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
-    by_kind = expects_runs(question)
-    with naming_options(QUESTION_OPTION_OF):
-        told = most * _OF_A_KIND if by_kind else most
-        outcome = plan(question, budget, num_alternatives=told, crew=crew)
-        if call.prefers_simple and outcome.priced:
-            outcome = _simple_first(question, outcome, budget)
-    if by_kind:
+    if expects_runs(question):
         outcome = replace(outcome, priced=of_kinds(outcome.priced, 1 + most))
     if question.allowed.searches_orders:
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
@@ -563,6 +593,7 @@ def plan_model(
     )
     if outcome.priced:
         best = outcome.priced[0]
+        _refuse_full_host(question, best)
         document = replace(
             with_plan(document, question, best.plan, best.profile, best.step),
             alternatives=tuple(alternatives(question, outcome.priced)),
@@ -581,6 +612,33 @@ def plan_model(
         )
         document = replace(document, warnings=(*document.warnings, short))
     return replace(document, search_s=budget.cpu_s - started_s)
+
+
+def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
+    """Raise `InvalidInput` where a host would hold more than it has.
+
+    A device holds so much more of the same plan when nothing lies on the host.
+    """
+    recipe, host = question.settings.recipe, question.cluster.accelerator.host
+    if recipe.offload is None or host is None:
+        return
+    settings = replace(question.settings, recipe=replace(recipe, offload=None))
+    alone = replace(question, settings=settings)
+    profile = alone.estimator().profile(best.profile.point)
+    whole = predicted(alone, best.plan, profile)
+    held = max(
+        kept_bytes(without.memory) - kept_bytes(own.memory)
+        for without, own in zip(whole.stages, best.step.stages, strict=True)
+    )
+    if held > host.memory_bytes:
+        has = format_bytes(host.memory_bytes)
+        problem = f"would keep {format_bytes(held)} of each device on its host, which has {has}"
+        raise InvalidInput.of("offload", f"{problem}: give smaller shares, or --recompute full")
+
+
+def kept_bytes(memory: StageMemory) -> float:
+    """What may lie on the host instead."""
+    return memory.gradient_bytes + memory.optimizer_bytes + memory.activation_bytes
 
 
 _OF_A_KIND: Final = 3  # plans that are priced for a runner-up of another kind

@@ -134,6 +134,14 @@ class CoresTable(_Table):
     precision: Literal["bf16", "fp8", "fp32"] = "bf16"
 
 
+class HostTable(_Table):
+    """What a device has of its host."""
+
+    link_bytes_per_s: Bandwidth
+    memory_gib: Positive
+    updates_per_s: Positive
+
+
 class AcceleratorTable(_Table):
     """One device kind, by its peaks or by its cores."""
 
@@ -149,6 +157,7 @@ class AcceleratorTable(_Table):
     power_watts: Positive | None = None
     price_per_hour: Positive | None = None
     efficiency: EfficiencyTable | None = None
+    host: HostTable | None = None
     sources: Sources = {}
 
     @field_validator("peak_flops_per_s")
@@ -304,6 +313,7 @@ _TABLES: dict[str, type[_Table]] = {
     "efficiency": EfficiencyTable,
     "gemm": GemmTable,
     "memory": MemoryTable,
+    "host": HostTable,
 }
 
 

@@ -35,6 +35,7 @@ from trainwright.cluster import (
     ChipTemplate,
     Cluster,
     Efficiency,
+    Host,
     LevelKind,
     NetworkLevel,
     Pool,
@@ -293,6 +294,15 @@ def _device(name: str, table: Table) -> Accelerator:
         sources=_sources(sources),
         power_watts=_number(table.get("power_watts")),
         price_per_hour=_number(table.get("price_per_hour")),
+        host=_host(table["host"]) if "host" in table else None,
+    )
+
+
+def _host(table: Table) -> Host:
+    return Host(
+        link_bytes_per_s=float(table["link_bytes_per_s"]),
+        memory_bytes=float(table["memory_gib"] * GIB),
+        updates_per_s=float(table["updates_per_s"]),
     )
 
 

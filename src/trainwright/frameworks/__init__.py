@@ -34,6 +34,7 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "deepspeed": ("deepspeed", "export_deepspeed"),
         "accelerate": ("accelerate", "export_accelerate"),
         "nanotron": ("nanotron", "export_nanotron"),
+        "trl": ("trl", "export_trl"),
     }
 )
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})

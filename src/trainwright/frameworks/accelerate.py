@@ -67,6 +67,8 @@ def settings(job: Job) -> dict[str, Any]:
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
             "fsdp_activation_checkpointing": job.recompute_form is RecomputeForm.ALL,
         }
+        if job.demands.offload:
+            found["fsdp_config"]["fsdp_offload_params"] = True
     if sharding or degrees.tensor > 1:
         found["parallelism_config"] = {
             f"{PREFIX}dp_replicate_size": degrees.data // shards,

@@ -77,6 +77,8 @@ def settings(job: Job) -> dict[str, Any]:
         "gradient_accumulation_steps": job.num_microbatches,
         "zero_optimization": {"stage": job.demands.zero_stage},
     }
+    if job.demands.offload:
+        found["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if job.precision == "bf16":
         found["bf16"] = {"enabled": True}
     elif job.precision == "fp16":

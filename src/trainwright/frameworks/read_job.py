@@ -159,10 +159,12 @@ def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
     for note in run.notes:
         if names_model or _UNDESCRIBED not in note:
             yield f"{name}: {note}"
-    if run.offload:
-        yield f"{name}: offload ({', '.join(run.offload)}) changes the answer, not modelled"
-    if run.weight_bits is not None:
-        yield f"{name}: frozen weights of {run.weight_bits}bit are priced in 16 bits"
+    if any("param" in each for each in run.offload):
+        yield f"{name}: offload of weights is priced as if these stayed on the device"
+    if any("nvme" in each for each in run.offload):
+        yield f"{name}: offload to NVMe is priced as that to the host's memory"
+    if run.weight_bits is not None and run.lora_rank is None:
+        yield f"{name}: weights of {run.weight_bits}bit train without adapters: priced in 16 bits"
 
 
 def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _ABOUT_THE_FILE = frozenset(
     {"model", "model_name", "num_devices", "devices_per_node", "batch_per_replica", "offload"}
-    | {"weight_bits", "unknown", "notes"}
+    | {"unknown", "notes"}
 )
 
 
@@ -23,8 +23,8 @@ class StatedRun:
     there where the file describes one in full, else perhaps its name; `num_devices` are all that
     the file starts, `devices_per_node` those of a node; `batch_per_replica` are the sequences of
     each replica, where they and not the global batch are stated. `offload` says what lies in the
-    host's memory, `weight_bits` how many bits a frozen weight has. `unknown` are settings that this
-    reader does not know, `notes` what it left out knowingly.
+    host's memory, `weight_bits` how many bits a weight beside adapters has. `unknown` are settings
+    that this reader does not know, `notes` what it left out knowingly.
     """
 
     tp: int | None = None
@@ -62,6 +62,7 @@ class StatedRun:
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None
     lora_dropout: float | None = None
+    loss_chunk: int | None = None
     offload: tuple[str, ...] = ()
     weight_bits: int | None = None
     model: TransformerConfig | None = None
@@ -76,8 +77,25 @@ class StatedRun:
     def options(self) -> dict[str, Any]:
         """What is stated of the run itself, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
+        if self.lora_rank is None:
+            found["weight_bits"] = None
+        stated = {
             name: value
             for name, value in found.items()
             if value is not None and name not in _ABOUT_THE_FILE
         }
+        if shares := self.on_host:
+            stated["offload"] = shares
+        return stated
+
+    @property
+    def on_host(self) -> dict[str, float]:
+        """Shares of what lies in the host's memory, as the option `offload` takes them.
+
+        Whoever moves weights there moves gradients, too.
+        """
+        said = " ".join(self.offload)
+        found = dict.fromkeys((kind for kind in ("activations", "optimizer") if kind in said), 1.0)
+        if "param" in said or "gradients" in said:
+            found["gradients"] = 1.0
+        return found

@@ -37,7 +37,15 @@ from trainwright.model.operator import (
     Shard,
     Work,
 )
-from trainwright.model.recipe import DEFAULT_RECIPE, DISPATCH_BYTES, STATE_BYTES, Optimizer, Recipe
+from trainwright.model.recipe import (
+    DEFAULT_RECIPE,
+    DISPATCH_BYTES,
+    NO_OFFLOAD,
+    STATE_BYTES,
+    Offload,
+    Optimizer,
+    Recipe,
+)
 from trainwright.model.run_shape import (
     PRECISIONS,
     ContextExchange,
@@ -51,6 +59,7 @@ from trainwright.model.transformer import count_parameters, layer_graph, model_f
 __all__ = [
     "DEFAULT_RECIPE",
     "DISPATCH_BYTES",
+    "NO_OFFLOAD",
     "PRECISIONS",
     "STATE_BYTES",
     "TRAIN_ALL",
@@ -72,6 +81,7 @@ __all__ = [
     "MatrixShape",
     "Mixer",
     "Norm",
+    "Offload",
     "Operator",
     "OperatorKind",
     "Optimizer",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from trainwright.errors import InvalidInput
 from trainwright.model.config import LayerKind, LowRank, TransformerConfig, Tuning
@@ -18,9 +19,11 @@ from trainwright.model.operator import (
     Phase,
     SavedTensor,
     Shard,
+    Work,
     elementwise,
     linear,
     linear_input,
+    work_of_both,
 )
 from trainwright.model.run_shape import RunShape
 
@@ -54,6 +57,8 @@ def _frozen_layer(
     for operator in layer.operators:
         adapter = ADAPTER_MARK in operator.name
         frozen = not adapter and tuning.freezes(layer.kind, block, operator.name)
+        if frozen and tuning.low_rank is not None and layer.kind is LayerKind.BLOCK:
+            operator = _quantized(operator, tuning.low_rank.bits)
         operators.append(_frozen_operator(operator, frozen=frozen, reached=reached))
         reached = reached or any(p.trainable for p in operators[-1].parameters)
     tuned = replace(
@@ -63,6 +68,34 @@ def _frozen_layer(
         transient_bytes=layer.transient_bytes if reached else 0.0,
     )
     return (tuned if tuned != layer else layer), (reached or before)
+
+
+# Bytes of a weight in blocks with scaling constants: 4 bit (NF4) a float32 for each 64, themselves
+# in 8 bit with a float32 for each 256, 4.127 bits in all (Dettmers et al., QLoRA, 2023, section 3);
+# 8 bit a 16-bit constant for each row (Dettmers et al., LLM.int8(), 2022), less than a percent.
+_QUANTIZED_BYTES: Final = {4: (4 + 8 / 64 + 32 / (64 * 256)) / 8, 8: 1.0}
+
+
+def _quantized(operator: Operator, bits: int | None) -> Operator:
+    """A product with its weights in few bits, which it expands to 16 whenever it runs."""
+    if bits is None or operator.matrix is None or operator.name == "router":
+        return operator
+    size = _QUANTIZED_BYTES[bits]
+    parameters = tuple(
+        replace(p, kept_bytes=size) if p.name.endswith(".weight") else p
+        for p in operator.parameters
+    )
+    held = sum(p.count_per_device for p in parameters if p.kept_bytes is not None)
+    expanded = Work(read_bytes=size * held, written_bytes=_EXPANDED_BYTES * held)
+    return replace(
+        operator,
+        parameters=parameters,
+        forward=work_of_both(operator.forward, expanded),
+        input_grad=work_of_both(operator.input_grad, expanded),
+    )
+
+
+_EXPANDED_BYTES: Final = 2
 
 
 def _frozen_operator(operator: Operator, *, frozen: bool, reached: bool) -> Operator:

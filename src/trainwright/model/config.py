@@ -329,15 +329,19 @@ class LowRank:
     Targets are `query`, `key`, `value`, `attention_output`, `gate`, `up`, `down` (of dense and
     shared feed-forward parts, not of routed experts), and with latent attention `query_down`,
     `query_up`, `key_value_down`, `key_value_up`; without a gate, `up` is the first product.
-    `dropout` on an adapter's input keeps a copy of it and a mask.
+    `dropout` on an adapter's input keeps a copy of it and a mask. `bits` are those in which the
+    products of blocks keep their frozen weights, 4 or 8; as in training where absent.
     """
 
     rank: int
     targets: tuple[str, ...]
     dropout: float = 0.0
+    bits: int | None = None
 
     def faults(self) -> Iterator[Fault]:
         """What cannot be, whatever the model."""
+        if self.bits not in (None, 4, 8):
+            yield Fault("tuning.low_rank.bits", f"must be 4 or 8, got {self.bits}")
         if self.rank < 1:
             yield Fault("tuning.low_rank.rank", f"must be >= 1, got {self.rank}")
         if not self.targets:

@@ -20,6 +20,7 @@ from trainwright.model.operator import (
     Shard,
     Work,
     elementwise,
+    in_pieces,
     linear,
     linear_input,
     norm,
@@ -96,6 +97,8 @@ def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
         model_outputs=config.vocabulary_size,
         dtype=run.precision.base_dtype,
     )
+    if run.loss_chunk is not None:
+        product = replace(in_pieces(product, run.tokens / run.loss_tokens), saved=product.saved)
     if config.projection_size is None:
         return (product,)
     return (_projection(config, run, "project_out"), product)
@@ -142,27 +145,31 @@ def loss_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
         shard=Shard.TENSOR,
         until=Phase.INPUT_GRAD,
     )
-    return (
-        Operator(
-            name="cross_entropy",
-            kind=OperatorKind.MEMORY,
-            forward=Work(read_bytes=forward * local),
-            input_grad=Work(read_bytes=backward * local),
-            saved=(kept,),
-        ),
+    loss = Operator(
+        name="cross_entropy",
+        kind=OperatorKind.MEMORY,
+        forward=Work(read_bytes=forward * local),
+        input_grad=Work(read_bytes=backward * local),
+        saved=(kept,),
     )
+    chunked = run.loss_chunk is not None
+    return (in_pieces(loss, run.tokens / run.loss_tokens) if chunked else loss,)
 
 
 def head_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
-    """Gradients of the logits and of the head's input."""
-    width = _logits(config, run) / run.tensor_parallel
-    width += config.projection_size or config.hidden_size
-    return run.precision.activation_bytes * run.tokens * width
+    """Gradients of the logits and of the head's input; in chunks the logits themselves, too."""
+    logits = run.loss_tokens * _logits(config, run) / run.tensor_parallel
+    inputs = run.tokens * (config.projection_size or config.hidden_size)
+    element = run.precision.activation_bytes
+    kept = 0.0
+    if run.loss_chunk is not None:
+        kept = logits * (element if run.fused_cross_entropy else element + 4)
+    return element * (logits + inputs) + kept
 
 
 def loss_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
     """The logits' gradient, unless a fused kernel writes it over the logits."""
-    if run.fused_cross_entropy:
+    if run.fused_cross_entropy or run.loss_chunk is not None:
         return 0.0
     local = run.tokens * _logits(config, run) / run.tensor_parallel
     return run.precision.activation_bytes * local

@@ -7,6 +7,7 @@ group, whatever their number; expert parallelism deals the experts out and moves
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 
 from trainwright.model.config import Activation, Experts, Routing, TransformerConfig
@@ -20,6 +21,7 @@ from trainwright.model.operator import (
     SavedTensor,
     Shard,
     elementwise,
+    in_pieces,
     linear,
     linear_input,
     norm,
@@ -75,7 +77,12 @@ def _dense(
     width: int,
 ) -> tuple[Operator, ...]:
     kept = _normed(config, run)
-    return _two_layers(config, run, part=part, width=width, tokens=run.tokens, kept=(kept,))
+    layers = _two_layers(config, run, part=part, width=width, tokens=run.tokens, kept=(kept,))
+    if run.mlp_tile is None:
+        return layers
+    tiles = run.tokens / run.mlp_tokens
+    first, *rest = (in_pieces(operator, tiles) for operator in layers)
+    return (replace(first, saved=layers[0].saved), *rest)
 
 
 def _normed(config: TransformerConfig, run: RunShape) -> SavedTensor:

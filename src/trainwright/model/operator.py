@@ -13,7 +13,7 @@ are sums over this list, and a test says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -75,13 +75,23 @@ class Work:
 NO_WORK: Final = Work()
 
 
+def work_of_both(first: Work, second: Work) -> Work:
+    """One after the other."""
+    return Work(
+        flops=first.flops + second.flops,
+        read_bytes=first.read_bytes + second.read_bytes,
+        written_bytes=first.written_bytes + second.written_bytes,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
     """`count` parameters of the model, of which each device holds `count / shards`.
 
     Parameters of one `shared` name are the same tensor in several layers (tied embeddings);
     `expert` ones are sharded and synchronised over the expert group, and a token meets `active` of
-    them. What is not `trainable` has no gradient and no optimizer state.
+    them. What is not `trainable` has no gradient and no optimizer state, and may
+    be kept in `kept_bytes` each, scaling constants included, in place of those of the precision.
     """
 
     name: str
@@ -91,6 +101,7 @@ class Parameter:
     active: int | None = None
     shared: str | None = None
     trainable: bool = True
+    kept_bytes: float | None = None
 
     @property
     def count_per_device(self) -> float:
@@ -204,6 +215,36 @@ class Exchange:
     hides_under: str | None = None
     hidden_share: float = 1.0
     routing: Routing | None = None
+
+
+def in_pieces(operator: Operator, num_pieces: float) -> Operator:
+    """The operator on one piece of the tokens after another, without what it keeps.
+
+    Each piece is computed again right before its gradients, as its own recomputation; the weights
+    are read, and their gradients accumulated, once for each piece (ALST: Bekman et al., 2025;
+    chunked cross entropy: Wijmans et al., 2024).
+    """
+    held = 0.0
+    if operator.matrix is not None:
+        held = operator.matrix.inputs * operator.matrix.outputs * operator.matrix.matrices
+    again = Work(read_bytes=_WEIGHT_BYTES * held * (num_pieces - 1))
+    gradient = operator.weight_grad
+    if gradient.flops:
+        more = _ACCUMULATOR_BYTES * held * (num_pieces - 1)
+        gradient = work_of_both(gradient, Work(read_bytes=more, written_bytes=more))
+    forward = work_of_both(operator.forward, again)
+    backward = work_of_both(operator.input_grad, again)
+    return replace(
+        operator,
+        forward=forward,
+        input_grad=work_of_both(forward, backward),
+        weight_grad=gradient,
+        saved=(),
+    )
+
+
+_WEIGHT_BYTES: Final = 2
+_ACCUMULATOR_BYTES: Final = 4
 
 
 # The few kinds of kernel a transformer is made of: matrix products, norms, elementwise chains

@@ -8,12 +8,12 @@ and two float32 moments; each of these sizes is an option of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model.run_shape import ContextExchange, Precision, TokenDispatcher, precision_named
 
 if TYPE_CHECKING:
@@ -27,6 +27,41 @@ DISPATCH_BYTES: Final = MappingProxyType(
     {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128}
 )
 _LARGEST_LOAD: Final = 10**6  # of an expert over the mean: more experts than any model has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offload:
+    """Shares, from 0 to 1, of what lies in the memory of the host between its uses.
+
+    `activations` of what blocks keep for their backward pass; `optimizer` of the optimizer's
+    states, which the host then updates; `gradients` of those that a device would hold for the
+    update.
+    """
+
+    activations: float = 0.0
+    optimizer: float = 0.0
+    gradients: float = 0.0
+
+    def __post_init__(self) -> None:
+        refuse(tuple(self._faults()))
+
+    def _faults(self) -> Iterator[Fault]:
+        for each in fields(self):
+            if not 0 <= (share := getattr(self, each.name)) <= 1:
+                yield Fault(f"offload.{each.name}", f"must be from 0 to 1, got {share!r}")
+
+    @property
+    def in_words(self) -> str:
+        """What lies there, as a list."""
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        return ", ".join(
+            name if share == 1 else f"{share:.0%} of {name}"
+            for name, share in held.items()
+            if share
+        )
+
+
+NO_OFFLOAD: Final = Offload()
 
 
 class Optimizer(StrEnum):
@@ -53,7 +88,8 @@ class Recipe:
     `moment_dtypes` of the optimizer's moments, one for all or one each. `dispatch_dtype` is that in
     which tokens travel to their experts, and gradients to them in the backward pass; that of
     activations where absent, as is what comes back from experts in both passes. `dropout` replaces
-    the model's rates. The rest is described at `RunShape`.
+    the model's rates; `offload` lies on the host, nothing where absent. The rest is described at
+    `RunShape`.
     """
 
     precision: str | None = None
@@ -68,6 +104,9 @@ class Recipe:
     capacity_factor: float | None = None
     dispatch_dtype: str | None = None
     token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
+    loss_chunk: int | None = None
+    mlp_tile: int | None = None
+    offload: Offload | None = None
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -95,6 +134,24 @@ class Recipe:
         if self.capacity_factor is not None and not 0 < self.capacity_factor <= _LARGEST_LOAD:
             wanted = f"must be > 0 and at most {_LARGEST_LOAD}"
             yield Fault("capacity_factor", f"{wanted}, got {self.capacity_factor!r}")
+        for name in ("loss_chunk", "mlp_tile"):
+            if (tokens := getattr(self, name)) is not None and tokens < 1:
+                yield Fault(name, f"must be >= 1 token, got {tokens}")
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields of a `RunShape` that are decided here, beside its precision."""
+        held = self.offload or NO_OFFLOAD
+        return {
+            "context_exchange": self.context_exchange,
+            "context_balanced": self.context_balanced,
+            "expert_imbalance": self.expert_imbalance,
+            "capacity_factor": self.capacity_factor,
+            "token_dispatcher": self.token_dispatcher,
+            "loss_chunk": self.loss_chunk,
+            "mlp_tile": self.mlp_tile,
+            "offloaded_activations": held.activations,
+        }
 
     @property
     def dispatches_once(self) -> bool:
@@ -126,11 +183,14 @@ class Recipe:
             moments *= self.optimizer.num_moments
         states += sum(STATE_BYTES[dtype] for dtype in moments[: self.optimizer.num_moments])
         gradient, dispatch = self.gradient_dtype, self.dispatch_dtype
+        offload = self.offload or NO_OFFLOAD
         return replace(
             base,
             dispatch_bytes=base.dispatch_bytes if dispatch is None else DISPATCH_BYTES[dispatch],
             gradient_bytes=base.gradient_bytes if gradient is None else STATE_BYTES[gradient],
             optimizer_bytes=states,
+            held_gradients=1 - offload.gradients,
+            held_states=1 - offload.optimizer,
         )
 
     def applied(self, model: TransformerConfig) -> TransformerConfig:

@@ -25,7 +25,8 @@ class Precision:
 
     `base_dtype` is the format of what is not multiplied in `matmul_dtype`: attention, the head, the
     router, all activations. `linear_input_bytes` is the size in which linear layers keep inputs,
-    `dispatch_bytes` that of a number on its way to experts, scaling factors included.
+    `dispatch_bytes` that of a number on its way to experts, scaling factors included. Of gradients
+    and states a device holds the shares `held_gradients` and `held_states`, its host the rest.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Precision:
     weight_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    held_gradients: float = 1.0
+    held_states: float = 1.0
 
     @property
     def static_bytes(self) -> int:
@@ -137,6 +140,10 @@ class RunShape:
     many as tensor parallelism where absent), which cut every expert. `expert_imbalance` is the load
     of the heaviest such group over the mean; a `capacity_factor` pads (and drops) to that share of
     the mean instead, and is absent where no token is dropped.
+
+    With a `loss_chunk` the head and the loss run over so many tokens at a time, and once more in
+    the backward pass, so that logits are never whole; with an `mlp_tile` dense feed-forward parts
+    do the same. The share `offloaded_activations` of what blocks keep lies on the host.
     """
 
     microbatch_size: int
@@ -155,6 +162,9 @@ class RunShape:
     expert_imbalance: float = 1.0
     capacity_factor: float | None = None
     token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
+    loss_chunk: int | None = None
+    mlp_tile: int | None = None
+    offloaded_activations: float = 0.0
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -197,6 +207,16 @@ class RunShape:
     def tokens(self) -> int:
         """Tokens of one microbatch on one context rank, b·s/c."""
         return self.microbatch_size * self.local_sequence_length
+
+    @property
+    def loss_tokens(self) -> int:
+        """Tokens whose logits are there at once."""
+        return min(self.tokens, self.loss_chunk or self.tokens)
+
+    @property
+    def mlp_tokens(self) -> int:
+        """Tokens that a dense feed-forward part works on at once."""
+        return min(self.tokens, self.mlp_tile or self.tokens)
 
     @property
     def sequence_shards(self) -> int:

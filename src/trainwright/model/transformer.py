@@ -289,7 +289,10 @@ def _block_transient_bytes(
     elif experts is not None:
         inner, tokens = experts.ffn_size, run.expert_rows(experts.experts_per_token)
         shards = run.expert_shards
-    widest = tokens * (config.hidden_size + inner * (1 + config.gated) / shards)
+    width = inner * (1 + config.gated) / shards
+    widest = tokens * (config.hidden_size + width)
+    if experts is None and run.mlp_tile is not None:  # of a tile what it keeps, and its gradients
+        widest = tokens * config.hidden_size + run.mlp_tokens * (2 * width + inner / shards)
     if (mixer := config.mixer) is not None:
         width = sum(p.outputs for p in mixer.products(config.hidden_size))
         widest = max(widest, run.tokens * (config.hidden_size + width / run.tensor_parallel))

@@ -12,7 +12,8 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainwright.cluster import Cluster, Surroundings
+    from trainwright.cluster import Accelerator, Cluster, Pool, Surroundings
+    from trainwright.cluster.software import Software
 
 
 NO_CALIBRATION: Final = "none"  # what `--calibration` says for a roofline
@@ -32,13 +33,28 @@ def expected(cluster: Cluster, software: str | None) -> Cluster:
     known, pool_of = catalog.accelerators(), built_in_efficiencies()
     program = software_named(software)
     pools = tuple(
-        pool_of.applied_to(pool, program)
+        _with_kernels(pool_of.applied_to(pool, program), stated, program)
         if (stated := known.get(pool.accelerator.name)) is not None
         and stated.efficiency == pool.accelerator.efficiency
         else pool
         for pool in cluster.pools
     )
     return replace(cluster, pools=pools)
+
+
+def _with_kernels(pool: Pool, stated: Accelerator, program: Software) -> Pool:
+    """The pool with the attention that its device is described with, where the program runs that.
+
+    Public runs, over which efficiencies are pooled, ran older kernels, at short sequences.
+    """
+    if not program.picks_fastest_attention:
+        return pool
+    published = {
+        name: getattr(stated.efficiency, name)
+        for name in ("attention_forward", "attention_backward", "attention_half_flops")
+    }
+    found = replace(pool.accelerator.efficiency, **published)
+    return replace(pool, accelerator=replace(pool.accelerator, efficiency=found))
 
 
 def priced_as_run(
@@ -49,6 +65,8 @@ def priced_as_run(
     A calibration goes before; without either a device is as its description says. `framework` is
     what "auto" stands for, that of the options where absent.
     """
+    if not options.get("offload"):  # what no figure follows from is in no document
+        cluster = without_host(cluster)
     calibration, software = options.get("calibration"), options.get("software")
     if calibration is not None:
         if software not in (None, AUTO_SOFTWARE):
@@ -69,6 +87,34 @@ def software_named_by(options: Mapping[str, Any], *, framework: str | None = Non
     if software not in (None, AUTO_SOFTWARE):
         return str(software)
     return framework or options.get("framework")
+
+
+_OF_HOST: Final = "host."
+
+
+def without_host(cluster: Cluster) -> Cluster:
+    """The cluster of whose hosts nothing is said."""
+    pools = []
+    for pool in cluster.pools:
+        device = pool.accelerator
+        told = tuple(each for each in device.sources if not each[0].startswith(_OF_HOST))
+        pools.append(replace(pool, accelerator=replace(device, host=None, sources=told)))
+    return replace(cluster, pools=tuple(pools))
+
+
+def with_host(cluster: Cluster) -> Cluster:
+    """The cluster with what the catalog says of the hosts of its devices, where it does not."""
+    from trainwright.formats import catalog
+
+    known = catalog.accelerators()
+    pools = []
+    for pool in cluster.pools:
+        device, stated = pool.accelerator, known.get(pool.accelerator.name)
+        if device.host is None and stated is not None and stated.host is not None:
+            told = tuple(each for each in stated.sources if each[0].startswith(_OF_HOST))
+            device = replace(device, host=stated.host, sources=(*device.sources, *told))
+        pools.append(replace(pool, accelerator=device))
+    return replace(cluster, pools=tuple(pools))
 
 
 def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:

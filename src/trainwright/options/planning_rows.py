@@ -544,9 +544,28 @@ ROWS += section(
         at="recipe.token_dispatcher",
     ),
     row(
+        "loss-chunk",
+        COUNT,
+        "Tokens whose logits are there at once, computed again backward; all if absent.",
+        at="recipe.loss_chunk",
+    ),
+    row(
+        "mlp-tile",
+        COUNT,
+        "Tokens that a dense feed-forward part works on at once, again backward; all if absent.",
+        at="recipe.mlp_tile",
+    ),
+    row(
+        "offload",
+        SHARES,
+        "KIND=SHARE (repeatable) on the host: of activations of blocks, optimizer (states, "
+        "updated there) or gradients.",
+        at="recipe.offload",
+    ),
+    row(
         "overlap",
         SHARES,
-        "KIND=SHARE (repeatable): of gradients or parameters (0.9 if absent), tensor or "
+        "KIND=SHARE (repeatable): of gradients, parameters or host (0.9 if absent), tensor or "
         "experts (0), pipeline (1).",
         at="overlap",
         foreign=_OF_A_MODEL,
@@ -577,7 +596,7 @@ ROWS += section(
 )
 ROWS += section(
     "Training a part of the model",
-    "estimate",
+    _BOTH,
     row(
         "lora-rank",
         COUNT,
@@ -597,6 +616,12 @@ ROWS += section(
         "On an adapter's input; 0 if absent.",
         metavar="SHARE",
         also="tuning.low_rank.dropout",
+    ),
+    row(
+        "weight-bits",
+        COUNT,
+        "4 or 8: of the weights beside adapters (QLoRA); as trained if absent.",
+        also="tuning.low_rank.bits",
     ),
     row(
         "freeze-blocks",

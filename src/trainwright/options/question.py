@@ -12,6 +12,7 @@ from trainwright.options.clusters import (
     priced_as_run,
     refuse_several_pools,
     resolve_pools,
+    with_host,
 )
 from trainwright.options.inputs import embed, inside, naming_options
 from trainwright.options.run import (
@@ -20,6 +21,7 @@ from trainwright.options.run import (
     recipe_of,
     refuse_formats,
     refuse_unknown_words,
+    tuned,
     with_images,
 )
 from trainwright.options.space import (
@@ -31,7 +33,10 @@ from trainwright.options.space import (
 )
 from trainwright.options.table import option_of, rows_of
 from trainwright.planning.question.question import ANY
+from trainwright.plans.capability import capability_of
+from trainwright.plans.capability_table import LOSS_CHUNKS, Feature
 from trainwright.plans.request import Embedded, PlanRequest, WorkloadRecord
+from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
 from trainwright.units import format_bytes
 
@@ -234,6 +239,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     from trainwright.planning.question.question import ModelQuestion, Workload
 
     if isinstance(given, ModelInput):
+        given = tuned(given, options)
         given = with_images(given, options)
     where = opened(options.get("cluster"))
     cluster, num_devices = resolve_pools(
@@ -296,6 +302,50 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     )
 
 
+# What a framework may move to the host, or cut into pieces, where a plan does not fit without
+# --------------------------------------------------------------------------------------------
+
+_TILE: Final = 16384  # tokens
+
+
+def leaner_calls(call: ModelCall) -> Iterator[ModelCall]:
+    """The call, then those that keep ever less on a device, as far as the framework can.
+
+    They differ in the recipe, which their documents carry; of blocks whose activations lie on the
+    host, these are the inputs alone, as all frameworks that can do it recompute the rest. Where the
+    caller states what lies on the host, that stands; and without a framework none could do it.
+    """
+    from trainwright.model import Offload
+
+    yield call
+    question, framework = call.question, call.question.allowed.framework
+    if framework is None or question.settings.recipe.offload is not None:
+        return
+    own, cluster = capability_of(framework), question.cluster
+    if not own.can(Feature.OFFLOAD_ACTIVATIONS) or len(cluster.pools) > 1:
+        return
+    if Recompute.FULL not in question.allowed.recompute:
+        return
+    cluster = with_host(cluster)
+    if cluster.accelerator.host is None:
+        return
+    activations = Offload(activations=1.0)
+    both = Offload(activations=1.0, optimizer=1.0, gradients=1.0)
+    tile = question.settings.recipe.mlp_tile
+    for offload, tokens in ((activations, tile), (both, tile), (both, tile or _TILE)):
+        recipe = replace(question.settings.recipe, offload=offload, mlp_tile=tokens)
+        held = f"{recipe.offload.in_words if recipe.offload else ''} on the host"
+        tiled = "" if tokens == tile else f", feed-forward parts of {tokens} tokens at a time"
+        leaner = replace(
+            question,
+            cluster=cluster,
+            allowed=replace(question.allowed, recompute=(Recompute.FULL,)),
+            settings=replace(question.settings, recipe=recipe),
+        )
+        said = f"offload: nothing fits without {held}{tiled}; so this is planned"
+        yield replace(call, question=leaner, warnings=(*call.warnings, said))
+
+
 def of_what_is_told_apart(model: Trained, allowed: Allowed, stated: Any = None) -> Allowed:
     """ZeRO shards nothing of a profile that does not tell what its bytes are."""
     if not isinstance(model, MeasuredModel) or model.tells_state_apart:
@@ -323,6 +373,10 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
     for row in rows_of("plan"):
         if row.name in options and any(path.startswith(_OF_THE_RECIPE) for path in row.nouns):
             refuse_several_pools(cluster, row.flag, alternative="plan on each pool alone")
+    framework = options.get("framework")
+    chunk = LOSS_CHUNKS.get(framework) if isinstance(framework, str) else None
+    if chunk is not None and options.get("loss_chunk") is None:
+        options = {**options, "loss_chunk": chunk}
     with naming_options(QUESTION_OPTION_OF):
         settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
         if len(cluster.pools) == 1:

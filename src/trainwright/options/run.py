@@ -13,10 +13,10 @@ from trainwright.options.table import fields_given, option_of
 from trainwright.plans.plan import usual_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.cluster import Accelerator
-    from trainwright.model import LayerKind, LowRank, Recipe
+    from trainwright.model import LayerKind, LowRank, Offload, Recipe
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
@@ -65,7 +65,24 @@ def recipe_of(options: Options) -> Recipe:
     for field in fields(Recipe):
         if field.name in given and isinstance(field.default, (StrEnum, tuple)):
             given[field.name] = type(field.default)(_meant(given[field.name]))
+    if "offload" in given:
+        given["offload"] = _offload(given["offload"])
     return Recipe(**given)
+
+
+def _offload(shares: Mapping[str, float]) -> Offload | None:
+    """What lies on the host; None where nothing does."""
+    from trainwright.model import NO_OFFLOAD, Offload
+
+    known = [each.name for each in fields(Offload)]
+    shares = {name: share for name, share in shares.items() if share}
+    refuse(
+        Fault("offload", f'must name {", ".join(known)}, got "{name}"')
+        for name in shares
+        if name not in known
+    )
+    found = Offload(**shares)
+    return None if found == NO_OFFLOAD else found
 
 
 def overlap_of(options: Options) -> Overlap:
@@ -270,7 +287,7 @@ def tuned(given: ModelInput, options: Options) -> ModelInput:
             ),
         )
         layer_graph(config, RunShape(microbatch_size=1, sequence_length=1))  # knows the targets
-    name = given.embedded.name + "".join(_suffixes(rank, blocks, kinds))
+    name = given.embedded.name + "".join(_suffixes(rank, options.get("weight_bits"), blocks, kinds))
     return replace(given, config=config, embedded=embed("model", name, encode(config)))
 
 
@@ -278,7 +295,7 @@ def _faults(given: ModelInput, options: Options) -> Iterator[Fault]:
     from trainwright.model import LayerKind
 
     if options.get("lora_rank") is None:
-        for name in ("lora_targets", "lora_dropout"):
+        for name in ("lora_targets", "lora_dropout", "weight_bits"):
             if options.get(name) is not None:
                 yield Fault(name.replace("_", "-"), "needs --lora-rank N")
     elif given.config.tuning.low_rank is not None:
@@ -296,6 +313,7 @@ def _low_rank(options: Options) -> LowRank:
         rank=options.get("lora_rank") or 0,
         targets=tuple(options.get("lora_targets") or DEFAULT_TARGETS),
         dropout=options.get("lora_dropout") or 0.0,
+        bits=options.get("weight_bits"),
     )
 
 
@@ -305,9 +323,11 @@ def _kinds(names: Sequence[str]) -> Iterator[LayerKind]:
     return (LayerKind(name) for name in dict.fromkeys(names))
 
 
-def _suffixes(rank: int | None, blocks: int | None, kinds: Sequence[str]) -> Iterator[str]:
+def _suffixes(
+    rank: int | None, bits: int | None, blocks: int | None, kinds: Sequence[str]
+) -> Iterator[str]:
     if rank is not None:
-        yield f" + LoRA rank {rank}"
+        yield f" + LoRA rank {rank}" + (f" over {bits} bit" if bits else "")
     if blocks:
         yield f", {blocks} blocks frozen"
     if kinds:

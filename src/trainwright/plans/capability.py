@@ -85,6 +85,9 @@ class Demands:
     axis_order: tuple[str, ...] | None = None
     optimizer: str = "adam"
     offload: bool = False
+    offload_activations: bool = False
+    loss_chunk: int | None = None
+    mlp_tile: int | None = None
 
     @property
     def has_pipeline(self) -> bool:
@@ -115,6 +118,7 @@ TARGETS: Final[Mapping[str, str]] = MappingProxyType(
         "deepspeed": "0.19.8",
         "accelerate": "1.15.0",
         "nanotron": "0.4 (schema only)",
+        "trl": "1.13 (read, not run)",
     }
 )
 
@@ -347,7 +351,15 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
     for feature in copy_features(degrees, has_experts=demands.has_experts):
         yield feature, "state_copies", str(degrees.state_copies)
     if demands.offload:
-        yield Feature.OFFLOAD, "offload", "on"
+        yield Feature.OFFLOAD, "offload", "optimizer"
+    if demands.offload_activations:
+        yield Feature.OFFLOAD_ACTIVATIONS, "offload", "activations"
+    for feature, field in (
+        (Feature.LOSS_CHUNK, "loss_chunk"),
+        (Feature.MLP_TILE, "mlp_tile"),
+    ):
+        if (tokens := getattr(demands, field)) is not None:
+            yield feature, field, str(tokens)
     if demands.num_mtp_layers:
         yield Feature.MTP, "num_mtp_layers", str(demands.num_mtp_layers)
     if demands.has_pipeline:

@@ -4,7 +4,7 @@ A cell is a word, then how or why: yes · global (one value for the whole model)
 user's model or script, not in the exported file) · no. Read from the frameworks' sources and
 manuals at the versions of `capability.TARGETS`: megatron-core 0.16.1 with Megatron-LM's arguments,
 Megatron-Bridge 0.3, Primus, torchtitan 0.2.2 and 0.3.0, PyTorch 2.13.0, DeepSpeed 0.19.8,
-accelerate 1.15.0, nanotron 0.4.
+accelerate 1.15.0, nanotron 0.4, TRL 1.13.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ class Feature(StrEnum):
     HYBRID_SHARD = "state sharded inside groups of replicas"
     HYBRID_SHARD_EXPERTS = "such groups with ZeRO 2 or 3 beside split experts"
     OFFLOAD = "optimizer state on the host"
+    OFFLOAD_ACTIVATIONS = "activations on the host"
+    LOSS_CHUNK = "logits of some tokens at a time"
+    MLP_TILE = "feed-forward parts of some tokens at a time"
     TENSOR = "tensor parallel"
     SEQUENCE_PARALLEL = "sequence parallel beside it"
     NO_SEQUENCE_PARALLEL = "tensor parallel without sequence parallel"
@@ -85,7 +88,7 @@ _BLOCK = "yes recompute_method block"
 _ONE_SET = "no recomputes one set of layers in every stage"
 
 # megatron, megatron-bridge, primus, torchtitan@0.2, torchtitan@0.3, pytorch, deepspeed, accelerate,
-# nanotron
+# nanotron; TRL follows from accelerate
 _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     Feature.PIPELINE: (
         "yes",
@@ -262,6 +265,19 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "yes fsdp_offload_params",
         "no keeps optimizer state on the device",
     ),
+    Feature.OFFLOAD_ACTIVATIONS: ("no keeps activations on the device in what is exported",) * 9,
+    Feature.LOSS_CHUNK: (
+        *("no computes all logits of a microbatch in what is exported",) * 5,
+        _MODEL,
+        *("code the model's own loss",) * 2,
+        "no computes all logits of a microbatch",
+    ),
+    Feature.MLP_TILE: (
+        *("no runs a feed-forward part on all tokens",) * 5,
+        _MODEL,
+        *("code the model's own feed-forward parts",) * 2,
+        "no runs a feed-forward part on all tokens",
+    ),
     Feature.TENSOR: (
         *("yes",) * 5,
         _MODEL,
@@ -364,7 +380,16 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     ),
     Feature.DEGREES_PER_STAGE: (*(_PER_STAGE,) * 9,),
 }
-CELLS: Final[Mapping[Feature, tuple[str, ...]]] = MappingProxyType(_ROWS)
+_ON_ACCELERATE: Final = 7  # whose file TRL is started with
+# Where TRL can do more than accelerate says of itself.
+_TRL: Final[dict[Feature, str]] = {
+    Feature.OFFLOAD_ACTIVATIONS: "yes gradient_checkpointing_kwargs offload",
+    Feature.LOSS_CHUNK: "yes loss_type chunked_nll, of 256 tokens",
+    Feature.MLP_TILE: "code a forward of the model's MLP that splits its tokens",
+}
+CELLS: Final[Mapping[Feature, tuple[str, ...]]] = MappingProxyType(
+    {feature: (*row, _TRL.get(feature, row[_ON_ACCELERATE])) for feature, row in _ROWS.items()}
+)
 
 _OF_MEGATRON = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B"}
 _OF_TORCHTITAN = {"gpipe": "GPipe", "1f1b": "1F1B"}
@@ -387,6 +412,7 @@ SCHEDULES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "pytorch": {},
         "deepspeed": {"1f1b": "TrainSchedule"},
         "accelerate": {},
+        "trl": {},
         "nanotron": {"1f1b": "1f1b", "gpipe": "afab"},
     }
 )
@@ -396,7 +422,7 @@ AXIS_ORDERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = MappingProxyType
     {
         **dict.fromkeys(("megatron", "megatron-bridge", "primus"), (DATA_INSIDE, PIPELINE_INSIDE)),
         **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), (DATA_INSIDE,)),
-        **dict.fromkeys(("deepspeed", "accelerate", "nanotron"), (DATA_INSIDE,)),
+        **dict.fromkeys(("deepspeed", "accelerate", "nanotron", "trl"), (DATA_INSIDE,)),
     }
 )
 
@@ -406,7 +432,7 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _OF_CORE),
         **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3"), ("adam",)),
-        **dict.fromkeys(("pytorch", "accelerate"), _ANY_OPTIMIZER),
+        **dict.fromkeys(("pytorch", "accelerate", "trl"), _ANY_OPTIMIZER),
         "deepspeed": ("adam",),
         "nanotron": ("adam", "sgd", "momentum"),
     }
@@ -420,10 +446,13 @@ PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "torchtitan@0.3": ("bf16", "fp32"),  # fp8 is an argument of the model's own function
         "pytorch": ("bf16", "fp16", "fp32", "fp8", "tf32", "fp4"),
         "deepspeed": ("bf16", "fp16", "fp32"),
-        "accelerate": ("bf16", "fp16", "fp32", "fp8"),
+        **dict.fromkeys(("accelerate", "trl"), ("bf16", "fp16", "fp32", "fp8")),
         "nanotron": ("bf16", "fp16", "fp32"),
     }
 )
+
+# Tokens whose logits a framework's usual loss has at once, where these are not all.
+LOSS_CHUNKS: Final[Mapping[str, int]] = MappingProxyType({"trl": 256})
 
 
 _OF_MEGATRON_MODULES: Final[Mapping[str, str]] = MappingProxyType(
@@ -440,6 +469,6 @@ MODULES: Final[Mapping[str, Mapping[str, str] | None]] = MappingProxyType(
     {
         **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _OF_MEGATRON_MODULES),
         **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), None),
-        **dict.fromkeys(("deepspeed", "accelerate", "nanotron"), _NOTHING),
+        **dict.fromkeys(("deepspeed", "accelerate", "nanotron", "trl"), _NOTHING),
     }
 )

@@ -8,7 +8,7 @@ blocks do not divide, the ends hold fewer (`stage_blocks`), unless the split is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
@@ -17,6 +17,7 @@ from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
+from trainwright.provenance import RARE
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class Overlap:
     `gradients` hide under the backward pass that makes them, `parameters` (gathered by ZeRO) under
     the forward pass that needs them or the layer before, `tensor` exchanges under the other
     operators of their phase, `experts` likewise, `pipeline` is the share of a transfer during
-    which sender and receiver compute.
+    which sender and receiver compute; `host` is what activations on their way to the host and back
+    hide under, of the pass that makes or needs them.
     """
 
     gradients: float = 0.9
@@ -47,6 +49,7 @@ class Overlap:
     tensor: float = 0.0
     experts: float = 0.0
     pipeline: float = 1.0
+    host: float = field(default=0.9, metadata={RARE: True})
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -54,9 +57,9 @@ class Overlap:
             raise InvalidInput(faults)
 
     def _faults(self) -> Iterator[Fault]:
-        for field in fields(self):
-            if not 0 <= (share := getattr(self, field.name)) <= 1:
-                yield Fault(f"overlap.{field.name}", f"must be from 0 to 1, got {share!r}")
+        for each in fields(self):
+            if not 0 <= (share := getattr(self, each.name)) <= 1:
+                yield Fault(f"overlap.{each.name}", f"must be from 0 to 1, got {share!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,13 +132,9 @@ def run_shape(configuration: Configuration, *, precision: str) -> RunShape:
         fused_cross_entropy=configuration.fused_cross_entropy,
         vocabulary_multiple=configuration.vocabulary_multiple,
         context_parallel=degrees.context,
-        context_exchange=recipe.context_exchange,
-        context_balanced=recipe.context_balanced,
         expert_parallel=degrees.expert,
         expert_tensor_parallel=degrees.expert_tensor,
-        expert_imbalance=recipe.expert_imbalance,
-        capacity_factor=recipe.capacity_factor,
-        token_dispatcher=recipe.token_dispatcher,
+        **recipe.run_fields,
     )
 
 
@@ -258,6 +257,19 @@ def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fau
             yield Fault("precision", f"{device.name} multiplies in {offered}, not in {dtype}")
 
 
+def _offload(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
+    """Something lies on the host only where the device says how it reaches that."""
+    if configuration.recipe.offload is not None:
+        yield from offload_faults(pool.accelerator)
+
+
+def offload_faults(device: Accelerator) -> Iterator[Fault]:
+    """What hinders a device to keep anything on its host."""
+    if device.host is None:
+        wanted = "link_bytes_per_s, memory_gib and updates_per_s of [accelerator.NAME.host]"
+        yield Fault("offload", f"needs {wanted}, which {device.name} does not state")
+
+
 def _shape(configuration: Configuration, model: Trained, pool: Pool) -> Iterable[Fault]:
     """The sizes of the model can be cut as the degrees say."""
     name = configuration.recipe.precision or pool.accelerator.default_precision
@@ -288,6 +300,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _recompute,
     _measured,
     _precision,
+    _offload,
     _shape,
 )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model import DEFAULT_RECIPE, LayerKind, Recipe, TransformerConfig
+from trainwright.model import DEFAULT_RECIPE, NO_OFFLOAD, LayerKind, Recipe, TransformerConfig
 from trainwright.model.operator import MLP_ACTIVATION, usual_modules
 from trainwright.plans.capability import Demands, RecomputeForm
 from trainwright.plans.configuration import (
@@ -273,6 +273,7 @@ class Job:
     def demands(self) -> Demands:
         """What the job demands of a framework."""
         numbers = self.recipe.numbers(self.precision)
+        on_host = self.recipe.offload or NO_OFFLOAD
         counts = {len(owned) for owned in self.placement.stages_of_rank}
         return Demands(
             parallelism=self.parallelism or Parallelism(),
@@ -293,6 +294,10 @@ class Job:
             has_capacity=self.recipe.capacity_factor is not None,
             precision=self.precision,
             optimizer=str(self.recipe.optimizer),
+            offload=on_host.optimizer + on_host.gradients > 0,
+            offload_activations=on_host.activations > 0,
+            loss_chunk=self.recipe.loss_chunk,
+            mlp_tile=self.recipe.mlp_tile,
         )
 
     def configuration(self) -> Configuration:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.model import NO_OFFLOAD
 from trainwright.plans.configuration import even_blocks
 from trainwright.profile import Recompute
 from trainwright.step.predict import price_configuration
@@ -112,6 +113,9 @@ def _on_the_same_devices(
     yield _more_of("pipeline", "pp", run, cluster)
     yield _more_of("context", "cp", run, cluster)
     yield _leaner_kernels(run)
+    yield _in_pieces(run)
+    if cluster.accelerator.host is not None:
+        yield _to_the_host(run)
 
 
 def _smaller_microbatches(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
@@ -209,6 +213,36 @@ def _more_devices(run: Configuration, cluster: Cluster) -> Iterator[tuple[str, s
         options = f"--pp {count} --dp {degrees.data} --nodes {nodes}"
         yield options, f"{count} pipeline ranks, {devices} devices", changed
         factor *= 2
+
+
+_LOSS_CHUNK: Final = 1024  # tokens: enough for a product to fill a device
+_MLP_TILE: Final = 8192
+
+
+def _in_pieces(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
+    """Loss and feed-forward parts over some of the tokens at a time."""
+    if run.recipe.loss_chunk is None:
+        run = replace(run, recipe=replace(run.recipe, loss_chunk=_LOSS_CHUNK))
+        yield f"--loss-chunk {_LOSS_CHUNK}", "logits of some tokens at a time", run
+    if run.recipe.mlp_tile is None:
+        tiled = replace(run, recipe=replace(run.recipe, mlp_tile=_MLP_TILE))
+        more = f"--loss-chunk {_LOSS_CHUNK} --mlp-tile {_MLP_TILE}"
+        yield more, "logits and feed-forward parts of some tokens at a time", tiled
+
+
+def _to_the_host(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
+    """The states of the optimizer, what blocks keep, or both in the memory of the host."""
+    now = run.recipe.offload or NO_OFFLOAD
+    states = replace(now, optimizer=1.0, gradients=1.0)
+    flags = "--offload optimizer=1 --offload gradients=1"
+    for words, flag, there in (
+        ("optimizer states and gradients", flags, states),
+        ("activations", "--offload activations=1", replace(now, activations=1.0)),
+        ("all of these", f"{flags} --offload activations=1", replace(states, activations=1.0)),
+    ):
+        if there != now:
+            changed = replace(run, recipe=replace(run.recipe, offload=there))
+            yield flag, f"{words} on the host", changed
 
 
 def _leaner_kernels(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:

@@ -222,6 +222,6 @@ def _beside_bytes(
             blocks = 1
         added += _GATHERED * hidden * (shape.sequence_shards - 1) * blocks
     if ends.last and not run.fused_cross_entropy:
-        logits = shape.tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
+        logits = shape.loss_tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
         added += account.loss_bytes * logits
     return added

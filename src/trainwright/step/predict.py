@@ -68,6 +68,7 @@ from trainwright.step.zero import (
     optimizer_time_s,
     shared_gradient_time_s,
     static_shards,
+    with_offload,
 )
 
 if TYPE_CHECKING:
@@ -610,6 +611,7 @@ def price_configuration(
 ) -> StepPrediction:
     """Time and memory of one step. Raises `InvalidInput` with every rule that is broken."""
     require_legal(model, cluster, configuration)
+    cluster = with_offload(cluster, configuration.recipe)
     profile = profile_of_run(model, cluster, configuration)
     return price_profiled(model, cluster, configuration, profile)
 

@@ -36,7 +36,7 @@ layers, so that they hold for any such term that is not negative.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -57,8 +57,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Accelerator, Hop
+    from trainwright.cluster import Accelerator, Cluster, Hop
     from trainwright.costing.communication import Lines
+    from trainwright.model import Precision, Recipe
     from trainwright.plans.configuration import Overlap
     from trainwright.step.stages import StageWork
 
@@ -451,8 +452,48 @@ def optimizer_time_s(state: RankState, replicas: Replicas, accelerator: Accelera
     touched = touched_bytes(
         replicas.zero_stage, replicas.sizes, state.static_bytes, state.trained_weight_bytes
     )
-    total = float(touched.sum())
-    return memory_time_s(total, accelerator) if total else 0.0
+    return update_time_s(float(touched.sum()), accelerator)
+
+
+def update_time_s(touched_bytes: float, accelerator: Accelerator) -> float:
+    """Seconds of an update that moves so many bytes of a device, and what its host does beside."""
+    if not touched_bytes:
+        return 0.0
+    return (
+        memory_time_s(touched_bytes, accelerator)
+        + touched_bytes * accelerator.update_delay_s_per_byte
+    )
+
+
+def with_host_updates(accelerator: Accelerator, numbers: Precision) -> Accelerator:
+    """The device as an update finds it whose states lie on the host in part.
+
+    The host updates its share of the parameters: their gradients come over the link, their weights
+    go back. With g, o and w the bytes of gradient, states and weight of a parameter, of which a
+    device holds the shares e of gradients and 1 - s of states, an update touches
+    e·g + 2(1 - s)·o + w on the device: the delay of each such byte adds up to what the host takes.
+    """
+    host, states = accelerator.host, 1 - numbers.held_states
+    if host is None or states <= 0:
+        return accelerator
+    gradient, weight = numbers.gradient_bytes, numbers.weight_bytes
+    touched = numbers.held_gradients * gradient + weight
+    touched += 2 * numbers.held_states * numbers.optimizer_bytes
+    moved_s = (gradient + weight) / host.link_bytes_per_s
+    delay_s = states * (1 / host.updates_per_s + moved_s) / touched
+    return replace(accelerator, update_delay_s_per_byte=delay_s)
+
+
+def with_offload(cluster: Cluster, recipe: Recipe, *, precision: str | None = None) -> Cluster:
+    """The cluster whose devices update as `recipe` says where their states lie."""
+    if recipe.offload is None:
+        return cluster
+    pools = []
+    for pool in cluster.pools:
+        named = precision or recipe.precision or pool.accelerator.default_precision
+        device = with_host_updates(pool.accelerator, recipe.numbers(named))
+        pools.append(replace(pool, accelerator=device))
+    return replace(cluster, pools=tuple(pools))
 
 
 def static_shards(state: RankState, replicas: Replicas) -> tuple[float, float, float, float]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from trainwright.frameworks.jobs.deepspeed import (
 )
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
 from trainwright.frameworks.stated_run import StatedRun
+from trainwright.plans.capability_table import LOSS_CHUNKS
 from trainwright.plans.plan import usual_schedule
 
 # What changes neither the time of a step nor its memory, or hardly.
@@ -93,7 +95,10 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
     bits = _bits(found)
     packing = found.switch("packing")
-    return _trainer(
+    chunked = found.text("loss_type") == "chunked_nll"
+    checkpoints = found.table("gradient_checkpointing_kwargs")
+    offload = ("activations to cpu",) if checkpoints.switch("offload") else ()
+    run = _trainer(
         found,
         beside,
         sequence=found.count(found.first("max_length", "max_seq_length")),
@@ -103,6 +108,11 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         bits=bits,
         sharding=_deepspeed(found, beside),
         packing=packing,
+    )
+    return replace(
+        run,
+        loss_chunk=LOSS_CHUNKS["trl"] if chunked else None,
+        offload=(*run.offload, *offload),
     )
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.costing.communication import memory_time_s, point_to_point_time_s
+from trainwright.costing.communication import point_to_point_time_s
 from trainwright.model import LayerKind
 from trainwright.planning.bounds.exchanges import AfterWay, SharedTimes, Slopes
 from trainwright.planning.bounds.layers import (
@@ -432,7 +432,7 @@ class CoarseBounds:
         touched = shared.touched_bytes(work.static_bytes, work.trained_bytes)
         largest = shared.touched_bytes(of_layers, work.ends.first.trained_bytes).max(axis=2)
         update_s, largest_s = (
-            np.array([[memory_time_s(b, device) if b else 0.0 for b in row] for row in rows])
+            np.array([[zero.update_time_s(b, device) for b in row] for row in rows])
             for rows in (touched.tolist(), largest.tolist())
         )
         p = batch.layouts.pipeline

@@ -30,12 +30,18 @@ from trainwright.model import (
     RunShape,
     model_flops_per_sequence,
 )
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Overlap
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    Overlap,
+    offload_faults,
+)
 from trainwright.plans.parallelism import AXIS_ORDERS, DATA_INSIDE, AxisOrder, Parallelism
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.structure import divisors
+from trainwright.step.zero import with_offload
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
@@ -178,11 +184,7 @@ class RunSettings:
             fused_attention=self.fused_attention,
             fused_cross_entropy=self.fused_cross_entropy,
             vocabulary_multiple=self.vocabulary_multiple,
-            context_exchange=recipe.context_exchange,
-            context_balanced=recipe.context_balanced,
-            expert_imbalance=recipe.expert_imbalance,
-            capacity_factor=recipe.capacity_factor,
-            token_dispatcher=recipe.token_dispatcher,
+            **recipe.run_fields,
         )
 
     def cuts_heads(self, model: Trained, *, tensor: int, context: int) -> bool:
@@ -311,6 +313,10 @@ class ModelQuestion:
         faults = tuple(self._faults())
         if faults:
             raise InvalidInput(faults)
+        recipe, precision = self.settings.recipe, self.workload.precision
+        if recipe.offload is not None:  # whoever prices a plan asks the question for the devices
+            hosted = with_offload(self.cluster, recipe, precision=precision)
+            object.__setattr__(self, "cluster", hosted)
 
     @property
     def config(self) -> TransformerConfig:
@@ -345,6 +351,8 @@ class ModelQuestion:
         if sizes.least == sizes.most and batch % sizes.least:
             wanted = f"must divide the global batch of {batch}"
             yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
+        if self.settings.recipe.offload is not None:
+            yield from offload_faults(self.cluster.accelerator)
 
 
 def estimate_profile(estimator: ProfileSource, question: ModelQuestion, point: Point) -> Profile:

@@ -34,7 +34,6 @@ from trainwright._native import _core
 from trainwright.cluster import Hop
 from trainwright.costing.communication import (
     all_reduce_time_s,
-    memory_time_s,
     point_to_point_time_s,
 )
 from trainwright.planning.bounds.exchanges import tied_gradient_bytes
@@ -197,7 +196,7 @@ def with_replicas(
 def updates_s(kinds: StageKinds, used: Ints, replicas: Replicas, cluster: Cluster) -> Floats:
     """Seconds of the update of the kinds in use."""
     touched, device = touched_bytes(kinds, replicas, used), cluster.accelerator
-    return np.array([memory_time_s(b, device) if b else 0.0 for b in touched.tolist()])
+    return np.array([zero.update_time_s(b, device) for b in touched.tolist()])
 
 
 def touched_bytes(kinds: StageKinds, replicas: Replicas, used: Ints) -> Floats:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from trainwright.costing.communication import memory_time_s
 from trainwright.planning.splits.chain import TiedExchange, touched_bytes, updates_s, with_replicas
 from trainwright.planning.splits.loop import Loop
 from trainwright.planning.splits.types import HAIR, Finished
 from trainwright.step.pipeline import PipelineTimes, quick_ends_s
+from trainwright.step.zero import update_time_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -274,7 +274,7 @@ class _LoopSearch:
         if kinds not in self.update_s:
             own = touched_bytes(self.loop.kinds, self.loop.replicas, np.array(kinds)).sum()
             device = self.loop.cluster.accelerator
-            self.update_s[kinds] = memory_time_s(float(own), device) if own else 0.0
+            self.update_s[kinds] = update_time_s(float(own), device)
         return self.update_s[kinds]
 
     def _ways(self, kind: int) -> _ChunkWays:

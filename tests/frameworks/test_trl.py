@@ -1,0 +1,68 @@
+"""Training on a million tokens with TRL: what it takes, and what is written for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trainwright as tw
+from trainwright.frameworks.jobs.hugging_face import read_trl
+
+# huggingface/trl, pull request 6845: one node of 8 H100, 1,048,576 tokens, context parallel 8,
+# checkpoints and, from 30 B on, weights and optimizer on the host: seconds of a step, bytes.
+MILLION = {
+    "qwen3-0.6b": (137.0, None),
+    "qwen3-8b": (364.0, 56.2e9),
+    "qwen3-30b-a3b": (483.0, 46.0e9),
+    "qwen3-32b": (1295.0, 60.8e9),
+}
+ON_HOST = {"activations": 1.0}
+ALL_ON_HOST = {"activations": 1.0, "optimizer": 1.0, "gradients": 1.0}
+
+
+@pytest.mark.parametrize("name", MILLION)
+def test_a_million_tokens_take_the_published_time(name: str) -> None:
+    report = tw.estimate(
+        name,
+        cluster="dgx-h100",
+        nodes=1,
+        global_batch=1,
+        sequence=2**20,
+        cp=8,
+        zero=3,
+        recompute="full",
+        loss_chunk=256,
+        offload=ON_HOST if name in ("qwen3-0.6b", "qwen3-8b") else ALL_ON_HOST,
+        software="trl",
+    )
+    measured_s, _ = MILLION[name]
+    assert report.document.fits
+    assert report.document.step_time_s == pytest.approx(measured_s, rel=0.10)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, peak) in MILLION.items() if peak])
+def test_a_plan_for_a_million_tokens_fits_and_is_as_quick_as_the_published_run(name: str) -> None:
+    made = tw.plan(
+        name, cluster="dgx-h100", nodes=1, global_batch=1, sequence=2**20, framework="trl"
+    )
+    document = made.document
+    assert document.status == "optimal"
+    assert document.step_time_s <= 1.1 * MILLION[name][0]
+    assert document.request.recipe is not None
+    assert document.request.recipe.offload is not None
+    assert any("nothing fits without activations" in each for each in document.warnings)
+
+
+def test_what_is_planned_for_trl_is_written_for_it(tmp_path: Path) -> None:
+    made = tw.plan(
+        "qwen3-8b", cluster="dgx-h100", nodes=1, global_batch=1, sequence=2**20, framework="trl"
+    )
+    tw.export(made, "trl", output=tmp_path / "files")
+    trainer = (tmp_path / "files" / "sft.yaml").read_text()
+    assert "loss_type: chunked_nll" in trainer
+    assert "offload: true" in trainer
+    started = (tmp_path / "files" / "accelerate.yaml").read_text()
+    assert "parallelism_config_cp_size: 8" in started
+    again = read_trl(trainer)
+    assert (again.loss_chunk, again.on_host) == (256, ON_HOST)

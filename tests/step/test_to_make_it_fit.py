@@ -1,0 +1,124 @@
+"""What people do to make a run fit: loss and feed-forward parts in pieces, the host's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainwright.cluster import Cluster
+from trainwright.documents.model_estimate import host_bytes
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.model import LowRank, Offload, Recipe, TransformerConfig, Tuning
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.prediction import StepPrediction
+from trainwright.profile import Recompute
+from trainwright.step.predict import price_configuration
+
+MODEL = catalog.model("qwen3-0.6b").config
+CLUSTER = catalog.cluster("dgx-h100")
+RUN = Configuration(
+    parallelism=Parallelism(data=8, zero_stage=3),
+    microbatch_size=1,
+    global_batch=8,
+    sequence_length=8192,
+    recompute=Recompute.FULL,
+)
+
+
+def price(recipe: Recipe, run: Configuration = RUN) -> StepPrediction:
+    return price_configuration(MODEL, CLUSTER, replace(run, recipe=recipe))
+
+
+def test_a_chunked_loss_never_holds_all_logits_and_computes_the_head_once_more() -> None:
+    whole, chunked = price(Recipe()), price(Recipe(loss_chunk=512))
+    kept, held = whole.stages[0].memory, chunked.stages[0].memory
+    logits = 8192 * 151936 * 4.0
+    assert kept.logits_bytes - held.logits_bytes == pytest.approx(logits)
+    head_s = 2 * 8192 * 151936 * 1024 / 989.4e12 / 0.8
+    assert chunked.step_time_s - whole.step_time_s > head_s
+    assert chunked.peak_memory_bytes < whole.peak_memory_bytes - logits
+
+
+def test_smaller_tiles_hold_less() -> None:
+    tiles = [None, 4096, 2048, 256]
+    peaks = [price(Recipe(loss_chunk=16, mlp_tile=t)).peak_memory_bytes for t in tiles]
+    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[0] - peaks[-1] > 8192 * 3072 * 2 * 3  # what the feed-forward part keeps
+
+
+def test_activations_on_the_host_leave_the_device_and_are_counted_there() -> None:
+    recipe = Recipe(loss_chunk=256, offload=Offload(activations=1.0))
+    run = replace(RUN, recipe=recipe)
+    there, here = price(recipe), price(replace(recipe, offload=None))
+    inputs = 28 * 8192 * 1024 * 2.0
+    (held,) = host_bytes(MODEL, CLUSTER, run, there)
+    assert held == pytest.approx(inputs)
+    gone = here.peak_memory_bytes - there.peak_memory_bytes
+    assert gone == pytest.approx(inputs * (1 - 2 / 28))  # of two layers it comes back
+    (half,) = host_bytes(MODEL, CLUSTER, run, price(Recipe(offload=Offload(activations=0.5))))
+    assert half < held
+
+
+def test_what_does_not_hide_under_compute_waits_for_the_link() -> None:
+    run = replace(RUN, recompute=Recompute.NONE)
+    offload = Offload(activations=1.0)
+    slow = price(Recipe(offload=offload), run)
+    (held,) = host_bytes(MODEL, CLUSTER, replace(run, recipe=Recipe(offload=offload)), slow)
+    assert CLUSTER.accelerator.host is not None
+    moved_s = 2 * held / CLUSTER.accelerator.host.link_bytes_per_s
+    plain = price(Recipe(), run)
+    added_s = slow.step_time_s - plain.step_time_s
+    assert 0 < added_s < moved_s
+    exposed = replace(run, overlap=replace(run.overlap, host=0.0))
+    assert price(Recipe(offload=offload), exposed).step_time_s == pytest.approx(
+        plain.step_time_s + moved_s
+    )
+
+
+def test_the_host_updates_what_it_holds() -> None:
+    host = CLUSTER.accelerator.host
+    assert host is not None
+    trained = MODEL_PARAMETERS / 8
+    states = price(Recipe(offload=Offload(optimizer=1.0, gradients=1.0)))
+    memory = states.stages[0].memory
+    assert memory.optimizer_bytes == memory.gradient_bytes == 0
+    expected_s = trained * (1 / host.updates_per_s + 6 / host.link_bytes_per_s)
+    assert states.optimizer_s == pytest.approx(expected_s, rel=0.01)
+    half = price(Recipe(offload=Offload(optimizer=0.5)))
+    assert half.stages[0].memory.optimizer_bytes == pytest.approx(
+        price(Recipe()).stages[0].memory.optimizer_bytes / 2
+    )
+
+
+MODEL_PARAMETERS = 596_049_920
+
+
+def test_four_bit_weights_hold_their_scaling_constants_and_nothing_else_changes() -> None:
+    def tuned(bits: int | None) -> TransformerConfig:
+        low_rank = LowRank(rank=8, targets=("query", "value"), bits=bits)
+        return replace(MODEL, tuning=Tuning(low_rank=low_rank))
+
+    run = replace(RUN, parallelism=Parallelism(data=8, zero_stage=0))
+    whole, four, eight = (
+        price_configuration(tuned(bits), CLUSTER, run).stages[0].memory for bits in (None, 4, 8)
+    )
+    products = 28 * (1024 * 2048 + 2 * 1024 * 1024 + 2048 * 1024 + 3 * 1024 * 3072)
+    assert whole.weight_bytes - eight.weight_bytes == pytest.approx(products)
+    bits = 4 + 8 / 64 + 32 / (64 * 256)
+    assert whole.weight_bytes - four.weight_bytes == pytest.approx(products * (2 - bits / 8))
+    assert four.optimizer_bytes == whole.optimizer_bytes
+
+
+def test_a_device_that_says_nothing_of_its_host_offloads_nothing() -> None:
+    alone = replace(CLUSTER.accelerator, host=None)
+    pools = tuple(replace(pool, accelerator=alone) for pool in CLUSTER.pools)
+    mute: Cluster = replace(CLUSTER, pools=pools)
+    with pytest.raises(InvalidInput, match="offload: needs link_bytes_per_s"):
+        price_configuration(
+            MODEL, mute, replace(RUN, recipe=Recipe(offload=Offload(activations=1.0)))
+        )
+    with pytest.raises(InvalidInput, match=r"offload.activations: must be from 0 to 1"):
+        Offload(activations=1.5)
