@@ -44,15 +44,15 @@ KINDS = {
     "validation": reported.validation,
 }
 SECTIONS = {
-    "model-plan": "summary why plan ranks schedule network alternatives provenance reproduce",
-    "model-estimate": "summary why plan ranks schedule network provenance reproduce",
-    "model-sweep": "sizes summary why plan ranks schedule network alternatives provenance "
+    "model-plan": "summary schedule why plan ranks network alternatives provenance reproduce",
+    "model-estimate": "summary schedule why plan ranks network provenance reproduce",
+    "model-sweep": "sizes summary schedule why plan ranks network alternatives provenance "
     "reproduce",
     "plan": "summary why plan stages alternatives provenance reproduce",
     "codesign": "summary why chip plan utilisation front chips provenance reproduce",
     "placement": "summary why plan stages provenance reproduce",
     "schedule": "summary why plan schedule provenance reproduce",
-    "mixed-plan": "summary why groups plan ranks schedule alternatives provenance reproduce",
+    "mixed-plan": "summary schedule why groups plan ranks alternatives provenance reproduce",
     "whatif": "comparison schedule summary-1 why-1 plan-1 ranks-1 network-1 alternatives-1 "
     "provenance-1 reproduce-1 summary-2 why-2 plan-2 ranks-2 network-2 alternatives-2 "
     "provenance-2 reproduce-2",

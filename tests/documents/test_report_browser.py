@@ -97,6 +97,12 @@ def test_text_stands_out_from_what_is_behind_it(browser, written, name, dark):
     assert browser.run(CONTRASTS) == {}
 
 
+def unfolded(browser, path):
+    """Open the page and all that is folded on it."""
+    browser.open(path)
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+
+
 def column(browser, key):
     script = f"""(() => {{
       const header = document.querySelector("#plan th[data-key={key}]");
@@ -148,7 +154,7 @@ def shown_pick(browser):
 
 def test_a_plan_of_the_scatter_can_be_picked(browser, written):
     document = reported.model_plan()
-    browser.open(written("model-plan"))
+    unfolded(browser, written("model-plan"))
     assert "the plan" in shown_pick(browser)
     centre = "{block: 'center', behavior: 'instant'}"
     browser.run(f"{MARK % 1}.scrollIntoView({centre})")
@@ -187,7 +193,7 @@ def test_marks_that_lie_on_each_other_are_picked_in_turn(browser, written):
 
 
 def test_a_plan_can_be_picked_by_keyboard(browser, written):
-    browser.open(written("model-plan"))
+    unfolded(browser, written("model-plan"))
     browser.run(f"{MARK % 2}.focus()")
     browser.key("Enter")
     document = reported.model_plan()
@@ -264,7 +270,7 @@ def test_memory_follows_the_cursor(browser, written):
 
 
 def test_everything_can_be_reached_by_keyboard(browser, written):
-    browser.open(written("model-plan"))
+    unfolded(browser, written("model-plan"))
     reached = set()
     for _ in range(160):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab")
@@ -336,3 +342,36 @@ def test_nothing_is_printed_over_the_picture(browser, written):
     assert browser.run(f"document.getElementById('scroller').clientHeight >= {picture}.height")
     browser.run("dispatchEvent(new Event('afterprint'))")
     browser.call("Emulation.setEmulatedMedia", media="")
+
+
+def test_a_link_to_a_folded_section_opens_it(browser, written):
+    browser.open(written("model-plan"))
+    assert browser.run("document.querySelector('#network > details').open") is False
+    browser.run("document.querySelector('nav a[href=\"#network\"]').click()")
+    browser.wait_until("document.querySelector('#network > details').open")
+
+
+def test_a_change_is_copied_as_a_whole_command(browser, written):
+    browser.open(written("model-plan"))
+    browser.run("document.querySelector('.changes .copy-command').click()")
+    browser.wait_until("window.copied !== undefined")
+    copied = browser.run("window.copied")
+    options = browser.run("document.querySelector('.changes .copy-command').dataset.options")
+    assert copied.startswith("trainwright plan ")
+    assert copied.endswith(options)
+    flags = [word for word in copied.split() if word.startswith("--")]
+    assert len(flags) == len(set(flags))
+
+
+def test_a_long_schedule_opens_on_its_warm_up_and_a_period(browser, tmp_path):
+    options = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 512, "sequence": 1024}
+    run = trainwright.estimate("gpt2", pp=4, dp=2, micro_batch=1, **options)
+    path = tmp_path / "long.html"
+    trainwright.report(run).save_html(path)
+    browser.open(path)
+    browser.wait_until("document.documentElement.dataset.ready === 'yes'")
+    assert browser.run("gantt.to") < 0.2 * browser.run("gantt.whole")
+    browser.run("document.getElementById('fit').click()")
+    assert browser.run("gantt.to") == browser.run("gantt.whole")
+    browser.run("document.getElementById('open').click()")
+    assert browser.run("gantt.to") < 0.2 * browser.run("gantt.whole")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import math
 import threading
 import zipfile
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import FastAPI, Path, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -29,10 +31,18 @@ from trainwright.pages.gantt_html import asset, environment, policy, theme_css
 from trainwright.pages.page import palette_css
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from trainwright.cluster import Cluster
     from trainwright.commands.serve import App, Limits
+    from trainwright.execution import Progress
     from trainwright.options.inputs import ModelInput
     from trainwright.pages.command import Command
     from trainwright.plans.job import ExportBundle
@@ -51,7 +61,9 @@ _TOP = 12  # runners-up to pick from
 class Question:
     """What is asked: a `model` of the catalog or a `config`; absent figures are the catalog's.
 
-    `bandwidth_bytes_per_s` is that of one device across the outermost network level.
+    `bandwidth_bytes_per_s` is that of one device across the outermost network level,
+    `cluster_file` the text of a TOML file in place of the catalog's `cluster`, and `options` are
+    further ones of `plan` by keyword, of those in `OPTIONS`.
     """
 
     model: str | None = None
@@ -63,6 +75,8 @@ class Question:
     memory_bytes: float | None = None
     bandwidth_bytes_per_s: float | None = None
     framework: str | None = None
+    cluster_file: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,34 +105,87 @@ def answer(question: Question, budget: Budget) -> Result:
     """The best plan; raises `InvalidInput` with every fault of the question."""
     from trainwright.documents.model_plan import plan_model
     from trainwright.options.question import model_call
+    from trainwright.options.table import read
 
     given = _model(question)
-    call = model_call(
-        given,
-        {
-            "cluster": cluster_of(question),
-            "global_batch": question.global_batch,
-            "sequence": question.sequence,
-            "framework": question.framework,
-            "top": _TOP,
-            "devices": question.devices,
-            "memory": question.memory_bytes,
-        },
-    )
+    _require_options(question.options)
+    asked: dict[str, Any] = {
+        "cluster": cluster_of(question),
+        "global_batch": question.global_batch,
+        "sequence": question.sequence,
+        "framework": question.framework,
+        "top": _TOP,
+        "devices": question.devices,
+        "memory": question.memory_bytes,
+        **question.options,
+    }
+    call = model_call(given, read("plan", asked))
     return Result(plan_model(call, budget, warnings=given.warnings))
+
+
+def explained(found: Result, budget: Budget) -> Result:
+    """The answer with what its choices buy."""
+    from trainwright.documents.explanation import with_reasons
+    from trainwright.documents.model_plan import ModelPlanResult
+
+    document = found.document
+    if not isinstance(document, ModelPlanResult):
+        return found
+    return Result(with_reasons(document, budget))
+
+
+# Options of a plan that a page may set, and what there is to choose from; text where that is empty.
+# None of them names a file.
+OPTIONS: Final[tuple[str, ...]] = (
+    *("tp", "pp", "dp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "zero_stage"),
+    *("state_copies", "recompute", "schedule", "mapping", "precision", "optimizer"),
+    *("software", "calibration"),
+)
+
+
+def _require_options(options: Mapping[str, str]) -> None:
+    from trainwright.formats.calibration_toml import built_in_calibrations
+
+    for name in options:
+        if name not in OPTIONS:
+            raise InvalidInput.of(name, f"must be one of {', '.join(OPTIONS)}")
+    lines = {"none", *(each.line for each in built_in_calibrations())}
+    if (line := options.get("calibration")) is not None and line not in lines:
+        raise InvalidInput.of("calibration", f"must be one of {', '.join(sorted(lines))}")
 
 
 def cluster_of(question: Question) -> Cluster:
     """The catalog's cluster with the bandwidth asked for; not yet sized."""
     from trainwright.formats.catalog import cluster, cluster_names
 
-    _require("cluster", question.cluster, cluster_names())
-    found = cluster(question.cluster)
+    if question.cluster_file is not None:
+        found = _own_cluster(question.cluster_file)
+    else:
+        _require("cluster", question.cluster, cluster_names())
+        found = cluster(question.cluster)
     if question.bandwidth_bytes_per_s is None:
         return found
     pool = found.pool_of()
     outer = replace(pool.levels[-1], bandwidth_bytes_per_s=question.bandwidth_bytes_per_s)
     return replace(found, pools=(replace(pool, levels=(*pool.levels[:-1], outer)),))
+
+
+def _own_cluster(text: str) -> Cluster:
+    """A cluster of a TOML file's text, which reads no file that it may name."""
+    import tomllib
+
+    from trainwright.formats.catalog import accelerators
+    from trainwright.formats.cluster_toml import make_accelerators, make_cluster
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInput.of("cluster", f"must be TOML: {error}") from None
+    known = accelerators() | make_accelerators(document)
+    found = make_cluster(document, name="cluster.toml", accelerators=known)
+    if len(found.pools) > 1:
+        raise InvalidInput.of("cluster", "must have one kind of device on this page")
+    return found
 
 
 def model_choices() -> Iterator[ModelChoice]:
@@ -185,6 +252,7 @@ def _require(field: str, name: str, known: tuple[str, ...]) -> None:
 # ---------------------------------------------------------------------------
 
 _NAME: Final = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+_WORD: Final = Field(min_length=1, max_length=60, pattern=r"^[A-Za-z0-9][A-Za-z0-9.,_-]*$")
 MOST_DEVICES: Final = 65_536
 GIB: Final = 2**30
 GB: Final = 1e9
@@ -193,7 +261,8 @@ GB: Final = 1e9
 class Ask(BaseModel):
     """A question; `model` is a name of the catalog, `config` the content of a config.json.
 
-    The search ends after `time_limit_s`, and after the server's own limit in any case.
+    The search ends after `time_limit_s`, and after the server's own limit in any case. With a
+    `ticket` it can be stopped before, and then says what it has.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -207,6 +276,9 @@ class Ask(BaseModel):
     memory_gib: Annotated[float, Field(ge=1, le=4096, allow_inf_nan=False)] | None = None
     bandwidth_gb_per_s: Annotated[float, Field(ge=0.01, le=1e5, allow_inf_nan=False)] | None = None
     framework: Annotated[str, _NAME] | None = None
+    cluster_file: Annotated[str, Field(max_length=100_000)] | None = None
+    options: dict[Annotated[str, _NAME], Annotated[str, _WORD]] = {}
+    ticket: Annotated[str, Field(pattern="^[0-9a-f]{8,32}$")] | None = None
     time_limit_s: Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)] | None = None
 
     @property
@@ -223,13 +295,16 @@ class Ask(BaseModel):
             memory_bytes=None if self.memory_gib is None else self.memory_gib * GIB,
             bandwidth_bytes_per_s=None if bandwidth is None else bandwidth * GB,
             framework=self.framework,
+            cluster_file=self.cluster_file,
+            options=self.options,
         )
 
 
 class Answered(BaseModel):
-    """A plan that was made: under which id it can be fetched, its document, its command.
+    """A plan that was made: under which id it can be fetched, its document, its command, and the
+    frameworks that can run it as it is.
 
-    Where it is not complete, time was up before the search was over.
+    Where it is not complete, the search was ended before it was over.
     """
 
     id: str
@@ -237,6 +312,7 @@ class Answered(BaseModel):
     document: dict[str, Any]
     command: str
     command_note: str
+    targets: list[str]
 
 
 class Problem(BaseModel):
@@ -278,12 +354,36 @@ class Choices(BaseModel):
     models: list[ModelItem]
     clusters: list[ClusterItem]
     frameworks: list[str]
+    options: dict[str, list[str]]
 
 
 # Answering questions, a few at a time, and keeping the last answers for their pages
 # ----------------------------------------------------------------------------------
 
 _LOOK_S = 0.05  # how often it is looked whether the reader still waits
+_TELL_S = 0.25  # how often a search says how it stands
+_REASONS_S = 20.0  # wall seconds for what the choices of a plan buy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """How a search stands: seconds of the best step so far, and its gap to the bound."""
+
+    stage: str
+    elapsed_s: float
+    step_time_s: float | None = None
+    gap: float | None = None
+
+
+def _told(budget: Budget, last: Sequence[Progress]) -> Told:
+    if not last or not math.isfinite(last[0].best):
+        return Told(stage="searching", elapsed_s=budget.elapsed_s)
+    return Told(
+        stage="searching",
+        elapsed_s=budget.elapsed_s,
+        step_time_s=last[0].best,
+        gap=last[0].gap,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +410,7 @@ class Planner:
         self._kept: OrderedDict[str, Made] = OrderedDict()
         self._pages: dict[str, str] = {}
         self._lock = threading.Lock()
+        self._running: dict[str, Budget] = {}
 
     async def plan(
         self,
@@ -334,19 +435,75 @@ class Planner:
         finally:
             self._num_asked -= 1
 
+    async def search(
+        self,
+        question: Question,
+        *,
+        ticket: str | None = None,
+        time_limit_s: float | None = None,
+    ) -> AsyncIterator[Made | Told]:
+        """How the search stands, a few times a second; then the plan; then the plan with its
+        reasons. Raises as `plan`; whoever stops listening stops the search.
+        """
+        if self._num_asked >= self._limits.max_running + self._limits.max_waiting:
+            raise BusyError
+        self._num_asked += 1
+        budget: Budget | None = None
+        try:
+            async with self._free:
+                most_s = self._limits.time_limit_s
+                heard: list[Progress] = []
+                budget = Budget(
+                    time_limit_s=min(time_limit_s or most_s, most_s), on_progress=heard.append
+                )
+                if ticket is not None:
+                    self._running[ticket] = budget
+                running = asyncio.create_task(asyncio.to_thread(answer, question, budget))
+                while not (await asyncio.wait({running}, timeout=_TELL_S))[0]:
+                    del heard[:-1]
+                    yield _told(budget, heard)
+                result, stopped = running.result(), budget.stopped
+                first = self._keep(result, is_complete=not stopped)
+                yield first
+                if stopped or not result.stages:
+                    return
+                budget = Budget(time_limit_s=_REASONS_S)
+                explaining = asyncio.create_task(asyncio.to_thread(explained, result, budget))
+                while not (await asyncio.wait({explaining}, timeout=_TELL_S))[0]:
+                    yield Told(stage="what each choice buys", elapsed_s=budget.elapsed_s)
+                yield self._keep(explaining.result(), is_complete=True)
+        finally:
+            if budget is not None:
+                budget.interrupt()
+            if ticket is not None:
+                self._running.pop(ticket, None)
+            self._num_asked -= 1
+
+    def stop(self, ticket: str) -> bool:
+        """Whether a search of this ticket ran; it ends with what it has."""
+        budget = self._running.get(ticket)
+        if budget is not None:
+            budget.interrupt()
+        return budget is not None
+
     def made(self, plan_id: str) -> Made | None:
         """An answer that is still kept."""
         return self._kept.get(plan_id)
 
-    def page(self, plan_id: str) -> str | None:
-        """The page of an answer that is still kept, written when it is first asked for."""
-        found = self._kept.get(plan_id)
-        if found is None:
+    def page(self, plan_id: str, other_id: str | None = None) -> str | None:
+        """The page of answers that are still kept, written when it is first asked for.
+
+        With another one, both are compared on it.
+        """
+        ids = (plan_id,) if other_id is None else (plan_id, other_id)
+        found = [made for each in ids if (made := self._kept.get(each)) is not None]
+        if len(found) < len(ids):
             return None
+        name = "/".join(ids)
         with self._lock:
-            if plan_id not in self._pages:
-                self._pages[plan_id] = report(found.result).html
-            return self._pages[plan_id]
+            if name not in self._pages:
+                self._pages[name] = report(*(made.result for made in found)).html
+            return self._pages[name]
 
     def _keep(self, result: Result, *, is_complete: bool) -> Made:
         import hashlib
@@ -362,7 +519,8 @@ class Planner:
         self._kept.move_to_end(made.id)
         while len(self._kept) > self._limits.max_kept:
             oldest, _ = self._kept.popitem(last=False)
-            self._pages.pop(oldest, None)
+            for name in [each for each in self._pages if oldest in each.split("/")]:
+                self._pages.pop(name)
         return made
 
 
@@ -416,6 +574,7 @@ _HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_TICKET: Final = Path(pattern="^[0-9a-f]{8,32}$")
 _PLAN_ID: Final = Path(pattern="^[0-9a-f]{24}$")
 _TARGET: Final = Path(pattern=r"^[a-z][a-z0-9-]{0,40}([@-][0-9.]{1,10})?$")
 _SAID: Final[dict[int | str, dict[str, Any]]] = {
@@ -447,10 +606,26 @@ def make_app(bounds: Limits) -> App:
         "/api/plans", routes.plan, methods=["POST"], response_model=Answered, responses=_SAID
     )
     app.add_api_route(
+        "/api/searches", routes.search, methods=["POST"], response_class=Response, responses=_SAID
+    )
+    app.add_api_route(
+        "/api/searches/{ticket}/stop",
+        routes.stop,
+        methods=["POST"],
+        response_class=Response,
+        responses=_UNKNOWN,
+    )
+    app.add_api_route(
         "/api/plans/{plan_id}", routes.document, response_class=Response, responses=_UNKNOWN
     )
     app.add_api_route(
         "/pages/{plan_id}", routes.page, response_class=HTMLResponse, responses=_UNKNOWN
+    )
+    app.add_api_route(
+        "/pages/{plan_id}/{other_id}",
+        routes.compared,
+        response_class=HTMLResponse,
+        responses=_UNKNOWN,
     )
     app.add_api_route(
         "/api/plans/{plan_id}/exports/{target}",
@@ -493,14 +668,36 @@ class _Routes:
             )
         except BusyError:
             return _refused(429, Problem(path="plans", problem="are being made; try again"))
-        answered = Answered(
-            id=made.id,
-            is_complete=made.is_complete,
-            document=made.result.to_dict(),
-            command=made.command.text,
-            command_note=made.command.note,
-        )
-        return JSONResponse(answered.model_dump(), headers=_HEADERS)
+        return JSONResponse(_answered(made), headers=_HEADERS)
+
+    async def search(self, ask: Ask) -> Response:
+        """The same as lines of JSON: how the search stands, the plan, the plan with its reasons.
+
+        A line has one key: "told", "plan" or "faults".
+        """
+        found = self._planner.search(ask.question, ticket=ask.ticket, time_limit_s=ask.time_limit_s)
+        try:
+            first = await anext(found)  # what is refused at once has a status of its own
+        except BusyError:
+            return _refused(429, Problem(path="plans", problem="are being made; try again"))
+
+        async def lines() -> AsyncIterator[str]:
+            try:
+                yield _line(first)
+                async for each in found:
+                    yield _line(each)
+            except TrainwrightError as error:
+                yield json.dumps({"faults": [each.model_dump() for each in _problems(error)]})
+            finally:
+                await found.aclose()  # type: ignore[attr-defined]
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson", headers=_HEADERS)
+
+    async def stop(self, ticket: str = _TICKET) -> Response:
+        """End a search with what it has."""
+        if not self._planner.stop(ticket):
+            return _refused(404, Problem(path="ticket", problem="must be of a search that runs"))
+        return Response(status_code=204, headers=_HEADERS)
 
     async def document(self, plan_id: str = _PLAN_ID) -> Response:
         """A plan that was made, as `trainwright plan --json` prints it."""
@@ -522,11 +719,49 @@ class _Routes:
 
     def page(self, plan_id: str = _PLAN_ID) -> Response:
         """The page of a plan that was made, as `trainwright report` writes it."""
-        html = self._planner.page(plan_id)
-        if html is None:
-            return _refused(404, _NOT_KEPT)
-        framed = {"Content-Security-Policy": "frame-ancestors 'self'"}
-        return HTMLResponse(html, headers={**_HEADERS, **framed})
+        return _framed(self._planner.page(plan_id))
+
+    def compared(self, plan_id: str = _PLAN_ID, other_id: str = _PLAN_ID) -> Response:
+        """Two plans that were made on one page, as `trainwright report` compares them."""
+        return _framed(self._planner.page(plan_id, other_id))
+
+
+def _framed(html: str | None) -> Response:
+    """A page that only this server's own page may show inside itself."""
+    if html is None:
+        return _refused(404, _NOT_KEPT)
+    framed = {"Content-Security-Policy": "frame-ancestors 'self'"}
+    return HTMLResponse(html, headers={**_HEADERS, **framed})
+
+
+def _answered(made: Made) -> dict[str, Any]:
+    answered = Answered(
+        id=made.id,
+        is_complete=made.is_complete,
+        document=made.result.to_dict(),
+        command=made.command.text,
+        command_note=made.command.note,
+        targets=list(_targets(made.result)),
+    )
+    return answered.model_dump()
+
+
+def _targets(found: Result) -> Iterator[str]:
+    """Frameworks that can express a plan as it is."""
+    from trainwright.documents.jobs import job_of
+    from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.documents.runs import gaps_of
+
+    document = found.document
+    if not isinstance(document, ModelPlanResult) or not document.stages:
+        return
+    job = job_of(document)
+    yield from (name for name in framework_choices() if not gaps_of(job, name))
+
+
+def _line(each: Made | Told) -> str:
+    said = {"plan": _answered(each)} if isinstance(each, Made) else {"told": asdict(each)}
+    return f"{json.dumps(said)}\n"
 
 
 _NOT_KEPT: Final = Problem(path="plan_id", problem="must be a plan that is still kept")
@@ -553,7 +788,29 @@ def _choices() -> Choices:
         )
         for cluster in cluster_choices()
     ]
-    return Choices(models=models, clusters=clusters, frameworks=list(framework_choices()))
+    return Choices(
+        models=models,
+        clusters=clusters,
+        frameworks=list(framework_choices()),
+        options=_option_choices(),
+    )
+
+
+def _option_choices() -> dict[str, list[str]]:
+    """What each option may be, where that is a list of names; text where it is empty."""
+    from trainwright.formats.calibration_toml import built_in_calibrations
+
+    lines = ["none", *sorted({each.line for each in built_in_calibrations()})]
+    named = {
+        "zero_stage": ["0", "1", "2", "3", "0,1"],
+        "recompute": ["none", "selective", "full"],
+        "mapping": ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"],
+        "precision": ["bf16", "fp16", "fp8", "fp32"],
+        "optimizer": ["adam", "sgd"],
+        "software": ["typical", "megatron-core", "nemo", "torchtitan", "deepspeed", "maxtext"],
+        "calibration": lines,
+    }
+    return {name: named.get(name, []) for name in OPTIONS}
 
 
 def _refused(status: int, *faults: Problem) -> Response:
@@ -579,7 +836,10 @@ async def _on_http_error(_: Request, error: Exception) -> Response:
 
 
 async def _on_error(_: Request, error: Exception) -> Response:
+    return _refused(422, *_problems(error))
+
+
+def _problems(error: Exception) -> tuple[Problem, ...]:
     if isinstance(error, InvalidInput):
-        faults = (Problem(path=fault.path, problem=fault.problem) for fault in error.faults)
-        return _refused(422, *faults)
-    return _refused(422, Problem(path="question", problem=str(error)))
+        return tuple(Problem(path=fault.path, problem=fault.problem) for fault in error.faults)
+    return (Problem(path="question", problem=str(error)),)

@@ -35,13 +35,17 @@ _LINGERING_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of a server; `max_waiting` counts questions beside those being answered."""
+    """Bounds of a server; `max_waiting` counts questions beside those being answered.
+
+    A body has `body_s` seconds to arrive, so that nobody holds a connection with half of one.
+    """
 
     max_body_bytes: int = 2**20
+    body_s: float = 5.0
     max_running: int = 2
     max_waiting: int = 8
     max_kept: int = 64
-    time_limit_s: float = 20.0
+    time_limit_s: float = 120.0
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "::1")
 
 
@@ -61,7 +65,13 @@ class Guard:
         headers = {name.lower(): value for name, value in scope["headers"]}
         refusal = self._refusal(scope["method"], headers)
         if refusal is None:
-            body = await _read(receive, self._limits.max_body_bytes)
+            try:
+                async with timeout(self._limits.body_s):
+                    body = await _read(receive, self._limits.max_body_bytes)
+            except TimeoutError:
+                said = f"must be here within {self._limits.body_s:g} s"
+                await _refuse(receive, send, (408, "body", said), 0)
+                return
             if body is not None:
                 await self._app(scope, _replay(body, receive), send)
                 return
@@ -75,7 +85,7 @@ class Guard:
             return 421, "host", "is not served here"
         if method not in ("GET", "HEAD"):
             origin = headers.get(b"origin")
-            if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+            if origin is not None and _origin_host(origin.decode("latin-1")) != host:
                 return 403, "origin", "must be this page"
             kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
             if kind != b"application/json":
@@ -91,6 +101,14 @@ class Guard:
 def _host_name(host: str) -> str:
     try:
         return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _origin_host(origin: str) -> str:
+    """Host and port of an origin; nothing of what is none."""
+    try:
+        return urlsplit(origin).netloc
     except ValueError:
         return ""
 

@@ -268,7 +268,7 @@ ROWS += section(
     ),
     row("port", COUNT_OR_NONE, "Port; 0 takes a free one.", default="8000"),
     row(
-        "time-limit", LIMIT, "Longest search for one plan, such as 20s.", default="20s", shell=True
+        "time-limit", LIMIT, "Longest search for one plan, such as 20s.", default="2min", shell=True
     ),
 )
 ROWS += section(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trainwright.documents.view import Facts, Notes, Table
 from trainwright.plans.status import Status
 from trainwright.units import GIB, format_bytes, format_percent_up
 
@@ -226,14 +225,70 @@ class Gantt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer in a sentence: `state` in a word or two, then what is said of it.
+
+    `tone` is good, warn or bad; `evidence` are the sentences that it rests on.
+    """
+
+    template: ClassVar[str] = "verdict"
+    state: str
+    said: str
+    tone: str
+    evidence: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeRow:
+    """A change with its price as shown, and the whole command that asks for it."""
+
+    what: str
+    step: str
+    against: str
+    tone: str
+    memory: str
+    options: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeList:
+    """What is worth changing, best first; the first `shown` are there at once."""
+
+    template: ClassVar[str] = "changes"
+    rows: tuple[ChangeRow, ...]
+    title: str = "Change this"
+    note: str = ""
+    shown: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Blocks beside each other where there is room."""
+
+    template: ClassVar[str] = "beside"
+    left: tuple[Any, ...]
+    right: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A titled part of the page; `name` is its anchor, `label` what links to it say."""
+    """A titled part of the page; `name` is its anchor, `label` what links to it say.
+
+    What is `folded` shows its title, and the rest to whoever opens it.
+    """
 
     name: str
     label: str
     title: str
-    blocks: tuple[Table | BarChart | Scatter | FloorPlan | Facts | Notes | Code | Gantt, ...] = ()
+    blocks: tuple[Any, ...] = ()
     cards: tuple[Card, ...] = field(default=())
+    folded: bool = False
+
+
+def folded(found: Section) -> Section:
+    """The section, shown to whoever opens it."""
+    return replace(found, folded=True)
 
 
 def card(label: str, value: str, note: str = "", tone: str = "plain") -> Card:

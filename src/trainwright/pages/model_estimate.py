@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 from trainwright.documents.memory_figures import figure_table
 from trainwright.documents.model_estimate import (
     NONE_ENOUGH,
-    Verdict,
     communication_table,
     enough_table,
-    range_in_words,
 )
 from trainwright.documents.printing import layout_line
 from trainwright.documents.runs import batch_in_words
 from trainwright.documents.view import Facts, Notes
-from trainwright.pages.blocks import card, section
+from trainwright.pages.blocks import card, folded, section
+from trainwright.pages.first_screen import (
+    estimate_changes,
+    estimate_verdict,
+    first_blocks,
+    first_pictures,
+)
 from trainwright.pages.model_plan import cost_cards, waiting_card
-from trainwright.pages.step import step_bar, step_figures, step_sections, term_table
+from trainwright.pages.step import step_figures, step_sections, term_table
 from trainwright.pages.subject import Content, provenance_section, reproduce_section
-from trainwright.units import format_bytes, format_count, format_part, format_seconds
+from trainwright.units import format_count, format_part, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,8 +32,6 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Table
     from trainwright.pages.blocks import Card, Section
     from trainwright.pages.subject import Subject
-
-_TONES = {Verdict.FITS: "good", Verdict.TIGHT: "warn", Verdict.DOES_NOT_FIT: "bad"}
 
 
 def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
@@ -59,34 +61,35 @@ def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:
 
 def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     document, priced = subject.document, subject.priced
-    shown = filter(None, [figure_table(document)])
-    yield section("summary", "Summary", *shown, cards=_cards(document))
-    if document.changes or not (document.fits or document.changes is None):
-        yield section("changes", "What would make it fit", enough_block(document.changes))
+    pictures = first_pictures(priced, document)
+    if not document.fits:  # memory is the question
+        pictures = pictures[::-1]
+    first = first_blocks(estimate_verdict(document), estimate_changes(subject), pictures)
+    yield section("summary", "The answer", *first, label="Answer", cards=_cards(document))
+    if document.changes == () and not document.fits:
+        yield section("changes", "What would make it fit", enough_block(()))
+    steps = tuple(step_sections(subject, title="The run"))
+    yield from (each for each in steps if each.name == "schedule")
     if priced is not None:
-        why = (step_bar(priced), term_table(priced), _facts(document))
-        yield section("why", "Why it is not faster", *why, communication_table(document))
-    yield from step_sections(subject, title="The run")
-    yield provenance_section(subject, document.assumptions)
-    yield reproduce_section(subject, (document.request.model, document.request.cluster))
+        why: tuple[object, ...] = (
+            term_table(priced),
+            _facts(document),
+            communication_table(document),
+        )
+        why += tuple(filter(None, [figure_table(document)]))
+        yield folded(section("why", "Why it is not faster", *why))
+    yield from (folded(each) for each in steps if each.name != "schedule")
+    yield folded(provenance_section(subject, document.assumptions))
+    inputs = (document.request.model, document.request.cluster)
+    yield folded(reproduce_section(subject, inputs))
 
 
 def _cards(document: ModelEstimateResult) -> Iterator[Card]:
-    yield card("step time", format_seconds(document.step_time_s), range_in_words(document))
     if document.tokens_per_s is not None:
         per_device = f"{document.tokens_per_s_per_device or 0.0:,.0f} per device"
         yield card("tokens per second", f"{document.tokens_per_s:,.0f}", per_device)
     if document.mfu is not None:
         yield card("MFU", f"{document.mfu:.1%}", f"with recomputation {document.hfu or 0.0:.1%}")
-    limit, margin = document.memory_limit_bytes, document.margin_bytes
-    state = f"{format_bytes(margin)} left" if margin >= 0 else f"{format_bytes(-margin)} missing"
-    yield card(
-        "peak memory",
-        format_bytes(document.peak_memory_bytes),
-        f"rank {document.heaviest_rank} of {format_bytes(limit)}: {state} after margins",
-        "plain" if document.fits else "bad",
-    )
-    yield card("verdict", str(document.verdict), tone=_TONES[document.verdict])
     yield waiting_card(document.bubble_of_makespan)
     yield from cost_cards(document.tokens_per_s, document.devices_used)
 

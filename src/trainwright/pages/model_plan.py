@@ -15,7 +15,6 @@ from trainwright.documents.plan_view import (
     alternative_table,
     busiest_rank,
     fullest_rank,
-    is_fitted,
     layers_of,
     pool_table,
     proved_space,
@@ -23,7 +22,7 @@ from trainwright.documents.plan_view import (
     rank_table,
 )
 from trainwright.documents.printing import is_noticed, layout_line
-from trainwright.documents.reasons import explanation_tables
+from trainwright.documents.reasons import Reasons, explanation_tables
 from trainwright.documents.view import Facts, Notes
 from trainwright.pages.blocks import (
     Bar,
@@ -32,17 +31,23 @@ from trainwright.pages.blocks import (
     Part,
     Point,
     card,
+    folded,
     gap_card,
     plain_bars,
     section,
     time_against_memory,
+)
+from trainwright.pages.first_screen import (
+    first_blocks,
+    first_pictures,
+    plan_changes,
+    plan_verdict,
 )
 from trainwright.pages.step import (
     TIME_PARTS,
     memory_bars,
     network_blocks,
     schedule_section,
-    step_bar,
     step_figures,
     term_table,
     time_bars,
@@ -106,7 +111,19 @@ def _subtitle(document: Planned) -> Iterator[str]:
 
 def _sections(subject: Subject[Any]) -> Iterator[Section]:
     document: Planned = subject.document
-    yield section("summary", "Summary", cards=_cards(document))
+    pictures = () if document.groups else first_pictures(subject.priced, document)
+    first = first_blocks(plan_verdict(document), plan_changes(subject), pictures)
+    yield section("summary", "The answer", *first, label="Answer", cards=_cards(document))
+    if subject.panel is not None:
+        yield schedule_section(
+            subject.panel,
+            _chain_gantt(document, subject.panel.num_bars) if document.groups else subject.priced,
+        )
+    yield from map(folded, _details(subject))
+
+
+def _details(subject: Subject[Any]) -> Iterator[Section]:
+    document: Planned = subject.document
     yield _why(document, subject.priced)
     if pools := pool_table(document):
         yield section("groups", "The kinds of devices", pools, _pool_bars(document))
@@ -114,11 +131,6 @@ def _sections(subject: Subject[Any]) -> Iterator[Section]:
         shown = filter(None, [figure_table(document)])
         yield section("plan", "The plan", rank_table(rank_rows(document)), *shown)
         yield section("ranks", "Time and memory of the ranks", *_rank_bars(document, subject))
-    if subject.panel is not None:
-        yield schedule_section(
-            subject.panel,
-            _chain_gantt(document, subject.panel.num_bars) if document.groups else subject.priced,
-        )
     if subject.priced is not None and subject.priced.network:
         yield section("network", "Network", *network_blocks(subject.priced))
     if document.alternatives:
@@ -135,18 +147,15 @@ def _sections(subject: Subject[Any]) -> Iterator[Section]:
 
 def _cards(document: Planned) -> Iterator[Card]:
     if document.step_time_s is None:
-        yield card("status", str(document.status), tone="bad")
         return
-    yield card("step time", format_seconds(document.step_time_s), _interval(document))
     if document.tokens_per_s is not None:
         per_device = f"{document.tokens_per_s / (document.devices_used or 1):,.0f} per device"
         yield card("tokens per second", f"{document.tokens_per_s:,.0f}", per_device)
     if document.mfu is not None:
         peak = "peak of all devices used" if document.groups else "devices' dense peak"
         yield card("MFU", f"{document.mfu:.1%}", f"of the {peak}")
-    yield _memory_card(document)
-    if document.bubble_of_makespan is not None:
-        yield waiting_card(document.bubble_of_makespan)
+    if document.groups:
+        yield _memory_card(document)
     yield from cost_cards(document.tokens_per_s, document.devices_used)
     bound_s = document.lower_bound_s
     yield gap_card(
@@ -155,17 +164,6 @@ def _cards(document: Planned) -> Iterator[Card]:
         gap=document.gap or 0.0,
         what=proved_space(document),
     )
-    if not document.groups:
-        yield card("verification", "not run", "no real run of this schedule is stated")
-
-
-def _interval(document: Planned) -> str:
-    """The range of nine of ten measured steps, and whether it rests on any."""
-    low_s, high_s = document.step_time_low_s, document.step_time_high_s
-    known = "fitted" if is_fitted(document) else "not fitted to measured runs"
-    if low_s is None or high_s is None:
-        return known
-    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %; {known}"
 
 
 def _memory_card(document: Planned) -> Card:
@@ -202,12 +200,9 @@ def waiting_card(waiting_of_pipeline: float) -> Card:
 def _why(document: Planned, priced: PricedStep | None) -> Section:
     blocks: list[object] = []
     if priced is not None:
-        blocks += [step_bar(priced), term_table(priced)]
+        blocks.append(term_table(priced))
     blocks.append(Facts(title="What blocks a better plan", rows=tuple(_blocks(document))))
-    if document.relaxations:
-        lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
-        blocks.append(Notes(title="Any one of these is enough", lines=lines))
-    elif document.status is Status.INFEASIBLE and not document.groups:
+    if not document.relaxations and document.status is Status.INFEASIBLE:
         blocks.append(Notes(lines=("No single change of what was asked is enough.",), tone="bad"))
     return section(
         "why", "Why it is not faster" if document.stages else "Why nothing fits", *blocks
@@ -481,7 +476,9 @@ def _changed(one: Parallelism, other: Parallelism) -> Iterator[tuple[str, str]]:
 def model_explanation_content(subject: Subject[ModelExplanation]) -> Content:
     """The plan's content, its reasons extended."""
     document = subject.document
-    found = model_plan_content(replace(subject, document=document.plan))  # type: ignore[arg-type]
+    known = Reasons(binding=document.binding, without=document.without, gains=document.gains)
+    plan = replace(document.plan, reasons=known)
+    found = model_plan_content(replace(subject, document=plan))  # type: ignore[arg-type]
     more: list[Any] = list(explanation_tables(document))
     if document.binding is not None:
         more.append(Facts(rows=(("what would help most", document.binding),)))

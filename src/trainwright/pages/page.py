@@ -49,6 +49,7 @@ PARTS: Final = {
     "sync": ("#009e73", "#0fa67c"),
     "transfers": ("#8cc8ea", "#8cc8ea"),
     "bubble": ("#d3d8de", "#39414b"),
+    "imbalance": ("#b9a15a", "#8a7636"),
     "unused": ("#d3d8de", "#39414b"),
     "data": ("#009e73", "#0fa67c"),
     "overhead": ("#8d99a6", "#6b7682"),

@@ -223,17 +223,6 @@ def schedule_section(panel: GanttPanel, of: Gantt | PricedStep | None) -> Sectio
 _MOST_TERMS = 5
 
 
-def step_bar(priced: PricedStep) -> BarChart:
-    """The step of the busiest rank as one bar."""
-    rank = priced.busiest_rank
-    parts = time_parts(priced.parts_of_rank_s[rank])
-    total = format_seconds(priced.step.step_time_s)
-    return BarChart(
-        title=f"Where the step goes: rank {rank}, the busiest",
-        bars=(Bar(label=str(rank), parts=parts, total=total),),
-    )
-
-
 def term_table(priced: PricedStep) -> Table:
     """The largest terms, with what sets them."""
     found = priced.parts_of_rank_s[priced.busiest_rank]

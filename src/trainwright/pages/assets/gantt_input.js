@@ -6,6 +6,7 @@ function listen(page) {
   on("zoom-in", "click", () => page.zoom(1 / 1.6));
   on("zoom-out", "click", () => page.zoom(1.6));
   on("fit", "click", () => page.fit());
+  on("open", "click", () => page.open());
   on("show-critical", "change", (event) => {
     page.options.showCritical = event.target.checked;
     page.requestRedraw();

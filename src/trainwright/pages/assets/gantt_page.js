@@ -2,6 +2,7 @@
 /* The page: what is in view, which action is pointed at, and what is said about it. */
 
 const MIN_VIEW_SHARE = 1e-6;  // of the whole span: the closest zoom
+const MOST_BARS = 80;  // of a rank beside each other that can be told apart
 
 class Page {
   constructor(config, panels) {
@@ -19,7 +20,7 @@ class Page {
     this.selected = null;  // { section, i }
     this.isPrinting = false;
     this.performance = { redraws: 0, lastRedrawMs: 0, counters: {} };
-    this.fit();
+    this.open();
     listen(this);
     this.restyle();
   }
@@ -31,6 +32,23 @@ class Page {
     this.to = this.whole;
     this.scroller.scrollTop = 0;
     this.requestRedraw();
+  }
+
+  /** All of a short schedule; of a long one, whose whole is a band, the warm-up of its first rank
+      and one steady period: until each chunk took as many backwards as pass it in a group. */
+  open() {
+    this.fit();
+    const [panel] = this.panels, first = panel.offsets[0], last = panel.offsets[1];
+    if (this.panels.length > 1 || last - first <= MOST_BARS) return;
+    const chunks = new Set(panel.stage.subarray(first, last)).size;
+    let left = chunks > 1 ? chunks * panel.numRanks : 1;
+    for (let i = first; i < last; i++) {
+      const kind = panel.kind(i);
+      if (kind !== BACKWARD && kind !== INPUT_GRAD) continue;
+      if (left-- > 0) continue;
+      this.setView(0, panel.end[i]);
+      return;
+    }
   }
 
   setView(from, span) {

@@ -2,7 +2,7 @@
 /* Controls to a question, a question to the server, its answer to words and to a page in a frame. */
 
 const WAIT_MS = 160;        // after the last move of a slider
-const QUICK_S = 2.5;        // for a first answer; a search that needs longer goes on from there
+const NARROW_PX = 800;      // where the questions fold, so that the answer is on the first screen
 const RANGE = 16;           // memory and bandwidth: from a sixteenth to sixteen times the catalog's
 const TIME_PARTS = {
   compute: "compute", recompute: "recomputation", tensor: "tensor parallelism",
@@ -11,33 +11,67 @@ const TIME_PARTS = {
 };
 const at = (id) => document.getElementById(id);
 
+/* Sliders are powers of two or shares of the catalog; `exact` holds what a change asked for between
+   them. Everything asked for is in the address, but for a file of one's own. */
+const FLAG_FIELDS = {
+  "--tp": "tp", "--pp": "pp", "--dp": "dp", "--cp": "cp", "--ep": "ep", "--etp": "etp",
+  "--virtual-stages": "virtual_stages", "--micro-batch": "micro_batch", "--zero": "zero_stage",
+  "--state-copies": "state_copies", "--recompute": "recompute", "--schedule": "schedule",
+  "--mapping": "mapping",
+};
+const SLIDERS = ["devices", "memory", "bandwidth", "batch", "sequence"];
+
 class Explorer {
   constructor(choices) {
     this.choices = choices;
-    this.config = null;
-    this.last = this.before = null;  // figures of this plan and of that for the question before
+    this.config = this.clusterFile = null;
+    this.exact = {};
+    this.last = this.before = this.pinned = null;  // figures of this plan, of the one before, pinned
     fill(at("model"), choices.models.map(({ name }) => name), "llama3-70b");
     fill(at("cluster"), choices.clusters.map(({ name }) => name), "dgx-h100");
     for (const name of choices.frameworks) at("framework").append(new Option(name, name));
-    fill(at("target"), choices.frameworks, "megatron");
+    for (const [name, known] of Object.entries(choices.options)) at("options").append(optionField(name, known));
+    if (window.innerWidth <= NARROW_PX) at("asked").open = false;
     this.listen();
-    this.chooseCluster();
+    this.restore();
   }
 
   listen() {
     at("controls").addEventListener("submit", (event) => event.preventDefault());
-    for (const id of ["devices", "memory", "bandwidth", "batch", "sequence"]) {
-      at(id).addEventListener("input", () => this.changed());
+    for (const id of SLIDERS) {
+      at(id).addEventListener("input", () => { delete this.exact[id]; this.changed(); });
     }
+    at("count").addEventListener("change", () => {
+      const count = Math.round(Number(at("count").value));
+      if (count >= 1) this.exact.devices = count;
+      this.changed();
+    });
     at("framework").addEventListener("change", () => this.changed());
-    at("model").addEventListener("change", () => { this.forget(); this.changed(); });
-    at("cluster").addEventListener("change", () => this.chooseCluster());
-    at("reset").addEventListener("click", () => this.chooseCluster(false));
-    at("config").addEventListener("change", () => this.readConfig());
+    at("options").addEventListener("change", () => this.changed());
+    at("model").addEventListener("change", () => { this.config = null; this.showUploaded(); this.changed(); });
+    at("cluster").addEventListener("change", () => { this.clusterFile = null; this.showUploaded(); this.chooseCluster(); });
+    at("reset").addEventListener("click", () => this.reset());
+    at("config").addEventListener("change", () => this.readFile(at("config").files[0]));
     at("forget").addEventListener("click", () => { this.forget(); this.changed(); });
     at("copy-command").addEventListener("click", () => this.copyCommand());
     at("export").addEventListener("click", () => this.exportPlan());
     at("theme").addEventListener("change", () => this.applyTheme());
+    at("stop").addEventListener("click", () => this.stop());
+    at("longer").addEventListener("click", () => this.ask(this.question));
+    at("pin").addEventListener("click", () => this.pin());
+    at("unpin").addEventListener("click", () => { this.pinned = null; this.showPinned(); });
+    at("compare").addEventListener("click", () => this.showPage(`${this.pinned.id}/${this.id}`));
+    window.addEventListener("popstate", () => this.restore());
+    window.addEventListener("message", (event) => {
+      if (event.origin === location.origin && typeof event.data?.options === "string") this.tryOptions(event.data.options);
+    });
+    for (const kind of ["dragover", "dragleave", "drop"]) {
+      window.addEventListener(kind, (event) => {
+        event.preventDefault();
+        at("drop").hidden = kind !== "dragover";
+        if (kind === "drop" && event.dataTransfer.files.length) this.readFile(event.dataTransfer.files[0]);
+      });
+    }
   }
 
   get cluster() {
@@ -46,16 +80,24 @@ class Explorer {
 
   /** Sliders start at the catalog's figures; devices double from one node to what there can be. */
   chooseCluster(resize = true) {
-    const { devices_per_node: node, most_devices: most } = this.cluster;
-    if (resize) {
-      const before = Number(at("devices").value) || 3;
-      at("devices").min = 0;
-      at("devices").max = Math.max(Math.min(Math.floor(Math.log2(most / node)), 10), 0);
-      at("devices").disabled = at("devices").max === "0";
-      at("devices").value = Math.min(before, Number(at("devices").max));
-    }
-    at("memory").value = at("bandwidth").value = 100;
+    if (resize) this.sizeDevices();
+    for (const id of ["memory", "bandwidth"]) { at(id).value = 100; delete this.exact[id]; }
+    if (resize) delete this.exact.devices;
     this.changed();
+  }
+
+  sizeDevices() {
+    const { devices_per_node: node, most_devices: most } = this.cluster;
+    const before = Number(at("devices").value) || 3;
+    at("devices").min = 0;
+    at("devices").max = Math.max(Math.min(Math.floor(Math.log2(most / node)), 10), 0);
+    at("devices").disabled = at("devices").max === "0";
+    at("devices").value = Math.min(before, Number(at("devices").max));
+  }
+
+  reset() {
+    for (const control of at("options").querySelectorAll("[name]")) control.value = "";
+    this.chooseCluster(false);
   }
 
   scaled(id, catalog) {
@@ -64,99 +106,214 @@ class Explorer {
   }
 
   get question() {
-    const { cluster } = this, devices = cluster.devices_per_node * 2 ** Number(at("devices").value);
+    const { cluster, exact } = this;
     const asked = {
       cluster: cluster.name,
-      devices,
+      devices: exact.devices ?? cluster.devices_per_node * 2 ** Number(at("devices").value),
       global_batch: 2 ** Number(at("batch").value),
-      sequence: 2 ** Number(at("sequence").value),
-      memory_gib: Math.min(Math.max(this.scaled("memory", cluster.memory_gib), 1), 4096),
+      sequence: exact.sequence ?? 2 ** Number(at("sequence").value),
+      memory_gib: exact.memory ?? Math.min(Math.max(this.scaled("memory", cluster.memory_gib), 1), 4096),
       bandwidth_gb_per_s: this.scaled("bandwidth", cluster.bandwidth_gb_per_s),
     };
-    if (at("memory").value === "100") delete asked.memory_gib;
+    if (at("memory").value === "100" && exact.memory === undefined) delete asked.memory_gib;
     if (at("bandwidth").value === "100") delete asked.bandwidth_gb_per_s;
     if (at("framework").value) asked.framework = at("framework").value;
-    return { ...asked, ...(this.config ? { config: this.config } : { model: at("model").value }) };
+    const options = Object.fromEntries([...at("options").querySelectorAll("[name]")]
+      .map(({ name, value }) => [name, value.trim()]).filter(([, value]) => value));
+    if (Object.keys(options).length) asked.options = options;
+    if (this.clusterFile) asked.cluster_file = this.clusterFile.text;
+    return { ...asked, ...(this.config ? { config: this.config.content } : { model: at("model").value }) };
+  }
+
+  // -- the address: what is asked, for back, bookmarks and whoever gets the link --------------------
+
+  get address() {
+    const kept = new URLSearchParams({ model: at("model").value, cluster: at("cluster").value });
+    for (const id of [...SLIDERS, "framework"]) if (at(id).value) kept.set(id, at(id).value);
+    for (const [id, value] of Object.entries(this.exact)) kept.set(`exact.${id}`, value);
+    for (const { name, value } of at("options").querySelectorAll("[name]")) {
+      if (value.trim()) kept.set(`option.${name}`, value.trim());
+    }
+    return `?${kept}`;
+  }
+
+  restore() {
+    const kept = new URLSearchParams(location.search);
+    const offered = (id) => [...at(id).options].some(({ value }) => value === kept.get(id));
+    for (const id of ["model", "cluster", "framework"]) if (kept.has(id) && offered(id)) at(id).value = kept.get(id);
+    this.sizeDevices();
+    for (const id of ["memory", "bandwidth"]) at(id).value = 100;
+    for (const id of SLIDERS) if (kept.has(id)) at(id).value = kept.get(id);
+    this.exact = {};
+    for (const id of ["devices", "memory", "sequence"]) {
+      const value = Number(kept.get(`exact.${id}`));
+      if (value > 0) this.exact[id] = value;
+    }
+    for (const control of at("options").querySelectorAll("[name]")) {
+      control.value = kept.get(`option.${control.name}`) ?? "";
+      if (control.value) at("more").open = true;
+    }
+    this.isRestored = true;
+    this.changed();
+  }
+
+  /** Ask for what a row of "change this" says, in the controls that stand for its options. */
+  tryOptions(text) {
+    const words = text.split(/\s+/);
+    for (let i = 0; i + 1 < words.length; i += 2) {
+      const [flag, value] = [words[i], words[i + 1]], name = FLAG_FIELDS[flag];
+      if (name) at(`option-${name}`).value = value;
+      else if (flag === "--devices") this.exact.devices = Number(value);
+      else if (flag === "--sequence") this.exact.sequence = Number(value);
+      else if (flag === "--memory") this.exact.memory = parseFloat(value) * (value.endsWith("TiB") ? 1024 : 1);
+      if (name) at("more").open = true;
+    }
+    this.changed();
   }
 
   changed() {
-    const { question, cluster } = this, output = (id) => document.querySelector(`output[for=${id}]`);
-    output("devices").textContent = question.devices;
-    output("memory").textContent = `${(question.memory_gib ?? cluster.memory_gib).toPrecision(3)} GiB`;
-    output("bandwidth").textContent = (
-      `${(question.bandwidth_gb_per_s ?? cluster.bandwidth_gb_per_s).toPrecision(3)} GB/s`);
-    output("batch").textContent = question.global_batch.toLocaleString("en");
-    output("sequence").textContent = question.sequence.toLocaleString("en");
+    const { question, cluster } = this;
+    const show = (id, text, spoken) => {
+      const output = document.querySelector(`output[for=${id}]`);
+      if (output) output.textContent = text;
+      at(id).setAttribute("aria-valuetext", spoken ?? text);
+    };
+    at("count").value = question.devices;
+    show("devices", `${question.devices} devices`);
+    show("memory", `${(question.memory_gib ?? cluster.memory_gib).toPrecision(3)} GiB`);
+    show("bandwidth", `${(question.bandwidth_gb_per_s ?? cluster.bandwidth_gb_per_s).toPrecision(3)} GB/s`);
+    show("batch", question.global_batch.toLocaleString("en"), `${question.global_batch} sequences`);
+    show("sequence", question.sequence.toLocaleString("en"), `${question.sequence} tokens`);
+    at("asked-line").textContent = (
+      `${this.config?.name ?? question.model} on ${question.devices} of ${this.clusterFile?.name ?? cluster.name}`);
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.ask(question), WAIT_MS);
+    this.timer = setTimeout(() => {
+      if (!this.isRestored && this.address !== location.search) history.pushState(null, "", this.address);
+      this.isRestored = false;
+      this.ask(question);
+    }, WAIT_MS);
   }
 
-  /** A quick answer, then the one that a longer search gives. The question before is given up,
-      which the server notices. */
+  /** A search tells how it stands, then its plan, then the plan with its reasons. The question
+      before is given up, which the server notices. */
   async ask(question) {
     this.pending?.abort();
     this.before = this.last;
     const { signal } = this.pending = new AbortController();
     at("answer").setAttribute("aria-busy", "true");
+    at("longer").hidden = true;
     at("state").textContent = "planning …";
-    const began = performance.now(), took = () => performance.now() - began;
+    this.ticket = [...crypto.getRandomValues(new Uint8Array(8))].map((n) => n.toString(16).padStart(2, "0")).join("");
+    const began = performance.now();
     try {
-      const first = await this.fetchPlan({ ...question, time_limit_s: QUICK_S }, signal);
-      if (first && !first.is_complete) {
-        if (first.document.step_time_s) {
-          this.show(first, took());
-          at("state").textContent = "a plan so far, looking for better …";
-        }
-        const last = await this.fetchPlan(question, signal);
-        if (last) this.show(last, took());
-      } else if (first) {
-        this.show(first, took());
-      }
+      const response = await this.post({ ...question, ticket: this.ticket }, signal);
+      if (!response.ok) this.refuse((await response.json()).faults);
+      else for await (const line of linesOf(response)) this.hear(line, performance.now() - began);
     } catch (error) {
       if (signal.aborted) return;
       this.refuse([{ path: "server", problem: "does not answer" }]);
     }
+    at("stop").hidden = true;
     at("answer").setAttribute("aria-busy", "false");
   }
 
-  /** The answer; null where there is none and the reader was told why. */
-  async fetchPlan(question, signal) {
+  async post(question, signal) {
     for (;;) {
-      const response = await fetch("/api/plans", {
+      const response = await fetch("/api/searches", {
         method: "POST",
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify(question),
         signal,
       });
-      const answer = await response.json();
-      if (response.ok) return answer;
-      if (response.status !== 429) {
-        this.refuse(answer.faults);
-        return null;
-      }
+      if (response.status !== 429) return response;
       await new Promise((done) => setTimeout(done, 4 * WAIT_MS));
     }
   }
 
+  hear({ told, plan, faults }, tookMs) {
+    if (faults) this.refuse(faults);
+    if (plan) this.show(plan, tookMs);
+    if (plan?.is_complete) at("stop").hidden = true;
+    if (!told) return;
+    at("stop").hidden = told.stage !== "searching" || told.step_time_s === null;
+    const best = told.step_time_s === null ? "no plan yet"
+      : `best ${seconds(told.step_time_s)}, at most ${(100 * told.gap).toFixed(1)}% from the bound`;
+    at("state").textContent = told.stage === "searching"
+      ? `searching, ${told.elapsed_s.toFixed(0)} s: ${best}` : "asking what each choice buys …";
+  }
+
+  stop() {
+    at("stop").hidden = true;
+    fetch(`/api/searches/${this.ticket}/stop`, {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: "{}",
+    });
+  }
+
+  /** A refusal stands alone: the answer to another question would seem to be that to this one. */
   refuse(faults) {
     at("faults").replaceChildren(...faults.map(({ path, problem }) => item(`${path}: ${problem}`)));
     document.querySelector(".figures").replaceChildren();
     at("layout").textContent = at("reason").textContent = "";
     at("state").textContent = "refused";
+    at("frames").replaceChildren();
+    this.last = null;
     this.offer(null);
+    this.showPinned();
     document.documentElement.dataset.ready = "yes";
   }
 
-  show({ id, document: plan, command }, tookMs) {
+  show({ id, document: plan, command, targets, is_complete: isComplete }, tookMs) {
     at("faults").replaceChildren(...(plan.warnings ?? []).map(item));
     this.command = command;
+    this.plan = plan;
     this.showFigures(plan);
-    at("layout").textContent = plan.step_time_s ? layoutOf(plan) : `no plan: ${plan.status}`;
+    const ended = isComplete ? "" : plan.step_time_s ? "the best so far: " : "the search was ended before a plan was found, and none is excluded";
+    at("layout").textContent = plan.step_time_s ? `${ended}${layoutOf(plan)}`
+      : isComplete ? `no plan: ${plan.status}` : ended;
     at("reason").textContent = reasonOf(plan);
-    at("others").replaceChildren(...(plan.alternatives ?? []).map(rowOf));
     at("state").textContent = `planned in ${(tookMs / 1000).toFixed(1)} s`;
+    at("longer").hidden = isComplete;
+    const known = at("target").value;
+    at("target").replaceChildren();
+    const able = targets.length ? targets : this.choices.frameworks;
+    fill(at("target"), [...able, ...this.choices.frameworks.filter((name) => !able.includes(name))],
+      able.includes(known) ? known : able[0]);
     this.offer(id);
+    this.showPinned();
     this.showPage(id);
+  }
+
+  // -- a plan to compare with -----------------------------------------------------------------------
+
+  pin() {
+    this.pinned = { id: this.id, figures: this.last, layout: layoutOf(this.plan), asked: at("asked-line").textContent };
+    this.showPinned();
+  }
+
+  showPinned() {
+    const { pinned, last, plan } = this;
+    at("pinned").hidden = pinned === null;
+    if (pinned === null) return;
+    const now = last ?? {}, was = pinned.figures;
+    const row = (name, before, after, [words, tone] = ["", ""]) => {
+      const made = document.createElement("tr"), head = document.createElement("th");
+      head.scope = "row";
+      head.textContent = name;
+      made.append(head);
+      for (const text of [before, after, words]) made.insertCell().textContent = text;
+      made.lastChild.className = tone;
+      return made;
+    };
+    const none = (value, words) => (value === undefined ? "" : words(value));
+    at("pinned").querySelector("tbody").replaceChildren(
+      row("asked", pinned.asked, at("asked-line").textContent),
+      row("step", seconds(was.step), none(now.step, seconds), change(now.step, was.step, -1)),
+      row("tokens/s", count(was.tokens), none(now.tokens, count), change(now.tokens, was.tokens, 1)),
+      row("MFU", share(was.mfu), none(now.mfu, share), change(now.mfu, was.mfu, 1)),
+      row("peak memory", gib(was.memory), none(now.memory, gib), change(now.memory, was.memory, 0)),
+      row("plan", pinned.layout, last && plan.step_time_s ? layoutOf(plan) : "no plan"),
+    );
+    at("compare").hidden = !this.id || this.id === pinned.id;
   }
 
   showFigures(plan) {
@@ -178,6 +335,7 @@ class Explorer {
   }
 
   offer(id) {
+    at("pin").hidden = id === null || !this.last;
     at("save-page").hidden = at("save-plan").hidden = at("copy-command").hidden = id === null;
     at("exports").hidden = id === null;
     this.id = id;
@@ -215,24 +373,34 @@ class Explorer {
     inside.dispatchEvent(new Event("change"));
   }
 
-  async readConfig() {
-    const [file] = at("config").files;
+  /** A config.json, or the TOML file of a cluster, by what it says. */
+  async readFile(file) {
     if (!file) return;
-    try {
-      this.config = JSON.parse(await file.text());
-    } catch {
-      this.refuse([{ path: file.name, problem: "is not JSON" }]);
-      return;
+    const text = await file.text();
+    if (file.name.endsWith(".toml")) {
+      this.clusterFile = { name: file.name, text };
+    } else {
+      try {
+        this.config = { name: file.name, content: JSON.parse(text) };
+      } catch {
+        this.refuse([{ path: file.name, problem: "is not JSON" }]);
+        return;
+      }
     }
-    at("uploaded").hidden = false;
-    at("uploaded").querySelector("span").textContent = file.name;
+    this.showUploaded();
     this.changed();
   }
 
+  showUploaded() {
+    const names = [this.config, this.clusterFile].filter(Boolean).map(({ name }) => name);
+    at("uploaded").hidden = names.length === 0;
+    at("uploaded").querySelector("span").textContent = names.join(", ");
+  }
+
   forget() {
-    this.config = null;
+    this.config = this.clusterFile = null;
     at("config").value = "";
-    at("uploaded").hidden = true;
+    this.showUploaded();
   }
 
   /** Files for a framework; what it cannot express is said in place of them. */
@@ -336,13 +504,36 @@ function reasonOf(plan) {
   return `where the step goes: ${spent.join(", ")}`;
 }
 
-function rowOf(other) {
-  const row = document.createElement("tr");
-  const cells = [`${degrees(other.parallelism)}, microbatch ${other.micro_batch}`,
-    seconds(other.step_time_s), `+${(100 * (other.slowdown - 1)).toFixed(1)}%`,
-    gib(other.peak_memory_bytes)];
-  for (const words of cells) row.insertCell().textContent = words;
-  return row;
+function share(value) { return `${(100 * value).toFixed(1)}%`; }
+function count(value) { return Math.round(value).toLocaleString("en"); }
+
+/** A field of one option: a list to choose from, or text such as 8 or 4..8; empty is any. */
+function optionField(name, known) {
+  const made = document.createElement("div"), label = document.createElement("label");
+  const control = document.createElement(known.length ? "select" : "input");
+  made.className = "field";
+  label.htmlFor = control.id = `option-${name}`;
+  label.textContent = name.replaceAll("_", " ");
+  control.name = name;
+  if (known.length) fill(control, ["", ...known], "");
+  else Object.assign(control, { type: "text", placeholder: "any", maxLength: 60, autocomplete: "off" });
+  if (known.length) control.options[0].textContent = "any";
+  made.append(label, control);
+  return made;
+}
+
+/** JSON values, one a line, as they come. */
+async function* linesOf(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) yield JSON.parse(line);
+  }
+  if (rest.trim()) yield JSON.parse(rest);
 }
 
 async function start() {

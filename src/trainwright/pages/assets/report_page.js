@@ -77,6 +77,32 @@ for (const button of document.querySelectorAll("button.copy-code")) {
     copy(button.parentElement.querySelector("pre").textContent, button)));
 }
 
+/* A change is a command to copy; inside another page of ours, which then asks for it, a move. */
+const isFramed = window.parent !== window;
+if (isFramed) document.documentElement.dataset.framed = "yes";  // heading and figures stand above
+for (const button of document.querySelectorAll("button.copy-command")) {
+  if (isFramed) {
+    button.textContent = "Try";
+    button.setAttribute("aria-label", button.getAttribute("aria-label").replace("Copy the command", "Try"));
+  }
+  button.addEventListener("click", () => {
+    if (isFramed) window.parent.postMessage({ options: button.dataset.options }, location.origin);
+    else copy(button.dataset.command, button);
+  });
+}
+
+// -- folded sections: what a link leads to is open -------------------------------------------------
+
+function unfold() {
+  const aimed = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+  const details = aimed && aimed.querySelector(":scope > details");
+  if (details) details.open = true;
+}
+
+window.addEventListener("hashchange", unfold);
+for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", () => setTimeout(unfold));
+unfold();
+
 // -- the scatter -----------------------------------------------------------------------------------
 
 function pick(figure, mark) {
