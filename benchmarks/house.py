@@ -14,18 +14,54 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from statistics import median
+from types import FrameType
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 SOURCE: Final = ROOT / "src"
 PACKAGE: Final = "trainwright"
 
-# What marks a transcription: a file that matches all patterns of a line writes the rule out.
+# What marks a transcription: a file with a line of code that matches writes the rule out itself.
+# Comments and docstrings do not count, and neither does a call of the function that has the rule.
+#
+#   exchange     what is exchanged less what hides it: `... - under_s`, `... - overlap * ...`
+#   state        bytes of state over the parts they are cut into
+#   chain        (w - 1) forwards or backwards fill a wait: the recurrence of a chain of stages
+#   hull         a corner of a lower hull is taken back
+#   best first   the best node is taken off a heap
+#   Piper        4 (d - 1) / d of the gradients: the published charge of replicas
+RULES: Final = {
+    "exchange": re.compile(r"(?<!1) - (?:\w+[._])*(?:under|overlap|hidden)\w*"),
+    "state": re.compile(
+        r"(?:static|state|shard(?:ed)?|optimizer|gradient|weight)_?(?:bytes)?\w*(?:\[[^\]]*\])?(?:\.\w+\(\))?"
+        r" / (?:shards\(|parts|replicas|data|static_cast<double>\(d\)|\w*\.?data_degree|d\b)"
+    ),
+    "chain": re.compile(r"\((?:w|in_flight|held|warm_up) - 1\) \*"),
+    "hull": re.compile(r"hull\w*\.(?:pop|pop_back)\("),
+    "best first": re.compile(r"heappop\("),
+    "Piper": re.compile(r"\b4(?:\.0)? \* \(\w+ - 1\)"),
+}
 # A schedule family is named by its quoted registry name; one file defines it.
 FAMILY: Final = re.compile(r"[\"']zb-h1[\"']")
+# A run is shaped by all options that change layers only where more than its size is given.
+SHAPED: Final = re.compile(r"RunShape\([^)]*tensor_parallel=", re.S)
+# Degrees in a class: so many of these names are its fields.
+DEGREES: Final = frozenset(
+    {"tensor", "pipeline", "data", "context", "expert", "tp", "pp", "dp", "cp", "ep"}
+    | {"tensor_degree", "data_degree", "tensor_parallel", "pipeline_parallel", "data_parallel"}
+)
+_LEAST_DEGREES: Final = 2
+# Small questions on which the way from the front door to the price of a step is counted.
+_SMALL: Final = ("gpt2-xl", "--cluster", "dgx-h100", "--global-batch", "8", "--sequence", "1024")
+FRONT_DOOR: Final = {
+    "estimate": ("estimate", *_SMALL, "--tp", "1", "--pp", "2", "--dp", "4"),
+    "plan": ("plan", *_SMALL, "--tp", "1", "--schedule", "1f1b"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +143,77 @@ def header_lines(tree: ast.Module) -> int:
     return tree.body[-1].end_lineno or 0 if tree.body else 0
 
 
+def code_of(text: str) -> str:
+    """Python without docstrings and comments, statement by statement."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [x for x in body if not _is_text(x)] or [ast.Pass()]  # type: ignore[attr-defined]
+    return ast.unparse(tree)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def transcriptions(texts: dict[str, str], native: list[Path]) -> dict[str, dict[str, list[str]]]:
+    """For each rule the files that write it out, in Python and in C++."""
+    python = {name: code_of(text) for name, text in texts.items()}
+    core = {
+        str(path.relative_to(ROOT / "native")): re.sub(r"//.*", "", path.read_text("utf-8"))
+        for path in native
+    }
+    return {
+        rule: {
+            language: sorted(name for name, text in files.items() if mark.search(text))
+            for language, files in (("python", python), ("native", core))
+        }
+        for rule, mark in RULES.items()
+    }
+
+
+def classes_with_degrees(trees: dict[str, ast.Module]) -> list[str]:
+    """Classes of which several fields are parallel degrees."""
+    found = []
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                fields = {
+                    item.target.id
+                    for item in node.body
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                }
+                if len(fields & DEGREES) >= _LEAST_DEGREES:
+                    found.append(f"{name}.{node.name}")
+    return sorted(found)
+
+
+def way_to(function: str, arguments: tuple[str, ...]) -> tuple[int, int]:
+    """Calls inside the package from the front door to a function, and the files they lie in."""
+    from trainwright_start import main as front_door
+
+    way: list[tuple[str, str]] = []
+
+    def look(frame: FrameType | None, event: str, _: object) -> None:
+        if way or event != "call" or frame is None or frame.f_code.co_name != function:
+            return
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(str(SOURCE / PACKAGE)):
+                way.append((frame.f_code.co_filename, frame.f_code.co_name))
+            frame = frame.f_back
+
+    given, sys.argv = sys.argv, [PACKAGE, *arguments]
+    sys.setprofile(look)
+    try:
+        with redirect_stdout(StringIO()), suppress(SystemExit):
+            front_door()
+    finally:
+        sys.setprofile(None)
+        sys.argv = given
+    return len(way), len({file for file, _ in way})
+
+
 def counts() -> dict[str, object]:
     """All figures by what they count."""
     known = modules()
@@ -146,6 +253,12 @@ def counts() -> dict[str, object]:
         "function_local_imports": sum(each.when == "local" for each in imported),
         "import_circles_at_start": circles(at_start),
         "import_circles_at_run_time": [len(group) for group in circles(at_run_time)],
+        "places_that_state_a_rule": transcriptions(texts, native),
+        "places_that_shape_a_run": sorted(n for n, text in texts.items() if SHAPED.search(text)),
+        "classes_with_degrees": classes_with_degrees(trees),
+        "calls_and_files_to_predict_step": {
+            name: way_to("predict_step", arguments) for name, arguments in FRONT_DOOR.items()
+        },
         "files_that_name_zb-h1": sorted(n for n, text in texts.items() if FAMILY.search(text)),
         "native_files": len(native),
         "native_lines": sum(path.read_text(encoding="utf-8").count("\n") for path in native),

@@ -17,7 +17,6 @@ from trainwright.model import TRAIN_ALL, LowRank, Tuning
 from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.bounds.step import ChainWork, family_step_bound_s, least_optimizer_s
 from trainwright.planning.question.families import CHAIN, IN_V, LOOPED, SEARCHED, chunks_per_rank
-from trainwright.planning.splits.chain import best_chain_split, best_split
 from trainwright.planning.splits.family import best_family_split
 from trainwright.planning.splits.vee import bound_v_lifetimes
 
@@ -134,15 +133,6 @@ def test_the_coarse_bound_lies_below_every_even_split(family, pipeline, chunks, 
     step, _ = step_of(asked, family, cuts.tolist(), some_rows(asked, last=False))
     assert 0.5 * step.step_time_s < bound_s[0] <= step.step_time_s
     assert bound_s[1] > bound_s[0]
-
-
-@pytest.mark.parametrize("memory_gib", [20, 26, 80])
-@pytest.mark.parametrize("count", [2, 9])
-def test_the_chain_search_is_the_1f1b_search_for_its_orders(memory_gib, count):
-    asked = case(blocks=6, pipeline=3, num_microbatches=count, memory_gib=memory_gib)
-    own = best_chain_split(asked.question("1f1b"))
-    other = best_split(*asked.asked, num_microbatches=count)
-    assert own.bound_s == pytest.approx(other.bound_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("family", [name for name in SEARCHED if name != "gpipe"])

@@ -4,191 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
-from itertools import combinations, pairwise, product
 
 import pytest
-from tests.mixed_clusters import A100, ETHERNET, with_memory
 
-from trainwright.cluster import Cluster
+from exhaustive_pools import CASES, asked, coarse_bound_s, exhausted, pair
 from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
-from trainwright.formats import catalog
-from trainwright.planning.bounds.pools import (
-    Across,
-    Beside,
-    Grid,
-    MixedShelf,
-    MixedWork,
-    across_bounds_s,
-    across_grid,
-    beside_bounds_s,
-    beside_grid,
-)
-from trainwright.planning.question.question import Allowed, ModelQuestion, Point, Span, Workload
+from trainwright.planning.bounds.pools import MixedShelf
 from trainwright.planning.search.pools import plan_mixed
 from trainwright.planning.splits.pools import best_mixed_split
-from trainwright.plans import Parallelism, Plan, ReplicaGroup, Stage
-from trainwright.profile import Recompute
-from trainwright.step.pools import predict_mixed_step
 
-TINY = replace(catalog.model("llama3-8b").config, num_layers=2, vocabulary_size=32000)
-MODES = (Recompute.NONE, Recompute.FULL)
-
-
-def pair(devices: int = 2, *, joint=ETHERNET) -> Cluster:
-    """Two devices of each of two kinds, joined by Ethernet."""
-    pools = []
-    for name in ("dgx-a100", "dgx-h100"):
-        pool = catalog.cluster(name).with_nodes(1).pools[0]
-        level = replace(pool.levels[0], size=devices)
-        pools.append(replace(pool, levels=(level,)))
-    return Cluster(name="pair", pools=tuple(pools), joint=joint)
-
-
-def asked(cluster: Cluster, *, batch: int = 4, sequence: int = 2048, **allowed) -> ModelQuestion:
-    space = {"recompute": MODES, "schedules": ("1f1b",), "context": Span.only(1)} | allowed
-    return ModelQuestion(
-        model=TINY,
-        cluster=cluster,
-        workload=Workload(global_batch=batch, sequence_length=sequence),
-        num_devices=cluster.num_devices,
-        allowed=Allowed(**space),
-    )
-
-
-def every_step_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> list[float]:
-    """Step times of all plans of a candidate that fit."""
-    point, p = candidate.point, candidate.degrees.pipeline
-    profiles = {pool: shelf.profile(pool, point) for pool in candidate.pools}
-    layers = profiles[candidate.pools[0]].structure.layers
-    total = question.workload.global_batch // point.microbatch_size
-    found = []
-    for inner in combinations(range(1, len(layers)), p - 1):
-        cuts = list(pairwise((0, *inner, len(layers))))
-        for groups in every_group(candidate, total):
-            used = sorted({group.pool for group in groups[0] + groups[-1]})
-            ways = [every_way(layers, cuts) for _ in used]
-            for chosen in product(*ways):
-                options = dict(zip(used, chosen, strict=True))
-                stages = [
-                    Stage(
-                        layers=tuple(layer.id for layer in layers[a:b]),
-                        options=options[own[0].pool][a:b],
-                        replicas=tuple(replace(g, options=options[g.pool][a:b]) for g in own),
-                    )
-                    for (a, b), own in zip(cuts, groups, strict=True)
-                ]
-                plan = Plan(
-                    stages=tuple(stages),
-                    num_microbatches=total,
-                    microbatch_size=point.microbatch_size,
-                    schedule=candidate.schedule,
-                    parallelism=candidate.degrees,
-                )
-                step = predict_mixed_step(plan, profiles, question.cluster)
-                if fits(question, step):
-                    found.append(step.step_time_s)
-    return found
-
-
-def every_group(candidate, total: int):
-    """The replicas of each stage, with every share that leaves none without a microbatch."""
-    tensor = candidate.point.tensor
-    if isinstance(candidate, Across):
-        yield [
-            (ReplicaGroup(count=candidate.data, tensor_parallel=tensor, pool=pool),)
-            for pool in candidate.pool_of_rank
-        ]
-        return
-    counts = zip(candidate.pools, candidate.replicas, strict=True)
-    sizes = [pool for pool, n in counts for _ in range(n)]
-    for dealt in product(range(1, total + 1), repeat=len(sizes)):
-        if sum(dealt) != total:
-            continue
-        groups = tuple(
-            ReplicaGroup(count=1, tensor_parallel=tensor, pool=pool, share=m / total)
-            for pool, m in zip(sizes, dealt, strict=True)
-        )
-        yield [groups] * candidate.depth
-
-
-def every_way(layers, cuts):
-    """Options of all layers; of a stage's blocks only how many recompute matters."""
-    per_stage = []
-    for a, b in cuts:
-        names = [layer.name for layer in layers[a:b]]
-        blocks = [i for i, name in enumerate(names) if name == "block"]
-        per_stage.append(
-            [
-                tuple("full" if i in blocks[:count] else "none" for i in range(b - a))
-                for count in range(len(blocks) + 1)
-            ]
-        )
-    return [tuple(x for stage in chosen for x in stage) for chosen in product(*per_stage)]
-
-
-def fits(question: ModelQuestion, step) -> bool:
-    pools = question.cluster.pools
-    return all(
-        stage.memory.total_bytes <= pools[pool].accelerator.usable_bytes
-        for chain in step.chains
-        for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
-    )
-
-
-def every_candidate(question: ModelQuestion):
-    """All degrees by brute force."""
-    batch, model = question.workload.global_batch, question.model
-    rooms = [pool.num_devices for pool in question.cluster.pools]
-    for size, tensor, zero in product((1, 2, 4), (1, 2), question.allowed.zero_stages):
-        if batch % size or any(room < tensor for room in rooms):
-            continue
-        if size not in question.allowed.microbatch_size or tensor not in question.allowed.tensor:
-            continue
-        point = Point(microbatch_size=size, tensor=tensor)
-        shared = {"point": point, "zero_stage": zero, "schedule": "1f1b"}
-        for order in ((0, 1), (1, 0)):
-            most = [rooms[pool] // tensor for pool in order]
-            for a, b, data in product(*(range(1, m + 1) for m in most), range(1, 5)):
-                if (
-                    max(a * data - most[0], b * data - most[1]) <= 0
-                    and a + b <= model.num_layers
-                    and batch // size % data == 0
-                ):
-                    yield Across(pools=order, depths=(a, b), data=data, **shared)
-        most = [room // tensor for room in rooms]
-        for a, b, depth in product(*(range(1, m + 1) for m in most), range(1, 4)):
-            inside = max(a * depth - most[0], b * depth - most[1]) <= 0
-            if inside and zero < 2 and a + b <= batch // size:
-                yield Beside(pools=(0, 1), replicas=(a, b), depth=depth, **shared)
-
-
-CASES = {
-    "small": asked(pair(), batch=3, zero_stages=(1,), tensor=Span.only(1)),
-    "roomy": asked(pair(), zero_stages=(1,), microbatch_size=Span(most=2)),
-    "tight A100": asked(
-        with_memory(pair(), A100, 9.0), zero_stages=(0, 1), microbatch_size=Span.only(1)
-    ),
-    "all ZeRO stages": asked(with_memory(pair(), A100, 8.0), microbatch_size=Span.only(1)),
-    "slow joint": asked(
-        pair(joint=replace(ETHERNET, bandwidth_bytes_per_s=1e9)),
-        zero_stages=(0, 1),
-        microbatch_size=Span.only(1),
-    ),
-}
 IN_TURN = [pytest.param(n, marks=[] if n == "small" else pytest.mark.slow) for n in CASES]
-
-
-@cache
-def exhausted(name: str) -> list[tuple[Across | Beside, float]]:
-    """The least step of every candidate of a case; infinite where nothing fits."""
-    question = CASES[name]
-    shelf = MixedShelf.of(question)
-    return [
-        (candidate, min(every_step_s(question, shelf, candidate), default=math.inf))
-        for candidate in every_candidate(question)
-    ]
 
 
 @pytest.mark.parametrize("name", IN_TURN)
@@ -214,33 +40,6 @@ def test_the_bounds_of_a_candidate_hold_for_all_its_plans(name: str) -> None:
             sharp.append(split.bound_s / least_s)
     assert min(sharp) > 0.8
     assert max(sharp) > 0.999
-
-
-def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> float:
-    across = isinstance(candidate, Across)
-    counts, shared = (
-        (candidate.depths, candidate.data) if across else (candidate.replicas, candidate.depth)
-    )
-    made = (across_grid if across else beside_grid)(question, candidate.point, candidate.pools)
-    rows = [(tuple(c), s) for c, s in zip(made.counts.tolist(), made.shared.tolist(), strict=True)]
-    at = rows.index((counts, shared))  # every candidate is in the grid
-    grid = Grid(counts=made.counts[at : at + 1], shared=made.shared[at : at + 1])
-    degrees = Parallelism(
-        tensor=candidate.point.tensor,
-        sequence_parallel=candidate.point.tensor > 1,
-        zero_stage=candidate.zero_stage,
-    )
-    bounded = across_bounds_s if across else beside_bounds_s
-    found = bounded(
-        MixedWork.of(shelf, candidate.point, candidate.pools),
-        candidate.point,
-        grid,
-        microbatches=question.workload.global_batch // candidate.point.microbatch_size,
-        zero_stage=candidate.zero_stage,
-        schedule=candidate.schedule,
-        degrees=degrees,
-    )
-    return float(found[0])
 
 
 def test_pools_without_a_common_format_are_refused_by_the_field() -> None:

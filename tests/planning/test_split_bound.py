@@ -20,7 +20,8 @@ from trainwright.planning.question.question import (
     estimate_profile,
 )
 from trainwright.planning.search.plans import price_split
-from trainwright.planning.splits.chain import best_split
+from trainwright.planning.splits.chain import best_chain_split
+from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans import Plan, Stage
 from trainwright.step.predict import predict_step
 
@@ -99,11 +100,14 @@ def test_the_best_split_is_a_bound_on_all_plans_and_the_plan_is_the_best(
         candidate = replace(candidate, data=data // 2)
     estimator = Estimator(model=question.model, cluster=question.cluster)
     profile = estimate_profile(estimator, question, Point(microbatch_size=1, tensor=1))
-    split = best_split(
-        StageKinds.of(profile),
-        candidate.degrees,
-        question.cluster,
-        num_microbatches=question.workload.global_batch // candidate.data,
+    split = best_chain_split(
+        SplitQuestion(
+            kinds=StageKinds.of(profile),
+            degrees=candidate.degrees,
+            cluster=question.cluster,
+            family="1f1b",
+            num_microbatches=question.workload.global_batch // candidate.data,
+        )
     )
     least_s = min(every_step_s(question, candidate, profile), default=math.inf)
     assert math.isinf(split.bound_s) == math.isinf(least_s)

@@ -6,7 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainwright.planning.splits.chain import LaterRanks, RankTimes, add_rank
+from trainwright._native._core import least_chain_cut
+from trainwright.planning.bounds.stages import rank_orders
+from trainwright.planning.splits.chain import ChainTables
+from trainwright.planning.splits.chain_cuts import _least_later
 from trainwright.step.pipeline import PipelineShape, PipelineTimes, simulated_ends_s
 
 TIMES = st.floats(0.01, 10.0)
@@ -36,20 +39,38 @@ def test_no_simulated_rank_ends_before_its_bound(pipeline):
         ),
     )
     start_s = np.concatenate(([0.0], np.cumsum(forward_s + transfer_s)))
-    later = LaterRanks.none(p)
-    for rank in reversed(range(p)):
-        layers = np.full((p, 1), np.inf)
-        layers[rank] = forward_s[rank] + backward_s[rank]
-        own = RankTimes(
-            in_flight=min(p - rank, m),
-            forward_s=np.full((p, 1), forward_s[rank]),
-            time_s=layers,
-            tail_s=np.zeros((p, 1)),
-            transfer_s=np.full((p, 1), transfer_s[rank] if rank < p - 1 else 0.0),
-        )
-        after = np.arange(1, p + 1)[:, np.newaxis]
-        later, _ = add_rank(later, own, after, num_microbatches=m)
-        assert start_s[rank] + later.end_s[rank] <= ends_s[rank] * (1 + 1e-9)
+    shape = PipelineShape(family="1f1b", num_ranks=p, num_microbatches=m)
+    time_s = forward_s + backward_s
+    kind_of = np.arange(p)[:, np.newaxis]  # layer r is the stage of rank r
+    own = np.where(np.eye(p, dtype=bool), time_s[:, np.newaxis], np.inf)
+    tables = ChainTables(
+        used=np.arange(p),
+        kind_of=kind_of,
+        forward_s=np.tile(forward_s, (p, 1)),
+        weight_grad_s=np.zeros((p, p)),
+        time_s=own,
+        tail_s=np.zeros((p, p)),
+        transfer_s=np.tile(np.append(transfer_s[:-1], 0.0)[:, np.newaxis], p + 1),
+        order=np.array([order[:4] for order in rank_orders(shape)]),
+        num_microbatches=m,
+    )
+    later = _least_later(tables)
+    for rank in range(p):
+        end_s = later[rank].end_s[rank]
+        assert start_s[rank] + end_s <= ends_s[rank] * (1 + 1e-9)
         # The lower side of a stage that ends a step on its own is met exactly.
         if p == 1:
-            assert np.isclose(later.end_s[0], ends_s[0])
+            assert np.isclose(end_s, ends_s[0])
+    finish_s, lengths = least_chain_cut(
+        num_microbatches=m,
+        tie=0.0,
+        kind_of=tables.kind_of,
+        forward_s=tables.forward_s,
+        weight_grad_s=tables.weight_grad_s,
+        time_s=tables.time_s,
+        tail_s=tables.tail_s,
+        transfer_s=tables.transfer_s,
+        order=tables.order,
+    )
+    assert list(lengths) == [1] * p
+    assert np.isclose(finish_s, later[0].finish_s[0], rtol=1e-12)

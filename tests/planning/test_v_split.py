@@ -15,7 +15,7 @@ from peel_cases import asked as asked_of_peel
 from peel_cases import beside_work_s, fitting, problem
 from random_cases import cases
 from trainwright._native import _core
-from trainwright.planning.splits.chain import best_split
+from trainwright.planning.splits.chain import best_chain_split
 from trainwright.planning.splits.vee import best_v_split
 
 
@@ -85,7 +85,7 @@ def test_v_half_recomputes_less_than_1f1b_where_memory_is_short():
     halves = asked.with_degrees(virtual_stages=2)
     split = best_v_split(halves.question("v-half"))
     step, fits = step_of(halves, "v-half", split.cuts, rows_of_split(halves, split))
-    other = best_split(*asked.asked, num_microbatches=32)
+    other = best_chain_split(asked.question("1f1b"))
     whole, _ = step_of(asked, "1f1b", other.cuts, rows_of_split(asked, other))
     assert fits
     recomputed_s, whole_s = (sum(s.recompute_s for s in x.stages) for x in (step, whole))

@@ -201,8 +201,8 @@ def _at(table: tuple[float, ...], zero_stage: Stage) -> Seconds:
     return found
 
 
-def _beyond(time_s: Seconds, under_s: Seconds) -> Seconds:
-    """What of a time does not hide."""
+def beyond_s(time_s: Seconds, under_s: Seconds | float) -> Seconds:
+    """What of an exchange does not hide under compute."""
     left_s = time_s - under_s
     if isinstance(left_s, float):
         return max(0.0, left_s)
@@ -247,13 +247,13 @@ def exposed(zero_stage: Stage, traffic: Traffic, under: Windows) -> Exposed:
     forward and of its backward. Everything broadcasts.
     """
     every, last = every_microbatch(zero_stage, traffic), last_microbatch(zero_stage, traffic)
-    forward_s = _beyond(every.forward_s, under.forward_s)
-    backward_s = _beyond(every.backward_s, under.backward_s)
+    forward_s = beyond_s(every.forward_s, under.forward_s)
+    backward_s = beyond_s(every.backward_s, under.backward_s)
     return Exposed(
         forward_s=forward_s,
         backward_s=backward_s,
-        last_gradients_s=_beyond(last.backward_s, under.backward_s) - backward_s,
-        last_parameters_s=_beyond(last.forward_s, under.forward_s) - forward_s,
+        last_gradients_s=beyond_s(last.backward_s, under.backward_s) - backward_s,
+        last_parameters_s=beyond_s(last.forward_s, under.forward_s) - forward_s,
     )
 
 

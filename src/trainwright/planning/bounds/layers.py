@@ -23,6 +23,7 @@ from trainwright.planning.bounds.exchanges import ChainEnds
 from trainwright.planning.question.families import WEIGHT_GRAD_LAG, WHOLE_BACKWARD
 from trainwright.planning.question.question import Point, run_of
 from trainwright.profile import StaticKind
+from trainwright.step import zero
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,15 +65,7 @@ class Blocks:
         transient: float = 0.0,
     ) -> Blocks:
         """From all options of the class."""
-        hull: list[int] = []
-        for option in np.lexsort((kept_bytes, time_s)).tolist():
-            if hull and kept_bytes[option] >= kept_bytes[hull[-1]]:
-                continue
-            while len(hull) > 1 and _slope(time_s, kept_bytes, hull[-2], option) >= _slope(
-                time_s, kept_bytes, hull[-2], hull[-1]
-            ):
-                hull.pop()
-            hull.append(option)
+        hull = lower_hull(kept_bytes, time_s)[::-1]
         return cls(
             count=count,
             forward_s=forward_s,
@@ -83,10 +76,24 @@ class Blocks:
         )
 
 
-def _slope(time_s: Floats, kept_bytes: Floats, a: int, b: int) -> float:
-    """Bytes that option b frees per second that it takes longer than a."""
-    freed = float(kept_bytes[a] - kept_bytes[b])
-    return freed / max(float(time_s[b] - time_s[a]), 1e-300)
+def lower_hull(kept_bytes: Floats, time_s: Floats) -> list[int]:
+    """Options on the lower hull of bytes and seconds, from the leanest to the fastest.
+
+    Of equals, and of those on a line, the fewest.
+    """
+    kept, times_s = kept_bytes.tolist(), time_s.tolist()
+    hull: list[int] = []
+    for c in np.lexsort((time_s, kept_bytes)).tolist():
+        if hull and times_s[c] >= times_s[hull[-1]]:
+            continue
+        while len(hull) > 1:
+            a, b = hull[-2:]
+            below = (times_s[c] - times_s[a]) * (kept[b] - kept[a])
+            if (times_s[b] - times_s[a]) * (kept[c] - kept[a]) < below:
+                break
+            hull.pop()
+        hull.append(c)
+    return hull
 
 
 # How long the rank with most of n like layers works at least, in the memory of one device
@@ -124,7 +131,7 @@ class Tail(NamedTuple):
         """Exposed seconds of a rank that holds so many layers of the class, [N]."""
         total_s = np.zeros(1)
         for own_s, under_s in self.lines:
-            total_s = total_s + held * np.maximum(0.0, own_s - under_s)
+            total_s = total_s + held * zero.beyond_s(own_s, under_s)
         return total_s
 
 
@@ -482,25 +489,9 @@ def _levels(costs: CostTable, layer_class: int) -> tuple[tuple[float, Trade], ..
 
 
 def _trade(costs: CostTable, rows: NDArray[np.int64]) -> Trade:
-    """The lower hull of some options of a class, from the leanest to the fastest."""
-    options = sorted(
-        zip(costs.saved_bytes[rows].tolist(), costs.duration_s[rows].tolist(), strict=True)
-    )
-    hull: list[tuple[float, float]] = []
-    for kept, time_s in options:
-        if hull and time_s >= hull[-1][1]:
-            continue
-        while len(hull) > 1 and _is_above(hull[-2], hull[-1], (kept, time_s)):
-            hull.pop()
-        if hull and kept <= hull[-1][0]:
-            hull.pop()
-        hull.append((kept, time_s))
-    return Trade(*np.array(hull).T)
-
-
-def _is_above(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    """Whether b lies on or above the line from a to c."""
-    return (b[1] - a[1]) * (c[0] - a[0]) >= (c[1] - a[1]) * (b[0] - a[0])
+    """What some options of a class trade, from the leanest to the fastest."""
+    hull = rows[lower_hull(costs.saved_bytes[rows], costs.duration_s[rows])]
+    return Trade(costs.saved_bytes[hull], costs.duration_s[hull])
 
 
 def _added(trades: Sequence[Trade], counts: tuple[int, ...]) -> Trade:

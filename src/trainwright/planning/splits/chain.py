@@ -1,19 +1,24 @@
-"""The best split of a candidate under 1F1B, and a bound on every other: a DP over stage ends.
+"""The best split of a chain with one stage per rank, and a bound on every other: a DP over ends.
 
-With P_r = F_r + B_r the time of stage r per microbatch, x_r a transfer from stage r to the next,
-m microbatches, w = min(p - r, m) of them in flight, and A_r the end of rank r after its start:
+It holds for every family whose orders ignore times. All of them run w forwards, then a backward and
+a forward in turn; of a split backward the input gradient I counts as such, and weight gradients W
+follow where the order puts them. With P_r = F_r + I_r + W_r the time of stage r per microbatch, x a
+transfer, q the way of one microbatch from the end of its forward through all later ranks and back,
+and E_r the end of the last I of rank r after the rank's start:
 
-    A_r ≥ P_r + 2·x_r + A_{r+1}             the next rank lies between F and B
-    A_r ≥ m·P_r + max(0, q - (w - 1)·F_r) + max(0, q - (w - 1)·B_r)
-    A_r ≥ m·P_r + 2·q - (w - 1)·P_r + i·(q - (w - 1)·P_r),  i·w < m - w
+    E_r ≥ F_r + I_r + 2·x_r + E_(r+1)             the next rank lies between F and I
+    E_r ≥ m·(F_r + I_r) + (m - k)·W_r + max(0, q - (w - 1)·F_r) + max(0, q - i·I_r - j·W_r)
+    E_r ≥ rounds of w microbatches, each no shorter than F_r + I_r + q
 
-with q = R_{r+1} + 2·x_r, the way of one microbatch through all later stages and back. Before it
-waits for the first backward the rank runs w forwards, and it runs w - 1 backwards while it waits
-for the last one (second line; for m ≤ w without the last term). Forward k + w follows backward k,
-so w microbatches take no less than P_r + q (third line). A step ends no earlier than any rank, its
-exposed synchronisation and its optimizer. The least of these over all splits follows from the last
-rank backwards, each stage at its fastest recomputation that fits into memory with w microbatches in
-flight. O(p·L·W), W the longest stage.
+k W come after the last I; i I and j W lie between the last forward and it, and a rank ends its k W
+later. Before it waits for the first backward the rank runs w forwards, and those i and j actions
+while it waits for the last one (second line; for m ≤ w without the last term). Forward n + w
+follows backward n, so w microbatches take no less than F + I + q (third line). Under 1F1B w is
+min(p - r, m), nothing is split, and i is w - 1. A step ends no earlier than any rank, its exposed
+synchronisation and its optimizer. The least of these over all splits follows from the last rank
+backwards, each stage at its fastest recomputation that fits at the order's fullest instants. The
+recurrence is native (`native/chain/chain_cuts.hpp`), O(p·L·N), N the longest stage; `chain_cuts`
+has it on arrays, for cuts that are made from the first rank on.
 """
 
 from __future__ import annotations
@@ -116,13 +121,12 @@ class TiedExchange:
         return found
 
 
-# The best split of a candidate under 1F1B, and a bound on every other: a DP over stage ends
-# ------------------------------------------------------------------------------------------
+# The best split of a candidate, and how each of its stages runs
+# ---------------------------------------------------------------
 
 # The cuts, and of each stage how many layers run as each row.
 CutsAndRows: TypeAlias = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
-_HAIR = 1e-9  # of the room for activations, left free for rounding
 _TIE = 1e-3  # how much a shorter stage counts among splits that the bound does not tell apart
 
 
@@ -151,108 +155,6 @@ class KindTimes:
     tail_s: Floats
 
 
-def best_split(
-    kinds: StageKinds,
-    degrees: Parallelism,
-    cluster: Cluster,
-    *,
-    num_microbatches: int,
-    limit_s: float = math.inf,
-) -> Split:
-    """The split of least bound; stages that alone exceed `limit_s` are not looked at.
-
-    `num_microbatches` is that of one replica. A bound above the limit is cut down to it.
-    """
-    size, p, m = kinds.num_layers, degrees.pipeline, num_microbatches
-    longest = longest_stage(kinds, size - p + 1, limit_s / m)
-    if p * longest < size:
-        return Split(bound_s=limit_s)
-    first = np.arange(size)[:, np.newaxis]
-    after = first + np.arange(1, longest + 1)
-    inside = after <= size
-    after = np.minimum(after, size)
-    used, own = np.unique(np.where(inside, kinds.kind_of[first, after], 0), return_inverse=True)
-    own = own.reshape(after.shape)
-    tables = _tables(kinds, used, degrees, cluster, num_microbatches=m)
-    transfers = transfers_s(kinds, degrees, cluster)
-    later = LaterRanks.none(size)
-    picks = np.zeros((p, size), dtype=np.int64)
-    for rank in reversed(range(p)):
-        own_s = RankTimes(
-            in_flight=min(p - rank, m),
-            forward_s=tables.forward_s[rank][own],
-            time_s=np.where(inside, tables.time_s[rank][own], np.inf),
-            tail_s=tables.tail_s[rank][own],
-            transfer_s=transfers[rank][after],
-        )
-        later, picks[rank] = add_rank(later, own_s, after, num_microbatches=m)
-    bound_s = float(later.finish_s[0]) + cluster.accelerator.step_overhead_s
-    if not bound_s < limit_s:
-        return Split(bound_s=limit_s)
-    return _decoded(kinds, degrees, cluster, picks, bound_s, num_microbatches=m)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankTimes:
-    """One rank by its first layer and its length, [L, W]; infinite where a stage cannot be."""
-
-    in_flight: int
-    forward_s: Floats
-    time_s: Floats
-    tail_s: Floats
-    transfer_s: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaterRanks:
-    """The least of all splits of the ranks from one on, by its first layer, [L + 1].
-
-    `way_s` is that of one microbatch through all and back, `end_s` of the rank's last action and
-    `finish_s` of the step, both after the rank's start.
-    """
-
-    way_s: Floats
-    end_s: Floats
-    finish_s: Floats
-
-    @classmethod
-    def none(cls, size: int) -> LaterRanks:
-        """Past the last rank: no layers take no time, others cannot be run."""
-        left = np.full(size + 1, np.inf)
-        left[size] = 0.0
-        return cls(way_s=left, end_s=left, finish_s=left)
-
-
-def add_rank(
-    later: LaterRanks, own: RankTimes, after: Ints, *, num_microbatches: int
-) -> tuple[LaterRanks, Ints]:
-    """With one more rank before, and the length of its stage, less one, by its first layer."""
-    away_s = 2 * own.transfer_s + later.way_s[after]
-    alone_s = _alone(own, away_s, num_microbatches)
-    ends_s = np.maximum(alone_s, own.time_s + 2 * own.transfer_s + later.end_s[after])
-    next_s = own.forward_s + own.transfer_s + later.finish_s[after]
-    finishes_s = np.maximum(ends_s + own.tail_s, next_s)
-    picks: Ints = (finishes_s + _TIE * alone_s).argmin(axis=1)
-    columns = (own.time_s + away_s, ends_s, finishes_s)
-    way_s, end_s, finish_s = (np.append(each.min(axis=1), np.inf) for each in columns)
-    return LaterRanks(way_s=way_s, end_s=end_s, finish_s=finish_s), picks
-
-
-def _alone(own: RankTimes, away_s: Floats, num_microbatches: int) -> Floats:
-    """How long a rank runs at least; `away_s` is the way from its forward to its backward."""
-    w, m = own.in_flight, num_microbatches
-    feasible = np.isfinite(own.time_s) & np.isfinite(away_s)
-    time_s = np.where(feasible, own.time_s, 0.0)
-    away_s = np.where(feasible, away_s, 0.0)
-    idle_s = np.maximum(0.0, away_s - (w - 1) * own.forward_s)
-    if m > w:
-        cool_down_s = np.maximum(0.0, away_s - (w - 1) * (time_s - own.forward_s))
-        late_s = away_s - (w - 1) * time_s
-        late_rounds_s = away_s + late_s + (m - w - 1) // w * late_s
-        idle_s = np.maximum(idle_s + cool_down_s, np.where(late_s > 0, late_rounds_s, 0.0))
-    return np.where(feasible, m * time_s + idle_s, np.inf)
-
-
 def longest_stage(kinds: StageKinds, most: int, limit_s: float) -> int:
     """Layers of the longest stage that a microbatch can pass within the limit."""
     if not math.isfinite(limit_s):
@@ -264,27 +166,6 @@ def longest_stage(kinds: StageKinds, most: int, limit_s: float) -> int:
             break
         longest = length
     return longest
-
-
-def _tables(
-    kinds: StageKinds, used: Ints, degrees: Parallelism, cluster: Cluster, *, num_microbatches: int
-) -> KindTimes:
-    p, replicas = degrees.pipeline, group_replicas(cluster.pool_of(), degrees)
-    in_flight = np.minimum(np.arange(p, 0, -1), num_microbatches)
-    static_bytes = held_bytes(kinds, replicas, used).tolist()
-    usable_bytes = cluster.accelerator.usable_bytes
-    time_s = np.full((p, len(used)), np.inf)
-    level_bytes = kinds.level_bytes.tolist()
-    for column, kind in enumerate(used.tolist()):
-        for level in kinds.levels_of[kind]:
-            room = usable_bytes - static_bytes[column] - level_bytes[level]
-            if room >= 0:
-                front = kinds.front(kind, level)
-                found = np.searchsorted(front.kept_bytes, room / in_flight, side="right") - 1
-                fitting = np.where(found >= 0, front.time_s[found], np.inf)
-                np.minimum(time_s[:, column], fitting, out=time_s[:, column])
-    forward_s = np.broadcast_to(kinds.forward_s[used], time_s.shape)
-    return with_replicas(kinds, used, time_s, forward_s, replicas, cluster)
 
 
 def held_bytes(kinds: StageKinds, replicas: Replicas, used: Ints) -> Floats:
@@ -348,56 +229,7 @@ def transfers_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> Fl
     return times_s
 
 
-def _decoded(
-    kinds: StageKinds,
-    degrees: Parallelism,
-    cluster: Cluster,
-    picks: Ints,
-    bound_s: float,
-    *,
-    num_microbatches: int,
-) -> Split:
-    replicas = group_replicas(cluster.pool_of(), degrees)
-    p, start = degrees.pipeline, 0
-    usable_bytes = cluster.accelerator.usable_bytes
-    cuts, chosen = [0], []
-    for rank in range(p):
-        after = start + 1 + int(picks[rank, start])
-        kind = int(kinds.kind_of[start, after])
-        in_flight = min(p - rank, num_microbatches)
-        held = float(held_bytes(kinds, replicas, np.array(kind)))
-        ways = []
-        for level in kinds.levels_of[kind]:
-            room = (usable_bytes - held - kinds.level_bytes[level]) * (1 - _HAIR)
-            if room >= 0:
-                front = kinds.front(kind, level)
-                at = int(np.searchsorted(front.kept_bytes, room / in_flight, side="right")) - 1
-                if at >= 0:
-                    ways.append((float(front.time_s[at]), level, front.chosen[at]))
-        if not ways:
-            return Split(bound_s=bound_s)
-        chosen.append(tuple(min(ways, key=lambda way: way[:2])[2].tolist()))
-        cuts.append(after)
-        start = after
-    return Split(bound_s=bound_s, cuts=tuple(cuts), chosen=tuple(chosen))
-
-
-# The best split under any family with one stage per rank whose orders ignore times
-# ---------------------------------------------------------------------------------
-# All of them run w forwards, then a backward and a forward in turn; of a split backward the input
-# gradient I counts as such, and weight gradients W follow where the order puts them. With x a
-# transfer, q the way of one microbatch from the end of its forward through all later ranks and
-# back, and E_r the end of the last I of rank r after the rank's start:
-#
-#     E_r ≥ F_r + I_r + 2·x_r + E_(r+1)
-#     E_r ≥ m·(F_r + I_r) + (m - k)·W_r + max(0, q - (w - 1)·F_r) + max(0, q - i·I_r - j·W_r)
-#     E_r ≥ rounds of w microbatches, each no shorter than F_r + I_r + q; see `split_bound`
-#
-# k W come after the last I; i I and j W lie between the last forward and it. A rank ends its k W
-# later. See `split_bound`, which this is for 1F1B, for what follows. The recurrence is native
-# (`native/chain/chain_cuts.hpp`).
-
-_CHAIN_HAIR = 1e-9
+_CHAIN_HAIR = 1e-9  # of the room for activations, left free for rounding
 _FIRST_LIMITS = (1.15, 1.4, 2.0)  # times the work of the busiest rank
 
 
@@ -419,7 +251,10 @@ class Site:
 
 
 def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """Like `split_bound.best_split`, for a family whose orders read no costs."""
+    """The split of least bound of a family whose orders read no costs.
+
+    Stages that alone exceed `limit_s` are not looked at; a bound above it is cut down to it.
+    """
     kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
     p = degrees.pipeline
     if kinds.num_layers < p:

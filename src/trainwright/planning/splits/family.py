@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from trainwright.errors import UnsupportedFeature
 from trainwright.planning.question.families import CHAIN, IN_V, SEARCHED, chunks_per_rank
-from trainwright.planning.splits.chain import best_chain_split, best_split
+from trainwright.planning.splits.chain import best_chain_split
 from trainwright.planning.splits.loop import (
     best_loop_split,
     bound_every_loop_split,
@@ -45,7 +45,7 @@ def best_family_split(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     """
     _require_searched(question.family, question.degrees)
     if question.family in CHAIN:
-        return _chain_split(question, limit_s=limit_s)
+        return best_chain_split(question, limit_s=limit_s)
     search = best_v_split if question.family in IN_V else best_loop_split
     return search(question, limit_s=limit_s)
 
@@ -54,7 +54,7 @@ def bound_family_splits(question: SplitQuestion, *, limit_s: float = math.inf) -
     """Like `best_family_split`, but with a split only where that costs nothing: one per rank."""
     _require_searched(question.family, question.degrees)
     if question.family in CHAIN:
-        return _chain_split(question, limit_s=limit_s)
+        return best_chain_split(question, limit_s=limit_s)
     bound = bound_v_splits if question.family in IN_V else bound_loop_splits
     return bound(question, limit_s=limit_s)
 
@@ -63,21 +63,9 @@ def bound_every_split(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     """No split steps faster than `bound_s`, whatever its lengths; infinite where none can fit."""
     _require_searched(question.family, question.degrees)
     if question.family in CHAIN:
-        return _chain_split(question, limit_s=limit_s)
+        return best_chain_split(question, limit_s=limit_s)
     bound = bound_every_v_split if question.family in IN_V else bound_every_loop_split
     return bound(question, limit_s=limit_s)
-
-
-def _chain_split(question: SplitQuestion, *, limit_s: float) -> Split:
-    if question.family != "1f1b":
-        return best_chain_split(question, limit_s=limit_s)
-    return best_split(
-        question.kinds,
-        question.degrees,
-        question.cluster,
-        num_microbatches=question.num_microbatches,
-        limit_s=limit_s,
-    )
 
 
 def _require_searched(family: str, degrees: Parallelism) -> None:
