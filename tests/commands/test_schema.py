@@ -76,6 +76,9 @@ FIELDS = {
     "bandwidth_gb_per_s": st.floats(0.01, 1e5) | values,
     "framework": st.sampled_from(["megatron", "torchtitan"]) | texts,
     "time_limit_s": st.just(0.02) | values,
+    "cluster_file": st.just('[[pool]]\ndevice_kind = "x"') | texts | values,
+    "options": st.dictionaries(st.sampled_from(["tp", "zero_stage", "calibration"]) | texts, texts),
+    "ticket": st.just("0123456789abcdef") | values,
 }
 
 

@@ -122,3 +122,12 @@ def test_a_device_that_says_nothing_of_its_host_offloads_nothing() -> None:
         )
     with pytest.raises(InvalidInput, match=r"offload.activations: must be from 0 to 1"):
         Offload(activations=1.5)
+
+
+def test_a_whole_part_of_a_block_is_kept_by_its_input_alone() -> None:
+    run = replace(RUN, recipe=Recipe(loss_chunk=16), recompute=Recompute.NONE)
+    again = replace(run, recompute=Recompute.SELECTIVE, recompute_modules=("mlp",))
+    whole, part = (price_configuration(MODEL, CLUSTER, each).stages[0] for each in (run, again))
+    inner = 28 * 8192 * 3 * 3072 * 2.0
+    assert whole.memory.activation_bytes - part.memory.activation_bytes == pytest.approx(inner)
+    assert part.recompute_s > 0

@@ -20,6 +20,7 @@ from trainwright.model import (
     RunShape,
     SavedTensor,
 )
+from trainwright.model.operator import PARTS
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
 
@@ -42,11 +43,22 @@ class RecomputeRule:
         """Whether `tensor` stays from forward to backward."""
         if self.whole_layer:
             return tensor.is_layer_input
-        return tensor.dropped_by not in self.modules
+        return tensor.dropped_by not in self.modules and not self._in_part(tensor.name)
 
     def repeats(self, operator: Operator) -> bool:
         """Whether backward runs `operator` forward again."""
-        return self.whole_layer or operator.module in self.modules
+        again = self.whole_layer or operator.module in self.modules
+        return again or self._in_part(operator.name)
+
+    def repeats_exchange(self, exchange: Exchange) -> bool:
+        """Whether backward runs a collective of the forward pass again."""
+        if exchange.phase is not Phase.FORWARD:
+            return False
+        return self.whole_layer or ("moe" in self.modules and exchange.axis.startswith("expert"))
+
+    def _in_part(self, name: str) -> bool:
+        parts = self.modules & PARTS.keys()
+        return any(name.startswith(PARTS[part]) for part in parts)
 
 
 KEEP_ALL = RecomputeRule()
@@ -284,11 +296,9 @@ def _recomputed_s(
 
 
 def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:
-    """The layer's collectives; recomputing the whole layer repeats those of the forward pass."""
-    if not rule.whole_layer:
-        return layer.exchanges
+    """The layer's collectives, and those of the forward pass that the rule repeats."""
     repeated = (
-        replace(x, phase=Phase.RECOMPUTE) for x in layer.exchanges if x.phase is Phase.FORWARD
+        replace(x, phase=Phase.RECOMPUTE) for x in layer.exchanges if rule.repeats_exchange(x)
     )
     return (*layer.exchanges, *repeated)
 

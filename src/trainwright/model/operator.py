@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from trainwright.model.config import Norm, Routing
@@ -24,7 +25,24 @@ ATTENTION_CORE: Final = "attention_core"
 NORM: Final = "norm"
 MLP_ACTIVATION: Final = "mlp_activation"
 LATENT_UP_PROJECTION: Final = "latent_up_projection"
-RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION, LATENT_UP_PROJECTION)
+# Whole parts of a block: what their operators, and the tensors between these, are called.
+PARTS: Final = MappingProxyType(
+    {
+        "mlp": ("mlp_in", "mlp_activation", "mlp_out"),
+        "moe": ("router", "permute", "expert_", "experts_", "unpermute", "shared_"),
+        "shared_experts": ("shared_",),
+    }
+)
+RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION, LATENT_UP_PROJECTION, *PARTS)
+# What frameworks call them.
+MODULE_NAMES: Final = MappingProxyType(
+    {
+        "core_attn": ATTENTION_CORE,
+        "layernorm": NORM,
+        "moe_act": MLP_ACTIVATION,
+        "mla_up_proj": LATENT_UP_PROJECTION,
+    }
+)
 
 
 def usual_modules(*, fused_attention: bool) -> tuple[str, ...]:

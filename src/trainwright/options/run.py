@@ -135,6 +135,7 @@ def configuration_of(options: Options, *, num_devices: int | None) -> Configurat
 
     Raises `InvalidInput` with every option that is missing or has no meaning.
     """
+    from trainwright.model.operator import MODULE_NAMES
     from trainwright.plans.configuration import Configuration
 
     faults = [*_missing(options), *_beyond_all(options), *unknown_words(options)]
@@ -143,6 +144,9 @@ def configuration_of(options: Options, *, num_devices: int | None) -> Configurat
     degrees = _degrees(options, num_devices)
     mode, blocks = _recompute(options.get("recompute") or "none")
     given = {name: _kept(value) for name, value in fields_given("estimate", "run", options).items()}
+    if "recompute_modules" in given:
+        named = (MODULE_NAMES.get(name, name) for name in given["recompute_modules"])
+        given["recompute_modules"] = tuple(dict.fromkeys(named))
     return Configuration(
         parallelism=degrees,
         recompute=mode,

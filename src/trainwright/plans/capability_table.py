@@ -461,6 +461,9 @@ _OF_MEGATRON_MODULES: Final[Mapping[str, str]] = MappingProxyType(
         "norm": "layernorm",
         "latent_up_projection": "mla_up_proj",
         "expert_activation": "moe_act",
+        "mlp": "mlp",
+        "moe": "moe",
+        "shared_experts": "shared_experts",
     }
 )
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
