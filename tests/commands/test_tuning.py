@@ -57,7 +57,7 @@ def test_a_document_of_a_tuned_model_is_priced_alike_when_it_is_read_again(tmp_p
         (("--lora-dropout", "0.1"), "lora-dropout: needs --lora-rank N"),
         (("--lora-rank", "4", "--lora-dropout", "1"), "lora-dropout: must be in [0, 1), got 1.0"),
         (("--freeze-blocks", "99"), "freeze-blocks: must be in 0..32, got 99"),
-        (("--freeze", "heads"), "freeze: must be one of embedding, block, final_norm"),
+        (("--freeze", "heads"), "freeze: must be one of patch_embedding, encoder_block"),
     ],
 )
 def test_what_cannot_be_trained_so_is_refused_by_its_option(run, options, message):

@@ -199,9 +199,9 @@ def test_the_families_differ_where_they_should() -> None:
         "query and key norms": {"qwen3", "qwen3_moe", "gemma3_text"},
         "latent": {"deepseek_v2", "deepseek_v3", "kimi_k2"},
         "experts": {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "grok-1"}
-        | {"deepseek_v2", "deepseek_v3", "kimi_k2"},
-        "windows": {"gpt_neo", "gpt_oss", "gemma2", "gemma3_text"},
-        "further tokens": {"deepseek_v3"},
+        | {"deepseek_v2", "deepseek_v3", "deepseek_v4", "kimi_k2"},
+        "windows": {"gpt_neo", "gpt_oss", "gemma2", "gemma3_text", "deepseek_v4"},
+        "further tokens": {"deepseek_v3", "deepseek_v4"},
     }
     assert configs["opt"].activation is Activation.RELU
     assert configs["bloom"].max_positions == 0

@@ -48,7 +48,7 @@ from trainwright.frameworks.jobs.models import catalog_name, vocabulary_of
         ("llama2-70b", "llama2-70b"),
         ("someone/a-model-of-my-own", None),
         ("llama3-32b", None),
-        ("Qwen/Qwen3-VL-30B-A3B-Instruct", None),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", "qwen3-vl-30b-a3b"),
     ],
 )
 def test_a_model_is_known_by_what_others_call_it(name: str, known: str | None) -> None:

@@ -44,6 +44,7 @@ from trainwright.planning.question.question import (
 )
 from trainwright.planning.reasons.improve import (
     MOST_OF_IT,
+    NEARLY_AS_FAST,
     Improvement,
     reachable,
     recommended,
@@ -714,7 +715,7 @@ def choice_gain(found: ImprovementResult, chosen: ImprovementRecord) -> str:
     else:
         of_best = f"{_share_of_best(found, chosen):.0%} of the best known speed"
         said = f"{slowdown(chosen.speedup)}, {of_best}"
-    short = f" (none was found that reaches {MOST_OF_IT:.0%})"
+    short = f" (none was found that reaches {_wanted_share(chosen):.0%})"
     return said + (short if _falls_short(found, chosen) else "")
 
 
@@ -726,7 +727,13 @@ def _share_of_best(found: ImprovementResult, chosen: ImprovementRecord) -> float
 def _falls_short(found: ImprovementResult, chosen: ImprovementRecord) -> bool:
     """Whether the recommended change is the fastest because none has most of what is known."""
     share = chosen.gain_share
-    return (_share_of_best(found, chosen) if share is None else share) < MOST_OF_IT * (1 - 1e-9)
+    reached = _share_of_best(found, chosen) if share is None else share
+    return reached < _wanted_share(chosen) * (1 - 1e-9)
+
+
+def _wanted_share(chosen: ImprovementRecord) -> float:
+    """Of the gain, or of the best speed where the run does not fit."""
+    return NEARLY_AS_FAST if chosen.gain_share is None else MOST_OF_IT
 
 
 def slowdown(speedup: float) -> str:

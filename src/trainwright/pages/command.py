@@ -323,7 +323,7 @@ class _Known(Enum):
 
 def _is_catalog_cluster(cluster: Embedded) -> _Known | None:
     from trainwright.formats.document_json import encode
-    from trainwright.options.clusters import resolve_cluster
+    from trainwright.options.clusters import resolve_cluster, without_host
 
     for known, memory_bytes in (
         (_Known.AS_IT_IS, None),
@@ -335,6 +335,6 @@ def _is_catalog_cluster(cluster: Embedded) -> _Known | None:
             )
         except InvalidInput:
             return None
-        if content_hash(encode(found)) == cluster.sha256:
+        if cluster.sha256 in {content_hash(encode(each)) for each in (found, without_host(found))}:
             return known
     return None

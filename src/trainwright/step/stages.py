@@ -233,10 +233,10 @@ def _shared_static_bytes(
 
 
 def boundary_bytes(structure: Structure) -> float:
-    """What a block hands to the next one, per device; what the first layer does without blocks."""
+    """What the layers of text hand on, per device: that of the embedding, else of the first."""
     names = (layer.name for layer in structure.layers)
-    first = next((at for at, name in enumerate(names) if name == _BLOCK), 0)
+    first = next((at for at, name in enumerate(names) if name == _EMBEDDING), 0)
     return structure.edges[min(first, len(structure.edges) - 1)].bytes
 
 
-_BLOCK = "block"
+_EMBEDDING = "embedding"

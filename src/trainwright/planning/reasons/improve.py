@@ -223,6 +223,7 @@ def _kernels(run: Configuration) -> Iterator[Move]:
 
 
 MOST_OF_IT: Final = 0.8  # of the gain: what a smaller change must reach to be preferred
+NEARLY_AS_FAST: Final = 0.95  # of the best speed, where a change makes a run fit: within an error
 
 
 # The smallest change of a run that gets most of what could be gained, or that makes it fit
@@ -410,7 +411,10 @@ def recommended(
     offered = [each for each in found if base_s is None or each.step.step_time_s < base_s]
     if not offered:
         return None
-    enough_s = best_s / MOST_OF_IT if base_s is None else base_s - MOST_OF_IT * (base_s - best_s)
+    if base_s is None:
+        enough_s = best_s / NEARLY_AS_FAST
+    else:
+        enough_s = base_s - MOST_OF_IT * (base_s - best_s)
     enough = [each for each in offered if each.step.step_time_s <= enough_s]
     if not enough:
         return min(offered, key=_order)
