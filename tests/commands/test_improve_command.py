@@ -368,8 +368,8 @@ def test_a_job_that_needs_no_change_is_answered_and_nothing_is_written(
 ) -> None:
     job, copy = tmp_path / "job.args", tmp_path / "copy.args"
     job.write_text(
-        "--num-layers 2 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 "
-        "--max-position-embeddings 512 --micro-batch-size 1 --global-batch-size 8 --bf16 "
+        "--num-layers 1 --hidden-size 2560 --num-attention-heads 5 --seq-length 2047 "
+        "--max-position-embeddings 2047 --micro-batch-size 1 --global-batch-size 8 --bf16 "
         "--vocab-size 50304 --use-distributed-optimizer --overlap-grad-reduce "
         "--overlap-param-gather --cross-entropy-loss-fusion"
     )
