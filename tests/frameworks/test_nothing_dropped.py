@@ -15,7 +15,9 @@ from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import Launcher
 from trainwright.model import Recipe
+from trainwright.model.recipe import Offload
 from trainwright.plans.capability import TARGETS, capability_of
+from trainwright.plans.capability_table import Feature
 from trainwright.plans.job import Job
 
 # What a format is called in the files of a target; None where it is what the target does unasked.
@@ -124,3 +126,31 @@ def test_an_inner_stage_without_a_block_is_refused_by_its_option() -> None:
             "gpt2", cluster="dgx-h100", pp=4, dp=1, global_batch=8, sequence=512,
             blocks=[6, 0, 0, 6],
         )  # fmt: skip
+
+
+OFFLOADS = {
+    "megatron": "--optimizer-offload-fraction 0.5",
+    "megatron-bridge": "optimizer.optimizer_offload_fraction=0.5",
+    "primus": "optimizer_offload_fraction: 0.5",
+    "deepspeed": '"offload_optimizer"',
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_optimizer_states_on_the_host_are_in_the_files_or_refused(target: str) -> None:
+    zero = 3 if target.startswith(("torchtitan", "accelerate", "trl")) else 1
+    recipe = Recipe(offload=Offload(optimizer=0.5))
+    moved = job("llama3-8b", data=8, zero_stage=zero, global_batch=16, recipe=recipe)
+    able = capability_of(target).can(Feature.OFFLOAD)
+    if not able:
+        with pytest.raises(Inexpressible, match="offload"):
+            bundle(moved, target)
+    elif target in OFFLOADS:
+        assert OFFLOADS[target] in "".join(bundle(moved, target).files.values())
+
+
+def test_a_share_of_the_optimizer_on_the_host_is_read_back() -> None:
+    recipe = Recipe(offload=Offload(optimizer=0.5))
+    moved = job("llama3-8b", data=8, zero_stage=1, global_batch=16, recipe=recipe)
+    script = bundle(moved, "megatron").files["megatron_args.sh"]
+    assert read_megatron(script, Beside()).on_host == {"optimizer": 0.5}

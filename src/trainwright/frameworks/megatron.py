@@ -308,6 +308,12 @@ def _optimizer(job: Job) -> Values:
             "exp_avg_dtype": moments[0],
             "exp_avg_sq_dtype": moments[-1],
         }
+    if (moved := job.recipe.offload) is not None and moved.optimizer > 0:
+        found |= {
+            "use_precision_aware_optimizer": True,  # which Megatron asks for beside it
+            "optimizer_cpu_offload": True,
+            "optimizer_offload_fraction": moved.optimizer,
+        }
     return found
 
 

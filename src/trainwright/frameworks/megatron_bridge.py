@@ -117,7 +117,7 @@ def settings(job: Job) -> dict[str, Any]:
     if "data_parallel_sharding_strategy" in fields.ddp:
         found["ddp.use_megatron_fsdp"] = True
         found["checkpoint.ckpt_format"] = "fsdp_dtensor"
-    for name in ("optimizer", "use_distributed_optimizer", "sgd_momentum"):
+    for name in _OF_OPTIMIZER:
         if name in fields.optimizer:
             found[f"optimizer.{name}"] = fields.optimizer[name]
     found["mixed_precision"] = _MIXED[job.precision]
@@ -127,6 +127,15 @@ def settings(job: Job) -> dict[str, Any]:
     found["train.global_batch_size"] = job.global_batch
     found["model.seq_length"] = job.sequence_length
     return found
+
+
+_OF_OPTIMIZER: Final = (
+    "optimizer",
+    "use_distributed_optimizer",
+    "sgd_momentum",
+    "optimizer_cpu_offload",
+    "optimizer_offload_fraction",
+)
 
 
 def _override(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,8 @@ class StatedRun:
         """
         said = " ".join(self.offload)
         found = dict.fromkeys((kind for kind in ("activations", "optimizer") if kind in said), 1.0)
+        if part := re.search(r"([0-9.e-]+) of optimizer", said):
+            found["optimizer"] = float(part[1])
         if "param" in said or "gradients" in said:
             found["gradients"] = 1.0
         return found

@@ -259,8 +259,8 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     ),
     Feature.OFFLOAD: (
         *("yes optimizer_cpu_offload",) * 3,
-        *("yes enable_cpu_offload",) * 2,
-        "yes CPUOffloadPolicy",
+        *("no moves weights too, where it moves anything (enable_cpu_offload)",) * 2,
+        "code CPUOffloadPolicy, which moves weights too",
         "yes offload_optimizer",
         "yes fsdp_offload_params",
         "no keeps optimizer state on the device",

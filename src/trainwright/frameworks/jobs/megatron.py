@@ -85,7 +85,7 @@ _UNMODELLED: Final = (
     "split_transformers", "use_tutel", "enable_expert_tensor_parallelism",
     "use_turbo_deepep", "use_turbo_attention_fp8", "fp32_residual_connection",
     "moe_latent_size", "moe_layer_recompute", "main_grads_dtype", "linear_attention_freq",
-    "use_torch_optimizer_for_cpu_offload", "optimizer_offload_fraction",
+    "use_torch_optimizer_for_cpu_offload",
     "fp16_lm_cross_entropy", "first_last_layers_bf16", "fsdp_double_buffer",
     "nccl_ub", "use_sink_attention", "patch_primus_pipeline",
     "use_turbo_parallel_linear", "attention_config", "sparsity_config",
@@ -454,8 +454,9 @@ def _sharded(
 ) -> tuple[int, tuple[str, ...]]:
     """The ZeRO stage and what lies in the host's memory."""
     offload = list[str]()
+    moved = found.number("optimizer_offload_fraction")
     if found.switch("optimizer_cpu_offload") or found.switch("cpu_optimizer"):
-        offload.append("optimizer to cpu")
+        offload.append(f"{1.0 if moved is None else moved:g} of optimizer to cpu")
     if "cpu" in (found.text("optimizer") or ""):  # Pai's cpu-adam
         offload.append("optimizer to cpu")
     if found.text("optimizer_offload") not in (None, "False", "false", "none"):
