@@ -6,6 +6,7 @@
 #                   installing what they need
 #   make test-exports-all exported files through the parsers of more frameworks
 #   make test-papers published figures, and many more small spaces, at length
+#   make papers     the numbers of papers beside ours, into benchmarks/reports
 #   make test-laws  the fast tests on many more random cases, new ones on every run
 #   make attack     look for plans that beat what is called proved, until stopped (ATTACK_SEED=1)
 #   make check      format, lint, types, architecture
@@ -60,7 +61,7 @@ PYTEST := $(BIN)/python -m pytest
 ATTACK_SEED ?= 1
 ATTACK_QUESTIONS ?= 100000
 
-.PHONY: demo serve attack test test-all test-exports-all test-papers test-laws check format bench corpus docs pages wheel sanitize clean venv
+.PHONY: demo serve attack test test-all test-exports-all test-papers papers test-laws check format bench corpus docs pages wheel sanitize clean venv
 
 venv: $(VENV)/.installed
 
@@ -107,6 +108,10 @@ test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.instal
 # Published figures and many more small spaces: tens of minutes, beside what every change runs.
 test-papers: venv
 	$(PYTEST) -m papers
+
+# Without the reference data some papers are left out, and nothing is stored.
+papers: venv
+	$(BIN)/python benchmarks/papers.py $(if $(TRAINWRIGHT_SHARED),--write)
 
 attack: venv
 	$(BIN)/python benchmarks/attack.py --seed $(ATTACK_SEED) --questions $(ATTACK_QUESTIONS)

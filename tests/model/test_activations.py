@@ -2,48 +2,23 @@
 
 import pytest
 
+from published_memory import (
+    FULL,
+    NO_RECOMPUTE_GIB,
+    PAPER,
+    SELECTIVE,
+    SELECTIVE_SP_GIB,
+    STATIC_GIB,
+    block,
+    first_stage_gib,
+    gpt,
+    kept_bytes,
+    static_gib,
+)
 from trainwright.costing.layer import KEEP_ALL, RecomputeRule, activation_bytes
 from trainwright.formats import catalog
 from trainwright.formats.hf_config import read_config
-from trainwright.model import LayerClass, LayerKind, RunShape, TransformerConfig, layer_graph
-
-SELECTIVE = RecomputeRule(modules=frozenset({"attention_core"}))
-FULL = RecomputeRule(whole_layer=True)
-GIB = 2**30
-
-# name: (attention heads, hidden size, layers, microbatch, pipeline stages, virtual stages)
-PAPER = {
-    "22B": (64, 6144, 48, 4, 1, 1),
-    "175B": (96, 12288, 96, 1, 8, 3),
-    "530B": (128, 20480, 105, 1, 35, 3),
-    "1T": (160, 25600, 128, 1, 64, 1),
-}
-NO_RECOMPUTE_GIB = {"22B": 59.25, "175B": 66.84375, "530B": 114.0234, "1T": 131.25}
-SELECTIVE_SP_GIB = {"22B": 9.5625, "175B": 12.3516, "530B": 23.0762, "1T": 26.5625}
-STATIC_GIB = {"22B": 45.5625, "175B": 45.5625, "530B": 31.6406, "1T": 32.9590}
-
-
-def gpt(*, heads: int, hidden: int, layers: int = 2) -> TransformerConfig:
-    document = {
-        "model_type": "gpt2",
-        "n_embd": hidden,
-        "n_layer": layers,
-        "n_head": heads,
-        "n_positions": 2048,
-        "vocab_size": 51200,
-    }
-    return read_config(document, name="gpt").config
-
-
-def block(config: TransformerConfig, run: RunShape) -> LayerClass:
-    graph = layer_graph(config, run)
-    return graph.classes[graph.kinds.index(LayerKind.BLOCK)]
-
-
-def kept_bytes(config: TransformerConfig, rule: RecomputeRule, **run: object) -> float:
-    shape = RunShape(**{"sequence_length": 2048, "fused_attention": False} | run)  # type: ignore[arg-type]
-    kept = activation_bytes(block(config, shape), shape, rule)
-    return kept.until_input_grad + kept.until_weight_grad
+from trainwright.model import LayerKind, RunShape, layer_graph
 
 
 @pytest.mark.parametrize("tensor_parallel", [1, 2, 8])
@@ -78,27 +53,14 @@ def test_every_case_of_the_table_is_a_sum_over_the_list(
 
 @pytest.mark.parametrize("model", PAPER)
 def test_first_stage_memory_matches_the_published_models(model: str) -> None:
-    a, h, layers, b, p, v = PAPER[model]
-    config = gpt(heads=a, hidden=h)
-    held = layers * (1 + (p - 1) / (p * v) if v > 1 else 1)
-    common = {"microbatch_size": b, "tensor_parallel": 8}
-    plain = kept_bytes(config, KEEP_ALL, **common)
-    selective = kept_bytes(config, SELECTIVE, sequence_parallel=True, **common)
-    assert plain * held / GIB == pytest.approx(NO_RECOMPUTE_GIB[model], abs=1e-4)
-    assert selective * held / GIB == pytest.approx(SELECTIVE_SP_GIB[model], abs=1e-4)
+    plain, selective = first_stage_gib(model)
+    assert plain == pytest.approx(NO_RECOMPUTE_GIB[model], abs=1e-4)
+    assert selective == pytest.approx(SELECTIVE_SP_GIB[model], abs=1e-4)
 
 
 @pytest.mark.parametrize("model", PAPER)
 def test_block_matrices_take_the_published_static_bytes(model: str) -> None:
-    a, h, layers, _, p, _ = PAPER[model]
-    run = RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=8)
-    matrices = sum(
-        p_.count_per_device
-        for p_ in block(gpt(heads=a, hidden=h), run).parameters
-        if p_.name.endswith(".weight") and "norm" not in p_.name
-    )
-    static = run.precision.static_bytes * matrices * layers / p
-    assert static / GIB == pytest.approx(STATIC_GIB[model], abs=1e-4)
+    assert static_gib(model) == pytest.approx(STATIC_GIB[model], abs=1e-4)
 
 
 def test_fused_attention_keeps_a_statistic_instead_of_scores() -> None:

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 
-from reference import needs_reference, reference
+from published_partitions import placed, placements
+from reference import needs_reference
 from trainwright.errors import UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
 from trainwright.partitioning.placement import fits, place_case, placement_rules
-from trainwright.partitioning.placement_planner import plan_placement
-from trainwright.partitioning.problem import Restrictions
 from trainwright.plans import Status
-
-
-def cases():
-    folder = reference() / "codesign" / "placement"
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-
-
-def answer(case, cost_model):
-    return plan_placement(
-        case,
-        rules=placement_rules(cost_model),
-        restrictions=Restrictions(),
-        budget=Budget(),
-    )
 
 
 @needs_reference
 def test_every_chain_takes_the_published_time():
     checked = 0
-    for given in cases():
+    for given in placements():
         if given["expected"]["status"] != "optimal":
             continue
-        found = answer(read_phaze(given), "phaze-compat")
+        found = placed(read_phaze(given), "phaze-compat")
         assert found.outcome.status is Status.OPTIMAL, given["case"]
         assert found.outcome.cost.time_s == pytest.approx(
             given["expected"]["time_per_batch"], rel=1e-9
@@ -49,7 +33,7 @@ def test_every_chain_takes_the_published_time():
 
 @needs_reference
 def test_every_tensor_width_alone_takes_the_reference_time():
-    for given in cases():
+    for given in placements():
         if given["mode"] != "phaze-compat" or given["expected"]["status"].startswith("unsupported"):
             continue
         value = given["input"]
@@ -64,11 +48,11 @@ def test_every_tensor_width_alone_takes_the_reference_time():
 
 @needs_reference
 def test_every_fixed_strategy_takes_the_published_time_or_does_not_fit():
-    for given in cases():
+    for given in placements():
         stated = given["expected_fixed_strategy"]
         if stated is None or stated["status"] == "unsupported":
             continue
-        fixed = answer(read_phaze(given), "phaze-compat").fixed
+        fixed = placed(read_phaze(given), "phaze-compat").fixed
         if stated["status"] == "ok":
             assert fixed.reason is None, given["case"]
             assert fixed.cost.time_s == pytest.approx(stated["time_per_batch"], rel=1e-9)
@@ -79,13 +63,13 @@ def test_every_fixed_strategy_takes_the_published_time_or_does_not_fit():
 @needs_reference
 def test_a_graph_that_branches_is_refused_by_the_published_rules_and_solved_by_the_general():
     checked = 0
-    for given in cases():
+    for given in placements():
         if not given["expected"]["status"].startswith("unsupported"):
             continue
         case = read_phaze(given)
         with pytest.raises(UnsupportedFeature, match="branching"):
-            answer(case, "phaze-compat")
-        found = answer(case, "phaze-general-dag").outcome
+            placed(case, "phaze-compat")
+        found = placed(case, "phaze-general-dag").outcome
         assert found.status is Status.OPTIMAL
         assert found.cost.time_s == pytest.approx(
             given["expected"]["time_per_batch_general_dag"], rel=1e-12
@@ -96,8 +80,8 @@ def test_a_graph_that_branches_is_refused_by_the_published_rules_and_solved_by_t
 
 @needs_reference
 def test_where_nothing_fits_the_missing_bytes_are_named():
-    (given,) = (c for c in cases() if c["expected"]["status"] == "infeasible")
-    found = answer(read_phaze(given), "phaze-compat")
+    (given,) = (c for c in placements() if c["expected"]["status"] == "infeasible")
+    found = placed(read_phaze(given), "phaze-compat")
     assert found.outcome.status is Status.INFEASIBLE
     assert found.binding.kind == "layer"
     assert found.binding.missing_bytes == 4.0
@@ -106,7 +90,7 @@ def test_where_nothing_fits_the_missing_bytes_are_named():
 
 @needs_reference
 def test_ninety_eight_layers_on_a_thousand_devices_take_a_few_milliseconds():
-    (given,) = (c for c in cases() if c["case"].startswith("24"))
+    (given,) = (c for c in placements() if c["case"].startswith("24"))
     case, budget = read_phaze(given), Budget()
     found = min(
         place_case(case, rules=placement_rules("phaze-compat"), budget=budget).solver_s

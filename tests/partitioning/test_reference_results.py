@@ -7,65 +7,29 @@ above the optimum, matching it is a failure too.
 
 from __future__ import annotations
 
-import json
 import os
-from functools import cache
 
 import pytest
 
-from instances import plan_of, setting_of, stages_of
+from instances import plan_of, stages_of
 from oracles import time_of_legal_plan
-from reference import reference
-from trainwright.formats.piper_json import read_piper
+from published_partitions import BASELINES, SOLVER_MODES, load, published_modes
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.equal import plan_equal
 from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
-from trainwright.partitioning.problem import Restrictions
 from trainwright.plans import Status
 
 TOLERANCE = 1e-9
 
-SOLVER_MODES = {
-    "full": Restrictions(),
-    "nodp": Restrictions(data_parallel=False),
-    "notp": Restrictions(tensor_parallel=False),
-    "noar": Restrictions(recompute=False),
-}
-BASELINES = {
-    "equi_tp": {},
-    "equi_notp": {"restrictions": Restrictions(tensor_parallel=False)},
-    "equi_all_layers_notp": {
-        "restrictions": Restrictions(tensor_parallel=False),
-        "block_layer": None,
-    },
-}
-
 
 def cases(modes, *, having="feasible"):
-    """(instance, mode) of the reference results; none, and so a visible skip, without the data."""
+    """Parameters of a test; none, and so a visible skip, without the data."""
     if "TRAINWRIGHT_SHARED" not in os.environ:
         return []
     return [
         pytest.param(instance, mode, id=f"{instance['name']}-{mode}")
-        for family in sorted((reference() / "partitioning").glob("*.json"))
-        for instance in json.loads(family.read_text())["instances"]
-        for mode, result in instance["modes"].items()
-        if mode in modes and having in result
+        for instance, mode in published_modes(modes, having=having)
     ]
-
-
-@cache
-def published_profile(name):
-    piper = json.loads((reference() / "profiles" / name).read_text())
-    return piper, read_piper(piper).profiles[0]
-
-
-def load(instance):
-    """The instance as a Piper object, and its nouns."""
-    piper, profile = published_profile(instance["profile"])
-    fields = ("maxMemoryPerDevice", "maxDevices", "mbsInBatch", "bandwidth")
-    piper = piper | {field: instance[field] for field in fields}
-    return piper, profile, setting_of(piper)
 
 
 @pytest.mark.parametrize(("instance", "mode"), cases({"full"}, having="stages"))

@@ -1,0 +1,630 @@
+"""Published numbers beside ours: `python benchmarks/papers.py [--only NAME] [--write]`.
+
+A registry, one entry a paper: where its numbers are printed, how near ours must come, and a
+function that yields them. Prints the page; `--write` stores it with a table of all numbers.
+Figures of other programs and measured runs are read where TRAINWRIGHT_SHARED points; a paper whose
+inputs are not there is named as left out. The numbers of a measured table come twice: as shipped,
+with constants that were fitted to these rows, too, and unseen, with constants fitted to the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import known_layouts
+
+import published_memory as memory
+import published_partitions as partitions
+import published_schedules as schedules
+from reference import reference
+from trainwright.commands.validate import validate
+from trainwright.formats import catalog
+from trainwright.formats.measured_csv import read_measured
+from trainwright.formats.phaze_json import read_phaze
+from trainwright.model import count_parameters, model_flops_per_sequence
+from trainwright.partitioning.downset_dp import solve
+from trainwright.partitioning.equal import plan_equal
+from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from trainwright.documents.validation import DatasetScore, ScoredRun
+
+REPORTS: Final = Path(__file__).parent / "reports"
+PAGE: Final = REPORTS / "papers_2026-11-23.md"
+NUMBERS: Final = PAGE.with_suffix(".csv")
+MOST_SHOWN: Final = 40  # numbers of a paper that the page shows; of longer ones it shows the misses
+
+DERIVED = "derived: nothing is fitted"
+OTHERS = "constants fitted to other runs"
+FITTED = "constants fitted to these rows, too"
+UNSEEN = "constants fitted without these rows' source"
+KINDS: Final = (DERIVED, OTHERS, FITTED, UNSEEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A published number and ours. With `at_most`, ours may be smaller: a plan or an order that is
+    found need not be theirs. `why` is what is known of a miss."""
+
+    what: str
+    published: float
+    ours: float
+    unit: str
+    at_most: bool = False
+    why: str = "not known"
+
+    def verdict(self, tolerance: Tolerance) -> str:
+        """`ok`, `better` or `miss`."""
+        allowed = tolerance.absolute + tolerance.relative * abs(self.published)
+        if abs(self.ours - self.published) <= allowed:
+            return "ok"
+        return "better" if self.at_most and self.ours < self.published else "miss"
+
+    @property
+    def deviation(self) -> str:
+        """Relative, or the difference where zero is published."""
+        if self.published == 0:
+            return f"{self.ours:+.3g}"
+        return f"{self.ours / self.published - 1:+.2%}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """What ours may be off: a share of the published number, and an amount on top."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+    unit: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.relative:.3g} of it"] * (self.relative > 0)
+        parts += [f"{self.absolute:g} {self.unit}".strip()] * (self.absolute > 0)
+        return " and ".join(parts) or "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paper:
+    """An entry: `needs` is a path under the reference data, `None` where nothing is read."""
+
+    name: str
+    source: str
+    tolerance: Tolerance
+    numbers: Callable[[], Iterable[Number]]
+    kind: str = DERIVED
+    needs: str | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its inputs are."""
+        if self.needs is None:
+            return True
+        return "TRAINWRIGHT_SHARED" in os.environ and (reference() / self.needs).exists()
+
+
+EXACT: Final = Tolerance(relative=1e-9)
+STEP: Final = Tolerance(relative=0.10)  # of the seconds of a step
+
+
+# Schedules
+# ---------
+
+
+def zero_bubble() -> Iterator[Number]:
+    """Bubble rates from profiled times, within the limits of memory that the authors set."""
+    for row in schedules.rows("zero_bubble_table5.json"):
+        for name, published in row["bubble_of_span_published"].items():
+            rate, peak_bytes = schedules.profiled_bubble(row, name)
+            if name != "1F1B":
+                limit = row["memory_limit_in_F"][name] * row["memory_delta"]["F"]
+                assert peak_bytes <= limit * (1 + 1e-9)
+            what = f"{row['model']}, p {row['p']}, m {row['m']}, {name}: bubble rate"
+            yield Number(what=what, published=published, ours=rate, unit="", at_most=name != "1F1B")
+
+
+def unit_times(families: tuple[str, ...]) -> Callable[[], Iterator[Number]]:
+    """Bubble and peak at F = I = W = 1, of the authors' generators, up to 16 ranks."""
+
+    def numbers() -> Iterator[Number]:
+        for row in schedules.rows("closed_forms.json"):
+            if row["family"] not in families or row["p"] > 16:
+                continue
+            span, peak = schedules.measured(row)
+            where = f"{row['family']}, p {row['p']}, m {row['m']}"
+            limit = row["params"].get("limit")
+            where += f", limit {limit}" if limit is not None else ""
+            bubble = row["bubble"] + span - row["span"]
+            least = row["family"] in schedules.SEARCHED
+            for what, published, ours, unit in (
+                ("bubble", row["bubble"], bubble, "slots"),
+                ("peak", row["peak_chunks"], peak, "chunks"),
+            ):
+                yield Number(
+                    what=f"{where}: {what}",
+                    published=published,
+                    ours=float(ours),
+                    unit=unit,
+                    at_most=least,
+                )
+
+    return numbers
+
+
+# Partitioning
+# ------------
+
+
+def piper() -> Iterator[Number]:
+    """Time per sample of the published program's plans: ours are proven, so at most that."""
+    for instance, mode in partitions.published_modes(partitions.SOLVER_MODES, having="original"):
+        published = instance["modes"][mode]["original"]["time_per_sample"]
+        if published is None:
+            continue
+        _, profile, setting = partitions.load(instance)
+        restrictions = partitions.SOLVER_MODES[mode]
+        found = solve(profile, setting, restrictions=restrictions).time_per_sample_s
+        what = f"{instance['name']}, {mode}"
+        yield Number(what=what, published=published, ours=found, unit="", at_most=True)
+
+
+def piper_baselines() -> Iterator[Number]:
+    """Time per sample of the equal splits that the paper compares with."""
+    for instance, mode in partitions.published_modes(partitions.BASELINES):
+        published = instance["modes"][mode].get("time_per_sample")
+        if published is None:
+            continue
+        _, profile, setting = partitions.load(instance)
+        plan = plan_equal(profile, setting, **partitions.BASELINES[mode])
+        ours = time_per_sample_s(evaluate(plan, profile, setting))
+        yield Number(what=f"{instance['name']}, {mode}", published=published, ours=ours, unit="")
+
+
+def phaze() -> Iterator[Number]:
+    """Time of a batch from the published placement program, for the best and the expert's plan."""
+    for given in partitions.placements():
+        found = None
+        if given["expected"]["status"] == "optimal":
+            found = partitions.placed(read_phaze(given), "phaze-compat")
+            published = given["expected"]["time_per_batch"]
+            ours = found.outcome.cost.time_s
+            yield Number(what=f"{given['case']}: best", published=published, ours=ours, unit="s")
+        fixed = given["expected_fixed_strategy"]
+        if found is not None and fixed is not None and fixed["status"] == "ok":
+            published, ours = fixed["time_per_batch"], found.fixed.cost.time_s
+            yield Number(what=f"{given['case']}: expert", published=published, ours=ours, unit="s")
+
+
+# Memory and parameters
+# ---------------------
+
+
+def activation_memory() -> Iterator[Number]:
+    """GiB of the first stage and of the matrices' states, for the four models of table 3."""
+    for model in memory.PAPER:
+        plain, selective = memory.first_stage_gib(model)
+        for what, published, ours in (
+            ("activations, nothing recomputed", memory.NO_RECOMPUTE_GIB[model], plain),
+            ("activations, selective and sequence", memory.SELECTIVE_SP_GIB[model], selective),
+            ("parameters and states", memory.STATIC_GIB[model], memory.static_gib(model)),
+        ):
+            what = f"{model}: {what}"
+            yield Number(what=what, published=published, ours=ours, unit="GiB")
+
+
+# Heads, hidden size, layers and billions of parameters, as table 1 of arXiv:2104.04473 prints them.
+SC21_MODELS: Final = (
+    (24, 2304, 24, 1.7),
+    (32, 3072, 30, 3.6),
+    (32, 4096, 36, 7.5),
+    (48, 6144, 40, 18.4),
+    (64, 8192, 48, 39.1),
+    (80, 10240, 60, 76.1),
+    (96, 12288, 80, 145.6),
+    (128, 16384, 96, 310.1),
+    (128, 20480, 105, 529.6),
+    (160, 25600, 128, 1008.0),
+)
+# Billions of parameters: sections 3.1 of arXiv:2407.21783 and 4.2 of arXiv:2412.19437.
+CATALOG_MODELS: Final = {"llama3-405b": 405.0, "deepseek-v3": 671.0}
+
+
+def sc21_parameters() -> Iterator[Number]:
+    """Parameters of the ten models, by our own list of matrices."""
+    for heads, hidden, layers, published in SC21_MODELS:
+        ours = count_parameters(memory.gpt(heads=heads, hidden=hidden, layers=layers)) / 1e9
+        what = f"{heads} heads, hidden {hidden}, {layers} layers: parameters"
+        yield Number(what=what, published=published, ours=ours, unit="10⁹")
+
+
+def catalog_parameters() -> Iterator[Number]:
+    """Parameters of two models of the catalog."""
+    for name, published in CATALOG_MODELS.items():
+        ours = count_parameters(catalog.model(name).config) / 1e9
+        why = "cut off, not rounded" if int(ours) == published else "not known"
+        what = f"{name}: parameters"
+        yield Number(what=what, published=published, ours=ours, unit="10⁹", why=why)
+
+
+# Measured runs
+# -------------
+
+
+def layouts(prefix: str) -> Callable[[], Iterator[Number]]:
+    """Seconds of a step of the published layouts whose names begin so."""
+
+    def numbers() -> Iterator[Number]:
+        for run in known_layouts.RUNS:
+            if run.name.startswith(prefix):
+                ours = known_layouts.estimated(run).step_time_s
+                what = f"{run.name}: step"
+                yield Number(what=what, published=run.step_time_s, ours=ours, unit="s")
+
+    return numbers
+
+
+def llama() -> Iterator[Number]:
+    """The three rows of table 4; known_layouts has no plan for the third, of long sequences."""
+    yield from layouts("Llama-3")()
+    short = next(run for run in known_layouts.RUNS if run.name == "Llama-3-405B, 16,384 H100")
+    batch, sequence, tflops = 128, 131_072, 380.0
+    run = replace(
+        short,
+        global_batch=batch,
+        sequence=sequence,
+        layout=short.layout | {"dp": 8, "cp": 16},
+        step_time_s=known_layouts.llama_step_s(batch, sequence, short.devices, tflops),
+    )
+    config = catalog.model(run.model).config
+    dense = 6 * count_parameters(config) * sequence
+    attention = model_flops_per_sequence(config, sequence) - dense
+    causal_s = run.step_time_s * (dense + attention / 2) / (dense + attention)
+    yield Number(
+        what=f"{run.name}, 131,072 tokens: step",
+        published=run.step_time_s,
+        ours=known_layouts.estimated(run).step_time_s,
+        unit="s",
+        why="the paper does not say how it counts attention's FLOPs, most of them here; "
+        f"by half, as causal, its rate means {causal_s:.1f} s",
+    )
+
+
+def deepseek_table_2() -> Iterator[Number]:
+    """Bubble (PP - 1)(F + B) of 1F1B and (PP - 1)(F + B - 2W) of ZB1P, and their PP activations.
+
+    B is the whole backward pass; here F = W = 1, B = 2 and PP = 16.
+    """
+    ranks, batches = 16, 32
+    for theirs, name, bubble in (("1F1B", "1F1B", 45), ("ZB1P", "ZB-H1", 15)):
+        row = {"family": name, "p": ranks, "m": batches, "params": {}}
+        span, peak = schedules.measured(row)
+        for what, published, ours, unit in (
+            ("bubble", bubble, span - 3 * batches, "slots"),
+            ("activations", ranks, peak, ""),
+        ):
+            what = f"{theirs}, PP {ranks}: {what}"
+            yield Number(what=what, published=published, ours=float(ours), unit=unit)
+
+
+@cache
+def scores(unseen: bool) -> dict[str, DatasetScore]:
+    """The scores of all measured tables, by name."""
+    document = validate(reference() / "measured", leave_out="source" if unseen else None).document
+    return {dataset.name: dataset for dataset in document.datasets}
+
+
+def measured(
+    table: str, quantity: str, *, unseen: bool = False, only: Callable[..., bool] | None = None
+) -> Callable[[], Iterator[Number]]:
+    """Every configuration of a measured table; `only` chooses by the run of a row."""
+    unit, scale = {"step_time": ("s", 1.0), "peak_memory": ("GiB", 2.0**30)}[quantity]
+    field = {"step_time": "step_time_s", "peak_memory": "peak_memory_bytes"}[quantity]
+
+    def numbers() -> Iterator[Number]:
+        runs = {run.row_id: run for run in read_measured(reference() / "measured" / f"{table}.csv")}
+        rows = [
+            (row, runs[row.row_id], published, ours)
+            for row in scores(unseen)[table].runs
+            if (published := getattr(row, f"measured_{field}")) is not None
+            and (ours := getattr(row, field)) is not None
+            and (only is None or only(runs[row.row_id]))
+        ]
+        typical = median(ours / published for *_, published, ours in rows)
+        for row, run, published, ours in rows:
+            yield Number(
+                what=f"{row.row_id}: {run.model}, {run.num_devices} {run.accelerator}",
+                published=published / scale,
+                ours=ours / scale,
+                unit=unit,
+                why=_reason(row, quantity, ours / published / typical, typical),
+            )
+
+    return numbers
+
+
+def _reason(row: ScoredRun, quantity: str, beside: float, typical: float) -> str:
+    """What is known of a miss; `beside` is its ratio to the `typical` one of its table."""
+    if row.assumed:
+        return f"the row leaves open: {', '.join(row.assumed)}"
+    if abs(beside - 1) <= STEP.relative and abs(typical - 1) > STEP.relative:
+        return f"the table as a whole is predicted at {typical:.2f} of what was measured"
+    if quantity == "step_time" and row.step_time_low_s <= row.measured_step_time_s <= (
+        row.step_time_high_s
+    ):
+        return "inside our 90 % range"
+    return "not known" + (": outside our 90 % range" if quantity == "step_time" else "")
+
+
+def _tables() -> Iterator[Paper]:
+    """Two entries for the times of each table, and one for memory, in which nothing is fitted."""
+    for name, table, source in (
+        ("SC'21, table 1, times", "megatron_scaling", "Narayanan et al., arXiv:2104.04473"),
+        ("Korthikanti, table 5", "korthikanti", "arXiv:2205.05198"),
+        ("vTrain", "vtrain_multi", "Bang et al., MICRO 2024, ground truth of several nodes"),
+        ("SimuMax B200", "simumax_b200", "MooreThreads/SimuMax, docs/b200, release 1.2"),
+        ("Sailor, GH200", "sailor_gh200", "Strati et al., SOSP 2025, validation data"),
+        ("Sailor, mixed devices", "sailor_mixed", "Strati et al., SOSP 2025, validation data"),
+    ):
+        sc21 = table == "megatron_scaling"
+        for kind in (FITTED, UNSEEN):
+            yield Paper(
+                name=name if kind == FITTED else f"{name}, unseen",
+                source=f"{source}; `{table}.csv`",
+                tolerance=STEP,
+                numbers=measured(
+                    table, "step_time", unseen=kind == UNSEEN, only=_of_sc21 if sc21 else None
+                ),
+                kind=kind,
+                needs=f"measured/{table}.csv",
+            )
+    for name, table in (
+        ("SimuMax B200, memory", "simumax_b200"),
+        ("Sailor, GH200, memory", "sailor_gh200"),
+        ("Sailor, mixed devices, memory", "sailor_mixed"),
+    ):
+        yield Paper(
+            name=name,
+            source=f"`{table}.csv`, as above",
+            tolerance=Tolerance(relative=0.05),
+            numbers=measured(table, "peak_memory"),
+            needs=f"measured/{table}.csv",
+        )
+
+
+def _of_sc21(run: object) -> bool:
+    return run.setting("table") == "sc21_table1"
+
+
+CLOSED = "schedules/closed_forms.json"
+PAPERS: Final = (
+    Paper(
+        name="Zero Bubble, table 5",
+        source="Qi et al., ICLR 2024; profiled times and memory of the table",
+        tolerance=Tolerance(absolute=1e-4),
+        numbers=zero_bubble,
+        needs="schedules/zero_bubble_table5.json",
+    ),
+    Paper(
+        name="Zero Bubble, at unit times",
+        source="Qi et al., ICLR 2024; the authors' orders, and formulas of ZB-H1 and ZB-H2",
+        tolerance=EXACT,
+        numbers=unit_times(("1F1B", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p")),
+        needs=CLOSED,
+    ),
+    Paper(
+        name="Controllable Memory, at unit times",
+        source="Qi et al., NeurIPS 2024; orders of the authors' generators",
+        tolerance=EXACT,
+        numbers=unit_times(("V-Min", "V-Half", "ZB-V", "1F1B-V", "GIS", "GIS-H", "Adaptive-V")),
+        needs=CLOSED,
+    ),
+    Paper(
+        name="Piper",
+        source="Tarnawski et al., NeurIPS 2021; plans of the published program",
+        tolerance=EXACT,
+        numbers=piper,
+        needs="partitioning",
+    ),
+    Paper(
+        name="Piper, equal splits",
+        source="Tarnawski et al., NeurIPS 2021; baselines by the rules of the paper",
+        tolerance=EXACT,
+        numbers=piper_baselines,
+        needs="partitioning",
+    ),
+    Paper(
+        name="PHAZE, placement",
+        source="Wang et al., ICML 2024; answers of the published program, version 1.0",
+        tolerance=EXACT,
+        numbers=phaze,
+        needs="codesign/placement",
+    ),
+    Paper(
+        name="Korthikanti, memory",
+        source="arXiv:2205.05198; the formulas of table 2, evaluated for the models of table 3",
+        tolerance=Tolerance(absolute=1e-4, unit="GiB"),
+        numbers=activation_memory,
+    ),
+    Paper(
+        name="SC'21, table 1, parameters",
+        source="Narayanan et al., arXiv:2104.04473; printed to 0.1",
+        tolerance=Tolerance(absolute=0.05, unit="10⁹"),
+        numbers=sc21_parameters,
+    ),
+    Paper(
+        name="DeepSeek-V3, table 2",
+        source="arXiv:2412.19437, section 3.2.1; the formulas of the two families we share",
+        tolerance=EXACT,
+        numbers=deepseek_table_2,
+    ),
+    Paper(
+        name="Llama 3 and DeepSeek-V3, parameters",
+        source="arXiv:2407.21783, section 3.2; arXiv:2412.19437, section 4.2; printed to 1",
+        tolerance=Tolerance(absolute=0.5, unit="10⁹"),
+        numbers=catalog_parameters,
+    ),
+    Paper(
+        name="SC'21, tables 1 and 2, layouts",
+        source="arXiv:2104.04473; TFLOP/s a device as seconds, by its formula",
+        tolerance=STEP,
+        numbers=layouts("GPT"),
+        kind=OTHERS,
+    ),
+    Paper(
+        name="Llama 3, table 4",
+        source="arXiv:2407.21783; TFLOP/s a device as seconds, attention counted in full",
+        tolerance=STEP,
+        numbers=llama,
+        kind=OTHERS,
+    ),
+    Paper(
+        name="DeepSeek-V3, its training run",
+        source="arXiv:2412.19437; 180 K device hours per trillion tokens of section 1, "
+        "layout and number formats of section 3",
+        tolerance=STEP,
+        numbers=layouts("DeepSeek"),
+        kind=OTHERS,
+    ),
+    *_tables(),
+)
+NOT_YET: Final = """\
+Not here: Vocabulary Parallelism, PipeOffload, STP and the two-way DualPipe (no such families yet);
+and, since their inputs are not at hand, the interleaved rows of Zero Bubble's table 5, the
+throughput tables of Controllable Memory, the chip tables of PHAZE and the report on mixtures of
+experts in Megatron."""
+
+
+# The page
+# --------
+
+
+def table_of(paper: Paper, numbers: list[Number]) -> Iterator[str]:
+    """The numbers of a paper; of many the misses alone."""
+    shown = numbers
+    if len(numbers) > MOST_SHOWN:
+        shown = [each for each in numbers if each.verdict(paper.tolerance) == "miss"]
+    if not shown:
+        return
+    yield "| number | published | ours | deviation | | why |"
+    yield "|---|--:|--:|--:|---|---|"
+    for each in shown:
+        verdict = each.verdict(paper.tolerance)
+        why = each.why if verdict == "miss" else ""
+        values = f"{each.published:.6g} | {each.ours:.6g} {each.unit}".rstrip()
+        yield f"| {each.what} | {values} | {each.deviation} | {verdict} | {why} |"
+
+
+def section(paper: Paper, numbers: list[Number]) -> Iterator[str]:
+    """A part of the page."""
+    yield f"## {paper.name}"
+    yield ""
+    yield f"{paper.source}. Tolerance: {paper.tolerance}. {paper.kind.capitalize()}."
+    yield ""
+    if len(numbers) > MOST_SHOWN:
+        count = sum(each.verdict(paper.tolerance) == "miss" for each in numbers)
+        yield f"{len(numbers)} numbers, {count} missed; all are in `{NUMBERS.name}`."
+        yield ""
+    yield from table_of(paper, numbers)
+    yield ""
+
+
+def summary(found: dict[Paper, list[Number]]) -> Iterator[str]:
+    """One line a paper, and one for each kind."""
+    yield "| paper | numbers | ok | better | miss | within |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for kind in KINDS:
+        total = [0, 0, 0]
+        for paper, numbers in found.items():
+            if paper.kind == kind:
+                verdicts = [each.verdict(paper.tolerance) for each in numbers]
+                counts = [verdicts.count(name) for name in ("ok", "better", "miss")]
+                total = [one + more for one, more in zip(total, counts, strict=True)]
+                yield _counted(paper.name, counts)
+        if sum(total):
+            yield _counted(f"**{kind}**", total)
+
+
+def _counted(name: str, counts: list[int]) -> str:
+    ok, better, miss = counts
+    share = f"{(ok + better) / sum(counts):.0%}".replace("%", " %")
+    return f"| {name} | {sum(counts)} | {ok} | {better} | {miss} | {share} |"
+
+
+def page(found: dict[Paper, list[Number]]) -> str:
+    """The report, in Markdown."""
+    absent = [paper.name for paper in PAPERS if paper not in found]
+    lines = [
+        "# Numbers of papers beside ours",
+        "",
+        "`make papers` computes every number again and writes this page. `ok` is within the",
+        "tolerance; `better` is a shorter time, bubble or peak where the published one is what a",
+        "program found; everything else is a miss, with what is known of it. `unseen` repeats the",
+        "measured rows with constants fitted to the tables of other sources: what to expect of a",
+        "run that nobody has measured. As shipped, the constants have seen these rows.",
+        "",
+        *summary(found),
+        "",
+        NOT_YET,
+        "",
+    ]
+    if absent:
+        lines += [f"Left out, their inputs are not here: {', '.join(absent)}.", ""]
+    for paper, numbers in found.items():
+        lines += section(paper, numbers)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def numbers_csv(found: dict[Paper, list[Number]]) -> str:
+    """All numbers in one table."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ("paper", "number", "published", "ours", "unit", "deviation", "verdict", "kind", "source")
+    )
+    for paper, numbers in found.items():
+        for each in numbers:
+            writer.writerow(
+                (
+                    paper.name,
+                    each.what,
+                    f"{each.published:.8g}",
+                    f"{each.ours:.8g}",
+                    each.unit,
+                    each.deviation,
+                    each.verdict(paper.tolerance),
+                    paper.kind,
+                    paper.source,
+                )
+            )
+    return text.getvalue()
+
+
+def main() -> None:
+    """Print the page, and store it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help="papers whose names hold this", default="")
+    parser.add_argument("--write", action="store_true", help="store page and table, of all papers")
+    asked = parser.parse_args()
+    chosen = [paper for paper in PAPERS if asked.only.lower() in paper.name.lower()]
+    found = {paper: list(paper.numbers()) for paper in chosen if paper.is_there}
+    print(page(found))
+    if asked.write:
+        if len(found) < len(PAPERS):
+            sys.exit("papers: nothing is stored unless every paper was computed")
+        PAGE.write_text(page(found), encoding="utf-8")
+        NUMBERS.write_text(numbers_csv(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
