@@ -51,6 +51,15 @@ def test_support_names_what_a_framework_cannot_say_of_a_model(
     assert "must be a cluster of the catalog" in run("support", "gpt2", "abacus").err
 
 
+def test_a_device_is_known_by_what_people_call_it(run: Callable[..., Any]) -> None:
+    asked = {"h100": "H100-80GB-SXM", "dgx-h100": "H100-80GB-SXM", "RTX4090": "RTX-4090"}
+    for name, accelerator in asked.items():
+        assert trainwright.support("gpt2", name).document.accelerator == accelerator
+    shown = run("support", "gpt2", "h100").out
+    assert "at least 1 device\n" in shown
+    assert shown.count("nine of ten") == 1
+
+
 def test_a_script_is_run_with_launchers_that_only_record(
     tmp_path: Path, run: Callable[..., Any]
 ) -> None:
@@ -87,7 +96,7 @@ def test_a_tool_answers_with_the_document_and_writes_nothing() -> None:
 
 @pytest.mark.skipif(find_spec("mcp") is not None, reason="the SDK is installed")
 def test_without_the_sdk_the_extra_is_named() -> None:
-    with pytest.raises(MissingExtra, match="server for agents"):
+    with pytest.raises(MissingExtra, match="needs the package mcp"):
         server()
 
 

@@ -79,6 +79,7 @@ def test_the_table_names_model_devices_and_probability(run):
         ("rtx-4090", 1, "RTX-4090"),
         ("8 x h100", 8, "H100-80GB-SXM"),
         ("16xA100-80GB", 16, "A100-80GB-SXM"),
+        ("2x4090", 2, "RTX-4090"),
     ],
 )
 def test_devices_are_a_number_and_a_name(text, count, name):
@@ -87,7 +88,7 @@ def test_devices_are_a_number_and_a_name(text, count, name):
     assert cluster.num_devices >= count
 
 
-@pytest.mark.parametrize("text", ["", "0xRTX4090", "2x", "3xVoodoo2"])
+@pytest.mark.parametrize("text", ["", "0xRTX4090", "2x", "3xVoodoo2", "2x80GB"])
 def test_other_devices_are_refused_by_name(text):
     with pytest.raises(InvalidInput, match="gpu"):
         devices_named(text)

@@ -363,6 +363,26 @@ def test_a_trainer_without_pipelines_is_not_told_to_use_one(
     assert found["best_plan"] is None or found["best_plan"]["parallelism"]["pipeline"] == 1
 
 
+def test_a_job_that_needs_no_change_is_answered_and_nothing_is_written(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    job, copy = tmp_path / "job.args", tmp_path / "copy.args"
+    job.write_text(
+        "--num-layers 1 --hidden-size 2560 --num-attention-heads 5 --seq-length 2047 "
+        "--max-position-embeddings 2047 --micro-batch-size 1 --global-batch-size 8 --bf16 "
+        "--vocab-size 50304 --use-distributed-optimizer --overlap-grad-reduce "
+        "--overlap-param-gather --cross-entropy-loss-fusion"
+    )
+    asked = ("improve", str(job), "--cluster", "dgx-h100", "--patch", str(copy), "--json")
+    done = run(*asked)
+    assert done.code == 0
+    assert done.document["changes"] == []
+    assert f"no change is recommended, so {copy} is not written" in " ".join(
+        done.document["warnings"]
+    )
+    assert not copy.exists()
+
+
 def test_nothing_is_written_over_the_file_or_without_one(
     run: Callable[..., Any], arguments: Path, tmp_path: Path
 ) -> None:

@@ -217,3 +217,13 @@ def test_impossible_tunings_are_refused() -> None:
     assert "embedding and lm_head together" in fault(
         name="gpt2", frozen_kinds=(LayerKind.EMBEDDING,)
     )
+
+
+@pytest.mark.parametrize("images", [0, 2])
+def test_adapters_stand_in_the_blocks_of_text_and_the_encoder_is_frozen(images: int) -> None:
+    low_rank = LowRank(rank=16, targets=("query", "value"))
+    text = catalog.model("qwen3-vl-8b").config
+    config = replace(text, images=images, tuning=Tuning(low_rank=low_rank))
+    # Qwen3-VL-8B: 36 blocks, hidden 4096, 32 query and 8 value heads of 128.
+    each = 16 * (4096 + 32 * 128) + 16 * (4096 + 8 * 128)
+    assert graph(config).num_trainable_parameters == 36 * each

@@ -67,28 +67,20 @@ def devices_named(text: str) -> tuple[int, Cluster]:
 
     Raises `InvalidInput` naming the accelerators that there are.
     """
-    from trainwright.formats import catalog
+    from trainwright.options.clusters import accelerators_of_clusters, cluster_of_accelerator
 
     found = _GPU.fullmatch(text)
     if found is None:
         raise InvalidInput.of("gpu", f'must be such as 2xRTX4090, got "{text}"')
-    count, wanted = int(found.group(1) or 1), _plain(found.group(2))
-    known = [catalog.cluster(name) for name in catalog.cluster_names()]
-    alone = [cluster for cluster in known if len(cluster.pools) == 1]
-    own = [cluster for cluster in alone if _plain(cluster.accelerator.name).startswith(wanted)]
-    if not own or not wanted:
-        names = ", ".join(sorted({cluster.accelerator.name for cluster in alone}))
-        raise InvalidInput.of("gpu", f'must be one of {names}, got "{found.group(2)}"')
+    count = int(found.group(1) or 1)
     if count < 1:
         raise InvalidInput.of("gpu", f"must be at least 1 device, got {count}")
-    exact = [cluster for cluster in own if _plain(cluster.accelerator.name) == wanted]
-    cluster = (exact or own)[0]
+    cluster = cluster_of_accelerator(found.group(2))
+    if cluster is None:
+        names = ", ".join(accelerators_of_clusters())
+        raise InvalidInput.of("gpu", f'must be one of {names}, got "{found.group(2)}"')
     inside = cluster.pool_of().devices_per_node
     return count, cluster.with_nodes(-(-count // inside))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 # `trainwright fit`

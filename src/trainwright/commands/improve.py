@@ -122,7 +122,10 @@ def improve(
     said = (*warnings, *_gaps_of(found), *found.warnings, *_limits(found, answer, budget))
     shown = ""
     if patch is not None and job_file is not None:
-        shown = _write_copy(patch, job_file, text)
+        if text is None:
+            said += (f"patch: no change is recommended, so {patch} is not written",)
+        else:
+            shown = _write_copy(patch, job_file, text)
     return Improved(replace(answer, warnings=said), difference=shown)
 
 
@@ -200,13 +203,11 @@ def _refuse_own(path: str | Path, job: JobText) -> None:
     check_writable(path)
 
 
-def _write_copy(path: str | Path, job: JobText, text: str | None) -> str:
-    """The copy is written; raises `InvalidInput` where there is no change to write."""
+def _write_copy(path: str | Path, job: JobText, text: str) -> str:
+    """The copy is written; what comes back shows how it differs."""
     from trainwright.formats.atomic_file import write_text
     from trainwright.frameworks.patch import difference
 
-    if text is None:
-        raise InvalidInput.of("patch", "no change is recommended, so there is nothing to write")
     write_text(path, text)
     return difference(job, text, str(path))
 

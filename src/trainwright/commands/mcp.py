@@ -67,7 +67,7 @@ def server() -> Any:
         try:
             from mcp.server.fastmcp import FastMCP as Server  # before version 2
         except ImportError:
-            raise MissingExtra("a server for agents", extra="mcp") from None
+            raise MissingExtra("serving agents needs the package mcp", extra="mcp") from None
     made = Server("trainwright", instructions=f"trainwright {__version__}: see each tool.")
     for name, text in TOOLS.items():
         made.add_tool(_tool(name), name=name, description=text)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainwright.cluster.calibration import POOLED
 from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput
 from trainwright.plans.request import FORMAT_VERSION
+from trainwright.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,19 +102,22 @@ def support(model: str | Path, device: str | Path) -> Report[SupportResult]:
 
 
 def _cluster_of(device: str) -> Cluster:
-    """The cluster of a name, or the first of the catalog whose accelerator has the name."""
-    from trainwright.formats.catalog import cluster, cluster_entries
-    from trainwright.options.clusters import opened
+    """The cluster of a name or a file, or the first of the catalog whose devices have the name."""
+    from trainwright.formats.catalog import cluster, cluster_names
+    from trainwright.options.clusters import (
+        accelerators_of_clusters,
+        cluster_of_accelerator,
+        opened,
+    )
 
-    plain = device.lower()
-    for entry in cluster_entries():
-        found = cluster(entry.name)
-        if plain in (entry.name.lower(), found.accelerator.name.lower()):
-            return found
+    if device.lower() in cluster_names():
+        return cluster(device.lower())
     if Path(device).exists():
         return opened(device).cluster
-    known = sorted({cluster(each.name).accelerator.name for each in cluster_entries()})
-    wanted = f"must be a cluster of the catalog, its file, or one of {', '.join(known)}"
+    if (found := cluster_of_accelerator(device)) is not None:
+        return found
+    known = ", ".join(accelerators_of_clusters())
+    wanted = f"must be a cluster of the catalog, its file, or one of {known}"
     raise InvalidInput.of("device", f'{wanted}, got "{device}"')
 
 
@@ -145,23 +150,31 @@ def support_view(found: SupportResult) -> Iterator[Line]:
     size = f"{found.parameters_total / 1e9:.4g} B parameters"
     yield f"{found.model}: {size}, on {found.accelerator}, {found.devices_per_node} to a node"
     yield f"number formats: {', '.join(found.precisions)}"
-    yield f"at least {found.min_devices} devices hold weights, gradients and Adam's state"
-    yield f"asked by: {', '.join(found.commands)}"
+    least = format_count(found.min_devices, "device")
+    yield f"weights, gradients and Adam's state, sharded over all, need at least {least}"
+    yield f"commands that take it: {', '.join(found.commands)}"
     yield table_of(
         "How well steps are known",
-        (words("software"), words("range"), words("rests on", "source")),
+        (words("software"), words("range"), words("evidence", "source")),
         (
-            (each.software, f"{each.low_ratio:.2f} to {each.high_ratio:.2f}", each.source)
+            (each.software, f"{each.low_ratio:.2f} to {each.high_ratio:.2f}", _evidence(each))
             for each in found.speeds
         ),
-        caption="nine of ten measured steps take, of what is predicted",
+        caption="how well steps are known: nine of ten take from and to so many times the "
+        "predicted time",
     )
     yield table_of(
         "Who can be given the plan",
-        (words("framework"), words("version"), words("cannot say", "lacks")),
+        (words("framework"), words("version"), words("cannot express", "lacks")),
         ((each.name, each.version, "; ".join(each.lacks)) for each in found.targets),
         caption="frameworks that files are written for",
     )
+
+
+def _evidence(known: KnownSpeed) -> str:
+    """The runs behind a range, which with the software's name stands in columns of its own."""
+    _, pooled, runs = known.source.partition(f"{POOLED} for {known.software}: ")
+    return runs.partition("; ")[0] if pooled else known.source
 
 
 # `trainwright support`

@@ -176,7 +176,9 @@ def _adapted(
 
 
 def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, _Part]]:
-    """The targets that a layer has, by name."""
+    """The targets that a layer has, by name; an encoder of images has none and stays frozen."""
+    if layer.kind is LayerKind.ENCODER_BLOCK:
+        return
     h = config.hidden_size
     present = {op.name: op for op in layer.operators}
 
@@ -208,7 +210,7 @@ def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, 
             candidates.append(("gate", part(pair.first, h, width)))
         candidates.append(("up", part(pair.first, h, width)))
         candidates.append(("down", part(pair.last, width, h)))
-    return ((name, candidate) for name, candidate in candidates if candidate.operator in present)
+    yield from ((name, each) for name, each in candidates if each.operator in present)
 
 
 def _adapter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -179,6 +180,42 @@ def opened(cluster: GivenCluster) -> OpenedCluster:
     if isinstance(found, Cluster):
         return OpenedCluster(found, found.num_devices)
     return OpenedCluster(found.cluster, found.num_devices, tuple(_not_taken(found.surroundings)))
+
+
+def cluster_of_accelerator(name: str) -> Cluster | None:
+    """The first cluster of the catalog with devices of that name alone; None for no such device.
+
+    Case, dashes and what follows do not matter ("h100" is the H100-80GB-SXM), nor does the maker's
+    series before a number that names one device ("4090" is the RTX-4090).
+    """
+    from trainwright.formats import catalog
+
+    wanted = _plain(name)
+    if not wanted:
+        return None
+    alone = [each for each in map(catalog.cluster, catalog.cluster_names()) if _is_alone(each)]
+    first = {each.accelerator.name: each for each in reversed(alone)}
+    for same in (str.__eq__, str.startswith):
+        if own := [each for each in alone if same(_plain(each.accelerator.name), wanted)]:
+            return own[0]
+    numbered = [device for device in first if wanted in device.lower().split("-")[1:]]
+    return first[numbered[0]] if len(numbered) == 1 else None
+
+
+def accelerators_of_clusters() -> tuple[str, ...]:
+    """The names that `cluster_of_accelerator` knows, sorted."""
+    from trainwright.formats import catalog
+
+    known = map(catalog.cluster, catalog.cluster_names())
+    return tuple(sorted({each.accelerator.name for each in known if _is_alone(each)}))
+
+
+def _is_alone(cluster: Cluster) -> bool:
+    return len(cluster.pools) == 1
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _not_taken(around: Surroundings) -> Iterator[str]:
