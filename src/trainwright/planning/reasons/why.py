@@ -18,6 +18,7 @@ from trainwright.planning.question.families import chunks_per_rank
 from trainwright.planning.question.question import Allowed, Span
 from trainwright.planning.reasons.infeasible import eased, option_of
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces
+from trainwright.planning.search.orders import with_searched_orders
 from trainwright.planning.search.search import best_first, sketch_model
 from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE
@@ -127,7 +128,15 @@ def without(
 
 
 def _sketched(question: ModelQuestion, budget: Budget) -> Priced | None:
-    """The best plan that brief searches find of all parts of the space that a framework can run."""
+    """The best plan that brief searches find of all parts of the space that a framework can run.
+
+    Orders that no family has are looked for behind a whole search alone, so where they are asked
+    for that is made.
+    """
+    if question.allowed.searches_orders:
+        outcome = plan_runnable(question, budget)
+        outcome = with_searched_orders(question, outcome, budget, num_alternatives=0)
+        return next(iter(outcome.priced), None)
     found = [
         sketch_model(replace(question, allowed=space), budget)
         for space in runnable_spaces(question.allowed)
