@@ -172,3 +172,56 @@ def test_a_table_without_rows_is_said_to_be_empty(
     (tmp_path / "empty.csv").write_text(full.read_text(encoding="utf-8"), encoding="utf-8")
     assert run("validate", str(tmp_path), "--json") == 0
     assert "no rows" not in capsys.readouterr().out
+
+
+def predictions(tmp_path: Path, lines: list[str]) -> str:
+    """A table of somebody else's predictions."""
+    path = tmp_path / "theirs.csv"
+    path.write_text("row_id,step_time_s,step_time_low_s,step_time_high_s\n" + "\n".join(lines))
+    return str(path)
+
+
+def test_predictions_of_another_tool_are_scored_in_place_of_ours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (ROWS / "korthikanti.csv").open(newline="") as file:
+        first, second = ((row["row_id"], float(row["step_time_s"])) for row in csv.DictReader(file))
+    path = predictions(tmp_path, [f"{first[0]},{1.1 * first[1]},1,{1.05 * first[1]}", "odd,1,,"])
+    assert run("validate", str(ROWS), "--predictions", path, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    (dataset,) = document["datasets"]
+    assert document["predictions"] == path
+    assert dataset["modelled"] == 1 and dataset["time"]["mape"] == pytest.approx(0.1)
+    assert dataset["skipped"] == [{"reason": "no prediction is stated", "rows": 1}]
+    assert dataset["interval_check"]["n"] == 1 and dataset["interval_coverage"] == 1.0
+    assert document["warnings"][-1] == "theirs.csv: 1 predictions are of no run here, such as odd"
+    path = predictions(tmp_path, [f"{first[0]},{first[1]},,", f"{second[0]},{0.5 * second[1]},,"])
+    assert run("validate", str(ROWS), "--predictions", path, "--json") == 0
+    (dataset,) = json.loads(capsys.readouterr().out)["datasets"]
+    assert dataset["time"]["max_ape"] == pytest.approx(0.5)
+    assert dataset["time"]["bias"] == pytest.approx(-0.25)
+    assert "interval_coverage" not in dataset and "interval_width" not in dataset
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["a,1,,", "a,2,,"], 'line 3, row_id: must stand once, got "a"'),
+        ([",1,,"], 'line 2, row_id: must be the id of a row, got ""'),
+        (["a,,,"], 'line 2, step_time_s: must be a finite number > 0, got ""'),
+        (["a,nan,,"], 'line 2, step_time_s: must be a finite number > 0, got "nan"'),
+        (["a,1,1,"], "line 2, step_time_low_s: must be at most step_time_high_s, both or neither"),
+        (["a,1,2,1"], "line 2, step_time_low_s: must be at most step_time_high_s, both or neither"),
+    ],
+)
+def test_predictions_that_break_a_rule_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str], told: str
+) -> None:
+    assert run("validate", str(ROWS), "--predictions", predictions(tmp_path, lines)) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_predictions_are_not_refitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--predictions", predictions(tmp_path, ["a,1,,"]), "--leave-out", "source")
+    assert run("validate", str(ROWS), *asked) == 2
+    assert "leave-out: must not be given with predictions" in capsys.readouterr().err

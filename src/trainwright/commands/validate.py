@@ -30,28 +30,37 @@ def validate(
     profiles: str | Path | None = None,
     files: tuple[str, ...] = (),
     leave_out: str | None = None,
+    predictions: str | Path | None = None,
 ) -> Report[ValidationResult]:
     """Predict every run of the CSV files in `folders`, or of single files, and score that.
 
     `profiles` holds tables of layer times and defaults to the folder beside the first of `folders`,
     then to that under the environment variable TRAINWRIGHT_SHARED. `files` restricts to those
     stems. With `leave_out="source"` each file is predicted with efficiencies that are fitted to the
-    others. Raises `InvalidInput` where a file cannot be read, breaks a rule or is no table of runs.
+    others. `predictions` is a table of another tool's: its rows are scored in place of ours, and a
+    run that it has no row of counts as skipped.
+
+    Raises `InvalidInput` where a file cannot be read, breaks a rule or is no table of runs.
     """
     from trainwright.formats.measured_csv import (
         measured_files,
         read_beside,
         read_layer_tables,
         read_measured_table,
+        read_predictions,
     )
     from trainwright.lab.pooling import without_each
     from trainwright.lab.scores import pooled_regret
-    from trainwright.lab.validate import coverage, outcomes, predictor, score
+    from trainwright.lab.validate import coverage, outcomes, predictor, score, stated_predictor
 
     if not folders:
         raise InvalidInput.of("folder", "must be given")
     if leave_out not in (None, SOURCE):
         raise InvalidInput.of("leave-out", f'must be {SOURCE}, got "{leave_out}"')
+    if leave_out is not None and predictions is not None:
+        problem = "must not be given with predictions, which are scored as they are"
+        raise InvalidInput.of("leave-out", problem)
+    stated = None if predictions is None else read_predictions(Path(predictions))
     places = [Path(folder) for folder in folders]
     paths = _chosen([path for place in places for path in measured_files(place)], files)
     first = places[0].parent if places[0].is_file() else places[0]
@@ -79,15 +88,22 @@ def validate(
         if leave_out == SOURCE:
             others = kept.get(str(path), catalog.efficiencies)
             near = replace(near, efficiencies=others, calibrations=(), unpublished=True)
-        found = outcomes(table.runs, predictor(near, layers))
+        how = predictor(near, layers) if stated is None else stated_predictor(stated)
+        found = outcomes(table.runs, how)
         datasets.append(score(path.stem, found, incomplete=table.incomplete))
         pooled += found
+    if stated is not None:
+        strange = sorted(set(stated) - {run.row_id for _, table, _ in tables for run in table.runs})
+        if strange:
+            unscored = f"{len(strange)} predictions are of no run here, such as {strange[0]}"
+            warnings.append(f"{Path(str(predictions)).name}: {unscored}")
     document = ValidationResult(
         datasets=tuple(datasets),
         pooled_interval_coverage=coverage(pooled),
         pooled_top1_regret=pooled_regret([(d.ranked_groups, d.top1_regret) for d in datasets]),
         folder=", ".join(map(str, places)),
         profiles=None if profile_folder is None else str(profile_folder),
+        predictions=None if predictions is None else str(predictions),
         warnings=tuple(warnings),
     )
     return Report(document)

@@ -135,6 +135,7 @@ class ValidationResult:
     pooled_top1_regret: RegretRecord | None = None
     folder: str = ""
     profiles: str | None = None
+    predictions: str | None = None
     warnings: tuple[str, ...] = ()
 
 

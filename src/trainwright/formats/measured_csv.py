@@ -67,6 +67,14 @@ _AMOUNTS: Final = {
 }
 _SPECIAL: Final = ("zero_stage", "sequence_parallel", "options")
 COMMON_COLUMNS: Final = (*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, "zero_stage", "sequence_parallel")
+# What another tool's predictions of runs may state; the first it must.
+PREDICTED: Final = (
+    "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
+    "peak_memory_bytes",
+    "static_memory_bytes",
+)
 # What tells a table of runs from any other table.
 _TELLING: Final = ("row_id", "model", "accelerator")
 
@@ -134,6 +142,40 @@ def read_measured_table(path: Path) -> MeasuredTable:
         incomplete=tuple(incomplete),
         missing_columns=tuple(name for name in COMMON_COLUMNS if name not in columns),
     )
+
+
+def read_predictions(path: Path) -> Mapping[str, Mapping[str, float]]:
+    """What another tool predicts: by `row_id` the amounts of `PREDICTED` that the row states.
+
+    Raises `InvalidInput` with every fault: a row without id or step time, an id that stands twice,
+    a value that is no positive number, one end of a range without the other.
+    """
+    faults: list[Fault] = []
+    stated: dict[str, Mapping[str, float]] = {}
+    for line, row in _read_rows(path, ("row_id", PREDICTED[0]))[1]:
+        row_id = row["row_id"].strip()
+        if not row_id or row_id in stated:
+            rule = "must be the id of a row" if not row_id else "must stand once"
+            faults.append(Fault(f"line {line}, row_id", f'{rule}, got "{row_id}"'))
+            continue
+        amounts: dict[str, float] = {}
+        for column in PREDICTED:
+            text = row.get(column, "").strip()
+            try:
+                if text or column == PREDICTED[0]:
+                    amounts[column] = _amount(text)
+            except ValueError:
+                faults.append(
+                    Fault(f"line {line}, {column}", f'must be {_AMOUNT.rule}, got "{text}"')
+                )
+        low_s, high_s = amounts.get(PREDICTED[1]), amounts.get(PREDICTED[2])
+        if (low_s is None) != (high_s is None) or (low_s or 0.0) > (high_s or 0.0):
+            rule = f"must be at most {PREDICTED[2]}, both or neither"
+            faults.append(Fault(f"line {line}, {PREDICTED[1]}", rule))
+        stated[row_id] = MappingProxyType(amounts)
+    if faults:
+        raise InvalidInput(faults[:_MOST_FAULTS], source=str(path))
+    return MappingProxyType(stated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -344,8 +344,8 @@ class RunPrediction:
     """Seconds of a step with the ends of the 90 % interval; bytes of a device where modelled."""
 
     step_time_s: float
-    step_time_low_s: float
-    step_time_high_s: float
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
     peak_memory_bytes: float | None = None
     high_memory_bytes: float | None = None  # the upper end of its range, which decides fit
     static_memory_bytes: float | None = None

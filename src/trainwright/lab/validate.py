@@ -8,13 +8,13 @@ the rows of the file.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
 from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.validation import DatasetScore, ScoredRun, SkippedRecord
-from trainwright.errors import TrainwrightError
+from trainwright.errors import TrainwrightError, UnsupportedFeature
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import RunPrediction
 from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
@@ -76,6 +76,17 @@ def predictor(known: Known, layers: MeasuredLayers | None) -> Predictor:
     return predicted
 
 
+def stated_predictor(stated: Mapping[str, Mapping[str, float]]) -> Predictor:
+    """Predictions that somebody else made, by row (`read_predictions`)."""
+
+    def predicted(run: MeasuredRun) -> tuple[RunPrediction, tuple[str, ...]]:
+        if run.row_id not in stated:
+            raise UnsupportedFeature("no prediction is stated")
+        return RunPrediction(**stated[run.row_id]), ()
+
+    return predicted
+
+
 def outcomes(runs: Sequence[MeasuredRun], predicted: Predictor) -> tuple[Outcome, ...]:
     """One outcome per configuration, in order of first appearance."""
     groups: dict[object, list[MeasuredRun]] = defaultdict(list)
@@ -105,7 +116,7 @@ def score(
     peaks = {q: _memory_pairs(modelled, q, "peak_memory_bytes") for q in Quality}
     statics = {q: _memory_pairs(modelled, q, "static_memory_bytes") for q in Quality}
     groups, scatter = _rank_groups(modelled), log_scatter(_repeats(modelled))
-    low_high = [_interval(o) for o in modelled if _time_pair(o) is not None]
+    low_high = [ends for o in modelled if _time_pair(o) and (ends := _interval(o)) is not None]
     return DatasetScore(
         name=name,
         rows=sum(len(o.runs) for o in found) + len(incomplete),
@@ -139,13 +150,14 @@ def coverage(found: Sequence[Outcome]) -> float | None:
 
 
 def _inside(found: Sequence[Outcome]) -> list[bool]:
-    """Of every timed run whether its time lies inside the predicted interval."""
+    """Of every timed run with a predicted interval whether its time lies inside."""
     inside = []
     for outcome in found:
         pair, prediction = _time_pair(outcome), outcome.prediction
         if pair is not None and prediction is not None:
             low, high = prediction.step_time_low_s, prediction.step_time_high_s
-            inside.append(low <= pair.measured <= high)
+            if low is not None and high is not None:
+                inside.append(low <= pair.measured <= high)
     return inside
 
 
@@ -159,12 +171,14 @@ def _time_pair(outcome: Outcome) -> Pair | None:
     return Pair(predicted=outcome.prediction.step_time_s, measured=measured, repeats=repeats)
 
 
-def _interval(outcome: Outcome) -> tuple[float, float]:
-    """Both ends as shares of the prediction."""
+def _interval(outcome: Outcome) -> tuple[float, float] | None:
+    """Both ends as shares of the prediction; `None` where it has none."""
     prediction = outcome.prediction
     assert prediction is not None
-    time_s = prediction.step_time_s
-    return prediction.step_time_low_s / time_s, prediction.step_time_high_s / time_s
+    low_s, high_s = prediction.step_time_low_s, prediction.step_time_high_s
+    if low_s is None or high_s is None:
+        return None
+    return low_s / prediction.step_time_s, high_s / prediction.step_time_s
 
 
 def _memory_pairs(found: Sequence[Outcome], quality: Quality, quantity: str) -> list[Pair]:

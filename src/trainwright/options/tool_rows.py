@@ -281,6 +281,13 @@ ROWS += section(
         metavar="PATH",
         at="validation.profiles",
     ),
+    row(
+        "predictions",
+        FILE,
+        "Score these instead: a CSV of row_id, step_time_s, and the range and memory if known.",
+        metavar="PATH",
+        at="validation.predictions",
+    ),
     row("files", LIST, "Only these files, by stem, separated by commas.", metavar="TEXT"),
     row("rows", ON, "Print every run too.", shell=True),
     row("plot", PATH, "Draw predicted against measured into this file.", shell=True),
