@@ -388,3 +388,13 @@ def test_a_layout_that_ran_out_of_memory_is_refused_by_its_framework(run):
     assert (done.document["fits"], done.document["verdict"]) == (False, "does not fit")
     assert done.document["margin_bytes"] > 0
     assert done.document["fit_probability"] < 0.5
+
+
+def test_the_evidence_tells_the_range_that_the_step_is_given(run):
+    """Steps with experts scatter more than the runs of a line do: both ranges are said."""
+    words = ("mixtral-8x7b", "--cluster", "dgx-h100", "--devices", "64", "--ep", "8")
+    found = run("estimate", *words, "--global-batch", "256", "--sequence", "4096", "--json")
+    high = found.document["step_time_high_s"] / found.document["step_time_s"]
+    said = found.document["assumptions"]["range"]
+    assert "where tokens are dispatched to experts" in said
+    assert f"to {high:.2f} times" in said

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
+from trainwright.documents.memory_figures import account_words
 from trainwright.documents.runs import model_and_cluster
 from trainwright.documents.view import (
     Cell,
@@ -343,6 +344,6 @@ def fit_basis(document: FitResult) -> str:
     """What the table rests on."""
     return (
         f"fits: the device stays within its memory with probability "
-        f"{document.request.probability:.0%}, by the account of {document.memory_account}; longest "
+        f"{document.request.probability:.0%}, {account_words(document.memory_account)}; longest "
         "sequence and most sequences a microbatch: recomputed in full, at the leanest ZeRO stage"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from trainwright.cluster.framework_memory import Figure
+from trainwright.cluster.framework_memory import TYPICAL_MEMORY, Figure
 from trainwright.documents.view import column, size, table_of, words
 from trainwright.formats.framework_memory_toml import framework_memory
 from trainwright.profile.measured_model import MeasuredModel
@@ -122,11 +122,16 @@ def fit_line(document: ShowsMemory) -> str:
     return f"stays within the device's {limit} with probability {shown}"
 
 
+def account_words(account: str | None) -> str:
+    """By whose account of memory, to open or end a clause."""
+    return f"by the account of {'typical software' if account == TYPICAL_MEMORY else account}"
+
+
 def doubt(document: ShowsMemory) -> str | None:
     """A warning where a plan that keeps its margins may fail all the same."""
     probability = document.fit_probability
     if probability is None or probability >= _DOUBTFUL:
         return None
     shown = format_bytes(document.device_bytes or 0.0)
-    account = document.memory_account
-    return f"memory: by the account of {account} a device shows {shown}; it {fit_line(document)}"
+    account = account_words(document.memory_account)
+    return f"memory: {account} a device shows {shown}; it {fit_line(document)}"

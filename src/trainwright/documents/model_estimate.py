@@ -17,7 +17,12 @@ from trainwright.documents.failed_run import (
     failure_lines,
     failure_record,
 )
-from trainwright.documents.memory_figures import figure_fields, figure_table, fit_line
+from trainwright.documents.memory_figures import (
+    account_words,
+    figure_fields,
+    figure_table,
+    fit_line,
+)
 from trainwright.documents.model_plan import (
     kept_bytes,
     measured_words,
@@ -689,7 +694,7 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
     heaviest = document.memory[document.heaviest_rank]
     yield f"{document.verdict}: {peak} of {limit} on rank {heaviest.rank}"
     if document.fit_probability is not None:
-        yield f"  by the account of {document.memory_account} it {fit_line(document)}"
+        yield f"  {account_words(document.memory_account)} it {fit_line(document)}"
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)

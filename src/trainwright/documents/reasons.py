@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainwright.documents.explanation import ModelExplanation
     from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
-    from trainwright.documents.view import Table
+    from trainwright.documents.view import Cell, Table
 
 
 # What a document keeps of its reasons
@@ -106,7 +106,8 @@ _WORST: Final = 1.25  # times the plan's step: what is slower is no change that 
 class Change:
     """Something to change, in words, and the `options` that ask for it beside the plan's own.
 
-    `ratio` is the step then by the plan's own; absent where the plan has no step.
+    `ratio` is the step then by the plan's own; absent where the plan has no step. Where `is_bound`
+    the plan was looked for briefly: its options may find one whose step is shorter.
     """
 
     what: str
@@ -114,6 +115,7 @@ class Change:
     step_time_s: float | None = None
     ratio: float | None = None
     peak_memory_bytes: float | None = None
+    is_bound: bool = False
 
 
 def changes_of(document: ModelPlanResult | MixedPlanResult) -> tuple[Change, ...]:
@@ -165,6 +167,7 @@ def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
                 step_time_s=each.step_time_s,
                 ratio=each.slowdown,
                 peak_memory_bytes=each.peak_memory_bytes,
+                is_bound=each.status is Status.GAP,
             )
             yield change, _kind(each)
     if document.kind != "model-plan" or document.parallelism is None:
@@ -250,7 +253,7 @@ def change_table(
         (
             (
                 each.what,
-                seconds(each.step_time_s),
+                _at_most(seconds(each.step_time_s), each),
                 percent(None if each.ratio is None else each.ratio - 1, sign=True),
                 size(each.peak_memory_bytes),
                 each.options,
@@ -265,6 +268,10 @@ def change_table(
         note="Each row is a plan that was found and priced. Its options, added to the command of "
         "the plan, ask for it.",
     )
+
+
+def _at_most(step: Cell, change: Change) -> Cell:
+    return replace(step, text=f"<= {step.text}") if change.is_bound else step
 
 
 # What each choice buys, and what more of a resource would, in full

@@ -199,7 +199,7 @@ def _require(name: str, known: Iterable[str], *, what: str) -> None:
     near = _near(name, names, what=what)
     hint = f"; did you mean {' or '.join(map(_quoted, near))}?" if near else ""
     wanted = f"one of {', '.join(names)}"
-    if near and len(names) > _MANY:
+    if len(names) > _MANY:
         wanted = f"a name of: trainwright catalog {what}s"
     raise InvalidInput.of(what, f'must be a file or {wanted}, got "{name}"{hint}')
 

@@ -128,11 +128,17 @@ def estimate_changes(subject: Subject[ModelEstimateResult]) -> ChangeList | None
     return ChangeList(rows=rows, title="Any one of these makes it fit")
 
 
+def _step_of(change: Change) -> str:
+    if change.step_time_s is None:
+        return ""
+    return f"{'<= ' if change.is_bound else ''}{format_seconds(change.step_time_s)}"
+
+
 def _listed(found: Iterable[Change], command: str, *, fixes: bool) -> ChangeList | None:
     rows = tuple(
         ChangeRow(
             what=each.what,
-            step="" if each.step_time_s is None else format_seconds(each.step_time_s),
+            step=_step_of(each),
             against="" if each.ratio is None else f"{each.ratio - 1:+.1%}",
             tone="" if each.ratio is None else _tone(each.ratio),
             memory="" if not each.peak_memory_bytes else format_bytes(each.peak_memory_bytes),

@@ -136,6 +136,12 @@ class TimeRange:
 
 _UNCALIBRATED: Final = "assumed: default efficiencies, not fitted to this accelerator and software"
 
+_WHERE: Final = {
+    Circumstance.HOST_BOUND: "where hosts, not devices, set the pace",
+    Circumstance.SHARED_NODES: "where replicas of several nodes share their network",
+    Circumstance.EXPERTS: "where tokens are dispatched to experts",
+}
+
 
 def time_range(
     model: TransformerConfig, cluster: Cluster, configuration: Configuration
@@ -145,10 +151,14 @@ def time_range(
     held = circumstances(model, cluster, configuration)
     spread = next((spread for spread in device.step_spreads if spread.when in held), None)
     fitted = device.calibration
+    source = _UNCALIBRATED if fitted is None else f"{fitted.origin}: {fitted.source}"
+    if spread is not None:  # the source tells the range of a run without the circumstance
+        own = f"{spread.low_ratio:.2f} to {spread.high_ratio:.2f}"
+        source += f"; {own} times {_WHERE[spread.when]}"
     return TimeRange(
         low_ratio=device.step_low_ratio if spread is None else spread.low_ratio,
         high_ratio=device.step_high_ratio if spread is None else spread.high_ratio,
-        source=_UNCALIBRATED if fitted is None else f"{fitted.origin}: {fitted.source}",
+        source=source,
     )
 
 
