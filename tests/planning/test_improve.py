@@ -41,7 +41,7 @@ def around(limit_bytes: float = 80e9, schedule: str | None = None) -> Neighbourh
         model=LLAMA,
         cluster=WHERE,
         wanted=lambda run: schedule is None or run.schedule == schedule,
-        fits=lambda step: step.peak_memory_bytes <= limit_bytes,
+        fits=lambda _, step: step.peak_memory_bytes <= limit_bytes,
     )
 
 
@@ -101,7 +101,9 @@ def test_a_change_that_is_needed_is_tried_with_all_others_though_it_costs() -> N
         for second in (first, *moves(first.run, LLAMA, pool)):
             if second is first or second.dimension != first.dimension:
                 step = wanted.price(second.run)
-                legal += [step.step_time_s] if step is not None and wanted.fits(step) else []
+                legal += (
+                    [step.step_time_s] if step is not None and wanted.fits(second.run, step) else []
+                )
     found = every_improvement(WASTEFUL, wanted, Budget())
     assert found[0].step.step_time_s == min(legal)
     assert found[0].options == "--zero 2 --recompute none"

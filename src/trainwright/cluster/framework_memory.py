@@ -101,6 +101,20 @@ class FrameworkMemory:
             if isinstance(value, int | float) and not 0 <= value < math.inf:
                 yield Fault(field.name, f"must be finite and >= 0, got {value!r}")
 
+    @property
+    def keeps_nothing_beside(self) -> bool:
+        """Whether a device holds no tensors but those of the model's own account."""
+        kept = (
+            self.kept_gradient_bytes,
+            self.update_bytes,
+            self.bucket_parameters,
+            self.loss_bytes,
+            self.accumulates_apart,
+            self.keeps_stage_output,
+            self.keeps_gathered_inputs,
+        )
+        return not any(kept)
+
     def outside_bytes(self, num_groups: int) -> float:
         """What a device shows beside the allocator's memory, with so many process groups."""
         groups = num_groups + self.more_communicators if num_groups else 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.cluster import NetworkLevel
 from trainwright.documents.export import PricedLayout
+from trainwright.documents.memory_figures import run_fits
 from trainwright.documents.model_estimate import (
     NONE_ENOUGH,
     ModelEstimateRequest,
@@ -33,6 +34,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.framework_memory_toml import deciding_memory
 from trainwright.options.inputs import naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, of_what_is_told_apart
 from trainwright.planning.question.question import (
@@ -42,6 +44,7 @@ from trainwright.planning.question.question import (
     Workload,
     described,
 )
+from trainwright.planning.question.room import missing_of_plan
 from trainwright.planning.reasons.improve import (
     MOST_OF_IT,
     NEARLY_AS_FAST,
@@ -198,6 +201,7 @@ def question_of(
             allowed=of_what_is_told_apart(model, allowed),
             overheads=run.overheads,
             settings=RunSettings.of(run),
+            account=deciding_memory(allowed.framework),
         )
 
 
@@ -378,12 +382,16 @@ class Surroundings:
 
     def helps(self, change: Improvement) -> bool:
         """Whether a change that fits is faster than the run, where the run fits too."""
-        return not self.fits(self.step) or change.step.step_time_s < self.step.step_time_s
+        return not self.base_fits or change.step.step_time_s < self.step.step_time_s
 
-    def fits(self, step: StepPrediction) -> bool:
-        """Whether a device has room for the step, by the rule of `estimate`."""
-        needed_bytes = self.request.configuration.overheads.needed_bytes(step.peak_memory_bytes)
-        return needed_bytes <= self.cluster.accelerator.usable_bytes
+    @property
+    def base_fits(self) -> bool:
+        """Whether the run itself does."""
+        return self.fits(self.request.configuration, self.step)
+
+    def fits(self, run: Configuration, step: StepPrediction) -> bool:
+        """Whether a device has room for a run, by the rule of `estimate`."""
+        return run_fits(self.model, run, step, self.cluster, framework=self.framework)
 
 
 def chosen_of(found: Surroundings) -> Improvement | None:
@@ -394,7 +402,7 @@ def chosen_of(found: Surroundings) -> Improvement | None:
 
 def _compared(found: Surroundings) -> tuple[tuple[Improvement, ...], float, float | None]:
     """Changes worth a line, the least step of all that is known, and the run's where it fits."""
-    base_s = found.step.step_time_s if found.fits(found.step) else None
+    base_s = found.step.step_time_s if found.base_fits else None
     changes = worth_listing(filter(found.helps, found.changes))
     others_s = min((each.step.step_time_s for each in changes), default=base_s or math.inf)
     plan = _unbeaten(found.plan, others_s)
@@ -405,18 +413,18 @@ def document_of(found: Surroundings) -> ImprovementResult:
     """What the parts say of each other; a plan that something else beats is left out."""
     step = found.step
     changes, best_s, base_s = _compared(found)
-    run_fits = base_s is not None
+    base_fits = base_s is not None
     plan = _unbeaten(found.plan, best_s)
     chosen = recommended(changes, base_s=base_s, best_s=best_s)
 
     def record(each: Improvement) -> ImprovementRecord:
-        return _record(found, each, best_s if run_fits else None)
+        return _record(found, each, best_s if base_fits else None)
 
     return ImprovementResult(
         framework=found.framework,
         dialect=found.dialect,
         run=PricedLayout(step_time_s=step.step_time_s, peak_memory_bytes=step.peak_memory_bytes),
-        run_fits=run_fits,
+        run_fits=base_fits,
         memory_limit_bytes=found.cluster.accelerator.usable_bytes,
         best_known_s=best_s if math.isfinite(best_s) else None,
         lower_bound_s=_bound_s(found, best_s),
@@ -434,7 +442,9 @@ def document_of(found: Surroundings) -> ImprovementResult:
 def _enough(found: Surroundings) -> tuple[PricedChange, ...]:
     """What would make the run fit where nothing on its devices does."""
     run, target = found.request.configuration, found.framework
-    return changes_enough(found.model, found.cluster, run, found.step, framework=target)
+    return changes_enough(
+        found.model, found.cluster, run, found.step, framework=target, software=target
+    )
 
 
 def _unbeaten(plan: PricedPlan | None, others_s: float) -> PricedPlan | None:
@@ -471,7 +481,7 @@ _TIGHT: Final = 0.05  # of what is usable: a margin that a prediction may miss
 
 def _evidence(found: Surroundings, each: Improvement) -> str:
     """Whether the gain is more than one prediction may miss; errors that both share cancel."""
-    if not found.fits(found.step):
+    if not found.base_fits:
         return "fits by prediction"
     spread = range_of(found.model, found.cluster, found.request.configuration)
     if spread is None:
@@ -647,15 +657,22 @@ def _plan(document: ImprovementResult, bare: Surroundings) -> PricedPlan | None:
     return priced
 
 
+def _plan_fits(bare: Surroundings, priced: PricedPlan) -> bool:
+    allowed = Allowed(framework=bare.framework)
+    question = question_of(bare.model, bare.cluster, priced.asked, allowed)
+    plan, profile, step = priced.plan, priced.profile, priced.step
+    return missing_of_plan(question, plan, profile, step, counted=True) <= 0
+
+
 def _refuse_what_does_not_fit(
     bare: Surroundings, found: tuple[Improvement, ...], plan: PricedPlan | None
 ) -> None:
     faults = [
         Fault(f"changes[{index}]", "must fit in the memory of a device")
         for index, each in enumerate(found)
-        if not bare.fits(each.step)
+        if not bare.fits(each.run, each.step)
     ]
-    if plan is not None and not bare.fits(plan.step):
+    if plan is not None and not _plan_fits(bare, plan):
         faults.append(Fault("best_plan", "must fit in the memory of a device"))
     if faults:
         raise InvalidInput(faults)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainwright.cluster.framework_memory import TYPICAL_MEMORY, Figure
 from trainwright.documents.view import column, size, table_of, words
-from trainwright.formats.framework_memory_toml import framework_memory
+from trainwright.formats.framework_memory_toml import deciding_memory, framework_memory
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.step.figures import figures_of, memory_figures
+from trainwright.step.figures import fullest_figures, missing_bytes
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from trainwright.cluster import Accelerator
+    from trainwright.cluster import Accelerator, Cluster
     from trainwright.cluster.framework_memory import FrameworkMemory
     from trainwright.documents.view import Table
     from trainwright.model import TransformerConfig
@@ -61,13 +61,23 @@ def figure_fields(
     Of measured layers, as where stages differ in degrees (None), nothing is known beside.
     """
     account = framework_memory(framework)
-    if model is None or isinstance(model, MeasuredModel):
-        found = figures_of(step.peak_memory_bytes, account, run.parallelism)
-    else:
-        precision = run.recipe.precision or device.default_precision
-        ranks = memory_figures(model, run, step, account, precision=precision)
-        found = max(ranks, key=lambda rank: rank.device.typical_bytes)
+    known = None if isinstance(model, MeasuredModel) else model
+    found = fullest_figures(known, run, step, device, account)
     return _fields(found, account, device, run.overheads.reserve_bytes)
+
+
+def run_fits(
+    model: TransformerConfig | MeasuredModel,
+    run: Configuration,
+    step: StepPrediction,
+    cluster: Cluster,
+    *,
+    framework: str | None,
+) -> bool:
+    """Whether a device of the cluster holds the run, by the rule of `step.figures`."""
+    known = None if isinstance(model, MeasuredModel) else model
+    account = deciding_memory(framework)
+    return missing_bytes(known, run, step, cluster.accelerator, account) <= 0
 
 
 def _fields(

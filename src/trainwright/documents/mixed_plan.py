@@ -18,7 +18,7 @@ from trainwright.planning.bounds.pools import (
     mixed_families,
 )
 from trainwright.planning.question.question import Point
-from trainwright.planning.search.pools import plan_mixed, priced_mixed
+from trainwright.planning.search.pools import plan_mixed, priced_mixed, rank_rooms
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
@@ -231,7 +231,7 @@ def with_mixed_plan(
     """The document with all that follows from its plan."""
     cluster, time_s = question.cluster, step.step_time_s
     spread = _range(question, plan, step)
-    ranks = tuple(_ranks(question, step))
+    ranks = tuple(_ranks(question, plan, step))
     groups = tuple(_groups(cluster, plan, step, ranks))
     used = sum(group.devices_used for group in groups)
     return replace(
@@ -292,8 +292,9 @@ def mixed_alternatives(
         )
 
 
-def _ranks(question: ModelQuestion, step: MixedPrediction) -> Iterator[MixedRankRecord]:
-    cluster, needed_bytes = question.cluster, question.overheads.needed_bytes
+def _ranks(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> Iterator[MixedRankRecord]:
+    cluster, shelf = question.cluster, MixedShelf.of(question)
+    rooms = rank_rooms(shelf, plan, step)
     for number, chain in enumerate(step.chains):
         for rank, (pool, found) in enumerate(zip(chain.pools, chain.step.stages, strict=True)):
             device = cluster.pools[pool].accelerator
@@ -309,7 +310,7 @@ def _ranks(question: ModelQuestion, step: MixedPrediction) -> Iterator[MixedRank
                 busy=chain.busy_s(rank) / step.step_time_s,
                 memory_bytes=peak_bytes,
                 memory_limit_bytes=device.usable_bytes,
-                margin_bytes=device.usable_bytes - needed_bytes(peak_bytes),
+                margin_bytes=rooms[pool] - peak_bytes,
             )
 
 

@@ -22,6 +22,7 @@ from trainwright.documents.memory_figures import (
     figure_fields,
     figure_table,
     fit_line,
+    run_fits,
 )
 from trainwright.documents.model_plan import (
     kept_bytes,
@@ -79,7 +80,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(StrEnum):
-    """FITS with all margins; TIGHT only without them; else it does not fit."""
+    """FITS as probably as was asked, with all margins; TIGHT probably, without them; else not."""
 
     FITS = "fits"
     TIGHT = "tight"
@@ -208,7 +209,7 @@ class ModelEstimateResult:
 # `estimate` on a model: one stated run on a cluster, as a document
 # -----------------------------------------------------------------
 
-_LIKELY: Final = 0.5  # a framework's account outvotes margins that leave less
+_LIKELY: Final = 0.5  # below, a run is not even tight
 _CLASSES = (
     *("weight", "gradient", "optimizer", "opaque"),
     *("activation", "logits", "transient", "buffer"),
@@ -288,17 +289,25 @@ def price_request(
         assumptions = assumptions_of(cluster, run, spread.source if spread else "")
     shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
     failed = request.failure
+    possible = failed is None and room
+    fits = possible and run_fits(model, run, step, cluster, framework=request.framework)
     likely = request.framework is None or shown["fit_probability"] >= _LIKELY
-    likely = likely and failed is None and room
-    fits = likely and _margin_bytes(step.peak_memory_bytes, run, limit_bytes) >= 0
-    tight = likely and step.peak_memory_bytes <= limit_bytes
+    tight = possible and likely
+    tight = tight and step.peak_memory_bytes <= limit_bytes
     verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
     missing_bytes = 0.0 if failed is None else failed.missing_bytes
     enough: tuple[PricedChange, ...] | None = ()
     if not fits:
         enough = None
         if changes:
-            enough = changes_enough(model, cluster, run, step, missing_bytes=missing_bytes)
+            enough = changes_enough(
+                model,
+                cluster,
+                run,
+                step,
+                software=request.framework,
+                missing_bytes=missing_bytes,
+            )
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s
     classes = [_largest_class(stage.memory) for stage in step.stages]
     return ModelEstimateResult(
@@ -351,21 +360,22 @@ def changes_enough(
     step: StepPrediction,
     *,
     framework: str | None = None,
+    software: str | None = None,
     missing_bytes: float = 0.0,
 ) -> tuple[PricedChange, ...]:
     """What makes the run fit, cheapest first, compared with its own `step`.
 
-    With a framework, only what that can run. A job that ran out must spare `missing_bytes` of what
-    it was predicted to need, whether that was too much or not.
+    With a framework, only what that can run; `software` is whose account of memory holds. A job
+    that ran out must spare `missing_bytes` of what it was predicted to need, whether that was too
+    much or not.
     """
-    limit_bytes = cluster.accelerator.usable_bytes
     most_bytes = math.inf
     if missing_bytes:
         most_bytes = run.overheads.needed_bytes(step.peak_memory_bytes) - missing_bytes
 
-    def is_enough(other: StepPrediction) -> bool:
+    def is_enough(changed: Configuration, other: StepPrediction) -> bool:
         spared = run.overheads.needed_bytes(other.peak_memory_bytes) <= most_bytes
-        return spared and _margin_bytes(other.peak_memory_bytes, run, limit_bytes) >= 0
+        return spared and run_fits(model, changed, other, cluster, framework=software)
 
     found = changes_that_fit(
         model,

@@ -11,7 +11,7 @@ from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
-from trainwright.model import DEFAULT_RECIPE, LayerKind, precision_named
+from trainwright.model import DEFAULT_RECIPE, precision_named
 from trainwright.options.inputs import content_hash, inside, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, leaner_calls, request_of
 from trainwright.options.run import without_effect
@@ -21,6 +21,7 @@ from trainwright.planning.question.question import (
     estimate_profile_of_degrees,
     tensor_degrees,
 )
+from trainwright.planning.question.room import missing_of_plan, narrowest, run_of_plan
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
 from trainwright.planning.reasons.simpler import (
     expects_runs,
@@ -54,6 +55,7 @@ from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import time_by_part_s
+from trainwright.step.figures import COUNTED
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.places import Placement
 from trainwright.step.predict import predict_step
@@ -61,7 +63,7 @@ from trainwright.step.stages import chosen_rows
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.execution import Budget
@@ -296,52 +298,10 @@ def _figures(
     measured = isinstance(question.model, MeasuredModel)
     return figure_fields(
         None if measured or plan.parallelism is None else question.config,
-        _configuration(question, plan, profile),
+        run_of_plan(question, plan, profile),
         step,
         question.cluster.accelerator,
         framework=question.allowed.framework,
-    )
-
-
-def _configuration(question: ModelQuestion, plan: Plan, profile: Profile) -> Configuration:
-    """The plan as a launcher would state it, with the mode that most of its blocks recompute in."""
-    settings, degrees = question.settings, plan.parallelism
-    kinds = [layer.name for layer in profile.structure.layers]
-    index_of = {layer.id: at for at, layer in enumerate(profile.structure.layers)}
-    modes = [
-        Recompute(mode)
-        for stage in plan.stages
-        for layer, mode in stage.option_of.items()
-        if kinds[index_of[layer]] == LayerKind.BLOCK and mode in tuple(Recompute)
-    ]
-    blocks = tuple(
-        sum(kinds[index_of[layer]] == LayerKind.BLOCK for layer in stage.layers)
-        for stage in plan.stages
-    )
-    return Configuration(
-        parallelism=degrees or _narrowest(plan),
-        microbatch_size=plan.microbatch_size or 1,
-        global_batch=question.workload.global_batch,
-        sequence_length=question.workload.sequence_length,
-        schedule=plan.schedule if plan.order is None else plan.order.family,
-        recompute=max(sorted(set(modes)), key=modes.count, default=Recompute.NONE),
-        blocks_per_stage=blocks if degrees is not None and any(blocks) else None,
-        fused_attention=settings.fused_attention,
-        fused_cross_entropy=settings.fused_cross_entropy,
-        vocabulary_multiple=settings.vocabulary_multiple,
-        recipe=replace(
-            settings.recipe, precision=question.workload.precision or settings.recipe.precision
-        ),
-        overheads=question.overheads,
-    )
-
-
-def _narrowest(plan: Plan) -> Parallelism:
-    """Degrees that stand for stages which differ: the narrowest tensor group, the most replicas."""
-    return Parallelism(
-        tensor=min(stage.tensor_parallel for stage in plan.stages),
-        pipeline=len(plan.stages),
-        data=max(stage.data_parallel for stage in plan.stages),
     )
 
 
@@ -400,7 +360,7 @@ def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
     Stages that differ count by their narrowest tensor group, which scatters most; see `range_of`.
     """
     run = Configuration(
-        parallelism=plan.parallelism or _narrowest(plan),
+        parallelism=plan.parallelism or narrowest(plan),
         microbatch_size=plan.microbatch_size or 1,
         global_batch=question.workload.global_batch,
         sequence_length=question.workload.sequence_length,
@@ -555,7 +515,11 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
         most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
         with naming_options(QUESTION_OPTION_OF):
             told = most * _OF_A_KIND if expects_runs(question) else most
-            outcome = plan(question, budget, num_alternatives=told, crew=crew)
+
+            def search(asked: ModelQuestion, told: int = told) -> ModelOutcome:
+                return plan(asked, budget, num_alternatives=told, crew=crew)
+
+            outcome = _as_counted(question, search)
             if call.prefers_simple and outcome.priced:
                 outcome = _simple_first(question, outcome, budget)
         if outcome.priced or budget.stopped:
@@ -563,6 +527,36 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
         first = first or (each, outcome)
     assert first is not None, "a call is asked itself"
     return first
+
+
+_RECOUNTS: Final = 3  # searches
+_COUNTED: Final = 3  # plans of each
+
+
+def _as_counted(
+    question: ModelQuestion, search: Callable[[ModelQuestion], ModelOutcome]
+) -> ModelOutcome:
+    """What the search finds, where its first plan fits by a count of its tensors, too.
+
+    The search goes by margins, for counting takes a second. Where none of its best plans stands the
+    count, it is asked with as much less memory as its best lacked; its first bound holds for all.
+    """
+    first = outcome = search(question)
+    if question.account is None or question.account.name != COUNTED:
+        return first
+    kept = question.overheads
+    for _ in range(_RECOUNTS):
+        lacks_bytes = []
+        for at, one in enumerate(outcome.priced[:_COUNTED]):
+            missing = missing_of_plan(question, one.plan, one.profile, one.step, counted=True)
+            if missing <= 0:
+                return replace(first, priced=outcome.priced[at:])
+            lacks_bytes.append(missing)
+        if not lacks_bytes:
+            break
+        kept = replace(kept, reserve_bytes=kept.reserve_bytes + lacks_bytes[0])
+        outcome = search(replace(question, overheads=kept))
+    return replace(first, priced=(), exhausted=first.exhausted and not first.priced)
 
 
 def plan_model(
@@ -599,7 +593,7 @@ def plan_model(
             alternatives=tuple(alternatives(question, outcome.priced)),
         )
         gaps = tuple(_gaps(document, question))
-        doubts = tuple(filter(None, [doubt(document)]))
+        doubts = tuple(filter(None, [doubt(document)])) if question.account is None else ()
         document = replace(document, warnings=(*document.warnings, *gaps, *doubts))
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)

@@ -42,6 +42,11 @@ def framework_memory(name: str | None) -> FrameworkMemory:
     return memory_of_software(framework_memories(), name)
 
 
+def deciding_memory(name: str | None) -> FrameworkMemory | None:
+    """The account by which a run of a program fits; None where nobody said whose run it is."""
+    return None if name is None else framework_memory(name)
+
+
 def _read(text: str) -> FrameworkMemory:
     table = tomllib.loads(text)
     context, communicator = table.pop("context_mib"), table.pop("communicator_mib")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.documents.export import Nearest, PricedLayout
 from trainwright.documents.runs import able_targets, gaps_of, job_of_configuration
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput
+from trainwright.formats.framework_memory_toml import framework_memory
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import (
     RecomputeForm,
@@ -24,6 +25,7 @@ from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.parallelism import mapping_name
 from trainwright.plans.plan import usual_schedule
+from trainwright.step.figures import missing_bytes
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def nearest_job(
     if hard:
         raise Inexpressible(target, hard, alternatives=able_targets(job))
     own, limit_bytes = capability_of(target), cluster.accelerator.usable_bytes
+    account = framework_memory(target)
     found: list[tuple[float, Configuration, StepPrediction]] = []
     least_bytes = float("inf")
     named = job if family is None else replace(job, schedule=family)
@@ -66,7 +69,7 @@ def nearest_job(
             continue
         needed_bytes = run.overheads.needed_bytes(step.peak_memory_bytes)
         least_bytes = min(least_bytes, needed_bytes)
-        if needed_bytes <= limit_bytes:
+        if missing_bytes(job.model, run, step, cluster.accelerator, account) <= 0:
             found.append((step.step_time_s, run, step))
     if not found:
         if least_bytes == float("inf"):

@@ -583,6 +583,12 @@ ROWS += section(
         "What the allocator wastes, of the peak; 0.05 if absent.",
         at="overheads.fragmentation",
     ),
+    row(
+        "fit_probability",
+        SHARE,
+        "With which a device must hold the run; 0.9 if absent.",
+        at="overheads.fit_probability",
+    ),
     foreign=_OF_A_MODEL,
 )
 ROWS += section(

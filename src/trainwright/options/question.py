@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.framework_memory_toml import deciding_memory
 from trainwright.options.clusters import (
     opened,
     priced_as_run,
@@ -163,6 +164,7 @@ def call_of(request: PlanRequest) -> ModelCall:
             settings=RunSettings(
                 recipe=request.recipe or DEFAULT_RECIPE, overlap=request.overlap or DEFAULT_OVERLAP
             ),
+            account=deciding_memory(allowed.framework),
         )
     return ModelCall(
         model=request.model,
@@ -281,6 +283,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
             allowed=allowed,
             overheads=overheads,
             settings=settings,
+            account=deciding_memory(allowed.framework),
         )
     _refuse_full_device(question)
     refuse_empty_space(question)

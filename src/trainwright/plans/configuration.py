@@ -69,13 +69,16 @@ class MemoryOverheads:
     `workspace_bytes` is what matrix libraries keep (two of 32 MiB on Hopper), `reserve_bytes` what
     the user wants free, `fragmentation` the share by which the allocator reserves more than it
     gives out; the last two count for the verdict, not for the predicted peak. `buffers` says
-    whether communication buffers are counted.
+    whether communication buffers are counted. The figure of a device, by the account of the
+    framework (`step.figures`), must stay within its memory with `fit_probability`; where that is 0,
+    only the margins count.
     """
 
     workspace_bytes: float = 64.0 * MIB
     reserve_bytes: float = 0.0
     fragmentation: float = 0.05
     buffers: bool = True
+    fit_probability: float = field(default=0.9, metadata={RARE: True})
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -96,11 +99,15 @@ class MemoryOverheads:
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
         if not 0 <= (share := self.fragmentation) < 1:
             yield Fault("fragmentation", f"must be a share from 0 to below 1, got {share!r}")
+        if not 0 <= (chance := self.fit_probability) < 1:
+            yield Fault("fit_probability", f"must be from 0 to below 1, got {chance!r}")
 
 
 DEFAULT_OVERLAP: Final = Overlap()
 DEFAULT_OVERHEADS: Final = MemoryOverheads()
-NO_OVERHEADS: Final = MemoryOverheads(workspace_bytes=0.0, fragmentation=0.0, buffers=False)
+NO_OVERHEADS: Final = MemoryOverheads(
+    workspace_bytes=0.0, fragmentation=0.0, buffers=False, fit_probability=0.0
+)
 
 
 # Which combinations of degrees, batch and kernels can run at all: every rule, each with its

@@ -49,7 +49,7 @@ def changes_that_fit(
     model: Trained,
     cluster: Cluster,
     configuration: Configuration,
-    fits: Callable[[StepPrediction], bool],
+    fits: Callable[[Configuration, StepPrediction], bool],
     *,
     wanted: Callable[[Configuration], bool] = lambda _: True,
 ) -> tuple[Change, ...]:
@@ -64,7 +64,7 @@ def changes_that_fit(
                 step = price_configuration(model, _grown(cluster, changed), changed)
             except InvalidInput:  # the model, the schedule or the network does not allow it
                 continue
-            if fits(step) and wanted(changed):
+            if fits(changed, step) and wanted(changed):
                 if any(changed == each.configuration for each in found):
                     break
                 found.append(

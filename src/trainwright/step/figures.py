@@ -9,12 +9,17 @@ buffers find no free segment of their size, though, so the allocator takes both.
 those of the account (`cluster.framework_memory`): of the tensors for all three, of the allocator
 for the last two. With D the device's figure and H the upper end of its range, a run fits into M
 bytes with the probability that a logarithm of the spread ln(H/D) / 1.645 stays below ln(M/D).
+
+A run fits where that probability is the one asked for, and its margins are kept. What is needed for
+a probability grows with the step's peak, so a limit of the one is a limit of the other
+(`most_allocated_bytes`): so planner, bounds and estimate share the rule.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +31,7 @@ from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import shape_of
 
 if TYPE_CHECKING:
+    from trainwright.cluster import Accelerator
     from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
     from trainwright.model import LayerGraph, TransformerConfig
     from trainwright.plans.configuration import Configuration
@@ -73,6 +79,12 @@ class MemoryFigures:
             return float(limit_bytes >= shown.typical_bytes)
         return _NORMAL.cdf(math.log(limit_bytes / shown.typical_bytes) / spread)
 
+    def needed_bytes(self, probability: float) -> float:
+        """What a device must have to hold the run so probably: `fit_probability`, the other way."""
+        shown, z = self.device, _NORMAL.inv_cdf(probability)
+        end = shown.high_bytes if z > 0 else shown.low_bytes
+        return shown.typical_bytes * math.pow(end / shown.typical_bytes, abs(z) / _Z90)
+
 
 def num_groups(degrees: Parallelism) -> int:
     """Process groups of a device: one for each degree above 1."""
@@ -106,6 +118,78 @@ def figures_of(
     outside = account.outside_bytes(num_groups(degrees))
     device = _ranged(*(end + outside for end in _ends(reserved)))
     return MemoryFigures(allocated=tensors, reserved=reserved, device=device)
+
+
+def most_allocated_bytes(
+    account: FrameworkMemory, groups: int, limit_bytes: float, probability: float
+) -> float:
+    """The largest peak of tensors that stays so probably within `limit_bytes` of a device.
+
+    Of a rank beside whose tensors the framework keeps nothing; for others that is an upper bound.
+    """
+    return _most_bytes(
+        account.allocated, account.reserved, account.outside_bytes(groups), limit_bytes, probability
+    )
+
+
+@lru_cache(maxsize=256)
+def _most_bytes(
+    allocated: Share, reserved: Share, outside: float, limit_bytes: float, probability: float
+) -> float:
+    low, high = 0.0, max(0.0, limit_bytes)
+    while high - low > 1:  # byte
+        middle = (low + high) / 2
+        ends = zip(_shares(allocated), _shares(reserved), strict=True)
+        device = _ranged(*(middle * a * r + outside for a, r in ends))
+        found = MemoryFigures(allocated=device, reserved=device, device=device)
+        if found.needed_bytes(probability) <= limit_bytes:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def missing_bytes(
+    model: TransformerConfig | None,
+    run: Configuration,
+    step: StepPrediction,
+    device: Accelerator,
+    account: FrameworkMemory | None,
+) -> float:
+    """What tensors of the fullest rank hold more than a device can; at most 0 where a run fits.
+
+    The rule of all who ask: the margins of `run.overheads` are kept, and under the account, if
+    any, the device's figure stays within its memory as probably as they say. `model` is None where
+    only the costs of its layers are known.
+    """
+    kept = run.overheads
+    peak_bytes, chance = step.peak_memory_bytes, kept.fit_probability
+    over_bytes = peak_bytes - kept.workspace_bytes - kept.room_bytes(device.usable_bytes)
+    if account is None or not chance or over_bytes > 0:
+        return over_bytes
+    limit_bytes = device.memory_bytes - kept.reserve_bytes
+    if model is None or account.keeps_nothing_beside:
+        groups = num_groups(run.parallelism)
+        most_bytes = most_allocated_bytes(account, groups, limit_bytes, chance)
+        return max(over_bytes, peak_bytes - most_bytes)
+    shown = fullest_figures(model, run, step, device, account)
+    taken = shown.device.typical_bytes / shown.allocated.typical_bytes
+    return max(over_bytes, (shown.needed_bytes(chance) - limit_bytes) / taken)
+
+
+def fullest_figures(
+    model: TransformerConfig | None,
+    run: Configuration,
+    step: StepPrediction,
+    device: Accelerator,
+    account: FrameworkMemory,
+) -> MemoryFigures:
+    """The figures of the fullest rank; without a `model` nothing is known beside its tensors."""
+    if model is None or account.keeps_nothing_beside:
+        return figures_of(step.peak_memory_bytes, account, run.parallelism)
+    precision = run.recipe.precision or device.default_precision
+    ranks = memory_figures(model, run, step, account, precision=precision)
+    return max(ranks, key=lambda rank: rank.device.typical_bytes)
 
 
 def _spread(size_bytes: float, share: Share) -> Ranged:

@@ -46,6 +46,7 @@ from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile.structure import divisors
 from trainwright.step import zero
+from trainwright.step.figures import num_groups
 from trainwright.step.pools import mixed_replicas
 from trainwright.step.stages import stage_works
 from trainwright.step.zero import Replicas, data_parallel_times
@@ -176,17 +177,19 @@ class MixedShelf:
 
     def room(self, pool: int, candidate: MixedCandidate) -> Cluster:
         """The devices of a pool, with no more usable than a rank of the candidate may fill."""
-        key = (pool, candidate.point, candidate.schedule, candidate.degrees.pipeline)
+        degrees = candidate.degrees
+        groups = num_groups(degrees)
+        key = (pool, candidate.point, candidate.schedule, degrees.pipeline, groups)
         if key not in self.rooms:
             alike = Candidate(
                 microbatch_size=candidate.point.microbatch_size,
                 tensor=candidate.point.tensor,
-                pipeline=candidate.degrees.pipeline,
+                pipeline=degrees.pipeline,
                 data=1,
                 schedule=candidate.schedule,
             )
             profile = self.profile(pool, candidate.point)
-            self.rooms[key] = room_of_candidate(self.alone(pool), alike, profile)
+            self.rooms[key] = room_of_candidate(self.alone(pool), alike, profile, groups=groups)
         return self.rooms[key]
 
     def profile(self, pool: int, point: Point) -> Profile:

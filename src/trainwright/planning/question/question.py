@@ -41,11 +41,13 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.structure import divisors
+from trainwright.step.figures import COUNTED
 from trainwright.step.zero import with_offload
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
+    from trainwright.cluster.framework_memory import FrameworkMemory
     from trainwright.model import TransformerConfig
     from trainwright.plans.configuration import Configuration, MemoryOverheads
     from trainwright.profile import Profile, ProfileSource
@@ -298,7 +300,8 @@ class ModelQuestion:
     """A model to train on a cluster, what the plan may use, what it leaves free of each device.
 
     The model is described, and its layers are estimated at any point, or it was measured at some.
-    `settings` are those of the run beside what the plan decides.
+    `settings` are those of the run beside what the plan decides, `account` is that of the memory of
+    who runs it; without one only the margins of `overheads` say what fits.
     """
 
     model: Trained
@@ -308,6 +311,7 @@ class ModelQuestion:
     allowed: Allowed = EVERYTHING
     overheads: MemoryOverheads = NO_OVERHEADS
     settings: RunSettings = USUAL_SETTINGS
+    account: FrameworkMemory | None = None
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -339,8 +343,14 @@ class ModelQuestion:
             return self.model
         return self.settings.estimator(self.model, cluster or self.cluster)
 
+    @property
+    def searched_account(self) -> FrameworkMemory | None:
+        """The account that a search goes by: none that counts tensors one by one."""
+        account = self.account
+        return None if account is None or account.name == COUNTED else account
+
     def holds(self, peak_bytes: float) -> bool:
-        """Whether a device has room for a plan that peaks there, by the rule of `estimate`."""
+        """Whether a device has room for a peak with the margins alone, whoever runs it."""
         return self.overheads.needed_bytes(peak_bytes) <= self.cluster.accelerator.usable_bytes
 
     def _faults(self) -> Iterator[Fault]:

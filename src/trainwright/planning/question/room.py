@@ -4,7 +4,9 @@ Libraries keep workspaces, the allocator loses some to fragmentation, the user w
 (`plans.configuration.MemoryOverheads`); a pipeline rank keeps a tensor and its gradient for each of
 its boundaries, and a tensor group the gathered input of a layer. The search counts on every rank
 the boundaries of the rank that has most, one more than the first and the last need; pricing counts
-each rank's own. So what is found here fits there, under the rule by which `estimate` decides.
+each rank's own. So what is found here fits there, under the rule by which `estimate` decides
+(`step.figures.missing_bytes`). What a framework keeps beside the model's tensors is known of a plan
+alone: one that misses the device by it is looked for again with less room.
 """
 
 from __future__ import annotations
@@ -14,11 +16,18 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from trainwright.model import LayerKind
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.parallelism import Parallelism
+from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
+from trainwright.step.figures import missing_bytes, most_allocated_bytes, num_groups
 from trainwright.step.pipeline import PipelineShape, placement_of
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.planning.question.question import Candidate, ModelQuestion
+    from trainwright.plans import Plan, StepPrediction
     from trainwright.profile import Profile
 
 _LEAST_BYTES: Final = 1.0  # a device with nothing left still is one
@@ -26,15 +35,22 @@ _LEAST_BYTES: Final = 1.0  # a device with nothing left still is one
 
 def room_of_devices(question: ModelQuestion) -> Cluster:
     """The cluster with no more usable than what plans may fill, buffers included."""
-    return with_usable(question.cluster, _room_bytes(question))
+    return with_usable(question.cluster, room_bytes(question, groups=0))
 
 
-def room_of_candidate(question: ModelQuestion, candidate: Candidate, profile: Profile) -> Cluster:
-    """The same, less the buffers of a rank of the candidate."""
-    room_bytes = _room_bytes(question)
+def room_of_candidate(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, *, groups: int | None = None
+) -> Cluster:
+    """The same, less the buffers of a rank of the candidate.
+
+    `groups` are the process groups of a device, those of the candidate's degrees where absent.
+    """
+    if groups is None:
+        groups = num_groups(candidate.degrees)
+    left_bytes = room_bytes(question, groups=groups)
     if question.overheads.buffers:
-        room_bytes -= rank_buffer_bytes(candidate, profile)
-    return with_usable(question.cluster, room_bytes)
+        left_bytes -= rank_buffer_bytes(candidate, profile)
+    return with_usable(question.cluster, left_bytes)
 
 
 def rank_buffer_bytes(candidate: Candidate, profile: Profile) -> float:
@@ -44,8 +60,80 @@ def rank_buffer_bytes(candidate: Candidate, profile: Profile) -> float:
     return 2 * passed * _most_boundaries(_shape_of(candidate)) + gathered
 
 
-def _room_bytes(question: ModelQuestion) -> float:
-    return question.overheads.room_bytes(question.cluster.accelerator.usable_bytes)
+def room_bytes(question: ModelQuestion, *, groups: int) -> float:
+    """What the peak of a plan with so many process groups may reach, workspaces aside."""
+    kept, device = question.overheads, question.cluster.accelerator
+    left_bytes = kept.room_bytes(device.usable_bytes)
+    account = question.searched_account
+    if account is None or not kept.fit_probability:
+        return left_bytes
+    limit_bytes = device.memory_bytes - kept.reserve_bytes
+    most = most_allocated_bytes(account, groups, limit_bytes, kept.fit_probability)
+    return min(left_bytes, most - kept.workspace_bytes)
+
+
+def missing_of_plan(
+    question: ModelQuestion,
+    plan: Plan,
+    profile: Profile,
+    step: StepPrediction,
+    *,
+    counted: bool = False,
+) -> float:
+    """What a device lacks to hold the plan; at most 0 where it fits, as `estimate` decides.
+
+    To count tensors takes too long for a search: unless `counted` such an account decides nothing.
+    """
+    alone = isinstance(question.model, MeasuredModel) or plan.parallelism is None
+    return missing_bytes(
+        None if alone else question.config,
+        run_of_plan(question, plan, profile),
+        step,
+        question.cluster.accelerator,
+        question.account if counted else question.searched_account,
+    )
+
+
+def run_of_plan(question: ModelQuestion, plan: Plan, profile: Profile) -> Configuration:
+    """The plan as a launcher would state it, with the mode that most of its blocks recompute in."""
+    settings, degrees = question.settings, plan.parallelism
+    kinds = [layer.name for layer in profile.structure.layers]
+    index_of = {layer.id: at for at, layer in enumerate(profile.structure.layers)}
+    modes = [
+        Recompute(mode)
+        for stage in plan.stages
+        for layer, mode in stage.option_of.items()
+        if kinds[index_of[layer]] == LayerKind.BLOCK and mode in tuple(Recompute)
+    ]
+    blocks = tuple(
+        sum(kinds[index_of[layer]] == LayerKind.BLOCK for layer in stage.layers)
+        for stage in plan.stages
+    )
+    return Configuration(
+        parallelism=degrees or narrowest(plan),
+        microbatch_size=plan.microbatch_size or 1,
+        global_batch=question.workload.global_batch,
+        sequence_length=question.workload.sequence_length,
+        schedule=plan.schedule if plan.order is None else plan.order.family,
+        recompute=max(sorted(set(modes)), key=modes.count, default=Recompute.NONE),
+        blocks_per_stage=blocks if degrees is not None and any(blocks) else None,
+        fused_attention=settings.fused_attention,
+        fused_cross_entropy=settings.fused_cross_entropy,
+        vocabulary_multiple=settings.vocabulary_multiple,
+        recipe=replace(
+            settings.recipe, precision=question.workload.precision or settings.recipe.precision
+        ),
+        overheads=question.overheads,
+    )
+
+
+def narrowest(plan: Plan) -> Parallelism:
+    """Degrees that stand for stages which differ: the narrowest tensor group, the most replicas."""
+    return Parallelism(
+        tensor=min(stage.tensor_parallel for stage in plan.stages),
+        pipeline=len(plan.stages),
+        data=max(stage.data_parallel for stage in plan.stages),
+    )
 
 
 def with_usable(cluster: Cluster, usable_bytes: float) -> Cluster:

@@ -254,7 +254,7 @@ class Neighbourhood:
     model: Trained
     cluster: Cluster
     wanted: Callable[[Configuration], bool]
-    fits: Callable[[StepPrediction], bool]
+    fits: Callable[[Configuration, StepPrediction], bool]
 
     def price(self, run: Configuration) -> StepPrediction | None:
         """The step; None where a rule forbids the run or it is not wanted."""
@@ -266,7 +266,7 @@ class Neighbourhood:
     def most_bytes(self, run: Configuration) -> float:
         """What a change worth a pair needs less than: the run's own peak where that is too much."""
         step = price_configuration(self.model, self.cluster, run)
-        return math.inf if self.fits(step) else step.peak_memory_bytes
+        return math.inf if self.fits(run, step) else step.peak_memory_bytes
 
     def moves(self, run: Configuration) -> Iterable[Move]:
         """Changes of one dimension, legal or not."""
@@ -300,7 +300,7 @@ def improvements(
             step = around.price(second.run)
             if step is not None:
                 found.append(_improvement(run, (first, second), step))
-    return _best_of_each([each for each in found if around.fits(each.step)])
+    return _best_of_each([each for each in found if around.fits(each.run, each.step)])
 
 
 def every_improvement(
@@ -324,7 +324,7 @@ def every_improvement(
         if budget.stopped:
             break
         step = None if changed == run else around.price(changed)
-        if step is not None and around.fits(step):
+        if step is not None and around.fits(changed, step):
             found.append(_improvement(run, path, step))
     return _best_of_each(found)
 

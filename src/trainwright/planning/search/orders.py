@@ -19,6 +19,7 @@ from trainwright.execution import Budget, Progress
 from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
 from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED as BY_DEFAULT
 from trainwright.planning.question.question import Span
+from trainwright.planning.question.room import missing_of_plan, room_bytes
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.splits.types import Priced
@@ -30,6 +31,7 @@ from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound
 from trainwright.scheduling.orders import words_of
 from trainwright.scheduling.search import Backward, SearchQuestion, search_schedule
 from trainwright.step.account import timeline_of
+from trainwright.step.figures import num_groups
 from trainwright.step.predict import predict_step, work_of_plan
 
 if TYPE_CHECKING:
@@ -204,7 +206,8 @@ def _start(question: ModelQuestion, priced: Priced) -> _Start:
         overheads=overheads,
     )
     timeline = timeline_of(work, layout)
-    room = overheads.room_bytes(cluster.accelerator.usable_bytes) + overheads.workspace_bytes
+    groups = num_groups(priced.candidate.degrees)
+    room = room_bytes(question, groups=groups) + overheads.workspace_bytes
     memory = timeline.costs.memory
     limit = np.full_like(memory.limit_bytes, _ROUNDING * max(0.0, room))
     costs = replace(timeline.costs, memory=replace(memory, limit_bytes=limit))
@@ -286,6 +289,6 @@ def _priced(question: ModelQuestion, start: Priced, schedule: Schedule) -> Price
         overlap=question.settings.overlap,
         overheads=question.overheads,
     )
-    if not question.holds(step.peak_memory_bytes):
+    if missing_of_plan(question, plan, start.profile, step) > 0:
         return None
     return replace(start, plan=plan, step=step)

@@ -22,7 +22,11 @@ from trainwright.partitioning.downset_dp import recompute_least, solve
 from trainwright.partitioning.problem import Restrictions, surviving_rows
 from trainwright.planning.question.families import IN_V, WHOLE_BACKWARD
 from trainwright.planning.question.question import Point, estimate_profile
-from trainwright.planning.question.room import room_of_candidate, room_of_devices
+from trainwright.planning.question.room import (
+    missing_of_plan,
+    room_of_candidate,
+    room_of_devices,
+)
 from trainwright.planning.splits.chain import Site, fastest_ways
 from trainwright.planning.splits.types import Priced, options_of
 from trainwright.planning.splits.vee_cuts import (
@@ -217,6 +221,7 @@ def state_bytes(profile: Profile) -> NDArray[np.float64]:
 # stage is the shortest possible, is tried beside it.
 
 _NEAR: Final = 1.001  # a step this close to its bound is not worth another split
+_TRIES: Final = 4  # partitions with ever less room
 _OF_A_V: Final = 2  # splits that a search in V finds, unless one is longer than its limit
 
 
@@ -252,6 +257,8 @@ def price_split(
     found = [_priced(question, candidate, profile, plan) for plan in plans]
     if candidate.schedule in WHOLE_BACKWARD and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
+        if not any(found):
+            found.append(_beside_account(question, candidate, profile, budget))
     return min(
         (each for each in found if each is not None),
         key=lambda each: each.step.step_time_s,
@@ -309,14 +316,63 @@ def _stages_of(
 def _partitioned(
     question: ModelQuestion, candidate: Candidate, profile: Profile, budget: Budget
 ) -> Priced | None:
+    plan = _partition(question, candidate, profile, budget)
+    return None if plan is None else _priced(question, candidate, profile, plan)
+
+
+def _partition(
+    question: ModelQuestion,
+    candidate: Candidate,
+    profile: Profile,
+    budget: Budget,
+    *,
+    less_bytes: float = 0.0,
+) -> Plan | None:
+    """The partitioner's plan, with less room on every device."""
     restrictions = candidate_restrictions(candidate)
     roomy, setting = roomy_problem(question, candidate, profile)
+    setting = replace(setting, memory_bytes=max(1.0, setting.memory_bytes - less_bytes))
     found = solve(roomy, setting, restrictions=restrictions, budget=budget)
     cut = recompute_least(found, roomy, setting, restrictions=restrictions)
     if cut.plan is None or len(cut.plan.stages) != candidate.pipeline:
         return None
-    plan = _plan(question, candidate, iter(cut.plan.stages))
-    return _priced(question, candidate, profile, plan)
+    return _plan(question, candidate, iter(cut.plan.stages))
+
+
+def _beside_account(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, budget: Budget
+) -> Priced | None:
+    """A plan with room for what its framework keeps beside the tensors of the model.
+
+    How much that is follows from the plan: each try leaves what the one before it lacked.
+    """
+    account = question.searched_account
+    if account is None or account.keeps_nothing_beside:
+        return None
+    if candidate.pipeline > 1 and splits_itself(question.allowed):
+        return None
+    less_bytes = 0.0
+    for _ in range(_TRIES):
+        plan = _partition(question, candidate, profile, budget, less_bytes=less_bytes)
+        if plan is None:
+            return None
+        step = _predicted(question, profile, plan)
+        lacks_bytes = missing_of_plan(question, plan, profile, step)
+        if lacks_bytes <= 0:
+            return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
+        less_bytes += lacks_bytes
+    return None
+
+
+def _predicted(question: ModelQuestion, profile: Profile, plan: Plan) -> StepPrediction:
+    return predict_step(
+        plan,
+        profile,
+        question.cluster,
+        model_flops_per_sequence=question.flops_per_sequence,
+        overlap=question.settings.overlap,
+        overheads=question.overheads,
+    )
 
 
 def least_step_s(step: StepPrediction, device: Accelerator) -> float:
@@ -346,15 +402,8 @@ def _priced(
     question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
 ) -> Priced | None:
     """The plan priced; None where it does not fit."""
-    step = predict_step(
-        plan,
-        profile,
-        question.cluster,
-        model_flops_per_sequence=question.flops_per_sequence,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
-    )
-    if not question.holds(step.peak_memory_bytes):
+    step = _predicted(question, profile, plan)
+    if missing_of_plan(question, plan, profile, step) > 0:
         return None
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
 
@@ -433,15 +482,8 @@ def price_own_stages(
         schedule=candidate.schedule,
         parallelism=degrees,
     )
-    step = predict_step(
-        plan,
-        profile,
-        question.cluster,
-        model_flops_per_sequence=question.flops_per_sequence,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
-    )
-    if not question.holds(step.peak_memory_bytes):
+    step = _predicted(question, profile, plan)
+    if missing_of_plan(question, plan, profile, step) > 0:
         return None
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
 

@@ -20,8 +20,11 @@ from trainwright.planning.bounds.pools import (
     Shape,
     mixed_points,
 )
+from trainwright.planning.question.room import room_bytes
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.splits.pools import best_mixed_split
+from trainwright.plans.parallelism import Parallelism
+from trainwright.step.figures import num_groups
 from trainwright.step.pools import predict_mixed_step
 
 if TYPE_CHECKING:
@@ -68,14 +71,25 @@ def priced_mixed(
     return MixedPriced(shape=shape, plan=plan, profiles=profiles, step=step)
 
 
-def fits(shelf: MixedShelf, step: MixedPrediction) -> bool:
+def fits(shelf: MixedShelf, found: MixedPriced) -> bool:
     """Whether every rank has room in the devices of its own pool."""
-    pools, needed_bytes = shelf.cluster.pools, shelf.question.overheads.needed_bytes
+    rooms = rank_rooms(shelf, found.plan, found.step)
     return all(
-        needed_bytes(stage.memory.total_bytes) <= pools[pool].accelerator.usable_bytes
-        for chain in step.chains
+        stage.memory.total_bytes <= rooms[pool]
+        for chain in found.step.chains
         for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
     )
+
+
+def rank_rooms(shelf: MixedShelf, plan: Plan, step: MixedPrediction) -> dict[int, float]:
+    """What a rank may hold in each pool that the plan uses, workspaces included."""
+    groups = num_groups(plan.parallelism or Parallelism())
+    kept_bytes = shelf.question.overheads.workspace_bytes
+    return {
+        pool: room_bytes(shelf.alone(pool), groups=groups) + kept_bytes
+        for chain in step.chains
+        for pool in chain.pools
+    }
 
 
 def best_of_shapes(priced: Iterable[MixedPriced]) -> tuple[MixedPriced, ...]:
@@ -273,7 +287,7 @@ class MixedSearch:
 
     def _price(self, bound_s: float, node: _Split) -> None:
         self.least_priced_s = min(self.least_priced_s, bound_s)
-        fitting = [found for found in self._plans(node) if fits(self.shelf, found.step)]
+        fitting = [found for found in self._plans(node) if fits(self.shelf, found)]
         if not fitting:
             self.undecided += 1
             return

@@ -20,7 +20,7 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.planning.question.families import MOST_ACTIVATIONS
-from trainwright.planning.question.room import with_usable
+from trainwright.planning.question.room import missing_of_plan, with_usable
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.vee import (
     VProblem,
@@ -246,9 +246,7 @@ def fastest_plan(
         step = simulated_step(work, layout)
         if step.pipeline_s + cluster.accelerator.step_overhead_s > limit_s:
             continue
-        if not question.holds(step.peak_memory_bytes):
-            missing_bytes = step.peak_memory_bytes - overheads.workspace_bytes
-            missing_bytes -= overheads.room_bytes(cluster.accelerator.usable_bytes)
+        if (missing_bytes := missing_of_plan(question, plan, profile, step)) > 0:
             over.append((step.step_time_s, missing_bytes))
         elif step.step_time_s < best.step_s:
             best = Tried(plan=plan, step_s=step.step_time_s)

@@ -1,0 +1,79 @@
+"""A plan for a framework fits as probably as was asked, by the figure that a device shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainwright.execution import Budget
+from trainwright.formats import catalog
+from trainwright.formats.framework_memory_toml import framework_memory
+from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.planning.question.room import missing_of_plan, room_bytes, run_of_plan
+from trainwright.planning.search.search import plan_model
+from trainwright.plans.configuration import DEFAULT_OVERHEADS
+from trainwright.step.figures import fullest_figures, most_allocated_bytes
+
+ONE = Span.only(1)
+MODEL = replace(catalog.model("llama3-8b").config, num_layers=8)
+
+
+def asked(account: str, memory_gib: float, probability: float) -> ModelQuestion:
+    """A short model on a node of devices with so much memory."""
+    cluster = catalog.cluster("dgx-a100").with_nodes(1)
+    pool = cluster.pool_of()
+    device = replace(pool.accelerator, memory_bytes=memory_gib * 2**30)
+    cluster = replace(cluster, pools=(replace(pool, accelerator=device),))
+    return ModelQuestion(
+        model=MODEL,
+        cluster=cluster,
+        workload=Workload(global_batch=8, sequence_length=4096),
+        num_devices=8,
+        allowed=Allowed(tensor=ONE, context=ONE, microbatch_size=ONE, schedules=("1f1b",)),
+        overheads=replace(DEFAULT_OVERHEADS, fit_probability=probability),
+        account=framework_memory(account),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("account", ["megatron", "deepspeed"])
+@pytest.mark.parametrize("memory_gib", [16, 30])
+def test_what_is_planned_fits_as_probably_as_was_asked(account: str, memory_gib: float) -> None:
+    steps_s, bounds_s = [], []
+    for probability in (0.0, 0.9):
+        question = asked(account, memory_gib, probability)
+        found = plan_model(question, Budget())
+        bounds_s.append(found.lower_bound_s)
+        for each in found.priced:
+            assert missing_of_plan(question, each.plan, each.profile, each.step) <= 0
+            if probability:
+                figures = fullest_figures(
+                    MODEL,
+                    run_of_plan(question, each.plan, each.profile),
+                    each.step,
+                    question.cluster.accelerator,
+                    framework_memory(account),
+                )
+                limit = question.cluster.accelerator.memory_bytes
+                assert figures.fit_probability(limit) >= probability - 1e-6
+        steps_s.append(found.priced[0].step.step_time_s if found.priced else float("inf"))
+    assert steps_s == sorted(steps_s)
+    assert bounds_s == sorted(bounds_s)
+    assert all(bound <= step for bound, step in zip(bounds_s, steps_s, strict=True))
+
+
+def test_room_shrinks_with_the_probability_and_the_groups_of_processes() -> None:
+    rooms = [room_bytes(asked("megatron", 80, p), groups=2) for p in (0.0, 0.5, 0.9, 0.99)]
+    assert rooms == sorted(rooms, reverse=True) and rooms[-1] < rooms[0]
+    question = asked("megatron", 80, 0.9)
+    assert room_bytes(question, groups=4) < room_bytes(question, groups=0)
+
+
+@pytest.mark.parametrize("probability", [0.3, 0.5, 0.9, 0.99])
+def test_the_most_that_is_allocated_just_fits(probability: float) -> None:
+    account, limit = framework_memory("megatron"), 80.0 * 2**30
+    most = most_allocated_bytes(account, 3, limit, probability)
+    question = asked("megatron", 80, probability)
+    assert 0 < most < limit
+    assert room_bytes(question, groups=3) <= most
