@@ -167,6 +167,7 @@ class MixedPlanResult:
     named_step_time_s: ClassVar[None] = None
     lower_bound_one_stage_s: ClassVar[None] = None
     lower_bound_one_order_s: ClassVar[None] = None
+    left_open: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
     device_bytes: ClassVar[None] = None
     device_memory_bytes: ClassVar[None] = None
