@@ -12,7 +12,7 @@ import pytest
 import trainwright
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
-from trainwright.formats.hf_decoders import DECODERS, OTHER_DECODERS
+from trainwright.formats.hf_decoder_rules import DECODERS, OTHER_DECODERS
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.model import (
     ContextExchange,

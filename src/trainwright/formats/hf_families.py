@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from trainwright.formats.hf_decoders import DECODERS, OTHER_DECODERS, read_decoder
+from trainwright.formats.hf_decoder_rules import DECODERS, OTHER_DECODERS
+from trainwright.formats.hf_decoders import read_decoder
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
     MAX_LAYERS,
