@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from trainwright.errors import UnsupportedFeature
 from trainwright.formats.hf_keys import (
     Fields,
     KeyReader,
@@ -68,7 +69,8 @@ class Decoder:
     `full_at` tells of a block's index whether it attends in full where a file does not list it.
     With `plain_heads` a file cannot say how many heads keys have, or how wide a head is. A
     `head_size` of 0 is the hidden size over heads, rounded down; an `ffn` of 0 four times the
-    hidden size. `constants` are further fields that no key of a file changes.
+    hidden size. Flags that are `unknown` may not be set: what they add has no formula here.
+    `constants` are further fields that no key of a file changes.
     """
 
     layers: int
@@ -90,6 +92,7 @@ class Decoder:
     head_bias: Switch = False
     query_key_norm: Switch = False
     parallel: Switch = False
+    sandwich_norm: Switch = False
     window: int | None = None
     window_key: str = "sliding_window"
     full_at: Callable[[int], bool] | None = None
@@ -99,12 +102,14 @@ class Decoder:
     gate_attention: bool = False
     further: Switch = False
     ignored: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     constants: dict[str, Any] = field(default_factory=dict)
 
 
 def read_decoder(rule: Decoder, keys: KeyReader) -> Fields:
-    """Fields of a file by the rule of its family."""
+    """Fields of a file by the rule of its family; raises `UnsupportedFeature` by its flags."""
     keys.pass_over(*rule.ignored)
+    refuse_flags(keys, *rule.unknown)
     latent = None if rule.latent is None else _latent(keys, rule.latent, rule)
     own = rule.head_size if latent is None else latent.head_size
     if rule.activation_key != "hidden_act":
@@ -152,6 +157,16 @@ def read_decoder(rule: Decoder, keys: KeyReader) -> Fields:
     return fields
 
 
+def refuse_flags(keys: KeyReader, *names: str) -> None:
+    """Raise `UnsupportedFeature` where a file sets one of them, so that others may count it."""
+    for name in names:
+        if keys.states(name) and keys.flag(name, False):
+            raise UnsupportedFeature(
+                f"{keys.prefix}{name}: true is not modelled", alternative="files without it are"
+            )
+    keys.pass_over(*names)
+
+
 def _quotient(keys: KeyReader, rule: Decoder) -> int | None:
     """Head size where it is hidden size over heads, rounded down as the library does."""
     if not rule.plain_heads and rule.head_size != 0:
@@ -168,6 +183,7 @@ _SWITCHES: Final = (
     "head_bias",
     "query_key_norm",
     "parallel",
+    "sandwich_norm",
 )
 
 
@@ -209,11 +225,29 @@ def _windowed(keys: KeyReader, fields: Fields, rule: Decoder) -> Fields:
     else:
         window = keys.optional_count(rule.window_key)
     found = windows(keys, fields, window=window)
-    keys.pass_over("sliding_window_pattern", "global_attn_every_n_layers")
-    if keys.states("layer_types") or rule.full_at is None or window is None:
+    full_at = _pattern(keys) or rule.full_at
+    if keys.states("layer_types") or full_at is None or window is None:
         return found
-    full = tuple(i for i in range(fields["num_layers"]) if rule.full_at(i))
+    full = tuple(i for i in range(fields["num_layers"]) if full_at(i))
     return found | {"full_attention_layers": full}
+
+
+def _pattern(keys: KeyReader) -> Callable[[int], bool] | None:
+    """Which blocks attend in full where a file gives a period, or a text with G at those."""
+    for key in ("sliding_window_pattern", "global_attn_every_n_layers"):
+        stated = keys.value(key, None)
+        keys.defaults.pop(keys.prefix + keys.path_of(key), None)
+        keys.defaults.pop(keys.path_of(key), None)
+        if isinstance(stated, int) and stated > 0:
+            return every(stated)
+        if isinstance(stated, str) and stated:
+            return lambda layer, letters=stated: letters[layer % len(letters)] == "G"
+    return None
+
+
+def every(count: int) -> Callable[[int], bool]:
+    """The last of every so many."""
+    return lambda layer: (layer + 1) % count == 0
 
 
 def _experts(keys: KeyReader, rule: MixtureRule, fields: Fields) -> Experts:
@@ -250,3 +284,13 @@ def _experts(keys: KeyReader, rule: MixtureRule, fields: Fields) -> Experts:
         num_groups=groups[0],
         groups_per_token=groups[1],
     )
+
+
+def dense_between(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
+    """Blocks without experts: those listed, and those that the sparse step passes over."""
+    step = keys.count("decoder_sparse_step", 1)
+    listed = set(keys.counts("mlp_only_layers", ()))
+    if listed and max(listed) >= num_layers:
+        keys.refuse("mlp_only_layers", f"must be in 0..{num_layers - 1}, got {max(listed)}")
+        return ()
+    return tuple(i for i in range(num_layers) if i in listed or (i + 1) % step)
