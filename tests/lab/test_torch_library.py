@@ -98,3 +98,9 @@ def test_bounds_that_the_library_does_not_read_back_are_left_out_of_sections_too
     bounded = count(document).parameters
     document["text_config"]["time_step_limit"] = [0.0, "Infinity"]
     assert count(document).parameters == bounded
+
+
+def test_a_file_that_names_no_class_has_its_encoder_too() -> None:
+    sizes = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "vocab_size": 500}
+    stacks = [row.count for row in count(sizes | {"model_type": "bart"}).layers]
+    assert stacks == [2, 3]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from trainwright.errors import UnsupportedFeature
@@ -241,8 +242,12 @@ def _pattern(keys: KeyReader) -> Callable[[int], bool] | None:
         if isinstance(stated, int) and stated > 0:
             return every(stated)
         if isinstance(stated, str) and stated:
-            return lambda layer, letters=stated: letters[layer % len(letters)] == "G"
+            return partial(_is_full, stated)
     return None
+
+
+def _is_full(letters: str, layer: int) -> bool:
+    return letters[layer % len(letters)] == "G"
 
 
 def every(count: int) -> Callable[[int], bool]:

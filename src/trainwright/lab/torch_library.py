@@ -211,6 +211,8 @@ def _candidates(document: Mapping[str, Any], config: Any) -> Iterator[tuple[Any,
     heads = [f"MODEL_FOR_{head}_MAPPING" for head in _HEADS]
     others = [n for n in dir(modeling_auto) if n.startswith("MODEL_FOR") and n.endswith("_MAPPING")]
     found = []
+    if getattr(config, "is_encoder_decoder", False):  # else BART's decoder alone is found first
+        heads.sort(key=lambda name: "SEQ" not in name)
     for name in (*heads, "MODEL_MAPPING", *others):
         mapping = getattr(modeling_auto, name, None)
         if mapping is not None and type(config) in mapping:
