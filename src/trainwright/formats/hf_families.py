@@ -684,7 +684,6 @@ def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
         vocabulary=defaults.vocabulary,
         head_size=latent.head_size,
     )
-    decoder["num_kv_heads"] = decoder["num_heads"]  # whatever a file says: keys are per head
     if (freq := keys.count("moe_layer_freq", 1)) != 1:
         keys.refuse("moe_layer_freq", f"must be 1 (every later block a mixture), got {freq}")
     width = keys.count("moe_intermediate_size", defaults.expert_ffn)
