@@ -92,9 +92,7 @@ def improve(
 
         asked, warnings, like = of_text()
         priced = {"calibration": calibration, "software": software, "framework": target}
-        asked = replace(
-            asked, cluster=priced_as_run(asked.cluster, priced, framework=like)
-        )
+        asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=like))
         job_file = _file_of(source, read, lambda text: of_text(text)[0].configuration)
         dialect, target = _spoken(job_file.dialect, framework, asked)
     elif source is None and document is not None:
