@@ -87,7 +87,10 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
     if gated and found.is_absent("intermediate_size"):
         width //= 3
     step = found.count("mlp_multiple_of") or 1
-    width = -(-width // step) * step
+    if width % step:
+        rounded = -(-width // step) * step
+        notes.append(f"the ffn width {width} is rounded up to {rounded}: mlp_multiple_of {step}")
+        width = rounded
     position = found.text("pos_emb") or "learned"
     positions = found.count("max_position_embeddings") or 0
     experts = _neox_experts(found, layers or 1, width)
