@@ -129,7 +129,7 @@ def improve(
     return Improved(replace(answer, warnings=said), difference=shown)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Improved(Report["ImprovementResult"]):
     """The document of `improve`, and where a copy of the file was written how it differs."""
 
