@@ -66,7 +66,7 @@ class ReportResult:
 # -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Page(Report[ReportResult]):
     """A page and what it shows; `save_html` writes it."""
 

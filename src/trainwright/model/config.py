@@ -410,6 +410,7 @@ class BlockChoice:
     attention_sinks: bool | None = None
     compressed: CompressedAttention | None = None
     reuses_index: bool = False
+    attention_gate: int | None = field(default=None, metadata={RARE: True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -427,6 +428,7 @@ _OVERRIDDEN: Final = (
     "sliding_window",
     "attention_sinks",
     "compressed",
+    "attention_gate",
 )
 
 
