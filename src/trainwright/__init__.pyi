@@ -330,6 +330,7 @@ def sweep(
     mtbf: str | float | None = ...,
     checkpoint_bandwidth: str | float | None = ...,
     restart: str | float | None = ...,
+    journal: str | Path | None = ...,
     point: int | None = ...,
     time_unit: str | None = ...,
     top: int | None = ...,

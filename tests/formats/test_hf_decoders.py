@@ -12,8 +12,9 @@ import pytest
 import trainwright
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
-from trainwright.formats.hf_decoders import DECODERS, OTHER_DECODERS
+from trainwright.formats.hf_decoder_rules import DECODERS
 from trainwright.formats.hf_hybrids import HYBRIDS
+from trainwright.formats.hf_uneven_decoders import OTHER_DECODERS
 from trainwright.model import (
     ContextExchange,
     RunShape,
@@ -42,6 +43,14 @@ OWN: dict[str, dict[str, Any]] = {
     "llama4_text": SMALL | {"num_local_experts": 8},
     "mimo_v2_flash": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
     "helium": SMALL | {"head_dim": 16},
+    "ministral": SMALL | {"head_dim": 16},
+    "hunyuan_v1_moe": SMALL | {"head_dim": 16, "num_experts": 8, "moe_topk": [2] * 8},
+    "laguna": SMALL | EXPERTS | {"head_dim": 16, "num_attention_heads_per_layer": [8, 4] * 4},
+    "falcon": SMALL | {"num_kv_heads": 2, "new_decoder_architecture": True},
+    "codegen": {"n_embd": 128, "n_layer": 8, "n_head": 8, "vocab_size": 300},
+    "glm4_moe_lite": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
+    "mistral4": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
+    "cohere2_moe": SMALL | EXPERTS | {"first_k_dense_replace": 2, "rms_norm_eps": 1e-6},
 }
 
 

@@ -176,23 +176,11 @@ def memory_line(document: ModelPlanResult) -> Iterator[str]:
 
 
 _MOST_CLASSES: Final = 3  # of memory that are named in a line
-_CLASSES: Final = (
-    "weight",
-    "gradient",
-    "optimizer",
-    "opaque",
-    "activation",
-    "logits",
-    "transient",
-    "buffer",
-    "workspace",
-)
 
 
 def memory_classes(memory: StageMemory) -> dict[str, float]:
     """What a device holds at its fullest in bytes, by class; those that it has."""
-    sizes = {name: float(getattr(memory, f"{name}_bytes")) for name in _CLASSES}
-    return {name: size for name, size in sizes.items() if size > 0}
+    return {name: held for name, held in memory.by_class.items() if held > 0}
 
 
 def use_of_pools(document: Planned) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.documents.printing import NEGLIGIBLE, layout_cells, layout_columns
 from trainwright.documents.view import column, percent, seconds, size, table_of, words
 from trainwright.planning.reasons.infeasible import option_of
-from trainwright.plans.parallelism import Parallelism, mapping_name
+from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
 from trainwright.plans.status import Status
 from trainwright.units import format_count
 
@@ -210,16 +210,21 @@ def _differences(plan: ModelPlanResult, other: Alternative) -> Iterator[str]:
     """In what a runner-up differs, in words."""
     own = plan.parallelism
     assert own is not None
+    is_same = True
     for name, flag in _AXES:
         before, after = getattr(own, name), getattr(other.parallelism, name)
         if before != after:
-            yield f"{flag} {after} instead of {before}"
-    if other.parallelism.axis_order != own.axis_order:
-        yield f"ranks in the order {mapping_name(other.parallelism.axis_order)}"
+            yield f"{flag} {before}→{after}"
+            is_same = False
     if other.micro_batch != plan.micro_batch:
-        yield f"microbatch {other.micro_batch} instead of {plan.micro_batch}"
+        yield f"microbatch {plan.micro_batch}→{other.micro_batch}"
+        is_same = False
     if other.schedule != plan.schedule:
-        yield f"{other.schedule} instead of {plan.schedule}"
+        yield f"{plan.schedule}→{other.schedule}"
+        is_same = False
+    # which ranks are neighbours is no news beside other degrees
+    if is_same and other.parallelism.axis_order != own.axis_order:
+        yield f"ranks in the order {mapping_name(other.parallelism.axis_order)}"
 
 
 def _options(other: Alternative) -> str:
@@ -229,6 +234,8 @@ def _options(other: Alternative) -> str:
     if degrees.virtual_stages == 1 and "--virtual-stages 1" in kept:
         kept.remove("--virtual-stages 1")
     rest = [f"--micro-batch {other.micro_batch}", f"--schedule {other.schedule}"]
+    if degrees.axis_order != DATA_INSIDE:
+        rest.insert(0, f"--mapping {mapping_name(degrees.axis_order)}")
     return " ".join([*kept, *rest])
 
 

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from trainwright.formats.hf_decoders import Decoder, MixtureRule, read_decoder
+from trainwright.formats.hf_decoders import (
+    Decoder,
+    MixtureRule,
+    dense_between,
+    read_decoder,
+    refuse_flags,
+)
 from trainwright.formats.hf_keys import MAX_LAYERS, Fields, KeyReader, activation, stack
 from trainwright.model import (
     BlockChoice,
@@ -83,13 +89,6 @@ def _qwen(rule: Decoder) -> Callable[[KeyReader], Fields]:
     return read
 
 
-def _sparse_dense(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
-    """Blocks listed as dense, and those that the sparse step passes over."""
-    step = keys.count("decoder_sparse_step", 1)
-    listed = set(keys.counts("mlp_only_layers", ()))
-    return tuple(i for i in range(num_layers) if i in listed or (i + 1) % step)
-
-
 _QWEN3_NEXT: Final = Decoder(
     layers=48,
     hidden=2048,
@@ -107,7 +106,7 @@ _QWEN3_NEXT: Final = Decoder(
         visited=("num_experts_per_tok", 10),
         width=("moe_intermediate_size", 512),
         shared_width=("shared_expert_intermediate_size", 512),
-        dense=_sparse_dense,
+        dense=dense_between,
         shared_gate=True,
     ),
 )
@@ -152,6 +151,7 @@ _QWEN3_5_MOE: Final = Decoder(
 
 def read_kimi_linear(keys: KeyReader) -> Fields:
     """Fields of a `kimi_linear` config."""
+    refuse_flags(keys, "attention_bias")
     inner = keys.section("linear_attn_config")
     heads = inner.optional_count("num_heads") or keys.count("linear_num_heads", 32)
     size = inner.optional_count("head_dim") or keys.count("linear_head_dim", 128)
@@ -339,13 +339,13 @@ _FALCON: Final = Decoder(
         "ssm_multipliers",
         "ssm_out_multiplier",
         "num_logits_to_keep",
-        "projectors_bias",
         "mamba_norm_before_gate",
         "mamba_expand",
         "mamba_use_mlp",
         "attn_layer_indices",
         "time_step_limit",
     ),
+    unknown=("mamba_proj_bias", "projectors_bias"),
 )
 
 
@@ -362,7 +362,6 @@ def read_falcon_h1(keys: KeyReader) -> Fields:
         num_groups=keys.count("mamba_n_groups", 1),
         kernel=keys.count("mamba_d_conv", 4),
         convolution_bias=keys.flag("mamba_conv_bias", True),
-        bias=keys.flag("mamba_proj_bias", False),
         gated_norm=keys.flag("mamba_rms_norm", False),
     )
     return fields | {"mixer": mixer}

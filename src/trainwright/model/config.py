@@ -410,6 +410,7 @@ class BlockChoice:
     attention_sinks: bool | None = None
     compressed: CompressedAttention | None = None
     reuses_index: bool = False
+    attention_gate: int | None = field(default=None, metadata={RARE: True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -427,6 +428,7 @@ _OVERRIDDEN: Final = (
     "sliding_window",
     "attention_sinks",
     "compressed",
+    "attention_gate",
 )
 
 
@@ -770,7 +772,7 @@ class TransformerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class Projection:
     """A matrix product of a projector, with the norm before or behind it and an activation.
 
     It sees the tokens that a tower gives, or its patches where they are not `merged` yet. The norm
@@ -808,7 +810,7 @@ class Tower:
     tokens: int
     patch_bias: bool = True
     parameters: int = 0
-    projector: tuple[Product, ...] = ()
+    projector: tuple[Projection, ...] = ()
     patch_pixels: int | None = None
     merge: int = 1
 

@@ -21,6 +21,7 @@ from trainwright.model.operator import (
     Work,
     elementwise,
     in_pieces,
+    inside,
     linear,
     linear_input,
     norm,
@@ -343,7 +344,7 @@ def mtp_layer(config: TransformerConfig, run: RunShape, *, block: LayerClass) ->
         norm("mtp_embedding_norm", run, kind=kind, width=h),
         norm("mtp_hidden_norm", run, kind=kind, width=h, is_layer_input=True),
         _joining_projection(config, run),
-        *map(_inside, block.operators),
+        *map(inside, block.operators),
         norm("mtp_output_norm", run, kind=kind, width=h),
         *_head(config, run),
         *loss_operators(config, run),
@@ -361,12 +362,6 @@ def mtp_layer(config: TransformerConfig, run: RunShape, *, block: LayerClass) ->
         ),
         transient_bytes=max(block.transient_bytes, loss_bytes),
     )
-
-
-def _inside(operator: Operator) -> Operator:
-    """An operator of the block: its input is no longer that of the layer."""
-    saved = tuple(replace(tensor, is_layer_input=False) for tensor in operator.saved)
-    return replace(operator, saved=saved)
 
 
 def _joining_projection(config: TransformerConfig, run: RunShape) -> Operator:

@@ -23,6 +23,7 @@ from trainwright.options.option import (
     ON,
     ORDER,
     ORDERS,
+    PATH,
     POSITIVE,
     RATE,
     SHARE,
@@ -665,6 +666,7 @@ ROWS += section(
         at="training.checkpoint_bytes_per_s",
     ),
     row("restart", TIME, "From a failure to training again.", at="training.restart_s"),
+    row("journal", PATH, "Write finished searches down; go on from there.", metavar="FILE"),
 )
 ROWS += section(
     "Profiles and placement problems",

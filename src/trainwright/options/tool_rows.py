@@ -432,8 +432,13 @@ ROWS += section(
         "output", PATH, "Write the files to this new or empty folder.", commands="export", short="o"
     ),
     row(
-        "output", PATH, "Write the page to this file.", commands="report", short="o", required=True
+        "output",
+        PATH,
+        "Write the page to this file; beside the first document if absent.",
+        commands="report",
+        short="o",
     ),
+    row("open", ON, "Show the page in a browser.", commands="report"),
     row("output", PATH, "Write the constants, as TOML.", commands="calibrate", short="o"),
     row("output", PATH, "Write the script to this file.", commands="capture", short="o"),
     row(

@@ -275,7 +275,28 @@ class Allowed:
             if getattr(self, name) == ():
                 yield Fault(name, "must have at least 1 entry, got 0")
 
+    def admits(
+        self, degrees: Parallelism, *, microbatch: int, schedule: str, recomputes: bool
+    ) -> bool:
+        """Whether a plan of these degrees, batch and methods is one of those allowed.
 
+        Asked of plans that some framework is known to run as this asks: `framework`, and which
+        layers recompute in what way, are not looked at.
+        """
+        return (
+            all(getattr(degrees, axis) in getattr(self, axis) for axis in _DEGREES)
+            and (degrees.expert == 1 or degrees.expert_shards in self.expert_tensor)
+            and microbatch in self.microbatch_size
+            and degrees.zero_stage in self.zero_stages
+            and degrees.axis_order in self.mappings
+            and (self.schedules is None or schedule in self.schedules)
+            and not (recomputes and self.recompute == (Recompute.NONE,))
+        )
+
+
+_DEGREES: Final = (
+    *("tensor", "pipeline", "data", "context", "expert", "virtual_stages", "state_copies"),
+)
 EVERYTHING: Final = Allowed()
 
 
