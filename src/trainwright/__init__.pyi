@@ -263,6 +263,7 @@ def plan(
     cost_model: str | None = ...,
     top: int | None = ...,
     prefer: str | None = ...,
+    effort: float | None = ...,
     jobs: str | None = ...,
 ) -> Result: ...
 def sweep(
@@ -335,6 +336,7 @@ def sweep(
     time_unit: str | None = ...,
     top: int | None = ...,
     prefer: str | None = ...,
+    effort: float | None = ...,
     jobs: str | None = ...,
 ) -> SweepReport: ...
 def what_if(

@@ -146,6 +146,21 @@ def test_tensor_devices_together_do_the_work_of_one(kind: str) -> None:
     assert two.forward_flops == pytest.approx(one.forward_flops, rel=0.02)
 
 
+def test_a_further_token_of_nemotron_passes_attention_and_experts() -> None:
+    stated = {**SMALL, **EXPERTS, "hybrid_override_pattern": "M*E-", "mamba_num_heads": 8}
+    stated |= {"mamba_head_dim": 32, "n_groups": 2, "moe_shared_expert_intermediate_size": 64}
+    stated |= {"model_type": "nemotron_h", "head_dim": 16, "num_nextn_predict_layers": 1}
+    found = trainwright.describe_model(stated).document
+    sizes = {row.kind: row.parameters for row in found.layers}
+    joined = 2 * 128 * 128 + 3 * 128  # the projection, a norm of each input, one behind
+    assert found.parameters_mtp == sizes["attention"] + sizes["experts"] + joined
+    assert not found.notes
+    other = trainwright.describe_model(stated | {"mtp_hybrid_override_pattern": "M"}).document
+    assert other.parameters_mtp == sizes["state space (Mamba-2)"] + joined
+    with pytest.raises(trainwright.InvalidInput, match="mtp_hybrid_override_pattern: must be of"):
+        trainwright.describe_model(stated | {"mtp_hybrid_override_pattern": "Q"})
+
+
 def test_a_list_of_layers_that_is_too_short_is_named() -> None:
     with pytest.raises(trainwright.InvalidInput, match="layer_types: must have one entry per"):
         parameters("qwen3_5_text", layer_types=["linear_attention"])
