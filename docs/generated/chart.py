@@ -98,7 +98,8 @@ def pairs_chart(title: str, series: Sequence[Series], *, x: Axis, y: Axis) -> st
     for index, each in enumerate(series):
         places = [(across.at(math.log10(a)), upward.at(math.log10(b))) for a, b in each.points]
         dots = "".join(f"M{number(a)} {number(b)}h0" for a, b in places)
-        body.append(f'<path class="dots s{index}" d="{dots}"/>')
+        pen = 'fill="none" stroke-width="5" stroke-linecap="round" stroke-opacity=".6"'
+        body.append(f'<path class="s{index}" {pen} d="{dots}"/>')
     names = [each.name for each in series]
     return _document(title, names, [False] * len(names), body, TOP + height + BOTTOM)
 
@@ -241,7 +242,6 @@ def _style() -> Iterator[str]:
     yield "<style>text { font: 11px system-ui, sans-serif } .heading { font-size: 14px;"
     yield "font-weight: 700 } .curve { fill: none; stroke-width: 2.2; stroke-linejoin: round }"
     yield ".limit { fill: none; stroke-width: 1.6; stroke-dasharray: 5 3 }"
-    yield ".dots { fill: none; stroke-width: 5; stroke-linecap: round; stroke-opacity: .6 }"
     yield ".inside { fill: #111418 } .outlined { stroke-width: 1 }"
     yield from _colors(0)
     yield "@media (prefers-color-scheme: dark) {"
