@@ -120,7 +120,7 @@ def estimate(
     where = priced_as_run(
         where,
         options,
-        framework=source[0] if source else None,
+        framework=job.software if job else None,
         measured=not isinstance(given, ModelInput),
     )
     unpriced = []

@@ -149,8 +149,9 @@ def adapted_chain(
     chain: list[LayerClass], config: TransformerConfig, low_rank: LowRank, run: RunShape
 ) -> list[LayerClass]:
     """The chain with adapters; raises `InvalidInput` for a target that no layer has."""
-    made = {id(layer): _adapted(layer, config, low_rank, run) for layer in chain}
-    offered = {name for layer in chain for name, _ in _parts(config, layer)}
+    distinct = {id(layer): layer for layer in chain}
+    made = {key: _adapted(layer, config, low_rank, run) for key, layer in distinct.items()}
+    offered = {name for layer in distinct.values() for name, _ in _parts(config, layer)}
     if missing := [target for target in low_rank.targets if target not in offered]:
         known = ", ".join(sorted(offered))
         raise InvalidInput.of(
@@ -162,14 +163,13 @@ def adapted_chain(
 def _adapted(
     layer: LayerClass, config: TransformerConfig, low_rank: LowRank, run: RunShape
 ) -> LayerClass:
-    wanted = [part for name, part in _parts(config, layer) if name in low_rank.targets]
-    names = [name for name, _ in _parts(config, layer) if name in low_rank.targets]
+    wanted = [found for found in _parts(config, layer) if found[0] in low_rank.targets]
     if not wanted:
         return layer
     operators: list[Operator] = []
     for operator in layer.operators:
         operators.append(operator)
-        for name, part in zip(names, wanted, strict=True):
+        for name, part in wanted:
             if part.operator == operator.name:
                 operators += _adapter(name, part, operator, low_rank, run)
     return replace(layer, operators=tuple(operators))

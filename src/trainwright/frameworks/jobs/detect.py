@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
+from trainwright.frameworks.jobs.hugging_face import is_trainer_script
 from trainwright.frameworks.jobs.settings import parse_settings
 
 _LOG: Final = re.compile(r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$", re.MULTILINE)
@@ -70,7 +71,7 @@ def format_of(text: str, name: str = "") -> str | None:
     if "main_ppo" in text[:_FIRST]:
         return "verl"
     if _SCRIPT.search(text[:_FIRST]):
-        return "megatron"
+        return "trl" if is_trainer_script(text[:_FIRST]) else "megatron"
     return "torchtitan" if _is_titan(text) else _of_mapping(text)
 
 

@@ -40,8 +40,9 @@ _HARMLESS: Final = re.compile(
 _UNMODELLED: Final = (
     "enable_async_tensor_parallel", "compile.enable", "compile", "training.compile",
     "optimizer.early_step_in_backward", "early_step_in_backward", "memory_budget",
-    "training.mixed_precision_reduce", "pipeline_parallel_layers_per_stage",
-    "pipeline_parallel_split_points", "enable_compiled_autograd", "primus_turbo",
+    "enable_fsdp_float8_all_gather", "training.mixed_precision_reduce",
+    "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points",
+    "enable_compiled_autograd", "primus_turbo",
 )  # fmt: skip
 _DISPATCHERS: Final = {
     "standard": "all_to_all",
