@@ -20,6 +20,7 @@ from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words,
 from trainwright.frameworks.jobs.edit import edited_script, edited_table
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
 from trainwright.frameworks.jobs.settings import parse_settings
+from trainwright.frameworks.jobs.torchtitan import logged_tables
 from trainwright.model.operator import usual_modules
 from trainwright.profile import Recompute
 
@@ -100,7 +101,7 @@ def _told(
     if name in ("verl", "megatron-bridge"):
         return name, "", False, file.endswith((".yaml", ".yml"))
     if name == "torchtitan":
-        return name, "", False, "def " not in text
+        return name, "", False, "def " not in text and logged_tables(text) is None
     return name, "", False, True
 
 
