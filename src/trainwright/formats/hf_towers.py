@@ -461,6 +461,26 @@ def _kimi_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -
     )
 
 
+def _cohere(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found, merge = _siglip(vision), keys.count("downsample_factor", 2)
+    inner = keys.count("alignment_intermediate_size", 36864)
+    if inner % 2:
+        keys.refuse(
+            "alignment_intermediate_size", f"must be even (a gate and a value), got {inner}"
+        )
+    products = (
+        Projection(
+            name="linear_1",
+            inputs=found.hidden * merge**2,
+            outputs=inner // 2,
+            gated=True,
+            activation=True,
+        ),
+        Projection(name="linear_2", inputs=inner // 2, outputs=text.hidden_size),
+    )
+    return found.tower(projector=products, merge=merge)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
     """A wrapped family: its text where the section names none, its tower, and how it ties its head.
@@ -508,6 +528,8 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "qwen3_5_moe": Wrapper(text="qwen3_5_moe_text", tower=_qwen35),
     "glm4v": Wrapper(text="glm4", tower=_glm, asks_text=True),
     "glm4v_moe": Wrapper(text="glm4_moe", tower=_glm, asks_text=True),
+    "glm46v": Wrapper(text="glm4", tower=_glm),
+    "cohere2_vision": Wrapper(text="cohere2", tower=_cohere, tied=True, default_encoder=True),
     "llama4": Wrapper(text="llama4_text", tower=_llama4_wrapper),
     "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
 }
