@@ -236,6 +236,10 @@ DEEPSEEK_V32: Final = Decoder(
         "index_share_for_mtp_iteration",
     ),
 )
+# Of families that stand behind an encoder of images alone.
+TEXT_DECODERS: Final[dict[str, Decoder]] = {
+    "glm4v_text": replace(_GLM, head_size=None, constants={"sandwich_norm": True}),
+}
 DECODERS: Final[dict[str, Decoder]] = {
     "olmo": _OLMO,
     "olmo2": _OLMO2,
