@@ -261,6 +261,7 @@ def plan(
     cost_model: str | None = ...,
     top: int | None = ...,
     prefer: str | None = ...,
+    effort: float | None = ...,
     jobs: str | None = ...,
 ) -> Result: ...
 def sweep(
@@ -333,6 +334,7 @@ def sweep(
     time_unit: str | None = ...,
     top: int | None = ...,
     prefer: str | None = ...,
+    effort: float | None = ...,
     jobs: str | None = ...,
 ) -> SweepReport: ...
 def what_if(

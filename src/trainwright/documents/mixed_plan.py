@@ -166,6 +166,7 @@ class MixedPlanResult(PlannedStep):
     named_step_time_s: ClassVar[None] = None
     lower_bound_one_stage_s: ClassVar[None] = None
     lower_bound_one_order_s: ClassVar[None] = None
+    left_open: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
     time_by_part_s: ClassVar[dict[str, float]] = {}
     relaxations: ClassVar[tuple[()]] = ()

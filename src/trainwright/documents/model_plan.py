@@ -58,7 +58,7 @@ from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.places import Placement
 from trainwright.step.predict import predict_step
 from trainwright.step.stages import chosen_rows
-from trainwright.units import format_bytes
+from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -168,11 +168,11 @@ class ModelPlanResult(PlannedStep):
     optimizer, overhead add up to it. Where no schedule is named, no plan with one stage per rank is
     faster than `lower_bound_one_stage_s`, which is never above the plan's own step. Where layers
     branch, no plan cut from their order in `stages` is faster than `lower_bound_one_order_s`;
-    `lower_bound_s` holds for other orders, too. Under the schedule "searched" `order` is what a
-    search found, and `named_step_time_s` the step of the same stages in the order of the family
-    that it began with. Memory of a device of the fullest rank is in three figures as in an
-    estimate, by the account of the framework named. `reasons` say what its choices buy, where that
-    was asked.
+    `lower_bound_s` holds for other orders, too. `left_open` says what ended search and proof where
+    there is a gap. Under the schedule "searched" `order` is what a search found, and
+    `named_step_time_s` the step of the same stages in the order of the family that it began with.
+    Memory of a device of the fullest rank is in three figures as in an estimate, by the account of
+    the framework named. `reasons` say what its choices buy, where that was asked.
     """
 
     # What only a plan on several pools has; see `documents.plan_view`.
@@ -183,6 +183,7 @@ class ModelPlanResult(PlannedStep):
     kind: str = "model-plan"
     lower_bound_one_stage_s: float | None = None
     lower_bound_one_order_s: float | None = None
+    left_open: str | None = None
     time_per_sample_s: float | None = None
     time_by_part_s: dict[str, float] = field(default_factory=dict)
     bubble_of_makespan: float | None = None
@@ -592,6 +593,7 @@ def plan_model(
         document = replace(
             with_plan(document, question, best.plan, best.profile, best.step),
             alternatives=tuple(alternatives(question, outcome.priced)),
+            left_open=_left_open(call, outcome, budget),
         )
         gaps = tuple(_gaps(document, question))
         doubts = tuple(filter(None, [doubt(document)]))
@@ -670,6 +672,30 @@ def _status(outcome: ModelOutcome) -> Status:
         if relative_gap(best_s, outcome.lower_bound_s) <= OPTIMAL_TOLERANCE
         else Status.GAP
     )
+
+
+def _left_open(call: ModelCall, outcome: ModelOutcome, budget: Budget) -> str | None:
+    """What ended the search or the proof where it leaves a gap, and the option that buys more."""
+    if _status(outcome) is Status.OPTIMAL:
+        return None
+    if budget.interrupted:
+        return "the search was interrupted; the same command without an end may find or prove more"
+    if budget.stopped:
+        limit = format_seconds(budget.time_limit_s or 0.0)
+        return f"the time limit of {limit} ended the search; a longer --time-limit may prove more"
+    if call.per_stage_degrees or outcome.lower_bound_one_order_s is not None:
+        return "no sharper bound is known of this space; more effort does not raise it"
+    if (one := outcome.loosest) is not None:
+        return (
+            f"no sharper bound is known of {one.schedule} on {one.pipeline} ranks, microbatch "
+            f"{one.microbatch_size}; more effort does not raise it"
+        )
+    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
+    more = f"--effort {_MORE_EFFORT * call.question.effort:g}"
+    return f"the effort ended first; {more} may win or prove up to {format_percent_up(gap)}"
+
+
+_MORE_EFFORT: Final = 4  # times as much is advised
 
 
 def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:

@@ -119,6 +119,8 @@ def _headline(document: Planned) -> Iterator[str]:
     yield f"{where}: {fits}, {format_seconds(document.step_time_s)} per step ({_range(document)})"
     yield from evidence_line(document.assumptions)
     yield "; ".join((*_throughput(document), proof(document)))
+    if document.left_open is not None:
+        yield f"left open: {document.left_open}"
     if document.parallelism is not None:
         yield (
             f"{use_of_pools(document)}{layout_line(document.parallelism)}, microbatch "

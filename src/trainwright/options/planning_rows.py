@@ -774,6 +774,13 @@ ROWS += section(
         foreign=_OF_A_MODEL,
     ),
     row(
+        "effort",
+        POSITIVE,
+        "How much work search and proof may take; 4: four times the usual.",
+        at="request.effort",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
         "jobs",
         NAME,
         "Processes to search a model's plans with, or dask://HOST:PORT; the same result.",
