@@ -127,6 +127,20 @@ def test_tensor_devices_share_an_encoder() -> None:
     assert both.forward_flops == pytest.approx(alone.forward_flops, rel=0.1)  # 17 patches on two
 
 
+def test_adapters_stand_beside_the_products_of_an_encoder() -> None:
+    from dataclasses import replace
+
+    from trainwright.model import LowRank, Tuning
+
+    low_rank = LowRank(rank=4, targets=("query", "encoder_query", "encoder_up"))
+    config = with_images(config_of(LLAVA), 1)
+    tuned = graph(replace(config, tuning=Tuning(low_rank=low_rank)))
+    text, images = 3 * 4 * (128 + 128), 2 * 4 * ((64 + 64) + (64 + 96))
+    assert tuned.num_parameters - graph(config).num_parameters == text + images
+    with pytest.raises(InvalidInput, match="encoder_query"):  # it sees no images
+        graph(replace(config_of(LLAVA), tuning=Tuning(low_rank=low_rank)))
+
+
 def test_heads_of_an_encoder_limit_the_tensor_degree() -> None:
     shape = RunShape(microbatch_size=1, sequence_length=64, tensor_parallel=8)
     faults = [f"{f.path} {f.problem}" for f in config_of(LLAVA).faults_at(shape)]
