@@ -622,18 +622,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         window=8192,
         full_at=lambda layer: layer % 4 == 0,
     ),
-    "minimax_m2": Decoder(
-        layers=62,
-        hidden=3072,
-        ffn=1536,
-        heads=48,
-        kv_heads=8,
-        head_size=128,
-        vocabulary=200064,
-        query_key_norm=True,
-        mixture=MixtureRule(num_experts=("num_experts", 256), visited=("num_experts_per_tok", 8)),
-        constants={"query_key_norm_whole": True},
-    ),
     "granitemoe": replace(
         _GRANITE_MOE,
         mixture=MixtureRule(num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)),
