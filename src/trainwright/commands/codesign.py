@@ -177,7 +177,6 @@ def _with_best(
     elif extras.csv is not None:
         _write_csv(extras.csv, question, outcome, None)
     if extras.details and not budget.stopped:
-        variant = question.variants[best.variant]
         document = replace(
             document,
             fixed_strategies=tuple(records.fixed_strategies(question, best)),
@@ -186,7 +185,9 @@ def _with_best(
             sensitivity=tuple(
                 records.sensitivity_records(document.request, question, outcome, budget)
             ),
-            real_chips=tuple(records.real_chip_records(question, accelerators(), variant)),
+            real_chips=tuple(
+                records.real_chip_records(question, accelerators(), best, document.request)
+            ),
         )
     return document
 

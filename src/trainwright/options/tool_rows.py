@@ -122,6 +122,12 @@ ROWS += section(
         default="geometric",
     ),
     row("weights", AMOUNTS, "Shares of the models."),
+    row(
+        "software",
+        NAME,
+        "Whose losses chips have, as megatron-core or typical; none: perfect kernels and links.",
+        default="typical",
+    ),
 )
 ROWS += section(
     "What the chips may be",
@@ -159,6 +165,12 @@ ROWS += section(
         AMOUNT,
         "The same for those of replicas; 0.",
         metavar="SHARE",
+    ),
+    row(
+        "buffer-port",
+        AMOUNTS,
+        "Most bytes a cycle of the global buffer, such as 8192,16384.",
+        keyword="glb_bytes_per_cycle",
     ),
     row("clock", AMOUNTS, "Clocks in Hz, such as 1.05e9,1.4e9.", keyword="clock_hz"),
     row(
