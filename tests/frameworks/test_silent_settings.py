@@ -130,3 +130,33 @@ def test_the_file_that_accelerate_is_started_with_says_what_is_sharded(tmp_path)
         "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n"
     )
     assert read(None, text, beside).zero == 2
+
+
+def test_options_of_accelerate_launch_say_what_is_sharded() -> None:
+    def started(options: str) -> StatedRun:
+        text = SCRIPT.replace("{how}", "").replace(
+            "torchrun --nproc_per_node 4", f"accelerate launch --num_processes 4 {options}"
+        )
+        return read(None, text, Beside(name="finetune.sh"))
+
+    assert started("--multi_gpu").zero == 0
+    assert started("--use_fsdp --fsdp_sharding_strategy FULL_SHARD").zero == 3
+    assert started("--use_fsdp --fsdp_sharding_strategy 2").zero == 2
+    offloaded = started("--use_deepspeed --zero_stage 2 --offload_optimizer_device cpu")
+    assert (offloaded.zero, offloaded.on_host) == (2, {"optimizer": 1.0})
+
+
+def test_a_test_of_nemo_has_its_settings_in_sections() -> None:
+    text = """MODEL_ARGS:
+  trainer.num_nodes: 1
+  trainer.devices: 8
+  trainer.max_steps: 50
+  trainer.strategy.tensor_model_parallel_size: 2
+  model.config.num_layers: 12
+  data.micro_batch_size: 1
+  data.global_batch_size: 8
+"""
+    run = read("megatron", text)
+    assert (run.tp, run.micro_batch, run.global_batch, run.num_devices) == (2, 1, 8, 8)
+    assert (run.precision, run.zero, run.unknown) == ("bf16", 1, ())
+    assert "recipe of NeMo" in said(run)

@@ -10,7 +10,7 @@ Sources: `transformers/training_args.py`, `trl/trainer`, `llamafactory/hparams`,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -85,6 +85,11 @@ _ALL: Final = ("query", "key", "value", "attention_output", "gate", "up", "down"
 
 
 _LENGTHS: Final = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
+# What a switch of `accelerate launch` turns on, where its settings stand, and how they begin.
+_ACCELERATED: Final = (
+    ("fsdp", "fsdp_config", "fsdp_"),
+    ("deepspeed", "deepspeed_config", ("zero_", "offload_", "deepspeed_config_file")),
+)
 _SWIFT: Final = {"gradient_checkpointing": "true", "torch_dtype": "bfloat16", "tuner_type": "lora"}
 _BATCH: Final = re.compile(r"--per[_-]device[_-]train[_-]batch[_-]size\b")
 
@@ -107,8 +112,8 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         flags, devices = {**_SWIFT, **flags}, Devices()
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
     run, notes = _trl(found, beside, sharding), list(launch.notes)
-    if launch.config is not None and "deepspeed" not in flags:
-        run = _started_so(run, launch.config, beside, notes)
+    if "deepspeed" not in flags:
+        run = _started_so(run, launch.accelerate, beside, notes)
     return replace(
         run,
         num_devices=devices.total,
@@ -117,19 +122,31 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
-def _started_so(run: StatedRun, config: str, beside: Beside, notes: list[str]) -> StatedRun:
-    """The run with the sharding of accelerate's file, which may lie beside the script."""
-    name = config.rpartition("/")[2]
-    try:
-        text = read_bytes((beside.folder or Path()) / config, name="config", most=2**20).decode()
-        own = read_accelerate(text, beside)
-    except (InvalidInput, UnicodeDecodeError):
-        said = _STAGE.search(name)
-        stage = int(said[1]) if said else 3 if "fsdp" in name.lower() else 0
-        notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
-        return replace(run, zero=stage)
-    again = own.recompute or run.recompute
-    return replace(run, zero=own.zero, offload=own.offload or run.offload, recompute=again)
+def _started_so(
+    run: StatedRun, options: Mapping[str, str | bool], beside: Beside, notes: list[str]
+) -> StatedRun:
+    """The run with the sharding of accelerate's options and its file, which may lie beside."""
+    given: dict[str, Any] = {}
+    if (config := options.get("config_file")) is not None:
+        try:
+            data = read_bytes((beside.folder or Path()) / str(config), name="config", most=2**20)
+            given = parse_yaml(data.decode(), variables=beside.variables)
+        except (InvalidInput, UnicodeDecodeError):
+            name = str(config).rpartition("/")[2]
+            said = _STAGE.search(name)
+            stage = int(said[1]) if said else 3 if "fsdp" in name.lower() else 0
+            notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
+            return replace(run, zero=stage)
+    for kind, table, prefix in _ACCELERATED:
+        if f"use_{kind}" in options:
+            own = {name: each for name, each in options.items() if name.startswith(prefix)}
+            given |= {"distributed_type": kind.upper(), table: {**given.get(table, {}), **own}}
+    if not given:
+        return run
+    own_run = _accelerate(Settings(given, from_words=True), beside)
+    again = own_run.recompute or run.recompute
+    offload = own_run.offload or run.offload
+    return replace(run, zero=own_run.zero, offload=offload, recompute=again)
 
 
 def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> StatedRun:
@@ -298,7 +315,12 @@ def _wraps_checkpoints(found: Settings) -> bool:
 
 def read_accelerate(text: str, beside: Beside = NOTHING) -> StatedRun:
     """Accelerate's own file; batch, sequence and model belong to the script that it starts."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    return _accelerate(
+        Settings(parse_yaml(text, variables=beside.variables), from_words=True), beside
+    )
+
+
+def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     kind = (found.text("distributed_type") or "NO").upper()
     processes, machines = found.count("num_processes"), found.count("num_machines")
     precision = found.text("mixed_precision")

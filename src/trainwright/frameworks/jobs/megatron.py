@@ -107,6 +107,8 @@ _RENAMED: Final = {
     "hybrid_override_pattern": "hybrid_layer_pattern",
     "use_custom_fsdp": "use_megatron_fsdp",
 }
+_SECTIONS: Final = re.compile(r"^(?:trainer\.strategy|data|model\.config)\.")  # of NeMo's tests
+_NEMO: Final = re.compile(r"trainer\.(?!strategy\.)|log\.")  # how long it trains and what it writes
 _SWITCHED_PRECISION: Final = ("bf16", "fp16")
 _NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads")
 _SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -150,7 +152,7 @@ def settings_of(values: Mapping[str, Any]) -> Settings:
     """The arguments by their names of today, to be read."""
     named = {}
     for name, value in values.items():
-        plain = name.lstrip("-").replace("-", "_")
+        plain = _SECTIONS.sub("", name.lstrip("-").replace("-", "_"))
         if value != "None":  # a word of Primus's command line for what is not set
             named[_RENAMED.get(plain, plain)] = tuple(value) if isinstance(value, list) else value
     return Settings(named, spelled=spelled, from_words=True)
@@ -184,7 +186,15 @@ def _read_test(text: str, beside: Beside) -> StatedRun:
     values = parse_yaml(text, variables=beside.variables).get("MODEL_ARGS")
     if not isinstance(values, dict):
         raise InvalidInput.of("MODEL_ARGS", "must be a mapping of arguments")
-    return read_arguments(settings_of(values), beside)
+    nodes, each = values.pop("trainer.num_nodes", 1), values.pop("trainer.devices", None)
+    if each is None:
+        return read_arguments(settings_of(values), beside)
+    usual = {"bf16": True, "use_distributed_optimizer": True}  # of NeMo's recipes
+    values = {name: value for name, value in values.items() if not _NEMO.match(name)}
+    total = nodes * each if type(nodes) is int and type(each) is int else None
+    note = "what is not here is that of a recipe of NeMo: bf16, and ZeRO 1, are taken for granted"
+    devices = Devices(total=total, per_node=each if total else None, notes=(note,))
+    return read_arguments(settings_of({**usual, **values}), beside, devices=devices)
 
 
 def is_dump(text: str) -> bool:

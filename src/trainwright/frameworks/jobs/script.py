@@ -35,8 +35,8 @@ class Devices:
 class Launch:
     """The trainer of a script: its program (without folders), its arguments, where it runs.
 
-    `files` are the texts that the script writes, by their names without folders, `config` the file
-    that accelerate is started with.
+    `files` are the texts that the script writes, by their names without folders, `accelerate` the
+    options that accelerate is started with, where it is.
     """
 
     program: str
@@ -44,7 +44,7 @@ class Launch:
     devices: Devices = Devices()
     files: Mapping[str, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    config: str | None = None
+    accelerate: Mapping[str, str | bool] = field(default_factory=dict)
 
     def file(self, name: str) -> str | None:
         """The text of a file that the script writes, None where a part of it is not known."""
@@ -80,16 +80,13 @@ def read_launch(text: str, beside: Beside) -> Launch:
         devices=_devices(call, run),
         files={posixpath.basename(path): value for path, value in run.files.items()},
         notes=tuple(_notes(call, run)),
-        config=_accelerate_config(call),
+        accelerate={
+            name: True if value is None else value.shown()
+            for each in call.launchers
+            if each.name == "accelerate"
+            for name, value in each.options
+        },
     )
-
-
-def _accelerate_config(call: TrainerCall) -> str | None:
-    given = (
-        each.option("config_file") for each in call.launchers if each.name.startswith("accelerate")
-    )
-    found = next((value for value in given if value is not None), None)
-    return None if found is None else found.shown()
 
 
 def _starts_with_flag(text: str) -> bool:
