@@ -169,12 +169,12 @@ def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
                 peak_memory_bytes=each.peak_memory_bytes,
                 is_bound=each.status is Status.GAP,
             )
-            yield change, _kind(each)
+            yield change, _kind(each, document)
     if document.kind != "model-plan" or document.parallelism is None:
         return
-    kinds = {_kind(document)}
+    kinds = {_kind(document, document)}
     for other in document.alternatives:
-        if (kind := _kind(other)) in kinds or other.slowdown > _WORST:
+        if (kind := _kind(other, document)) in kinds or other.slowdown > _WORST:
             continue
         kinds.add(kind)
         change = Change(
@@ -187,11 +187,21 @@ def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
         yield change, kind
 
 
-def _kind(plan: Any) -> object:
-    """What tells plans apart that a person would call different: chunks are not among it."""
-    degrees = plan.parallelism
-    whole = None if degrees is None else replace(degrees, virtual_stages=1)
-    return whole, plan.micro_batch, plan.schedule
+def _kind(plan: Any, own: Any) -> object:
+    """What tells plans apart that a person would call different.
+
+    Chunks are not among it, nor is the ZeRO stage of what differs from the `own` plan in more.
+    """
+
+    def core(each: Any) -> tuple[object, ...]:
+        degrees = each.parallelism
+        whole = None if degrees is None else replace(degrees, virtual_stages=1, zero_stage=0)
+        return whole, each.micro_batch, each.schedule
+
+    found = core(plan)
+    if plan.parallelism is None or own.kind != "model-plan" or found != core(own):
+        return found
+    return (*found, plan.parallelism.zero_stage)
 
 
 _AXES: Final = (

@@ -199,6 +199,7 @@ ROWS += section(
     "What is worked out",
     "codesign",
     row("defect-density", AMOUNT, "Defects per mm2: also price a good die.", metavar="D"),
+    row("technology", PATH, "TOML of process, ranges, energies and die.", metavar="FILE"),
     row(
         "epsilon",
         AMOUNT,
