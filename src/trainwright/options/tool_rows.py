@@ -199,6 +199,7 @@ ROWS += section(
     "What is worked out",
     "codesign",
     row("defect-density", AMOUNT, "Defects per mm2: also price a good die.", metavar="D"),
+    row("technology", PATH, "TOML of process, ranges, energies and die.", metavar="FILE"),
     row(
         "epsilon",
         AMOUNT,
@@ -372,6 +373,8 @@ ROWS += section(
         keyword="sequence_length",
         default="4096",
     ),
+    row("images", COUNT_OR_NONE, "Images in a sequence, of a model that takes them.", default="0"),
+    row("image-size", COUNT, "Pixels a side of an image, where the model takes any size."),
 )
 ROWS += section(
     "",
