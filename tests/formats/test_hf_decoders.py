@@ -161,6 +161,16 @@ def test_a_further_token_of_nemotron_passes_attention_and_experts() -> None:
         trainwright.describe_model(stated | {"mtp_hybrid_override_pattern": "Q"})
 
 
+def test_modules_of_minimax_that_predict_further_tokens_are_counted_apart() -> None:
+    stated = {**SMALL, "model_type": "minimax_m2", "num_local_experts": 8, "head_dim": 16}
+    alone = trainwright.describe_model(stated).document
+    further = {"use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
+    found = trainwright.describe_model(stated | further).document
+    (block,) = {row.parameters for row in found.layers}
+    assert (found.parameters_total, found.notes) == (alone.parameters_total, ())
+    assert found.parameters_mtp == 3 * (block + 2 * 128 * 128 + 3 * 128)
+
+
 def test_a_list_of_layers_that_is_too_short_is_named() -> None:
     with pytest.raises(trainwright.InvalidInput, match="layer_types: must have one entry per"):
         parameters("qwen3_5_text", layer_types=["linear_attention"])

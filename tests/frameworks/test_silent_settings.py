@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from trainwright.frameworks.jobs import Beside, read
@@ -160,3 +162,28 @@ def test_a_test_of_nemo_has_its_settings_in_sections() -> None:
     assert (run.tp, run.micro_batch, run.global_batch, run.num_devices) == (2, 1, 8, 8)
     assert (run.precision, run.zero, run.unknown) == ("bf16", 1, ())
     assert "recipe of NeMo" in said(run)
+
+
+TABLES = {
+    "job": {"print_config": True},
+    "model": {"name": "llama3", "flavor": "8B"},
+    "training": {"local_batch_size": 2, "seq_len": 4096, "global_batch_size": -1},
+    "parallelism": {"tensor_parallel_degree": 2, "data_parallel_shard_degree": -1},
+    "activation_checkpoint": {"mode": "full"},
+    "comm": {"init_timeout_seconds": 300},
+}
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_log_of_torchtitan_says_what_was_run(newest: bool) -> None:
+    shown = f"configs: {json.dumps(TABLES, indent=2)}" if newest else f"args: {TABLES}"
+    text = f"""[rank0]:[titan] 2025-11-01 10:00:00,000 - root - INFO - Running with {shown}
+[rank0]:[titan] - root - INFO - Building 2-D device mesh with ['dp_shard', 'tp'], [8, 2]
+[rank0]:[titan] - root - INFO - step:  1  loss: 12.2  memory: 70.1GiB(88%)  tps: 5,762
+[rank0]:torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+    assert format_of(text, "run.log") == "torchtitan"
+    for name in (None, "log", "torchtitan"):
+        run = read(name, text)
+        assert (run.tp, run.micro_batch, run.sequence, run.recompute) == (2, 2, 4096, "full")
+        assert (run.model_name, run.num_devices, run.unknown) == ("llama3-8b", 16, ())

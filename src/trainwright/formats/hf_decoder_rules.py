@@ -236,6 +236,10 @@ DEEPSEEK_V32: Final = Decoder(
         "index_share_for_mtp_iteration",
     ),
 )
+# Of families that stand behind an encoder of images alone.
+TEXT_DECODERS: Final[dict[str, Decoder]] = {
+    "glm4v_text": replace(_GLM, head_size=None, constants={"sandwich_norm": True}),
+}
 DECODERS: Final[dict[str, Decoder]] = {
     "olmo": _OLMO,
     "olmo2": _OLMO2,
@@ -617,18 +621,6 @@ DECODERS: Final[dict[str, Decoder]] = {
         mlp_bias=_MLP_BIAS,
         window=8192,
         full_at=lambda layer: layer % 4 == 0,
-    ),
-    "minimax_m2": Decoder(
-        layers=62,
-        hidden=3072,
-        ffn=1536,
-        heads=48,
-        kv_heads=8,
-        head_size=128,
-        vocabulary=200064,
-        query_key_norm=True,
-        mixture=MixtureRule(num_experts=("num_experts", 256), visited=("num_experts_per_tok", 8)),
-        constants={"query_key_norm_whole": True},
     ),
     "granitemoe": replace(
         _GRANITE_MOE,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from trainwright.formats.hf_decoder_rules import DECODERS
+from trainwright.formats.hf_decoder_rules import DECODERS, TEXT_DECODERS
 from trainwright.formats.hf_decoders import dense_between, read_decoder
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
@@ -405,10 +405,12 @@ def read_qwen3_moe(keys: KeyReader) -> Fields:
         ffn_size=keys.count("moe_intermediate_size", 768),
         dense_layers=dense_between(keys, decoder["num_layers"]),
     )
+    bias = keys.flag("attention_bias", False)
     return {
         **upper_windows(keys, decoder),
         "query_key_norm": True,
-        "query_key_value_bias": keys.flag("attention_bias", False),
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
         "experts": experts,
     }
 
@@ -749,7 +751,7 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "deepseek_v3": read_deepseek_v3,
     "deepseek_v4": read_deepseek_v4,
     "kimi_k2": read_kimi_k2,
-    **{name: partial(read_decoder, rule) for name, rule in DECODERS.items()},
+    **{name: partial(read_decoder, rule) for name, rule in (DECODERS | TEXT_DECODERS).items()},
     **OTHER_DECODERS,
     **HYBRIDS,
 }

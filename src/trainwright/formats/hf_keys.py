@@ -183,6 +183,12 @@ class KeyReader:
             return None
         return self.count(field, default)
 
+    def optional_natural(self, field: str) -> int:
+        """An integer >= 0, 0 where it is absent (no default is reported)."""
+        found = self.natural(field, 0)
+        self.defaults.pop(self._prefix + self._spelling[field], None)
+        return found
+
     def optional_count(self, field: str) -> int | None:
         """An integer >= 1, or absent (null counts as absent; no default is reported)."""
         if self.states(field):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from trainwright.errors import UnsupportedFeature
 from trainwright.formats.hf_decoder_rules import BIAS, COHERE, DEEPSEEK_V32, HUNYUAN
 from trainwright.formats.hf_decoders import Decoder, LatentRule, MixtureRule, every, read_decoder
 from trainwright.formats.hf_keys import Fields, KeyReader
@@ -296,10 +297,42 @@ def read_hunyuan_moe(keys: KeyReader) -> Fields:
     return fields | {"experts": experts}
 
 
+_MINIMAX_M2: Final = Decoder(
+    layers=62,
+    hidden=3072,
+    ffn=1536,
+    heads=48,
+    kv_heads=8,
+    head_size=128,
+    vocabulary=200064,
+    query_key_norm=True,
+    mixture=MixtureRule(num_experts=("num_experts", 256), visited=("num_experts_per_tok", 8)),
+    ignored=("rotary_dim", "qk_norm_type", "use_qk_norm", "use_routing_bias", "attn_type_list"),
+    constants={"query_key_norm_whole": True},
+)
+
+
+def read_minimax_m2(keys: KeyReader) -> Fields:
+    """Fields of a `minimax_m2` config: modules that predict further tokens have blocks each."""
+    fields = read_decoder(_MINIMAX_M2, keys)
+    if keys.optional_natural("shared_intermediate_size"):
+        raise UnsupportedFeature(
+            "shared_intermediate_size: shared experts of MiniMax-M2 are not modelled",
+            alternative="files with 0 there are",
+        )
+    modules = keys.optional_natural("num_mtp_modules")
+    blocks = keys.optional_natural("mtp_transformer_layers")
+    keys.pass_over("use_mtp")
+    used = keys.value("use_mtp", False) is True
+    keys.defaults.pop(f"{keys.prefix}use_mtp", None)
+    return fields | {"num_mtp_layers": modules * max(1, blocks) if used else 0}
+
+
 OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "glm_moe_dsa": read_glm_moe_dsa,
     "llama4_text": read_llama4_text,
     "mimo_v2_flash": read_mimo,
+    "minimax_m2": read_minimax_m2,
     "falcon": read_falcon,
     "cohere2_moe": read_cohere2_moe,
     "laguna": read_laguna,

@@ -371,6 +371,8 @@ ROWS += section(
         keyword="sequence_length",
         default="4096",
     ),
+    row("images", COUNT_OR_NONE, "Images in a sequence, of a model that takes them.", default="0"),
+    row("image-size", COUNT, "Pixels a side of an image, where the model takes any size."),
 )
 ROWS += section(
     "",

@@ -21,6 +21,7 @@ from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, shard
 from trainwright.frameworks.jobs.models import vocabulary_of
 from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.jobs.torchtitan import logged_tables, read_torchtitan
 from trainwright.frameworks.megatron import dispatcher_of, mapping_of, parse_layout
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.model import TransformerConfig
@@ -141,10 +142,13 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
 
 
 def read_log(text: str, beside: Beside = NOTHING) -> StatedRun:
-    """The run of a log that begins with its arguments; raises `InvalidInput` where none are."""
+    """The run of a log that begins with its settings; raises `InvalidInput` where none are."""
     dumped = _dump(text)
+    if dumped is None and logged_tables(text) is not None:
+        return read_torchtitan(text, beside)
     if dumped is None:
-        raise InvalidInput.of("log", "must hold Megatron's arguments, from its first lines on")
+        wanted = "must hold Megatron's arguments or torchtitan's configuration (print_config)"
+        raise InvalidInput.of("log", wanted)
     return _read_dump(text, dumped, beside)
 
 
