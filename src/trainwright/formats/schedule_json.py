@@ -52,10 +52,13 @@ class OrdersRecord(Closed):
     format_version: Annotated[int, AtLeast(1), AtMost(FORMAT_VERSION)]
     num_microbatches: Annotated[int, AtLeast(1), AtMost(LARGEST_COUNT)]
     rank_of_stage: Annotated[tuple[Annotated[int, AtLeast(0)], ...], NonEmpty()]
+    num_pipelines: Annotated[int, AtLeast(1)] = 1
+    num_slices: Annotated[int, AtLeast(1)] = 1
+    head_barriers: Annotated[int, AtLeast(0), AtMost(2)] = 0
     orders: Annotated[
         tuple[tuple[str, ...], ...],
         NonEmpty(),
-        "per rank its actions: stage, F, I, W, B or R, microbatch",
+        "per rank its actions: stage, a letter of F, I, W, B, R, O, D, L, V and T, microbatch",
     ]
 
 
@@ -120,9 +123,15 @@ def read_orders(
     try:
         return Schedule.of_ranks(
             [order.actions.astype(np.int32) for order in orders],
-            placement=Placement(rank_of_stage=record.rank_of_stage, num_ranks=len(orders)),
+            placement=Placement(
+                rank_of_stage=record.rank_of_stage,
+                num_ranks=len(orders),
+                num_pipelines=record.num_pipelines,
+            ),
             num_microbatches=record.num_microbatches,
             pairs=np.concatenate(pairs),
+            num_slices=record.num_slices,
+            head_barriers=record.head_barriers,
         )
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from error
@@ -135,6 +144,9 @@ def write_orders(schedule: Schedule) -> dict[str, Any]:
         format_version=FORMAT_VERSION,
         num_microbatches=schedule.num_microbatches,
         rank_of_stage=schedule.placement.rank_of_stage,
+        num_pipelines=schedule.placement.num_pipelines,
+        num_slices=schedule.num_slices,
+        head_barriers=schedule.head_barriers,
         orders=tuple(tuple(_cells(schedule, rank)) for rank in range(schedule.num_ranks)),
     )
     return encode(record)
@@ -157,6 +169,9 @@ def read_order_rows(
     *,
     rank_of_stage: tuple[int, ...],
     num_microbatches: int,
+    num_pipelines: int = 1,
+    num_slices: int = 1,
+    head_barriers: int = 0,
     source: str | None = None,
 ) -> Schedule:
     """Orders from what `order_rows` gave; raises InvalidInput with all faults."""
@@ -165,6 +180,9 @@ def read_order_rows(
         "format_version": FORMAT_VERSION,
         "num_microbatches": num_microbatches,
         "rank_of_stage": list(rank_of_stage),
+        "num_pipelines": num_pipelines,
+        "num_slices": num_slices,
+        "head_barriers": head_barriers,
         "orders": [row.split(",") if row else [] for row in rows],
     }
     return read_orders(value, source=source)

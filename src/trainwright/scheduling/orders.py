@@ -195,6 +195,9 @@ def cut_stages(costs: ScheduleCosts, parts: int) -> ScheduleCosts:
             static_bytes=memory.static_bytes,
             limit_bytes=memory.limit_bytes,
         ),
+        network_s=shared(costs.network_s),
+        slice_s=np.repeat(costs.slice_s / parts, parts, axis=1),
+        barrier_s=costs.barrier_s,
         transfer_model=costs.transfer_model,
         blocking_fraction=costs.blocking_fraction,
     )

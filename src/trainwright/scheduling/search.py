@@ -180,7 +180,7 @@ def activation_steps(num_stages: int) -> np.ndarray[tuple[int, int], np.dtype[np
 # splitting can only help and fused candidates are left out; in between all and none of the stages
 # there are those whose fusion gains most, half of them.
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
