@@ -15,6 +15,7 @@ from trainwright.lab.run_shapes import (
     line_of,
     megatron_config,
     stage_blocks,
+    updates_on_host,
     uses_fused_attention,
 )
 from trainwright.model import count_parameters
@@ -103,6 +104,18 @@ def test_software_is_read_from_its_column() -> None:
     assert kind(software="torchtitan", compiled="1") == "compiled-fsdp"
     assert kind(software="torchtitan", compiled="0") == "eager-fsdp"
     assert kind(software="something new") == kind() == "typical"
+
+
+def test_zero_that_updates_on_the_host_is_deepspeeds_unless_a_column_names_another() -> None:
+    said = {"note": "optimizer in host memory (CPU AdamW offload)"}
+    sharded = replace(row("llama-3-70b", **said), zero_stage=3)
+    assert line_of(sharded).name == "deepspeed" and line_of(sharded).builds_whole
+    assert line_of(replace(sharded, zero_stage=0)).name == "typical"
+    named = replace(row("llama-3-70b", **said, software="torchtitan"), zero_stage=3)
+    assert line_of(named).name == "torchtitan" and updates_on_host(named)
+    assert not updates_on_host(
+        replace(sharded, options=MappingProxyType({"offload_optimizer": False}))
+    )
 
 
 def test_a_row_without_sizes_says_which_are_missing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -51,3 +52,16 @@ def test_ranges_are_narrow_where_columns_explain_the_runs_and_sane_where_hosts_b
         assert dataset.interval_width < WIDE
         held.append(dataset.interval_coverage)
     assert 0.85 <= sum(held) / len(held) <= 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SHARED, reason="TRAINWRIGHT_SHARED names no reference data")
+def test_runs_that_update_on_the_host_are_predicted_within_15_and_10_percent(
+    tmp_path: Path,
+) -> None:
+    table = Path(SHARED or "") / "data" / "measured2" / "offload_not_expressible.csv"
+    shutil.copy(table, tmp_path)
+    (found,) = validate(tmp_path).document.datasets
+    assert found.time is not None and found.time.mape < 0.15
+    assert found.memory is not None and found.memory.mape < 0.10
+    assert found.false_fits == 0 and found.interval_coverage == 1

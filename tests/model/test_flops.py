@@ -166,15 +166,16 @@ def is_plain(config: TransformerConfig) -> bool:
 
 
 def test_most_of_the_catalog_is_covered_by_closed_formulas() -> None:
-    plain = [name for name in catalog.model_names() if is_plain(catalog.model(name).config)]
-    assert len(plain) > 100
+    assert len(PLAIN) > 100
 
 
-@pytest.mark.parametrize("name", catalog.model_names())
+# The others are counted against the library itself in tests/formats.
+PLAIN = [name for name in catalog.model_names() if is_plain(catalog.model(name).config)]
+
+
+@pytest.mark.parametrize("name", PLAIN)
 def test_every_plain_block_has_the_flops_of_the_closed_formulas(name: str) -> None:
     config, length = catalog.model(name).config, 384
-    if not is_plain(config):
-        return  # counted against the library itself in tests/formats
     run = RunShape(microbatch_size=1, sequence_length=length, vocabulary_multiple=1)
     graph = layer_graph(config, run)
     blocks = [c for c in graph.layers if graph.classes[c].kind is LayerKind.BLOCK]
@@ -183,6 +184,51 @@ def test_every_plain_block_has_the_flops_of_the_closed_formulas(name: str) -> No
         full, executed = block_flops(config, layer, length)
         assert block.model_flops == pytest.approx(full, rel=1e-12)
         assert block.forward_flops == pytest.approx(executed, rel=1e-12)
+
+
+def compressed_flops(block: TransformerConfig, length: int) -> tuple[float, float]:
+    """Forward FLOPs of a DeepSeek-V4 block on one sequence: in full, and without masked pairs.
+
+    Token t (from 1) attends to min(t, window) tokens and to ⌊t / ratio⌋ entries, at most as many as
+    an indexer chooses; the indexer scores half of s²/ratio pairs.
+    """
+    own, moe = block.compressed, block.experts
+    assert own is not None and moe is not None and block.sliding_window is not None
+    h, a, e, n = block.hidden_size, block.num_heads, block.head_size, block.streams
+    queries = h * own.query_rank + own.query_rank * a * e
+    output = a * e * own.output_rank + own.output_groups * own.output_rank * h
+    mixing = 2 * n * h * (2 * n + n * n)
+    width = moe.experts_per_token * moe.ffn_size + moe.shared_ffn_size
+    per_token = queries + h * e + output + mixing + 3 * h * width + h * moe.num_experts
+    window, entries, scored = min(block.sliding_window, length), 0, 0.0
+    seen = [min(t, window) for t in range(1, length + 1)]
+    if own.ratio is not None:
+        entries = length // own.ratio
+        if (indexer := own.indexer) is not None:
+            entries, narrow = min(entries, indexer.num_keys), indexer.num_heads * indexer.head_size
+            per_token += own.query_rank * narrow + h * indexer.num_heads
+            per_token += 4 * h * indexer.head_size  # values and weights, of two entries each
+            scored = 2 * narrow * length**2 / own.ratio
+        per_token += 2 * (2 if own.indexer else 1) * h * e
+        seen = [near + min((t + 1) // own.ratio, entries) for t, near in enumerate(seen)]
+    dense, per_pair = 2.0 * length * per_token, 4 * a * e
+    full = dense + per_pair * length * (window + entries) + scored
+    return full, dense + per_pair * sum(seen) + scored * (1 + 1 / length) / 2
+
+
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "deepseek-v4-pro"])
+def test_every_block_with_compressed_attention_has_the_flops_of_the_closed_formulas(
+    name: str,
+) -> None:
+    config, length = catalog.model(name).config, 6144
+    graph = layer_graph(config, RunShape(microbatch_size=1, sequence_length=length))
+    blocks = [c for c in graph.layers if graph.classes[c].kind is LayerKind.BLOCK]
+    expected = [compressed_flops(config.block(at), length) for at in range(config.num_layers)]
+    assert [graph.classes[c].model_flops for c in blocks] == pytest.approx([f for f, _ in expected])
+    assert [graph.classes[c].forward_flops for c in blocks] == pytest.approx(
+        [executed for _, executed in expected]
+    )
+    assert len(set(expected)) >= 2  # short entries and long ones, in Flash the window alone too
 
 
 def test_a_head_that_fills_no_rows_of_16_bytes_runs_padded_or_outside_the_matrix_units() -> None:

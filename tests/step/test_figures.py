@@ -104,6 +104,28 @@ def test_groups_are_the_degrees_above_one() -> None:
     assert num_groups(Parallelism(context=2)) == 2  # replicas reduce over it, too
 
 
+def test_gradients_that_are_scattered_as_they_are_made_pass_through_two_buckets() -> None:
+    cluster = catalog.cluster("dgx-h100").with_nodes(1)
+    model, account = catalog.model("llama3-8b").config, framework_memory("deepspeed")
+
+    def beside(stage: int) -> float:
+        """What the account adds to the predicted peak, by ZeRO stage."""
+        run = Configuration(
+            parallelism=Parallelism(data=8, zero_stage=stage),
+            microbatch_size=1,
+            global_batch=8,
+            sequence_length=8192,
+            recompute=Recompute.FULL,
+            recipe=Recipe(gradient_dtype="bf16", main_weight_dtype="none"),
+        )
+        step = price_configuration(model, cluster, run)
+        found = memory_figures(model, run, step, account, precision="bf16")[0]
+        return found.allocated.typical_bytes - step.peak_memory_bytes
+
+    assert beside(2) - beside(1) == pytest.approx(2 * 2 * 5e8)
+    assert beside(3) == pytest.approx(beside(2))
+
+
 # Layouts of 176 to 206 billion parameters that were tried before BLOOM was trained, as nvidia-smi
 # showed the fullest node in GB of 2**30 bytes, or that ran out of memory. None of these rows is in
 # a table that a constant was taken from. Source: github.com/bigscience-workshop/bigscience,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainwright._version import __version__
+from trainwright.chips.losses import NO_SOFTWARE, losses_of, with_losses
+from trainwright.cluster.software import TYPICAL
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.codesign_document import (
     CodesignRequest,
@@ -63,22 +65,24 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
         parse_hardware_bandwidth,
     )
     clocks = tuple(options.get("clock_hz") or (base.clock_hz,))
+    ports = tuple(options.get("glb_bytes_per_cycle") or (base.glb_bytes_per_cycle,))
     return tuple(
-        SurroundingsRecord(
-            clock_hz=clock,
-            memory_bytes=memory.size_bytes,
-            memory_bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s,
-            link_bandwidth_bytes_per_s=link,
-            link_latency_s=base.link_latency_s,
-            node_devices=options.get("node_devices") or base.node_devices,
-            node_bandwidth_bytes_per_s=inside,
-            launch_s=base.launch_s,
-            glb_bytes_per_cycle=base.glb_bytes_per_cycle,
-            interface_mm2=memory.interface_mm2,
-            tensor_overlap=options.get("tensor_overlap") or 0.0,
-            gradient_overlap=options.get("gradient_overlap") or 0.0,
+        SurroundingsRecord.of(
+            replace(
+                base,
+                clock_hz=clock,
+                memory_bytes=memory.size_bytes,
+                memory_bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s,
+                link_bandwidth_bytes_per_s=link,
+                node_devices=options.get("node_devices") or base.node_devices,
+                node_bandwidth_bytes_per_s=inside,
+                interface_mm2=memory.interface_mm2,
+                tensor_overlap=options.get("tensor_overlap") or 0.0,
+                gradient_overlap=options.get("gradient_overlap") or 0.0,
+                glb_bytes_per_cycle=port,
+            )
         )
-        for memory, link, clock in product(_memories(options, base), links, clocks)
+        for memory, link, clock, port in product(_memories(options, base), links, clocks, ports)
     )
 
 
@@ -165,6 +169,7 @@ def request_of(
         max_power_watts=options.get("max_power_watts"),
         precisions=options.get("precision") or ("bf16",),
         max_mean_watts=options.get("max_mean_watts"),
+        software=options.get("software") or TYPICAL.name,
     )
     return request, tuple(note for _, notes in found for note in notes)
 
@@ -255,6 +260,7 @@ def make_request(
     max_power_watts: float | None,
     precisions: Sequence[str] = ("bf16",),
     max_mean_watts: float | None = None,
+    software: str = NO_SOFTWARE,
 ) -> CodesignRequest:
     """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
     from trainwright.chips.energy import EnergyTable
@@ -280,6 +286,8 @@ def make_request(
         max_power_watts=max_power_watts,
         precisions=tuple(precisions),
         max_mean_watts=max_mean_watts,
+        software=None if software == NO_SOFTWARE else software,
+        losses=losses_of(software),
     )
 
 
@@ -289,7 +297,9 @@ def question_of(request: CodesignRequest) -> CodesignQuestion:
     from trainwright.chips.question import CodesignQuestion, Objective, making_of
     from trainwright.chips.space import enumerate_designs
 
-    surroundings = tuple(record.surroundings() for record in request.surroundings)
+    surroundings = tuple(
+        with_losses(record.surroundings(), request.losses) for record in request.surroundings
+    )
     makings = [making_of(s, p) for s in surroundings for p in request.precisions]
     return CodesignQuestion(
         space=enumerate_designs(rules_of(request), makings),

@@ -59,7 +59,8 @@ class FrameworkMemory:
     Tensors of a rank. `kept_gradient_bytes` per parameter are 16-bit gradients that lie beside
     float32 accumulators from backward to the update; `update_bytes` per parameter of a rank's
     share of the states are what an update makes where gradients accumulate in 16 bit;
-    `bucket_parameters` are copied into a buffer to be reduced. With `accumulates_apart` a new
+    `bucket_parameters` are copied into a buffer to be reduced, from ZeRO stage 2 on into two of
+    16 bit during the backward pass. With `accumulates_apart` a new
     gradient is whole before it is added to the old one; with `keeps_stage_output` each microbatch
     in flight keeps the hidden state that its stage sent on. `loss_bytes` per logit come on top of
     a float32 softmax and the gradient of 16-bit logits, at the loss and while nothing is fused;

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _Z90: Final = 1.6448536269514722
 # What a device does with all its kernels: an effect on the pace moves these together.
 PACE: Final = "pace"
+_OF_ATTENTION: Final = ("attention_forward", "attention_backward", "attention_half_flops")
 PACED: Final = ("gemm_max", "memory_max", "attention_forward", "attention_backward")
 
 Key = tuple[str, ...]  # a level and the names it holds for: ("device", "B200")
@@ -234,9 +235,20 @@ class PooledEfficiencies:
     def applied(
         self, cluster: Cluster, software: Software, publication: str | None = None
     ) -> Cluster:
-        """The cluster with the constants expected of its device under `software`."""
-        return self.calibration(cluster.accelerator.name, software, publication).applied(cluster)
+        """The cluster with the constants expected of its devices under `software`."""
+        pools = (self.applied_to(pool, software, publication) for pool in cluster.pools)
+        return replace(cluster, pools=tuple(pools))
 
-    def applied_to(self, pool: Pool, software: Software) -> Pool:
-        """The same of one pool of a cluster."""
-        return self.calibration(pool.accelerator.name, software).on_pool(pool)
+    def applied_to(self, pool: Pool, software: Software, publication: str | None = None) -> Pool:
+        """The same of one pool.
+
+        Public runs, over which efficiencies are pooled, ran older attention kernels, at short
+        sequences. A program that runs the fastest keeps what its device is described with.
+        """
+        given = pool.accelerator
+        found = self.calibration(given.name, software, publication).on_pool(pool)
+        if not software.picks_fastest_attention:
+            return found
+        described = {name: getattr(given.efficiency, name) for name in _OF_ATTENTION}
+        kernels = replace(found.accelerator.efficiency, **described)
+        return replace(found, accelerator=replace(found.accelerator, efficiency=kernels))

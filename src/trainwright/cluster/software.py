@@ -54,10 +54,10 @@ class Software:
     def picks_fastest_attention(self) -> bool:
         """Whether it runs the fastest published attention kernel of each device.
 
-        Current PyTorch, on which TRL runs, takes cuDNN's on Hopper by itself
+        Current transformers, whose models TRL and DeepSpeed by itself train, take it unasked
         (huggingface/transformers, pull request 48163).
         """
-        return self.name.startswith("trl")
+        return self.name.startswith(("trl", "deepspeed"))
 
     @property
     def school(self) -> str | None:

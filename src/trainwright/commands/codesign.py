@@ -177,7 +177,6 @@ def _with_best(
     elif extras.csv is not None:
         _write_csv(extras.csv, question, outcome, None)
     if extras.details and not budget.stopped:
-        variant = question.variants[best.variant]
         document = replace(
             document,
             fixed_strategies=tuple(records.fixed_strategies(question, best)),
@@ -186,7 +185,9 @@ def _with_best(
             sensitivity=tuple(
                 records.sensitivity_records(document.request, question, outcome, budget)
             ),
-            real_chips=tuple(records.real_chip_records(question, accelerators(), variant)),
+            real_chips=tuple(
+                records.real_chip_records(question, accelerators(), best, document.request)
+            ),
         )
     return document
 
@@ -551,6 +552,7 @@ def command(
     devices: int | None = None,
     chip: str | None = None,
     defect_density: float | None = None,
+    technology: Path | None = None,
     sample: int | None = None,
     recheck: Path | None = None,
     figure: Path | None = None,
@@ -585,6 +587,7 @@ def command(
                 "csv": extras.csv,
                 "figure": figure,
                 "defect-density": defect_density,
+                "technology": technology,
                 "workers": extras.workers,
             }
         )
@@ -594,6 +597,19 @@ def command(
     if not alone and (not models or devices is None):
         raise InvalidInput.of("devices" if models else "model", "must be given")
     die = _die(defect_density)
+    if technology is not None:
+        if alone or stage is not None:
+            beside = "--recheck" if stage is None else "--stage"
+            raise InvalidInput.of("technology", f"must not be given together with {beside}")
+        from trainwright.chips.technology import read_technology
+
+        made_of = read_technology(technology)
+        die = made_of.die if die is None else die
+        options |= {
+            "ranges": made_of.ranges,
+            "energy": made_of.energy,
+            "least_area_share": made_of.least_area_share,
+        }
     result: Report[Any]
     with budget(time_limit) as allowed:
         if recheck is not None:

@@ -119,7 +119,7 @@ def estimate(
         devices=devices if devices is not None or nodes is not None else devices_asked_for(options),
         memory_bytes=overrides.get("memory_bytes"),
     )
-    where = priced_as_run(where, options, framework=source[0] if source else None)
+    where = priced_as_run(where, options, framework=job.software if job else None)
     unpriced = []
     if job is not None and job.run.on_host and where.accelerator.host is None:
         options = {name: value for name, value in options.items() if name != "offload"}

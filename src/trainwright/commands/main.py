@@ -115,6 +115,16 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
+def _print_completion(context: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell:
+        from click.shell_completion import get_completion_class
+
+        made = get_completion_class(shell)
+        assert made is not None
+        click.echo(made(app, {}, "trainwright", "_TRAINWRIGHT_COMPLETE").source())
+        context.exit()
+
+
 app = _Program(
     "trainwright",
     help="The best plan for training a large model on many accelerators, with a proof.",
@@ -127,7 +137,15 @@ app = _Program(
             expose_value=False,
             callback=_print_version,
             help="Print the version.",
-        )
+        ),
+        click.Option(
+            ["--completion"],
+            type=click.Choice(["bash", "zsh", "fish"]),
+            is_eager=True,
+            expose_value=False,
+            callback=_print_completion,
+            help='Print what completes words: eval "$(trainwright --completion bash)".',
+        ),
     ],
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trainwright.documents.memory_figures import doubt, figure_fields
+from trainwright.documents.memory_figures import StepDocument, doubt, figure_fields
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
 from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import family_shape, layer_kinds, range_of, stage_part
@@ -41,7 +41,7 @@ from trainwright.plans.job import Job
 from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
-from trainwright.plans.request import FORMAT_VERSION, PlanRequest
+from trainwright.plans.request import PlanRequest
 from trainwright.plans.status import (
     OPTIMAL_TOLERANCE,
     Binding,
@@ -58,7 +58,7 @@ from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.places import Placement
 from trainwright.step.predict import predict_step
 from trainwright.step.stages import chosen_rows
-from trainwright.units import format_bytes
+from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -124,31 +124,13 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPlanResult:
-    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
+class PlannedStep(StepDocument):
+    """What the plan of a model says on one pool of devices and on several. Seconds and bytes.
 
-    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `stages` are in
-    pipeline order, `ranks` says what each pipeline rank does with all of its stages and
-    `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says
-    where the step's time goes: compute, recompute, tensor, context, expert, data, transfers,
-    bubble, optimizer, overhead add up to it. `lower_bound_s` and `gap`
-    are about every plan that the request admits. Where no schedule is named, no plan with one stage
-    per rank is faster than `lower_bound_one_stage_s`, which is never above the plan's own step.
-    Where layers branch, no plan cut from their order in `stages` is faster than
-    `lower_bound_one_order_s`; `lower_bound_s` holds for other orders, too.
-    Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
-    of the same stages in the order of the family that it began with. Memory of a device of the
-    fullest rank is in three figures as in an estimate, by the account of the framework named.
-    `reasons` say what its choices buy, where that was asked.
+    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `lower_bound_s` and
+    `gap` are about every plan that the request admits.
     """
 
-    # What only a plan on several pools has; see `documents.plan_view`.
-    layout: ClassVar[str | None] = None
-    groups: ClassVar[tuple[()]] = ()
-    fits: ClassVar[bool] = True
-
-    kind: str = "model-plan"
-    format_version: int = FORMAT_VERSION
     status: Status
     objective: str = "step_time_s"
     step_time_s: float | None = None
@@ -157,42 +139,15 @@ class ModelPlanResult:
     lower_bound_s: float | None = None
     bound_kind: BoundKind | None = None
     gap: float | None = None
-    lower_bound_one_stage_s: float | None = None
-    lower_bound_one_order_s: float | None = None
-    time_per_sample_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu: float | None = None
-    time_by_part_s: dict[str, float] = field(default_factory=dict)
-    bubble_of_makespan: float | None = None
     exposed_gradient_sync_s: float | None = None
     optimizer_s: float | None = None
     parallelism: Parallelism | None = None
     schedule: str | None = None
-    order: SearchedOrder | None = None
-    named_step_time_s: float | None = None
     micro_batch: int | None = None
     devices_used: int | None = None
-    num_stages: int | None = None
-    stages: tuple[ModelStageRecord, ...] = ()
-    ranks: tuple[StagePrediction, ...] = ()
-    peak_memory_bytes_per_rank: tuple[float, ...] = ()
-    memory_limit_bytes: float | None = None
-    allocated_bytes: float | None = None
-    allocated_low_bytes: float | None = None
-    allocated_high_bytes: float | None = None
-    reserved_bytes: float | None = None
-    reserved_low_bytes: float | None = None
-    reserved_high_bytes: float | None = None
-    device_bytes: float | None = None
-    device_low_bytes: float | None = None
-    device_high_bytes: float | None = None
-    device_memory_bytes: float | None = None
-    fit_probability: float | None = None
-    memory_account: str | None = None
-    alternatives: tuple[Alternative, ...] = ()
-    binding: Binding | None = None
-    relaxations: tuple[Relaxation, ...] = ()
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -200,8 +155,49 @@ class ModelPlanResult:
     pruned: int = 0
     not_reached: int = 0
     search_s: float | None = None
-    reasons: Reasons | None = None
     request: PlanRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlanResult(PlannedStep):
+    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
+
+    `stages` are in pipeline order, `ranks` says what each pipeline rank does with all of its stages
+    and `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says where the
+    step's time goes: compute, recompute, tensor, context, expert, data, transfers, bubble,
+    optimizer, overhead add up to it. Where no schedule is named, no plan with one stage per rank is
+    faster than `lower_bound_one_stage_s`, which is never above the plan's own step. Where layers
+    branch, no plan cut from their order in `stages` is faster than `lower_bound_one_order_s`;
+    `lower_bound_s` holds for other orders, too. `left_open` says what ended search and proof where
+    there is a gap. Under the schedule "searched" `order` is what a search found, and
+    `named_step_time_s` the step of the same stages in the order of the family that it began with.
+    Memory of a device of the fullest rank is in three figures as in an estimate, by the account of
+    the framework named. `reasons` say what its choices buy, where that was asked.
+    """
+
+    # What only a plan on several pools has; see `documents.plan_view`.
+    layout: ClassVar[str | None] = None
+    groups: ClassVar[tuple[()]] = ()
+    fits: ClassVar[bool] = True
+
+    kind: str = "model-plan"
+    lower_bound_one_stage_s: float | None = None
+    lower_bound_one_order_s: float | None = None
+    left_open: str | None = None
+    time_per_sample_s: float | None = None
+    time_by_part_s: dict[str, float] = field(default_factory=dict)
+    bubble_of_makespan: float | None = None
+    order: SearchedOrder | None = None
+    named_step_time_s: float | None = None
+    num_stages: int | None = None
+    stages: tuple[ModelStageRecord, ...] = ()
+    ranks: tuple[StagePrediction, ...] = ()
+    peak_memory_bytes_per_rank: tuple[float, ...] = ()
+    memory_limit_bytes: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    binding: Binding | None = None
+    relaxations: tuple[Relaxation, ...] = ()
+    reasons: Reasons | None = None
 
     @property
     def peak_memory_bytes(self) -> float | None:
@@ -597,6 +593,7 @@ def plan_model(
         document = replace(
             with_plan(document, question, best.plan, best.profile, best.step),
             alternatives=tuple(alternatives(question, outcome.priced)),
+            left_open=_left_open(call, outcome, budget),
         )
         gaps = tuple(_gaps(document, question))
         doubts = tuple(filter(None, [doubt(document)]))
@@ -675,6 +672,30 @@ def _status(outcome: ModelOutcome) -> Status:
         if relative_gap(best_s, outcome.lower_bound_s) <= OPTIMAL_TOLERANCE
         else Status.GAP
     )
+
+
+def _left_open(call: ModelCall, outcome: ModelOutcome, budget: Budget) -> str | None:
+    """What ended the search or the proof where it leaves a gap, and the option that buys more."""
+    if _status(outcome) is Status.OPTIMAL:
+        return None
+    if budget.interrupted:
+        return "the search was interrupted; the same command without an end may find or prove more"
+    if budget.stopped:
+        limit = format_seconds(budget.time_limit_s or 0.0)
+        return f"the time limit of {limit} ended the search; a longer --time-limit may prove more"
+    if call.per_stage_degrees or outcome.lower_bound_one_order_s is not None:
+        return "no sharper bound is known of this space; more effort does not raise it"
+    if (one := outcome.loosest) is not None:
+        return (
+            f"no sharper bound is known of {one.schedule} on {one.pipeline} ranks, microbatch "
+            f"{one.microbatch_size}; more effort does not raise it"
+        )
+    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
+    more = f"--effort {_MORE_EFFORT * call.question.effort:g}"
+    return f"the effort ended first; {more} may win or prove up to {format_percent_up(gap)}"
+
+
+_MORE_EFFORT: Final = 4  # times as much is advised
 
 
 def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:

@@ -291,3 +291,38 @@ def _grid(shown: Table) -> RichTable:
 def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
     """The lines that a table ends with."""
     return (f"warning: {each}" for each in warnings)
+
+
+# In a notebook
+# -------------
+
+
+def to_html(view: View) -> str:
+    """The lines and tables of a view as HTML; what is folded can be opened. Nothing is a script."""
+    return "".join(map(_html, view))
+
+
+def _html(each: Line) -> str:
+    from html import escape
+
+    if isinstance(each, str):
+        return f"<p>{escape(each)}</p>"
+    if isinstance(each, Folded):
+        inside = to_html(each.full)
+        return f"<details><summary>{escape(each.line)}</summary>{inside}</details>"
+    if isinstance(each, Facts):
+        each = table_of("", (words(""), words("")), each.rows, caption=each.title or None)
+    shown = each.on("page")
+    sides = ["right" if column.is_number else "left" for column in shown.columns]
+
+    def row(tag: str, texts: Iterable[str]) -> str:
+        cells = (
+            f'<{tag} style="text-align:{side}">{escape(text)}</{tag}>'
+            for side, text in zip(sides, texts, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    head = row("th", (column.title for column in shown.columns))
+    body = "".join(row("td", (cell.text for cell in cells)) for cells in shown.rows)
+    title = escape(each.caption or each.title)
+    return f"<table><caption>{title}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"

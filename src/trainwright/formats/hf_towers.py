@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.formats.hf_keys import KeyReader, activation
-from trainwright.model import Norm, Product, Tower, TransformerConfig
+from trainwright.model import Norm, Projection, Tower, TransformerConfig
 
 IMAGE_PIXELS: Final = 1024
 
@@ -22,7 +22,6 @@ TEXT_FAMILIES: Final = {
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
-    "glm4v_text": "glm4",
     "glm4v_moe_text": "glm4_moe",
 }
 
@@ -48,7 +47,7 @@ class _Encoder:
     def tower(
         self,
         *,
-        projector: tuple[Product, ...],
+        projector: tuple[Projection, ...],
         merge: int = 1,
         tokens: int | None = None,
         parameters: int = 0,
@@ -70,46 +69,100 @@ class _Encoder:
         )
 
 
+_LONG: Final = ("num_hidden_layers", "num_attention_heads", "num_channels")
+_SHORT: Final = ("depth", "num_heads", "in_channels")  # as Qwen's files call them
+
+
 def _stack(
     keys: KeyReader,
     *,
-    layers: tuple[str, int],
-    hidden: tuple[str, int],
-    heads: tuple[str, int],
+    layers: int,
+    hidden: int,
+    heads: int,
     ffn: int,
-    act: str,
-    norm: Norm,
-    biased: bool,
+    names: tuple[str, str, str] = _LONG,
+    hidden_key: str = "hidden_size",
+    ffn_key: str = "intermediate_size",
+    act: str = "gelu_pytorch_tanh",
+    norm: Norm = Norm.LAYER,
+    biased: bool = True,
     gated: bool = False,
     qkv_bias: bool | None = None,
-    output_bias: bool | None = None,
 ) -> TransformerConfig:
-    """Blocks that attend to all patches of their image."""
-    num_heads, width = keys.count(*heads), keys.count(*hidden)
+    """Blocks that attend to all patches of their image; counts are the defaults of their keys.
+
+    Without an `ffn_key` that width is as given.
+    """
+    num_heads, width = keys.count(names[1], heads), keys.count(hidden_key, hidden)
     if width % num_heads:
-        keys.refuse(hidden[0], f"must be a multiple of the {num_heads} heads, got {width}")
+        keys.refuse(hidden_key, f"must be a multiple of the {num_heads} heads, got {width}")
         num_heads = 1
     return TransformerConfig(
         family="vision",
-        num_layers=keys.count(*layers),
+        num_layers=keys.count(names[0], layers),
         hidden_size=width,
         num_heads=num_heads,
         num_kv_heads=num_heads,
         head_size=width // num_heads,
-        ffn_size=ffn,
+        ffn_size=keys.count(ffn_key, ffn) if ffn_key else ffn,
         vocabulary_size=1,
         norm=norm,
         activation=activation(keys, "hidden_act", act),
         gated=gated,
         causal=False,
         query_key_value_bias=biased if qkv_bias is None else qkv_bias,
-        attention_output_bias=biased if output_bias is None else output_bias,
+        attention_output_bias=biased,
         mlp_bias=biased,
         attention_dropout=keys.fraction("attention_dropout", 0.0),
     )
 
 
-_LAYERS, _HEADS = "num_hidden_layers", "num_attention_heads"
+def _of_one_size(
+    keys: KeyReader,
+    stack: TransformerConfig,
+    *,
+    patch: int,
+    pixels: int,
+    class_token: bool = False,
+    norms: int = 1,
+    parameters: int = 0,
+) -> _Encoder:
+    """Images of one side, a learned vector per position, `norms` with bias around the stack.
+
+    A class token stands before the patches, whose product has no bias then.
+    """
+    patch, pixels = keys.count("patch_size", patch), keys.count("image_size", pixels)
+    positions = (pixels // patch) ** 2 + class_token
+    return _Encoder(
+        stack=stack,
+        patch_pixels=patch,
+        channels=keys.count("num_channels", 3),
+        patch_bias=not class_token,
+        image_pixels=pixels,
+        class_tokens=int(class_token),
+        parameters=(class_token + positions + 2 * norms) * stack.hidden_size + parameters,
+    )
+
+
+def _of_any_size(
+    keys: KeyReader,
+    stack: TransformerConfig,
+    *,
+    patch: int,
+    names: tuple[str, str, str] = _LONG,
+    frames: int = 1,
+    bias: bool = False,
+    parameters: int = 0,
+) -> _Encoder:
+    """Images of any size; a patch takes so many `frames` where Qwen's key does not say."""
+    return _Encoder(
+        stack=stack,
+        patch_pixels=keys.count("patch_size", patch),
+        channels=keys.count(names[2], 3),
+        frames=keys.count("temporal_patch_size", frames) if names is _SHORT else frames,
+        patch_bias=bias,
+        parameters=parameters,
+    )
 
 
 # Encoders
@@ -117,251 +170,122 @@ _LAYERS, _HEADS = "num_hidden_layers", "num_attention_heads"
 
 
 def _clip(keys: KeyReader) -> _Encoder:
-    stack = _stack(
-        keys,
-        layers=(_LAYERS, 12),
-        hidden=("hidden_size", 768),
-        heads=(_HEADS, 12),
-        ffn=keys.count("intermediate_size", 3072),
-        act="quick_gelu",
-        norm=Norm.LAYER,
-        biased=True,
-    )
     keys.pass_over("projection_dim", "vocab_size")
-    h, patch, pixels = (
-        stack.hidden_size,
-        keys.count("patch_size", 32),
-        keys.count("image_size", 224),
-    )
-    positions = (pixels // patch) ** 2 + 1
-    return _Encoder(
-        stack=stack,
-        patch_pixels=patch,
-        channels=keys.count("num_channels", 3),
-        patch_bias=False,
-        image_pixels=pixels,
-        class_tokens=1,
-        parameters=h + positions * h + 4 * h,  # class token, positions, norms at both ends
-    )
+    stack = _stack(keys, layers=12, hidden=768, heads=12, ffn=3072, act="quick_gelu")
+    return _of_one_size(keys, stack, patch=32, pixels=224, class_token=True, norms=2)
 
 
 def _siglip(keys: KeyReader) -> _Encoder:
-    stack = _stack(
-        keys,
-        layers=(_LAYERS, 12),
-        hidden=("hidden_size", 768),
-        heads=(_HEADS, 12),
-        ffn=keys.count("intermediate_size", 3072),
-        act="gelu_pytorch_tanh",
-        norm=Norm.LAYER,
-        biased=True,
-    )
     keys.pass_over("projection_dim", "vocab_size", "num_image_tokens", "projector_hidden_act")
+    stack = _stack(keys, layers=12, hidden=768, heads=12, ffn=3072)
     h, ffn = stack.hidden_size, stack.ffn_size
-    patch, pixels = keys.count("patch_size", 16), keys.count("image_size", 224)
     # A query that pools: itself, attention with biases, a norm and a feed-forward part.
     pooling = h + 4 * h * h + 4 * h + 2 * h + 2 * h * ffn + ffn + h
     pools = keys.flag("vision_use_head", True)
-    return _Encoder(
-        stack=stack,
-        patch_pixels=patch,
-        channels=keys.count("num_channels", 3),
-        image_pixels=pixels,
-        parameters=(pixels // patch) ** 2 * h + 2 * h + (pooling if pools else 0),
-    )
+    return _of_one_size(keys, stack, patch=16, pixels=224, parameters=pooling if pools else 0)
 
 
 def _idefics3(keys: KeyReader) -> _Encoder:
-    stack = _stack(
-        keys,
-        layers=(_LAYERS, 12),
-        hidden=("hidden_size", 1152),
-        heads=(_HEADS, 16),
-        ffn=keys.count("intermediate_size", 3072),
-        act="gelu_pytorch_tanh",
-        norm=Norm.LAYER,
-        biased=True,
-    )
     keys.pass_over("max_image_size", "size", "use_base_siglip", "tie_word_embeddings")
-    h, patch, pixels = (
-        stack.hidden_size,
-        keys.count("patch_size", 32),
-        keys.count("image_size", 224),
-    )
-    return _Encoder(
-        stack=stack,
-        patch_pixels=patch,
-        channels=keys.count("num_channels", 3),
-        image_pixels=pixels,
-        parameters=(pixels // patch) ** 2 * h + 2 * h,
-    )
+    stack = _stack(keys, layers=12, hidden=1152, heads=16, ffn=3072)
+    return _of_one_size(keys, stack, patch=32, pixels=224)
+
+
+def _llama4(keys: KeyReader) -> _Encoder:
+    keys.pass_over("multi_modal_projector_bias", "projector_dropout", "vision_feature_layer")
+    keys.pass_over("vision_feature_select_strategy", "rope_parameters")
+    stack = _stack(keys, layers=34, hidden=768, heads=16, ffn=5632, act="gelu")
+    return _of_one_size(keys, stack, patch=14, pixels=448, class_token=True, norms=2)
 
 
 def _pixtral(keys: KeyReader) -> _Encoder:
+    keys.pass_over("head_dim", "image_size", "vocab_size", "max_image_tiles", "tile_size")
     stack = _stack(
         keys,
-        layers=(_LAYERS, 24),
-        hidden=("hidden_size", 1024),
-        heads=(_HEADS, 16),
-        ffn=keys.count("intermediate_size", 4096),
+        layers=24,
+        hidden=1024,
+        heads=16,
+        ffn=4096,
         act="gelu",
         norm=Norm.RMS,
         biased=False,
         gated=True,
     )
-    keys.pass_over("head_dim", "image_size", "vocab_size", "max_image_tiles", "tile_size")
-    return _Encoder(
-        stack=stack,
-        patch_pixels=keys.count("patch_size", 16),
-        channels=keys.count("num_channels", 3),
-        patch_bias=False,
-        parameters=stack.hidden_size,
-    )
+    return _of_any_size(keys, stack, patch=16, parameters=stack.hidden_size)
+
+
+def _kimi(keys: KeyReader) -> _Encoder:
+    keys.pass_over("pos_emb_time", "merge_kernel_size")
+    stack = _stack(keys, layers=27, hidden=1152, heads=16, ffn=4304)
+    height, width = keys.count("pos_emb_height", 64), keys.count("pos_emb_width", 64)
+    own = (height * width + 2) * stack.hidden_size
+    return _of_any_size(keys, stack, patch=14, bias=True, parameters=own)
 
 
 def _qwen2_vl(keys: KeyReader) -> _Encoder:
     keys.pass_over("hidden_size", "in_chans", "spatial_patch_size")
-    width = keys.count("embed_dim", 1280)
     stack = _stack(
         keys,
-        layers=("depth", 32),
-        hidden=("embed_dim", 1280),
-        heads=("num_heads", 16),
-        ffn=int(width * keys.value("mlp_ratio", 4)),
+        layers=32,
+        hidden=1280,
+        heads=16,
+        ffn=int(keys.count("embed_dim", 1280) * keys.value("mlp_ratio", 4)),
+        names=_SHORT,
+        hidden_key="embed_dim",
+        ffn_key="",
         act="quick_gelu",
-        norm=Norm.LAYER,
-        biased=True,
     )
-    return _qwen_encoder(keys, stack, patch=14, bias=False)
+    return _of_any_size(keys, stack, patch=14, names=_SHORT, frames=2)
 
 
 def _qwen2_5_vl(keys: KeyReader) -> _Encoder:
+    keys.pass_over("in_chans", "spatial_patch_size", "tokens_per_second")
     stack = _stack(
         keys,
-        layers=("depth", 32),
-        hidden=("hidden_size", 3584),
-        heads=("num_heads", 16),
-        ffn=keys.count("intermediate_size", 3420),
+        layers=32,
+        hidden=3584,
+        heads=16,
+        ffn=3420,
+        names=_SHORT,
         act="silu",
         norm=Norm.RMS,
-        biased=True,
         gated=True,
     )
-    keys.pass_over("in_chans", "spatial_patch_size", "tokens_per_second")
     full = keys.counts("fullatt_block_indexes", (7, 15, 23, 31))
     patch = keys.count("patch_size", 14)
-    window = (keys.count("window_size", 112) // patch) ** 2
     stack = replace(
         stack,
-        sliding_window=window,
+        sliding_window=(keys.count("window_size", 112) // patch) ** 2,
         chunked=True,
         full_attention_layers=tuple(i for i in full if i < stack.num_layers),
     )
-    return _qwen_encoder(keys, stack, patch=14, bias=False)
+    return _of_any_size(keys, stack, patch=14, names=_SHORT, frames=2)
 
 
 def _qwen3_vl(keys: KeyReader) -> _Encoder:
-    stack = _stack(
-        keys,
-        layers=("depth", 27),
-        hidden=("hidden_size", 1152),
-        heads=("num_heads", 16),
-        ffn=keys.count("intermediate_size", 4304),
-        act="gelu_pytorch_tanh",
-        norm=Norm.LAYER,
-        biased=True,
-    )
-    positions = keys.count("num_position_embeddings", 2304)
-    return _qwen_encoder(keys, stack, patch=16, bias=True, parameters=positions * stack.hidden_size)
-
-
-def _qwen_encoder(
-    keys: KeyReader, stack: TransformerConfig, *, patch: int, bias: bool, parameters: int = 0
-) -> _Encoder:
-    return _Encoder(
-        stack=stack,
-        patch_pixels=keys.count("patch_size", patch),
-        channels=keys.count("in_channels", 3),
-        frames=keys.count("temporal_patch_size", 2),
-        patch_bias=bias,
-        parameters=parameters,
-    )
+    stack = _stack(keys, layers=27, hidden=1152, heads=16, ffn=4304, names=_SHORT)
+    own = keys.count("num_position_embeddings", 2304) * stack.hidden_size
+    return _of_any_size(keys, stack, patch=16, names=_SHORT, frames=2, bias=True, parameters=own)
 
 
 def _glm4v(keys: KeyReader) -> _Encoder:
-    width = keys.count("hidden_size", 1536)
-    bias = keys.flag("attention_bias", False)
     stack = _stack(
         keys,
-        layers=("depth", 24),
-        hidden=("hidden_size", 1536),
-        heads=("num_heads", 12),
-        ffn=keys.count("out_hidden_size", 4096),
+        layers=24,
+        hidden=1536,
+        heads=12,
+        ffn=4096,
+        names=_SHORT,
+        ffn_key="out_hidden_size",
         act="silu",
         norm=Norm.RMS,
         biased=False,
         gated=True,
-        qkv_bias=bias,
+        qkv_bias=keys.flag("attention_bias", False),
     )
     patch, pixels = keys.count("patch_size", 14), keys.count("image_size", 336)
-    return _Encoder(
-        stack=stack,
-        patch_pixels=patch,
-        channels=keys.count("in_channels", 3),
-        frames=keys.count("temporal_patch_size", 2),
-        parameters=(pixels // patch) ** 2 * width + 2 * width,
-    )
-
-
-def _llama4(keys: KeyReader) -> _Encoder:
-    stack = _stack(
-        keys,
-        layers=(_LAYERS, 34),
-        hidden=("hidden_size", 768),
-        heads=(_HEADS, 16),
-        ffn=keys.count("intermediate_size", 5632),
-        act="gelu",
-        norm=Norm.LAYER,
-        biased=True,
-    )
-    h, patch, pixels = (
-        stack.hidden_size,
-        keys.count("patch_size", 14),
-        keys.count("image_size", 448),
-    )
-    keys.pass_over("multi_modal_projector_bias", "projector_dropout", "vision_feature_layer")
-    keys.pass_over("vision_feature_select_strategy", "rope_parameters")
-    positions = (pixels // patch) ** 2 + 1
-    return _Encoder(
-        stack=stack,
-        patch_pixels=patch,
-        channels=keys.count("num_channels", 3),
-        patch_bias=False,
-        image_pixels=pixels,
-        class_tokens=1,
-        parameters=h + positions * h + 4 * h,
-    )
-
-
-def _kimi(keys: KeyReader) -> _Encoder:
-    stack = _stack(
-        keys,
-        layers=(_LAYERS, 27),
-        hidden=("hidden_size", 1152),
-        heads=(_HEADS, 16),
-        ffn=keys.count("intermediate_size", 4304),
-        act="gelu_pytorch_tanh",
-        norm=Norm.LAYER,
-        biased=True,
-    )
-    height, width = keys.count("pos_emb_height", 64), keys.count("pos_emb_width", 64)
-    keys.pass_over("pos_emb_time", "merge_kernel_size")
-    return _Encoder(
-        stack=stack,
-        patch_pixels=keys.count("patch_size", 14),
-        channels=3,
-        parameters=height * width * stack.hidden_size + 2 * stack.hidden_size,
-    )
+    own = ((pixels // patch) ** 2 + 2) * stack.hidden_size
+    return _of_any_size(keys, stack, patch=14, names=_SHORT, frames=2, bias=True, parameters=own)
 
 
 # Wrappers: the encoder, and the projector between it and the text
@@ -377,9 +301,9 @@ def _two_layers(
     norm: Norm | None = None,
     norm_width: int | None = None,
     names: tuple[str, str] = ("linear_1", "linear_2"),
-) -> tuple[Product, ...]:
+) -> tuple[Projection, ...]:
     """A product, an activation, another product."""
-    first = Product(
+    first = Projection(
         name=names[0],
         inputs=inputs,
         outputs=inner,
@@ -388,7 +312,7 @@ def _two_layers(
         norm_width=norm_width,
         activation=True,
     )
-    return (first, Product(name=names[1], inputs=inner, outputs=outputs, bias=bias))
+    return (first, Projection(name=names[1], inputs=inner, outputs=outputs, bias=bias))
 
 
 def _llava(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
@@ -410,7 +334,7 @@ def _llava_next(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> 
 def _gemma3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     found = _siglip(vision)
     tokens = keys.count("mm_tokens_per_image", 256)
-    product = Product(
+    product = Projection(
         name="mm_input_projection",
         inputs=found.hidden,
         outputs=text.hidden_size,
@@ -424,14 +348,14 @@ def _paligemma(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> T
     found = _siglip(vision)
     keys.pass_over("hidden_size", "num_image_tokens")
     out = keys.count("projection_dim", 2048)
-    return found.tower(projector=(Product(name="linear", inputs=found.hidden, outputs=out),))
+    return found.tower(projector=(Projection(name="linear", inputs=found.hidden, outputs=out),))
 
 
 def _mistral3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     keys.pass_over("projector_hidden_act", "vision_feature_layer")
     found, merge = _pixtral(vision), keys.count("spatial_merge_size", 2)
     bias, h = keys.flag("multimodal_projector_bias", False), text.hidden_size
-    merging = Product(
+    merging = Projection(
         name="merging_layer",
         inputs=found.hidden * merge**2,
         outputs=found.hidden,
@@ -445,7 +369,7 @@ def _mistral3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> To
 
 def _idefics(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     found, scale = _idefics3(vision), keys.count("scale_factor", 2)
-    product = Product(
+    product = Projection(
         name="connector", inputs=found.hidden * scale**2, outputs=text.hidden_size, bias=False
     )
     return found.tower(projector=(product,), merge=scale)
@@ -462,7 +386,7 @@ def _qwen(
         deep = (
             len(vision.counts("deepstack_visual_indexes", (8, 16, 24))) if read is _qwen3_vl else 0
         )
-        further: tuple[Product, ...] = ()
+        further: tuple[Projection, ...] = ()
         for at in range(deep):  # features of earlier blocks, merged alike
             names = (f"deepstack_{at}_1", f"deepstack_{at}_2")
             further += _two_layers(wide, wide, out, norm=norm, names=names)
@@ -486,8 +410,8 @@ def _glm(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     out, inner = vision.count("out_hidden_size", 4096), vision.count("intermediate_size", 13696)
     h = found.hidden
     products = (
-        Product(name="downsample", inputs=h * merge**2, outputs=out),
-        Product(
+        Projection(name="downsample", inputs=h * merge**2, outputs=out),
+        Projection(
             name="merger_proj",
             inputs=out,
             outputs=out,
@@ -495,7 +419,7 @@ def _glm(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
             norm_after=Norm.LAYER,
             activation=True,
         ),
-        Product(
+        Projection(
             name="merger_gate_up",
             inputs=out,
             outputs=inner,
@@ -503,7 +427,7 @@ def _glm(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
             gated=True,
             activation=True,
         ),
-        Product(name="merger_down", inputs=inner, outputs=out, bias=False),
+        Projection(name="merger_down", inputs=inner, outputs=out, bias=False),
     )
     return found.tower(projector=products, merge=merge)
 
@@ -515,32 +439,58 @@ def _llama4_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig)
     inner = vision.count("projector_input_dim", 4096)
     out = vision.count("projector_output_dim", 4096)
     given = vision.count("vision_output_dim", 7680)
+    adapter = Projection(
+        name="adapter_1",
+        inputs=found.stack.ffn_size,
+        outputs=inner,
+        bias=False,
+        activation=True,
+    )
     products = (
-        *_two_layers(
-            found.stack.ffn_size, inner, out, bias=False, names=("adapter_1", "adapter_2")
-        ),
-        Product(name="linear_1", inputs=given, outputs=text.hidden_size, bias=False),
+        adapter,
+        Projection(name="adapter_2", inputs=out, outputs=out, bias=False),
+        Projection(name="linear_1", inputs=given, outputs=text.hidden_size, bias=False),
     )
     return found.tower(projector=products, merge=merge)
 
 
 def _kimi_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     found, merge = _kimi(vision), 2
-    keys.pass_over("projection_hidden_size", "projection_layer_norm_eps")
+    keys.pass_over("projection_layer_norm_eps")
+    normed = keys.count("projection_hidden_size", found.hidden)
     wide = found.hidden * merge**2
     return found.tower(
-        projector=_two_layers(
-            wide, wide, text.hidden_size, norm=Norm.LAYER, norm_width=found.hidden
-        ),
+        projector=_two_layers(wide, wide, text.hidden_size, norm=Norm.LAYER, norm_width=normed),
         merge=merge,
     )
+
+
+def _cohere(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found, merge = _siglip(vision), keys.count("downsample_factor", 2)
+    inner = keys.count("alignment_intermediate_size", 36864)
+    if inner % 2:
+        keys.refuse(
+            "alignment_intermediate_size", f"must be even (a gate and a value), got {inner}"
+        )
+    products = (
+        Projection(
+            name="linear_1",
+            inputs=found.hidden * merge**2,
+            outputs=inner // 2,
+            gated=True,
+            activation=True,
+        ),
+        Projection(name="linear_2", inputs=inner // 2, outputs=text.hidden_size),
+    )
+    return found.tower(projector=products, merge=merge)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
     """A wrapped family: its text where the section names none, its tower, and how it ties its head.
 
-    Where the file's top is silent the head is `tied`, or as the text says where it `asks_text`.
+    Where the file's top is silent the head is `tied`, or as the text says where it `asks_text`; the
+    `text_alone` says it whatever stands at the top.
     Sizes of a `flat` one may stand at the top. Where a file has no section for images, the encoder
     is that of its class, unless the wrapper has a `default_encoder` of its own, which is not known
     here.
@@ -550,6 +500,7 @@ class Wrapper:
     tower: Callable[[KeyReader, KeyReader, TransformerConfig], Tower]
     tied: bool = False
     asks_text: bool = False
+    text_alone: bool = False
     flat: bool = False
     default_encoder: bool = False
 
@@ -581,8 +532,10 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "qwen3_vl_moe": Wrapper(text="qwen3_moe", tower=_QWEN3_VL),
     "qwen3_5": Wrapper(text="qwen3_5_text", tower=_qwen35),
     "qwen3_5_moe": Wrapper(text="qwen3_5_moe_text", tower=_qwen35),
-    "glm4v": Wrapper(text="glm4", tower=_glm, asks_text=True),
+    "glm4v": Wrapper(text="glm4v_text", tower=_glm, asks_text=True),
     "glm4v_moe": Wrapper(text="glm4_moe", tower=_glm, asks_text=True),
-    "llama4": Wrapper(text="llama4_text", tower=_llama4_wrapper),
+    "glm46v": Wrapper(text="glm4v_text", tower=_glm),
+    "cohere2_vision": Wrapper(text="cohere2", tower=_cohere, tied=True, default_encoder=True),
+    "llama4": Wrapper(text="llama4_text", tower=_llama4_wrapper, text_alone=True),
     "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
 }

@@ -10,10 +10,16 @@ from trainwright.cluster.framework_memory import figure_in
 from trainwright.cluster.software import SoftwareClass
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats.framework_memory_toml import framework_memory
-from trainwright.lab.run_shapes import SoftwareLine, stage_blocks, uses_fused_attention
+from trainwright.lab.run_shapes import (
+    SoftwareLine,
+    stage_blocks,
+    updates_on_host,
+    uses_fused_attention,
+)
 from trainwright.model import (
     ContextExchange,
     LayerKind,
+    Offload,
     Recipe,
     TokenDispatcher,
     TransformerConfig,
@@ -28,6 +34,7 @@ from trainwright.step import predict_step
 from trainwright.step.account import time_range
 from trainwright.step.figures import MemoryFigures, Ranged, figures_of, memory_figures
 from trainwright.step.predict import plan_of, profile_of_run
+from trainwright.step.zero import with_offload
 from trainwright.units import MIB
 
 # What is asked of the cost model about one run: model, cluster, and every setting decided
@@ -103,7 +110,7 @@ def configuration_of(
         vocabulary_multiple=int(
             run.number("make_vocab_size_divisible_by") or line.vocabulary_multiple
         ),
-        recipe=_recipe(run, line),
+        recipe=_recipe(run, line, model, microbatch_size * run.sequence_length // run.context),
         overlap=_overlap(run, line),
         overheads=MemoryOverheads(workspace_bytes=line.fixed_bytes),
     )
@@ -140,7 +147,24 @@ def _schedule(run: MeasuredRun, *, microbatches: int) -> str:
     return "depth-first" if microbatches % run.pipeline else "interleaved"
 
 
-def _recipe(run: MeasuredRun, line: SoftwareLine) -> Recipe:
+# What DeepSpeed's states on the host take with them: gradients are reduced into buffers there
+# (deepspeed/runtime/zero/stage3.py, `self.device`).
+_STATES_ON_HOST: Final = Offload(optimizer=1.0, gradients=1.0)
+
+
+def _loss_chunk(line: SoftwareLine, model: TransformerConfig, tokens: int) -> int | None:
+    """Tokens a chunk where the fused loss of models of Hugging Face is Liger's.
+
+    As many as make the logits of a chunk as large as its hidden states of all tokens, rounded up
+    to a power of two (liger_kernel/ops/fused_linear_cross_entropy.py).
+    """
+    if line.software.kind is not SoftwareClass.DEEPSPEED or not line.fused_cross_entropy:
+        return None
+    parts = -(-model.vocabulary_size // model.hidden_size)
+    return min(tokens, 1 << (-(-tokens // parts) - 1).bit_length())
+
+
+def _recipe(run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, tokens: int) -> Recipe:
     try:
         precision = _PRECISIONS[run.precision]
     except KeyError:
@@ -154,6 +178,8 @@ def _recipe(run: MeasuredRun, line: SoftwareLine) -> Recipe:
         token_dispatcher=TokenDispatcher.HIERARCHICAL
         if line.dispatches_once
         else TokenDispatcher.ALL_TO_ALL,
+        loss_chunk=_loss_chunk(line, model, tokens),
+        offload=_STATES_ON_HOST if updates_on_host(run) else None,
     )
 
 
@@ -392,7 +418,26 @@ def _memory(question: Question, step: StepPrediction) -> tuple[Ranged, float]:
         precision = asked.recipe.precision or question.cluster.accelerator.default_precision
         ranks = memory_figures(question.model, asked, step, account, precision=precision)
     shown = [rank.of(stated or account.reports) for rank in ranks]
+    if question.line.builds_whole and degrees.zero_stage == _SHARDS_WEIGHTS:
+        built = figures_of(_whole_bytes(question), account, degrees)
+        shown.append(built.of(stated or account.reports))
     return max(shown, key=lambda ranged: ranged.typical_bytes), static_bytes
+
+
+_SHARDS_WEIGHTS: Final = 3  # the ZeRO stage
+
+
+def _whole_bytes(question: Question) -> float:
+    """Weights before they are sharded, of a model that was built whole on the device.
+
+    One that does not fit there must have been built in shards, so that nothing is left to say.
+    """
+    asked, device = question.configuration, question.cluster.accelerator
+    precision = asked.recipe.precision or device.default_precision
+    graph = layer_graph(question.model, run_shape(asked, precision=precision))
+    own = graph.num_parameters / (asked.parallelism.tensor * asked.parallelism.pipeline)
+    whole = own * asked.recipe.numbers(precision).weight_bytes
+    return whole if whole <= device.usable_bytes else 0.0
 
 
 def _with_loss(question: Question) -> Configuration:
@@ -416,7 +461,8 @@ def _compiles_loss(question: Question) -> bool:
 
 def price(question: Question) -> StepPrediction:
     """The step of a question, stage by stage."""
-    model, cluster, asked = question.model, question.cluster, question.configuration
+    model, asked = question.model, question.configuration
+    cluster = with_offload(question.cluster, asked.recipe)
     profile = profile_of_run(model, cluster, asked)
     plan = plan_of(asked, profile)
     return predict_step(plan, profile, cluster, overlap=asked.overlap, overheads=asked.overheads)

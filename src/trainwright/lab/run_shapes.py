@@ -52,6 +52,7 @@ class SoftwareLine:
     pads_experts: bool = False
     dispatches_once: bool = False
     caches_dummy_gradients: bool = False
+    builds_whole: bool = False
     fixed_bytes: float = 0.0
 
     @property
@@ -75,6 +76,9 @@ _BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
     # Its recipes of mixtures send a token once to each node (DeepEP), and those whose times are
     # published reduce gradients in 16 bit (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
     "nemo": {"dispatches_once": True, "gradient_dtype": "bf16"},
+    # `deepspeed.initialize` moves a model to the device before it is sharded, unless it was made
+    # under `zero.Init` (deepspeed/runtime/engine.py); models come from Hugging Face, unpadded.
+    "deepspeed": {"builds_whole": True, "vocabulary_multiple": 1},
     "llm-foundry": {"vocabulary_multiple": 1},
     "torchtitan": {"vocabulary_multiple": 1},
 }
@@ -84,7 +88,7 @@ _BY_ARGUMENTS: Final = {"fused_attention": False, "overlaps_gradients": False, "
 
 def line_of(run: MeasuredRun) -> SoftwareLine:
     """The software of a run's `software` column, and how it behaves."""
-    software = software_named(run.setting("software"), compiled=_compiled(run))
+    software = software_named(_program(run), compiled=_compiled(run))
     behaviour = dict(_BEHAVIOUR.get(software.name, {}))
     if run.states_arguments:
         behaviour = dict(_BY_ARGUMENTS)
@@ -101,6 +105,22 @@ def line_of(run: MeasuredRun) -> SoftwareLine:
         if run.options.get(option) is not None:
             behaviour[name] = run.options[option]
     return SoftwareLine(software=software, **behaviour)
+
+
+def _program(run: MeasuredRun) -> str | None:
+    """Whose software ran: where no column says so, ZeRO with the optimizer alone on the host is
+    DeepSpeed's, for PyTorch's own sharding moves weights there with it.
+    """
+    stated = run.setting("software")
+    return "deepspeed" if stated is None and updates_on_host(run) and run.zero_stage else stated
+
+
+def updates_on_host(run: MeasuredRun) -> bool:
+    """Whether the optimizer's states lie in host memory, by an option of the row or its note."""
+    stated = run.options.get("offload_optimizer")
+    if stated is not None:
+        return bool(stated)
+    return "optimizer in host memory" in (run.setting("note") or "").lower()
 
 
 def _compiled(run: MeasuredRun) -> bool | None:

@@ -235,6 +235,12 @@ class Exchange:
     routing: Routing | None = None
 
 
+def inside(operator: Operator) -> Operator:
+    """The operator where its input is no longer that of its layer."""
+    saved = tuple(replace(tensor, is_layer_input=False) for tensor in operator.saved)
+    return replace(operator, saved=saved)
+
+
 def in_pieces(operator: Operator, num_pieces: float) -> Operator:
     """The operator on one piece of the tokens after another, without what it keeps.
 

@@ -16,7 +16,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainwright.model.config import TransformerConfig
-from trainwright.model.operator import Operator, Parameter, Phase, SavedTensor, Shard, Work, linear
+from trainwright.model.operator import (
+    Operator,
+    Parameter,
+    Phase,
+    SavedTensor,
+    Shard,
+    Work,
+    inside,
+    linear,
+)
 from trainwright.model.run_shape import RunShape
 
 _PASSES = 3.0  # over the streams: to mix them in, to mix them on, and to write them
@@ -28,10 +37,10 @@ def with_streams(
     """A block's operators with the mixing of streams before each of its halves."""
     if config.streams == 1:
         return operators
-    inside = tuple(map(_inside, operators))
-    starts = [at for at, op in enumerate(inside) if op.name in ("mlp_norm", "mixer_norm")]
-    second = starts[-1] if starts and starts[-1] else len(inside)
-    first_half, second_half = inside[:second], inside[second:]
+    inner = tuple(map(inside, operators))
+    starts = [at for at, op in enumerate(inner) if op.name in ("mlp_norm", "mixer_norm")]
+    second = starts[-1] if starts and starts[-1] else len(inner)
+    first_half, second_half = inner[:second], inner[second:]
     made = (_mix("streams", config, run, is_layer_input=True), *first_half)
     if second_half:
         made += (_mix("mlp_streams", config, run), *second_half)
@@ -44,12 +53,6 @@ def last_mixture(config: TransformerConfig, run: RunShape) -> tuple[Operator, ..
         return ()
     n = config.streams
     return (_product("stream_head", config, run, outputs=n, own=n + 1, passes=1.0),)
-
-
-def _inside(operator: Operator) -> Operator:
-    """An operator whose input is no longer that of the layer."""
-    saved = tuple(replace(tensor, is_layer_input=False) for tensor in operator.saved)
-    return replace(operator, saved=saved)
 
 
 def _mix(

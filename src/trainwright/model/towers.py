@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from trainwright.model.config import LayerKind, Product, Tower, TransformerConfig
+from trainwright.model.config import LayerKind, Projection, Tower, TransformerConfig
 from trainwright.model.graph import LayerClass
 from trainwright.model.operator import (
     NO_WORK,
@@ -129,7 +129,7 @@ def _projector(tower: Tower, config: TransformerConfig, run: RunShape) -> LayerC
     return LayerClass(kind=LayerKind.PROJECTOR, operators=tuple(operators))
 
 
-def _product(product: Product, rows: RunShape, *, is_first: bool) -> Iterator[Operator]:
+def _product(product: Projection, rows: RunShape, *, is_first: bool) -> Iterator[Operator]:
     width = product.inputs
     if product.norm is not None:
         narrow = product.norm_width or width
@@ -166,7 +166,7 @@ def _product(product: Product, rows: RunShape, *, is_first: bool) -> Iterator[Op
         )
 
 
-def _activation(product: Product, run: RunShape, width: int) -> Operator:
+def _activation(product: Projection, run: RunShape, width: int) -> Operator:
     elements = run.tokens * width
     kept = SavedTensor(
         name=f"{product.name}_activation.input",

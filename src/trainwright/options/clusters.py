@@ -13,8 +13,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trainwright.cluster import Accelerator, Cluster, Pool, Surroundings
-    from trainwright.cluster.software import Software
+    from trainwright.cluster import Cluster, Surroundings
 
 
 NO_CALIBRATION: Final = "none"  # what `--calibration` says for a roofline
@@ -34,28 +33,13 @@ def expected(cluster: Cluster, software: str | None) -> Cluster:
     known, pool_of = catalog.accelerators(), built_in_efficiencies()
     program = software_named(software)
     pools = tuple(
-        _with_kernels(pool_of.applied_to(pool, program), stated, program)
+        pool_of.applied_to(pool, program)
         if (stated := known.get(pool.accelerator.name)) is not None
         and stated.efficiency == pool.accelerator.efficiency
         else pool
         for pool in cluster.pools
     )
     return replace(cluster, pools=pools)
-
-
-def _with_kernels(pool: Pool, stated: Accelerator, program: Software) -> Pool:
-    """The pool with the attention that its device is described with, where the program runs that.
-
-    Public runs, over which efficiencies are pooled, ran older kernels, at short sequences.
-    """
-    if not program.picks_fastest_attention:
-        return pool
-    published = {
-        name: getattr(stated.efficiency, name)
-        for name in ("attention_forward", "attention_backward", "attention_half_flops")
-    }
-    found = replace(pool.accelerator.efficiency, **published)
-    return replace(pool, accelerator=replace(pool.accelerator, efficiency=found))
 
 
 def priced_as_run(

@@ -23,6 +23,7 @@ from trainwright.options.option import (
     ON,
     ORDER,
     ORDERS,
+    PATH,
     POSITIVE,
     RATE,
     SHARE,
@@ -665,6 +666,7 @@ ROWS += section(
         at="training.checkpoint_bytes_per_s",
     ),
     row("restart", TIME, "From a failure to training again.", at="training.restart_s"),
+    row("journal", PATH, "Write finished searches down; go on from there.", metavar="FILE"),
 )
 ROWS += section(
     "Profiles and placement problems",
@@ -769,6 +771,13 @@ ROWS += section(
         TEXT,
         "fastest, or simple: the simpler plan where predictions do not tell the two apart.",
         at="request.prefer",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "effort",
+        POSITIVE,
+        "How much work search and proof may take; 4: four times the usual.",
+        at="request.effort",
         foreign=_OF_A_MODEL,
     ),
     row(

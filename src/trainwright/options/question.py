@@ -105,6 +105,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
         ),
         top=call.top,
         prefer=SIMPLE if call.prefers_simple else None,
+        effort=None if question.effort == 1 else question.effort,
         time_limit_s=time_limit_s,
     )
 
@@ -163,6 +164,7 @@ def call_of(request: PlanRequest) -> ModelCall:
             settings=RunSettings(
                 recipe=request.recipe or DEFAULT_RECIPE, overlap=request.overlap or DEFAULT_OVERLAP
             ),
+            effort=1.0 if request.effort is None else request.effort,
         )
     return ModelCall(
         model=request.model,
@@ -265,7 +267,11 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         options, excluded=excluded if isinstance(given, ModelInput) else frozenset()
     )
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
-    settings = _settings(options, cluster)
+    settings, effort = _settings(options, cluster), options.get("effort")
+    if effort is not None:
+        refuse_several_pools(
+            cluster, "effort", alternative="leave it out: the search ends by itself"
+        )
     with naming_options(QUESTION_OPTION_OF):
         overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):
@@ -281,6 +287,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
             allowed=allowed,
             overheads=overheads,
             settings=settings,
+            effort=1.0 if effort is None else effort,
         )
     _refuse_full_device(question)
     refuse_empty_space(question)

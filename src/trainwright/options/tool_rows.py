@@ -122,6 +122,12 @@ ROWS += section(
         default="geometric",
     ),
     row("weights", AMOUNTS, "Shares of the models."),
+    row(
+        "software",
+        NAME,
+        "Whose losses chips have, as megatron-core or typical; none: perfect kernels and links.",
+        default="typical",
+    ),
 )
 ROWS += section(
     "What the chips may be",
@@ -160,6 +166,12 @@ ROWS += section(
         "The same for those of replicas; 0.",
         metavar="SHARE",
     ),
+    row(
+        "buffer-port",
+        AMOUNTS,
+        "Most bytes a cycle of the global buffer, such as 8192,16384.",
+        keyword="glb_bytes_per_cycle",
+    ),
     row("clock", AMOUNTS, "Clocks in Hz, such as 1.05e9,1.4e9.", keyword="clock_hz"),
     row(
         "max-area",
@@ -187,6 +199,7 @@ ROWS += section(
     "What is worked out",
     "codesign",
     row("defect-density", AMOUNT, "Defects per mm2: also price a good die.", metavar="D"),
+    row("technology", PATH, "TOML of process, ranges, energies and die.", metavar="FILE"),
     row(
         "epsilon",
         AMOUNT,
@@ -360,6 +373,8 @@ ROWS += section(
         keyword="sequence_length",
         default="4096",
     ),
+    row("images", COUNT_OR_NONE, "Images in a sequence, of a model that takes them.", default="0"),
+    row("image-size", COUNT, "Pixels a side of an image, where the model takes any size."),
 )
 ROWS += section(
     "",
@@ -420,8 +435,13 @@ ROWS += section(
         "output", PATH, "Write the files to this new or empty folder.", commands="export", short="o"
     ),
     row(
-        "output", PATH, "Write the page to this file.", commands="report", short="o", required=True
+        "output",
+        PATH,
+        "Write the page to this file; beside the first document if absent.",
+        commands="report",
+        short="o",
     ),
+    row("open", ON, "Show the page in a browser.", commands="report"),
     row("output", PATH, "Write the constants, as TOML.", commands="calibrate", short="o"),
     row("output", PATH, "Write the script to this file.", commands="capture", short="o"),
     row(

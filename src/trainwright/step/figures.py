@@ -36,6 +36,8 @@ _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.95)
 COUNTED: Final = "fsdp2"  # the account whose tensors are counted one by one
 _GATHERED: Final = 2  # inputs of a block that its tensor group gathers
+_SCATTERS_AS_MADE: Final = 2  # the ZeRO stage from which on gradients are reduced during backward
+_BUCKETS: Final = 2  # then: one that fills while the other is reduced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,8 @@ def _update_bytes(
     own = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
     whole = held.gradient_bytes / numbers.gradient_bytes
     bucket = min(account.bucket_parameters, whole) * numbers.gradient_bytes
-    if run.parallelism.data * run.parallelism.context == 1:
+    degrees = run.parallelism
+    if degrees.data * degrees.context == 1 or degrees.zero_stage >= _SCATTERS_AS_MADE:
         bucket = 0.0
     return bucket + account.update_bytes * own * (numbers.gradient_bytes <= 2)
 
@@ -210,9 +213,18 @@ def _beside_bytes(
     shape, added = graph.run, 0.0
     element = shape.precision.activation_bytes
     hidden = element * shape.tokens * model.hidden_size / shape.sequence_shards
+    own = [
+        (p.count_per_device, sum(layer == at for layer in graph.layers))
+        for at, c in enumerate(graph.classes)
+        if ends.hold(c.kind)
+        for p in c.parameters
+        if p.trainable
+    ]
     if account.accumulates_apart:
-        own = (p for c in graph.classes if ends.hold(c.kind) for p in c.parameters if p.trainable)
-        added += element * max((p.count_per_device for p in own), default=0.0)
+        added += element * max((count for count, _ in own), default=0.0)
+    if run.parallelism.zero_stage >= _SCATTERS_AS_MADE:
+        trained = sum(count * layers for count, layers in own)
+        added += _BUCKETS * element * min(account.bucket_parameters, trained)
     if account.keeps_stage_output and run.parallelism.pipeline > 1:
         added += hidden * held.microbatches_in_flight
     if account.keeps_gathered_inputs and shape.sequence_shards > 1:

@@ -275,7 +275,28 @@ class Allowed:
             if getattr(self, name) == ():
                 yield Fault(name, "must have at least 1 entry, got 0")
 
+    def admits(
+        self, degrees: Parallelism, *, microbatch: int, schedule: str, recomputes: bool
+    ) -> bool:
+        """Whether a plan of these degrees, batch and methods is one of those allowed.
 
+        Asked of plans that some framework is known to run as this asks: `framework`, and which
+        layers recompute in what way, are not looked at.
+        """
+        return (
+            all(getattr(degrees, axis) in getattr(self, axis) for axis in _DEGREES)
+            and (degrees.expert == 1 or degrees.expert_shards in self.expert_tensor)
+            and microbatch in self.microbatch_size
+            and degrees.zero_stage in self.zero_stages
+            and degrees.axis_order in self.mappings
+            and (self.schedules is None or schedule in self.schedules)
+            and not (recomputes and self.recompute == (Recompute.NONE,))
+        )
+
+
+_DEGREES: Final = (
+    *("tensor", "pipeline", "data", "context", "expert", "virtual_stages", "state_copies"),
+)
 EVERYTHING: Final = Allowed()
 
 
@@ -293,12 +314,17 @@ def described(model: Trained) -> TransformerConfig:
     return model
 
 
+LEAST_EFFORT: Final = 0.01
+MOST_EFFORT: Final = 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelQuestion:
     """A model to train on a cluster, what the plan may use, what it leaves free of each device.
 
     The model is described, and its layers are estimated at any point, or it was measured at some.
-    `settings` are those of the run beside what the plan decides.
+    `settings` are those of the run beside what the plan decides. `effort` is how much work a search
+    may take, as a multiple of the usual.
     """
 
     model: Trained
@@ -308,6 +334,7 @@ class ModelQuestion:
     allowed: Allowed = EVERYTHING
     overheads: MemoryOverheads = NO_OVERHEADS
     settings: RunSettings = USUAL_SETTINGS
+    effort: float = 1.0
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -347,6 +374,9 @@ class ModelQuestion:
         if not 1 <= self.num_devices <= self.cluster.num_devices:
             wanted = f"must be from 1 to {self.cluster.num_devices}"
             yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
+        if not LEAST_EFFORT <= self.effort <= MOST_EFFORT:
+            wanted = f"must be from {LEAST_EFFORT} to {MOST_EFFORT}"
+            yield Fault("effort", f"{wanted}, got {self.effort:g}")
         sizes, batch = self.allowed.microbatch_size, self.workload.global_batch
         if sizes.least == sizes.most and batch % sizes.least:
             wanted = f"must divide the global batch of {batch}"
