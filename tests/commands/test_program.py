@@ -80,6 +80,17 @@ def test_the_script_of_a_shell_completes_the_program(run):
     assert "-F _trainwright_completion trainwright" in run("--completion", "bash").out
 
 
+def test_a_name_from_outside_cannot_steer_the_terminal(folder, run):
+    name = "x\x1b[31m\u202e.json"
+    (folder / "small.json").rename(folder / name)
+    done = run("plan", name, "--devices", "2", "--memory", "80GiB")
+    assert done.code == 0
+    assert done.out.startswith(r"x\x1b[31m\u202e.json: ")
+    missing = run("plan", "no\x1b[31m.json", "--devices", "2")
+    assert r"no\x1b[31m.json" in missing.err
+    assert "\x1b" not in done.out + done.err + missing.out + missing.err
+
+
 def test_errors_go_to_stderr_without_a_traceback(folder):
     done = call("plan", "small.json", "--memory", "80")
     assert (done.returncode, done.stdout) == (2, "")

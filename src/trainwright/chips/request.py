@@ -52,8 +52,9 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
     from trainwright.cluster import Surroundings
 
     base = Surroundings()
-    (inside,) = _values(
-        _one(options.get("node_bandwidth")),
+    nodes = listed(options.get("node_devices")) or (base.node_devices,)
+    inside = _values(
+        listed(options.get("node_bandwidth")),
         base.node_bandwidth_bytes_per_s,
         "node-bandwidth",
         parse_hardware_bandwidth,
@@ -74,15 +75,18 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
                 memory_bytes=memory.size_bytes,
                 memory_bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s,
                 link_bandwidth_bytes_per_s=link,
-                node_devices=options.get("node_devices") or base.node_devices,
-                node_bandwidth_bytes_per_s=inside,
+                node_devices=size,
+                node_bandwidth_bytes_per_s=node,
                 interface_mm2=memory.interface_mm2,
                 tensor_overlap=options.get("tensor_overlap") or 0.0,
                 gradient_overlap=options.get("gradient_overlap") or 0.0,
                 glb_bytes_per_cycle=port,
             )
         )
-        for memory, link, clock, port in product(_memories(options, base), links, clocks, ports)
+        for memory, link, clock, port, size in product(
+            _memories(options, base), links, clocks, ports, nodes
+        )
+        for node in (inside if size > 1 else inside[:1])  # a node of one chip has no links inside
     )
 
 
@@ -117,6 +121,13 @@ def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
         if count < 1:
             raise InvalidInput.of("stacks", f"must be >= 1, got {count}")
         yield _Memory(count * size, count * pace, count * area)
+
+
+def listed(value: Any) -> tuple[Any, ...]:
+    """Values to choose from, of which Python may give one alone; none where it gives none."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, (str, int, float)) else tuple(value)
 
 
 def _one(value: Quantity | None) -> Sequence[Quantity] | None:

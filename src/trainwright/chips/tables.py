@@ -102,6 +102,9 @@ def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
     links = format_bandwidth(around.link_bandwidth_bytes_per_s)
     clock = f"{around.clock_hz / 1e9:g} GHz, {chip.precision}"
     yield "memory", f"{memory} at {pace}, links {links}, {clock}"
+    if around.node_devices > 1:
+        inside = format_bandwidth(around.node_bandwidth_bytes_per_s)
+        yield "node", f"{around.node_devices} chips with {inside} each among them"
     if best.die_area_mm2 is not None:
         each = best.cost_per_good_die
         cost = "" if each is None else f", {each:.0f} a good die"

@@ -96,9 +96,10 @@ def codesign(
     `memory_stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
     brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area_mm2`.
 
-    `node_devices` chips share links of `node_bandwidth`, which tensor groups use; their exchanges
-    hide under `tensor_overlap` of the compute, those of replicas under `gradient_overlap` of the
-    last backward (gradients) and of the first forward (weights). `max_power_watts` limits the
+    `node_devices` chips share links of `node_bandwidth` (one value or several of each), which
+    tensor groups use; their exchanges hide under `tensor_overlap` of the compute, those of replicas
+    under `gradient_overlap` of the last backward (gradients) and of the first forward (weights).
+    `max_power_watts` limits the
     power of a chip in its hungriest operator, `max_mean_watts` over a step. `weights` are shares of
     the models in `objective`. Areas are of cores, buffers and memory interfaces; `least_area_share`
     of the largest is the lower limit.
@@ -359,7 +360,7 @@ def plan_on_chip(
 
 def cluster_of(chip: str, *, devices: int, options: Options) -> str | Cluster:
     """The cluster of a chip: its nodes of `node_devices`, links between them; a name as it is."""
-    from trainwright.chips.request import surroundings_records
+    from trainwright.chips.request import listed, surroundings_records
     from trainwright.cluster import networked
     from trainwright.formats.catalog import accelerators
 
@@ -378,7 +379,9 @@ def cluster_of(chip: str, *, devices: int, options: Options) -> str | Cluster:
         }
     )
     if more:
-        raise InvalidInput.of("link-bandwidth", "must be a single value: the chip is fixed")
+        several = next(n for n in _OF_NETWORK if len(listed(options.get(n))) > 1)
+        problem = "must be a single value: the chip is fixed"
+        raise InvalidInput.of(several.replace("_", "-"), problem)
     return networked(known[chip], around.surroundings(), num_devices=devices)
 
 

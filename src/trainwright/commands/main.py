@@ -18,7 +18,7 @@ from trainwright._version import __version__
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 # What each command is for, said here so that `--help` loads none of them.
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -182,14 +182,19 @@ def _print_refusal(error: TrainwrightError) -> None:
 
 
 def _complain(error: TrainwrightError) -> None:
+    from trainwright.documents.view import printable
+
+    print("\n".join(map(printable, _said(error))), file=sys.stderr)
+
+
+def _said(error: TrainwrightError) -> Iterator[str]:
     if not isinstance(error, InvalidInput):
-        print(f"error: {error}", file=sys.stderr)
+        yield f"error: {error}"
         return
     where = f" in {error.source}" if error.source else ""
     count = len(error.faults)
     if count > 1:
-        print(f"error: {count} faults{where}", file=sys.stderr)
-        for fault in error.faults:
-            print(f"  {fault}", file=sys.stderr)
+        yield f"error: {count} faults{where}"
+        yield from (f"  {fault}" for fault in error.faults)
     else:
-        print(f"error{where}: {error.faults[0]}", file=sys.stderr)
+        yield f"error{where}: {error.faults[0]}"

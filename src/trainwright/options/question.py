@@ -532,7 +532,7 @@ def shown(span: object) -> str:
 def resolve_workload(*, global_batch: int | None, sequence: int | None) -> WorkloadRecord:
     """The workload, or every part of it that is missing."""
     missing = [
-        Fault(name, f"must be given for a model, as --{name} N")
+        Fault(name, f"must be given, as --{name} N")
         for name, value in (("global-batch", global_batch), ("sequence", sequence))
         if value is None
     ]

@@ -176,7 +176,7 @@ def _missing(options: Options) -> Iterator[Fault]:
     for name in ("global_batch", "sequence"):
         if options.get(name) is None:
             flag = name.replace("_", "-")
-            yield Fault(flag, f"must be given for a model, as --{flag} N")
+            yield Fault(flag, f"must be given, as --{flag} N")
 
 
 def _beyond_all(options: Options) -> Iterator[Fault]:

@@ -150,10 +150,8 @@ ROWS += section(
         keyword="stack_area_mm2",
         metavar="MM2",
     ),
-    row("node-devices", COUNT, "Chips of a node; 1 if absent."),
-    row(
-        "node-bandwidth", TEXT, "Of a chip to others of its node, such as 900GB/s.", metavar="RATE"
-    ),
+    row("node-devices", COUNTS, "Chips of a node, such as 8,32; 1 if absent."),
+    row("node-bandwidth", LIST, "Of a chip to others of its node, such as 300GB/s,900GB/s."),
     row(
         "tensor-overlap",
         AMOUNT,
