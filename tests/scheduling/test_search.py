@@ -28,7 +28,7 @@ from trainwright.scheduling.search import (
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
 
-F, I, W, B, R = ActionKind  # noqa: E741
+F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
 
 def question_of(placement: Placement, **options: object) -> SearchQuestion:
