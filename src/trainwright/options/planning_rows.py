@@ -30,6 +30,7 @@ from trainwright.options.option import (
     SHARES,
     SIZE,
     SIZES,
+    SOFTWARE,
     SWITCH,
     TEXT,
     TIME,
@@ -232,7 +233,7 @@ ROWS += section(
     ),
     row(
         "software",
-        NAME,
+        SOFTWARE,
         "Whose speed to expect, as megatron-core, nemo or torchtitan; auto is that of --framework "
         "or --from, else typical.",
         commands="plan sweep estimate improve",

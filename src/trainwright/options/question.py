@@ -250,9 +250,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         devices=options.get("devices"),
         memory_bytes=options.get("memory"),
     )
-    # Layers that were measured need no expectation; what was fitted may still price the network.
-    measured = {name: value for name, value in options.items() if name != "software"}
-    cluster = priced_as_run(cluster, options if isinstance(given, ModelInput) else measured)
+    cluster = priced_as_run(cluster, options, measured=not isinstance(given, ModelInput))
     excluded = frozenset(options.get("exclude_options", ()))
     batch, sequence = options.get("global_batch"), options.get("sequence")
     trained: Trained

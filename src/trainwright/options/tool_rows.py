@@ -19,6 +19,7 @@ from trainwright.options.option import (
     ON,
     PATH,
     SHARE,
+    SOFTWARE,
     SWITCH,
     TEXT,
     Argument,
@@ -386,8 +387,8 @@ ROWS += section(
     row("sequence", COUNT, "Tokens of a sequence; 4096 if absent.", also="sequence_length"),
     row(
         "software",
-        NAME,
-        "Whose memory to account for, as trl, deepspeed or torchtitan; trl if absent.",
+        SOFTWARE,
+        "Whose speed and memory to expect, as trl, deepspeed or torchtitan; trl if absent.",
     ),
     row("lora-rank", COUNT, "Of adapters; 16 if absent.", also="tuning.low_rank.rank"),
     row("probability", SHARE, "With which a run must fit; 0.9 if absent."),
