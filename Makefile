@@ -167,9 +167,12 @@ bench: venv $(VENV)/.bench
 corpus: venv
 	$(BIN)/python benchmarks/corpus/run.py
 
-# What pages of the site show and is stored beside them: pictures, tables of targets and accuracy.
+# What pages of the site show and is stored beside them: pictures, with a Chromium on PATH those
+# of pages, and the tables of accuracy.
 pages: venv
+	$(PIP) $(SERVE)
 	$(BIN)/python docs/pictures/draw.py
+	$(BIN)/python docs/pictures/photograph.py
 	$(if $(TRAINWRIGHT_SHARED),$(BIN)/python docs/write_accuracy.py $(TRAINWRIGHT_SHARED)/data/measured)
 
 # Nothing is fetched while the site is built, nor when it is read.

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import trainwright
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     Configuration = dict[str, Any]
 
@@ -68,8 +68,12 @@ def attack(
     tries: int | None = None,
     seconds: float = 5,
     most_devices: int = 16,
+    tell: Callable[[str], None] = lambda find: None,
 ) -> Report:
-    """Ask so many questions, and try so many configurations at each, or for so long."""
+    """Ask so many questions, and try so many configurations at each, or for so long.
+
+    Each find is told as it is made.
+    """
     rng, report = random.Random(seed), Report()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(questions):
@@ -82,7 +86,9 @@ def attack(
             where = f"seed {seed}, question {number}: {question.request} {question.only}"
             found = Climb(question, rng, tries=tries, seconds=seconds).run()
             report.configurations += found.tried
-            report.finds += (f"{where}: {fault}" for fault in refuted(plan, found))
+            for fault in refuted(plan, found):
+                report.finds.append(f"{where}: {fault}")
+                tell(report.finds[-1])
     return report
 
 
@@ -351,8 +357,12 @@ def main() -> int:
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10, help="CPU seconds for each question")
     given = parser.parse_args()
-    report = attack(given.seed, questions=given.questions, seconds=given.seconds)
-    print("\n".join(report.finds))
+    report = attack(
+        given.seed,
+        questions=given.questions,
+        seconds=given.seconds,
+        tell=lambda find: print(find, flush=True),
+    )
     print(
         f"{report.questions} questions, {report.configurations} configurations, "
         f"{len(report.finds)} finds"

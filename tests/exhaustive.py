@@ -323,3 +323,9 @@ def on_four_ranks(blocks: int, memory_gib: float, schedules: tuple[str, ...]) ->
         pipeline=Span.only(4),
         data=Span.only(1),
     )
+
+
+def holds(question: ModelQuestion, peak_bytes: float) -> bool:
+    """Whether a device has room for a plan that peaks there, by its margins alone."""
+    usable_bytes = question.cluster.accelerator.usable_bytes
+    return question.overheads.needed_bytes(peak_bytes) <= usable_bytes

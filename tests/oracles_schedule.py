@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from trainwright.plans.schedule import Action, ActionKind, Schedule
 from trainwright.plans.schedule_costs import ScheduleCosts, TransferModel
 
-F, I, W, B, R = ActionKind  # noqa: E741
+F, I, W, B, R, O, D, L, V, T = ActionKind  # noqa: E741
 
 
 @dataclass
@@ -29,6 +29,7 @@ def run(schedule: Schedule, costs: ScheduleCosts) -> Run:
     blocks = [_blocks(schedule, costs, rank) for rank in range(schedule.num_ranks)]
     rank_free_s = [0.0] * schedule.num_ranks
     link_free_s: dict[tuple[int, int], float] = {}
+    host_free_s = [0.0] * schedule.num_ranks
     result = Run()
     events = {0.0}
     while events:
@@ -36,13 +37,18 @@ def run(schedule: Schedule, costs: ScheduleCosts) -> Run:
         events.remove(clock)
         for rank, waiting in enumerate(blocks):
             while waiting:
-                start_s = _start_s(schedule, costs, result, rank_free_s[rank], waiting[0])
+                on_host = waiting[0][0].kind in (O, L)
+                free_s = max(rank_free_s[rank], host_free_s[rank] if on_host else 0.0)
+                start_s = _start_s(schedule, costs, result, free_s, waiting[0])
                 if start_s is None or start_s > clock:
                     events |= {start_s} - {None}
                     break
                 block = waiting.pop(0)
-                end_s = start_s + _block_s(costs, block)
-                rank_free_s[rank] = end_s
+                end_s = start_s + _block_s(schedule, costs, block)
+                if on_host:
+                    host_free_s[rank] = end_s
+                else:
+                    rank_free_s[rank] = end_s
                 for action in block:
                     result.start_s[action], result.end_s[action] = start_s, end_s
                     rank_free_s[rank] += _send(schedule, costs, result, link_free_s, rank, action)
@@ -56,11 +62,11 @@ def _blocks(schedule: Schedule, costs: ScheduleCosts, rank: int) -> list[list[Ac
     """Actions one by one, overlapped pairs together."""
     order = list(schedule.order(rank))
     first = int(schedule.rank_offsets[rank])
-    paired = {
-        row - first
-        for row in schedule.pairs.tolist()
-        if 0 <= row - first < len(order) and costs.pair_s[order[row - first].stage] < float("inf")
-    }
+    paired = set()
+    for row in schedule.pairs.tolist():
+        pair = order[row - first : row - first + 2] if row >= first else []
+        if len(pair) == 2 and _overlaps(schedule, costs, pair):
+            paired.add(row - first)
     return [
         order[at : at + 2] if at in paired else [action]
         for at, action in enumerate(order)
@@ -68,23 +74,52 @@ def _blocks(schedule: Schedule, costs: ScheduleCosts, rank: int) -> list[list[Ac
     ]
 
 
-def _block_s(costs: ScheduleCosts, block: list[Action]) -> float:
-    if len(block) == 2:
+def _alone_s(schedule: Schedule, costs: ScheduleCosts, action: Action) -> float:
+    extra_s = 0.0
+    if costs.slice_s.size:
+        of_slice = action.microbatch % schedule.num_slices
+        extra_s = float(costs.slice_s[action.kind, action.stage, of_slice])
+    return float(costs.duration_s[action.kind, action.stage]) + extra_s
+
+
+def _overlaps(schedule: Schedule, costs: ScheduleCosts, pair: list[Action]) -> bool:
+    if costs.pair_s[pair[0].stage] < float("inf"):
+        return True
+    apart_s = sum(_alone_s(schedule, costs, action) for action in pair)
+    return bool(costs.network_s.size) and _block_s(schedule, costs, pair) < apart_s
+
+
+def _block_s(schedule: Schedule, costs: ScheduleCosts, block: list[Action]) -> float:
+    each_s = [_alone_s(schedule, costs, action) for action in block]
+    if len(block) == 1:
+        return each_s[0]
+    if costs.pair_s[block[0].stage] < float("inf"):
         return float(costs.pair_s[block[0].stage])
-    return float(costs.duration_s[block[0].kind, block[0].stage])
+    network_s = sum(float(costs.network_s[action.kind, action.stage]) for action in block)
+    return max(*each_s, network_s, sum(each_s) - network_s)
 
 
 def needs(schedule: Schedule, action: Action) -> list[tuple[Action, ...]]:
     """For each need of an action, the alternatives that meet it."""
     kind, s, j = action
-    last = schedule.placement.num_stages - 1
+    length = schedule.placement.num_stages // schedule.placement.num_pipelines
     if kind is F:
-        return [(Action(F, s - 1, j),)] if s > 0 else []
-    if kind is W:
-        return [(Action(I, s, j),)]
+        return [(Action(F, s - 1, j),)] if s % length else []
+    if kind in (W, D, L, V):
+        return [(Action({W: I, D: O, L: O, V: F}[kind], length - 1 if kind is V else s, j),)]
+    shards = [owned[0] for owned in schedule.placement.stages_of_rank if owned]
+    if kind is T:
+        return [(Action(V, shard, j),) for shard in shards]
     own: list[tuple[Action, ...]] = [(Action(F, s, j),)]
-    if kind is R or s == last:
+    if kind is O:
         return own
+    if bool((schedule.actions == (O, s, j)).all(axis=1).any()):
+        own.append((Action(L, s, j),))
+    if kind is R:
+        return own
+    if s % length == length - 1:
+        gate = [None, V, T][schedule.head_barriers]
+        return [*own, *((Action(gate, shard, j),) for shard in shards if gate is not None)]
     return [*own, (Action(I, s + 1, j), Action(B, s + 1, j))]
 
 
@@ -97,7 +132,11 @@ def _start_s(
             met = [need for need in alternatives if need in result.end_s]
             if not met:
                 return None
-            if met[0].stage != action.stage:
+            if met[0].kind in (V, T) or action.kind is V:
+                arrivals.append(result.end_s[met[0]] + costs.barrier_s)
+            elif met[0].kind in (O, L):
+                arrivals.append(result.end_s[met[0]])
+            elif met[0].stage != action.stage:
                 arrivals.append(result.arrival_s[met[0]])
                 receiving_s += _busy_s(costs, _transfer_s(schedule, costs, met[0]))
     return max(*arrivals, free_s + receiving_s)
@@ -105,9 +144,10 @@ def _start_s(
 
 def _neighbour(schedule: Schedule, action: Action) -> int | None:
     """The stage that needs the output of `action`."""
-    if action.kind is F and action.stage < schedule.placement.num_stages - 1:
+    length = schedule.placement.num_stages // schedule.placement.num_pipelines
+    if action.kind is F and (action.stage + 1) % length:
         return action.stage + 1
-    if action.kind in (I, B) and action.stage > 0:
+    if action.kind in (I, B) and action.stage % length:
         return action.stage - 1
     return None
 

@@ -18,7 +18,7 @@ from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.scheduling.simulate import simulate
 
-F, I, W, _B, _R = ActionKind  # noqa: E741
+F, I, W, _B, _R, *_ = ActionKind  # noqa: E741
 
 Word = tuple[tuple[int, int, int], ...]
 

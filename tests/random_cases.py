@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
+    from collections.abc import Callable, Collection, Iterable
+    from typing import Any, TypeVar
 
     Test = TypeVar("Test", bound=Callable[..., None])
 
@@ -22,3 +23,14 @@ def cases(number: int) -> Callable[[Test], Test]:
     scaled = math.ceil(number * settings().max_examples / _USUAL)
     decorate: Callable[[Test], Test] = settings(max_examples=max(scaled, min(number, _LEAST)))
     return decorate
+
+
+def marked(
+    seeds: Iterable[int], *, slow: Collection[int] = (), papers: Collection[int] = ()
+) -> list[Any]:
+    """Seeds for `parametrize`, of which some take long enough for a marker."""
+    marks = {
+        seed: [pytest.mark.slow] * (seed in slow) + [pytest.mark.papers] * (seed in papers)
+        for seed in seeds
+    }
+    return [pytest.param(seed, marks=those) for seed, those in marks.items()]

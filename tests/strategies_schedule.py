@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
 
+import oracles_schedule
 from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
 from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
 
-F, I, W, B, R = ActionKind  # noqa: E741
+F, I, W, B, R, O, D, L, V, T = ActionKind  # noqa: E741
 
 
 @st.composite
@@ -107,3 +109,121 @@ def costs(draw: st.DrawFn, placement: Placement, *, low: float = 0.0) -> Schedul
 def schedules_with_costs(draw: st.DrawFn) -> tuple[Schedule, ScheduleCosts]:
     schedule = draw(schedules())
     return schedule, draw(costs(schedule.placement))
+
+
+# Schedules that use more than the computation of one pipeline
+# ------------------------------------------------------------
+
+
+@st.composite
+def resource_schedules(draw: st.DrawFn) -> Schedule:
+    """A legal schedule with several pipelines, slices, copies to the host and a cut head, or some.
+
+    All actions of all ranks are done one after the other, any that is ready being next.
+    """
+    pipelines, slices = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (1, 3), (2, 2)]))
+    barriers = draw(st.sampled_from([0, 1, 2])) if pipelines == 1 else 0
+    num_ranks, length = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    owners = st.lists(
+        st.integers(0, num_ranks - 1), min_size=length * pipelines, max_size=length * pipelines
+    )
+    ranks = draw(owners.filter(lambda drawn: len(set(drawn)) == num_ranks or not barriers))
+    placement = Placement(rank_of_stage=tuple(ranks), num_ranks=num_ranks, num_pipelines=pipelines)
+    count = slices * draw(st.integers(1, 3))
+    choose = random.Random(draw(st.integers(0, 2**32)))
+    fused, copied = ([draw(st.booleans()) for _ in ranks] for _ in range(2))
+    needs = {
+        action: needed
+        for stage in range(len(ranks))
+        for j in range(count)
+        for action, needed in _needs_of(stage, j, length, slices, count, fused, copied, barriers)
+    }
+    shards = [stages[0] for stages in placement.stages_of_rank] if barriers else []
+    for j in range(count):
+        last = Action(F, length - 1, j)
+        needs |= {Action(V, shard, j): [last] for shard in shards}
+        needs |= {
+            Action(T, shard, j): [Action(V, other, j) for other in shards] for shard in shards
+        }
+        back = Action(B if fused[length - 1] else I, length - 1, j)
+        needs[back] += [Action(V if barriers == 1 else T, shard, j) for shard in shards]
+    orders: list[list[Action]] = [[] for _ in range(num_ranks)]
+    done: set[Action] = set()
+    while len(done) < len(needs):
+        ready = [a for a, needed in needs.items() if a not in done and done.issuperset(needed)]
+        action = choose.choice(ready)
+        done.add(action)
+        orders[ranks[action.stage]].append(action)
+    schedule = Schedule.of_ranks(
+        [np.array(order, np.int32).reshape(-1, 3) for order in orders],
+        placement=placement,
+        num_microbatches=count,
+        num_slices=slices,
+        head_barriers=barriers,
+    )
+    return replace(schedule, pairs=_harmless_pairs(schedule, choose))
+
+
+def _needs_of(stage, j, length, slices, count, fused, copied, barriers):
+    place, of_slice = stage % length, j % slices
+    forward = [Action(F, stage - 1, j)] if place else []
+    forward += [Action(F, stage, j - 1)] if of_slice else []
+    yield Action(F, stage, j), forward
+    kind = B if fused[stage] else I
+    backward = [Action(F, stage, j)]
+    if place + 1 < length:
+        backward.append(Action(B if fused[stage + 1] else I, stage + 1, j))
+    if of_slice + 1 < slices:
+        backward.append(Action(kind, stage, j + 1))
+    if copied[stage]:
+        yield Action(O, stage, j), [Action(F, stage, j)]
+        yield Action(D, stage, j), [Action(O, stage, j)]
+        yield Action(L, stage, j), [Action(D, stage, j)]
+        backward.append(Action(L, stage, j))
+    yield Action(kind, stage, j), backward
+    if kind is I:
+        yield Action(W, stage, j), [Action(I, stage, j)]
+
+
+def _harmless_pairs(schedule: Schedule, choose: random.Random) -> np.ndarray:
+    """Some forwards and the backwards after them, unless a pair would wait for itself."""
+    kinds, same = schedule.actions[:, 0], np.diff(schedule.rank_of_row) == 0
+    found = np.flatnonzero((kinds[:-1] == F) & np.isin(kinds[1:], (I, B)) & same)
+    kept: list[int] = []
+    for row in found.tolist():
+        trial = replace(schedule, pairs=np.array([*kept, row]))
+        overlapping = ScheduleCosts.of(schedule.placement, pair_s=1.0)
+        if choose.random() < 0.7 and not oracles_schedule.run(trial, overlapping).deadlocked:
+            kept.append(row)
+    return np.array(kept, np.int64)
+
+
+@st.composite
+def resource_costs(draw: st.DrawFn, schedule: Schedule) -> ScheduleCosts:
+    """Costs of such a schedule, with network times, slices and barriers."""
+    base = draw(costs(schedule.placement))
+    stages = schedule.placement.num_stages
+
+    def table(low: float, high: float, *shape: int) -> np.ndarray:
+        drawn = random.Random(draw(st.integers(0, 2**32)))
+        return np.array([drawn.uniform(low, high) for _ in range(int(np.prod(shape)))]).reshape(
+            shape
+        )
+
+    compute = base.compute_s.copy()
+    compute[5:] = table(0.0, 3.0, 5, stages)
+    compute[D] = 0.0
+    delta = base.memory.delta_bytes.copy()
+    delta[L] = delta[F] * table(0.0, 1.0, stages)
+    delta[D] = -delta[L]
+    sliced = schedule.num_slices > 1 and draw(st.booleans())
+    return replace(
+        base,
+        compute_s=compute,
+        memory=replace(base.memory, delta_bytes=delta),
+        network_s=compute * table(0.0, 1.0, 10, stages)
+        if draw(st.booleans())
+        else np.zeros((0, 0)),
+        slice_s=table(0.0, 2.0, 10, stages, schedule.num_slices) if sliced else np.zeros((0, 0, 0)),
+        barrier_s=draw(seconds()),
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from generated.commands import commands_part
 from generated.documents import documents_part
 from generated.outputs import with_outputs
+from generated.python import python_part
 from generated.reports import reports_part
 from generated.targets import targets_part
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands_part,
     "documents": documents_part,
+    "python": python_part,
     "reports": reports_part,
     "targets": targets_part,
 }

@@ -7,7 +7,7 @@ test holds it against the data where they are.
 
 from __future__ import annotations
 
-from generated.chart import Axis, Bar, bars_chart
+from generated.chart import Axis, Bar, Series, bars_chart, pairs_chart
 from trainwright.documents.validation import DatasetScore, ErrorRecord, ValidationResult
 
 # Where each table was published, and what a reader must know of it.
@@ -106,6 +106,28 @@ def accuracy_chart(found: ValidationResult) -> str:
         for name, errors in sorted(scored, key=lambda each: each[1].mape)
     ]
     return bars_chart("Error of predicted step time, by table", bars, x=Axis(label="percent"))
+
+
+def predicted_chart(found: ValidationResult) -> str:
+    """Every measured step time beside its prediction, by whether the row states all it ran with."""
+    stated: list[tuple[float, float]] = []
+    assumed: list[tuple[float, float]] = []
+    for dataset in found.datasets:
+        for run in dataset.runs:
+            if run.step_time_s and run.measured_step_time_s:
+                pair = (run.measured_step_time_s, run.step_time_s)
+                (assumed if run.assumed else stated).append(pair)
+    title = f"{len(stated) + len(assumed)} public measurements, predicted"
+    series = [
+        Series(name=f"settings published ({len(stated)})", points=sorted(stated)),
+        Series(name=f"some settings assumed ({len(assumed)})", points=sorted(assumed)),
+    ]
+    return pairs_chart(
+        title,
+        [each for each in series if each.points],
+        x=Axis(label="measured step, s"),
+        y=Axis(label="predicted step, s"),
+    )
 
 
 def _error_rows(dataset: DatasetScore) -> list[str]:

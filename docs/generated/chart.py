@@ -1,4 +1,4 @@
-"""Three kinds of charts as small SVG files: points and lines, stacked bars, bars on rows in time.
+"""Charts as small SVG files: points and lines, pairs, stacked bars, bars on rows in time.
 
 Like the pictures of schedules they follow the reader's light or dark setting, say nothing by hue
 alone, and are the same bytes for the same figures.
@@ -73,6 +73,35 @@ def points_chart(title: str, series: Sequence[Series], *, x: Axis, y: Axis) -> s
     names = [each.name for each in series]
     lines = [each.line for each in series]
     return _document(title, names, lines, body, TOP + height + BOTTOM)
+
+
+def pairs_chart(title: str, series: Sequence[Series], *, x: Axis, y: Axis) -> str:
+    """Dots on two logarithmic axes of one unit, and the line on which both are the same."""
+    height = 340.0
+    every = [value for each in series for point in each.points for value in point]
+    ends = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
+    across = _Scale.of(ends, LEFT, WIDTH - RIGHT)
+    upward = _Scale.of(ends, TOP + height, TOP)
+    body = [*_labels(x, y, height)]
+    for power in range(ends[0], ends[1] + 1):
+        a, b = number(across.at(power)), number(upward.at(power))
+        body.append(f'<path class="grid" d="M{a} {number(TOP)}v{number(height)}"/>')
+        body.append(f'<path class="grid" d="M{number(LEFT)} {b}H{number(WIDTH - RIGHT)}"/>')
+        words = f"{10.0**power:g}"
+        body.append(
+            _text(across.at(power), TOP + height + 17, words, anchor="middle", kind="faint")
+        )
+        body.append(_text(LEFT - 8, upward.at(power) + 4, words, anchor="end", kind="faint"))
+    corners = (number(across.at(ends[0])), number(upward.at(ends[0])))
+    opposite = (number(across.at(ends[1])), number(upward.at(ends[1])))
+    body.append(f'<path class="limit" d="M{" ".join(corners)}L{" ".join(opposite)}"/>')
+    for index, each in enumerate(series):
+        places = [(across.at(math.log10(a)), upward.at(math.log10(b))) for a, b in each.points]
+        dots = "".join(f"M{number(a)} {number(b)}h0" for a, b in places)
+        pen = 'fill="none" stroke-width="5" stroke-linecap="round" stroke-opacity=".6"'
+        body.append(f'<path class="s{index}" {pen} d="{dots}"/>')
+    names = [each.name for each in series]
+    return _document(title, names, [False] * len(names), body, TOP + height + BOTTOM)
 
 
 def bars_chart(title: str, bars: Sequence[Bar], *, x: Axis, limit: float | None = None) -> str:

@@ -57,7 +57,7 @@ def documents_part() -> str:
 
 
 def document_types() -> list[type]:
-    """The records that are documents: those that state their format's version."""
+    """The records that are documents: those that state their kind and their format's version."""
     modules = [
         importlib.import_module(f"{package.__name__}.{found.name}")
         for package in map(importlib.import_module, _PACKAGES)
@@ -69,7 +69,7 @@ def document_types() -> list[type]:
         value
         for module in modules
         for value in vars(module).values()
-        if is_dataclass(value) and any(each.name == "format_version" for each in fields(value))
+        if is_dataclass(value) and _has_kind(value)
     }
     return sorted(found, key=heading)
 
@@ -98,7 +98,7 @@ def _records_of(hint: Any) -> list[type]:
 
 def heading(record: type) -> str:
     """What the page calls a document, by its kind, or a record: no two alike."""
-    if any(field.name == "format_version" for field in fields(record)):
+    if _has_kind(record):
         return _kind(record)
     name = record.__name__.removesuffix("Record")
     if name in _LIKE_A_KIND:
@@ -108,6 +108,11 @@ def heading(record: type) -> str:
 
 _IN_TWO_FILES = {"FrontPoint", "FixedStrategy"}
 _LIKE_A_KIND = {"Fit", "Calibration", "Improvement"}
+
+
+def _has_kind(record: type) -> bool:
+    stated = {field.name: field.default for field in fields(record)}
+    return "format_version" in stated and isinstance(stated.get("kind"), str)
 
 
 def _kind(record: type) -> str:

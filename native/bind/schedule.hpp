@@ -18,14 +18,16 @@ struct OrderArrays {
   Array<int64_t> rank_offsets;
   Array<int32_t> rank_of_stage;
   Array<int64_t> pairs;
-  int64_t num_microbatches;
+  int64_t num_microbatches, num_pipelines, head_barriers;
 
   Orders view() const {
     return {.actions = {reinterpret_cast<const ActionRow*>(actions.data()), actions.shape(0)},
             .rank_offsets = span_of(rank_offsets),
             .rank_of_stage = span_of(rank_of_stage),
             .pairs = span_of(pairs),
-            .num_microbatches = num_microbatches};
+            .num_microbatches = num_microbatches,
+            .num_pipelines = num_pipelines,
+            .head_barriers = head_barriers};
   }
 };
 
@@ -38,7 +40,8 @@ inline TransferModel model_named(const std::string& name) {
 
 struct CostArrays {
   Table<double> duration_s;
-  Array<double> forward_transfer_s, backward_transfer_s, pair_s;
+  Array<double> forward_transfer_s, backward_transfer_s, pair_s, network_s, slice_s;
+  double barrier_s;
   TransferModel model;
   double blocking_fraction;
 
@@ -47,6 +50,9 @@ struct CostArrays {
             .forward_transfer_s = span_of(forward_transfer_s),
             .backward_transfer_s = span_of(backward_transfer_s),
             .pair_s = span_of(pair_s),
+            .network_s = span_of(network_s),
+            .slice_s = span_of(slice_s),
+            .barrier_s = barrier_s,
             .model = model,
             .blocking_fraction = blocking_fraction};
   }

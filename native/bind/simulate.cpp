@@ -26,26 +26,29 @@ using trainwright::numpy::to_numpy;
 void bind_simulate(nb::module_& module) {
   nb::class_<OrderArrays>(module, "Orders")
       .def(nb::new_([](Table<int32_t> actions, Array<int64_t> rank_offsets,
-                       Array<int32_t> rank_of_stage, Array<int64_t> pairs,
-                       int64_t num_microbatches) {
-             return OrderArrays{actions, rank_offsets, rank_of_stage, pairs, num_microbatches};
+                       Array<int32_t> rank_of_stage, Array<int64_t> pairs, int64_t num_microbatches,
+                       int64_t num_pipelines, int64_t head_barriers) {
+             return OrderArrays{actions,          rank_offsets,  rank_of_stage, pairs,
+                                num_microbatches, num_pipelines, head_barriers};
            }),
            nb::kw_only(), nb::arg("actions"), nb::arg("rank_offsets"), nb::arg("rank_of_stage"),
-           nb::arg("pairs"), nb::arg("num_microbatches"));
+           nb::arg("pairs"), nb::arg("num_microbatches"), nb::arg("num_pipelines") = 1,
+           nb::arg("head_barriers") = 0);
 
   nb::class_<CostArrays>(module, "ActionCosts")
       .def(nb::new_([](Table<double> duration_s, Array<double> forward_transfer_s,
                        Array<double> backward_transfer_s, Array<double> pair_s,
+                       Array<double> network_s, Array<double> slice_s, double barrier_s,
                        const std::string& model, double blocking_fraction) {
-             return CostArrays{duration_s,
-                               forward_transfer_s,
-                               backward_transfer_s,
-                               pair_s,
-                               trainwright::numpy::model_named(model),
+             return CostArrays{duration_s,          forward_transfer_s,
+                               backward_transfer_s, pair_s,
+                               network_s,           slice_s,
+                               barrier_s,           trainwright::numpy::model_named(model),
                                blocking_fraction};
            }),
            nb::kw_only(), nb::arg("duration_s"), nb::arg("forward_transfer_s"),
-           nb::arg("backward_transfer_s"), nb::arg("pair_s"), nb::arg("model"),
+           nb::arg("backward_transfer_s"), nb::arg("pair_s"), nb::arg("network_s"),
+           nb::arg("slice_s"), nb::arg("barrier_s"), nb::arg("model"),
            nb::arg("blocking_fraction"));
 
   nb::class_<Simulation>(module, "Simulation")

@@ -8,8 +8,21 @@
 // I(s,j); R(s,j) needs F(s,j). One worklist pass, O(actions): a rank advances while its next input
 // is known and otherwise waits for the one action that produces it.
 //
-// Memory needs no times: a rank runs one action at a time, so its level is a running sum over its
-// order, positive deltas at an action's start and negative ones at its end.
+// Beside the computation each rank has a link to its host. O copies the activations of F(s,j) to
+// the host and L brings them back; both run on the link, one after the other, and are issued by the
+// rank where they stand in its order. D drops the device's copy once O has ended; what computes
+// with the activations (R, I, B) waits for L:
+//
+//   start(O) = max(end of the computation before it, end of the link's last copy), L alike
+//   start(D) = max(end of the computation before it, end(O))
+//
+// A head that is cut over all ranks has two more actions, V and T, one each per rank and
+// microbatch. V(j) needs F(S-1,j); T(j) needs V(j) of all ranks; I or B(S-1,j) needs T(j) of all
+// ranks where the head has two barriers, V(j) of all where it has one.
+//
+// Memory needs no times: a rank computes one action at a time, and what a copy frees is freed by
+// an action of that order. So its level is a running sum over its order, positive deltas at an
+// action's start and negative ones at its end.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +31,22 @@
 
 namespace trainwright {
 
-enum ActionKind : int32_t { kForward, kInputGrad, kWeightGrad, kBackward, kRecompute };
-inline constexpr int kNumActionKinds = 5;
+enum ActionKind : int32_t {
+  kForward,
+  kInputGrad,
+  kWeightGrad,
+  kBackward,
+  kRecompute,
+  kOffload,
+  kDrop,
+  kReload,
+  kHead,
+  kHeadGrad,
+};
+inline constexpr int kNumActionKinds = 10;
+
+// Whether a rank's link to its host runs the action, and not the rank itself.
+constexpr bool on_host_link(int32_t kind) { return kind == kOffload || kind == kReload; }
 
 struct ActionRow {
   int32_t kind, stage, microbatch;
@@ -32,26 +59,47 @@ struct Orders {
   std::span<const int32_t> rank_of_stage;
   std::span<const int64_t> pairs;  // ascending rows of forwards paired with the backward after them
   int64_t num_microbatches = 0;
+  int64_t num_pipelines = 1;  // copies of the model, stages of each one after the other
+  int64_t head_barriers = 0;  // of a head that is cut over all ranks; 0 where it is part of a stage
 
   int64_t num_ranks() const { return static_cast<int64_t>(rank_offsets.size()) - 1; }
   int64_t num_stages() const { return static_cast<int64_t>(rank_of_stage.size()); }
+  int64_t pipeline_length() const { return num_stages() / num_pipelines; }
+  bool is_first(int64_t stage) const { return stage % pipeline_length() == 0; }
+  bool is_last(int64_t stage) const { return (stage + 1) % pipeline_length() == 0; }
+
+  // Whether there is one pipeline, and nothing beside its computation.
+  bool is_plain() const;
 };
 
 enum class TransferModel { free, link, blocking };
 
-// Tables of shape [5, S] by kind and stage; transfers of shape [S-1], between s and s+1.
+// Tables of shape [10, S] by kind and stage; transfers of shape [S-1], between s and s+1.
+//
+// Two actions that run as a pair take pair_s of the first one's stage. Where that is infinite, each
+// may hide the other's network time n, of its duration d: max(d1, d2, n1 + n2, d1 + d2 - n1 - n2).
 struct ActionCosts {
   std::span<const double> duration_s;
   std::span<const double> forward_transfer_s;
   std::span<const double> backward_transfer_s;
-  std::span<const double> pair_s;  // [S], infinite where a pair runs one after the other
+  std::span<const double> pair_s;     // [S], infinite where nobody knows
+  std::span<const double> network_s;  // like duration_s, which contains it; or empty
+  std::span<const double> slice_s;  // [10, S, q], more than duration_s for slice j mod q; or empty
+  double barrier_s = 0.0;           // from the last stage to a cut head, and per barrier of it
   TransferModel model = TransferModel::free;
   double blocking_fraction = 0.0;
+
+  double of(const ActionRow& a, int64_t stages) const {
+    const int64_t at = a.kind * stages + a.stage;
+    if (slice_s.empty()) return duration_s[at];
+    const auto slices = static_cast<int64_t>(slice_s.size()) / (kNumActionKinds * stages);
+    return duration_s[at] + slice_s[at * slices + a.microbatch % slices];
+  }
 };
 
 struct ActionMemory {
-  std::span<const double> delta_bytes;      // [5, S]
-  std::span<const double> transient_bytes;  // [5, S]
+  std::span<const double> delta_bytes;      // [10, S]
+  std::span<const double> transient_bytes;  // [10, S]
   std::span<const double> static_bytes;     // [p]
   std::span<const double> limit_bytes;      // [p], static bytes included; infinite is none
 };
@@ -63,8 +111,9 @@ struct Transfers {
   Transfers(const Orders& orders, const ActionCosts& costs);
 };
 
-// Which rows are pairs that run as one action, [n]; empty where none is.
-std::vector<bool> overlapped_pairs(const Orders& orders, const ActionCosts& costs);
+// Seconds of each row that begins a pair which runs as one action, [n], infinite for other rows;
+// empty where there is none.
+std::vector<double> overlapped_pairs(const Orders& orders, const ActionCosts& costs);
 
 struct Simulation {
   std::vector<double> start_s, end_s;      // [n]
@@ -82,7 +131,7 @@ Simulation simulate(const Orders& orders, const ActionCosts& costs,
 std::vector<double> peak_bytes(const Orders& orders, const ActionMemory& memory);
 
 // Latest start of every action with which each rank still ends by its deadline, orders unchanged:
-// the same recurrences from the end. Needs orders that run to completion.
+// the same recurrences from the end. Needs plain orders that run to completion.
 std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs,
                                   std::span<const double> deadline_s);
 

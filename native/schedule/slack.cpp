@@ -1,6 +1,8 @@
 // The second half of simulate.hpp: latest starts.
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "schedule/simulate.hpp"
 
@@ -51,6 +53,8 @@ class LatestStarts {
     return link_latest_s_.empty() && busy_fraction_ == 0.0 && paired_.empty();
   }
 
+  bool begins_pair(int64_t row) const { return !paired_.empty() && !std::isinf(paired_[row]); }
+
   void visit_plain(int64_t row) {
     const auto& a = orders_.actions[row];
     const int64_t at = a.stage * microbatches_ + a.microbatch;
@@ -66,8 +70,8 @@ class LatestStarts {
 
   void visit(int64_t row) {
     const auto& a = orders_.actions[row];
-    const bool first_of_pair = !paired_.empty() && paired_[row];
-    const bool second_of_pair = !paired_.empty() && row > 0 && paired_[row - 1];
+    const bool first_of_pair = begins_pair(row);
+    const bool second_of_pair = row > 0 && begins_pair(row - 1);
     const double sending_s = busy_fraction_ * transfer_of(a);
     const double rank_latest_s = rank_latest_s_[rank_of(a.stage)] - sending_s;
     double end_s = std::min(rank_latest_s, latest_handover(a));
@@ -134,7 +138,7 @@ class LatestStarts {
   const int64_t stages_, microbatches_;
   const double busy_fraction_;
   const Transfers transfers_;
-  const std::vector<bool> paired_;
+  const std::vector<double> paired_;
   std::vector<double> latest_end_s_;
   std::vector<double> rank_latest_s_;  // latest end of whatever comes before on the rank
   LatestHandovers latest_;
@@ -145,6 +149,7 @@ class LatestStarts {
 
 std::vector<double> latest_starts(const Orders& orders, const ActionCosts& costs,
                                   std::span<const double> deadline_s) {
+  if (!orders.is_plain()) throw std::invalid_argument("latest starts need plain orders");
   std::vector<int64_t> sequence;
   const Simulation simulation = simulate(orders, costs, &sequence);
   return LatestStarts(orders, costs, deadline_s, simulation, sequence).starts();

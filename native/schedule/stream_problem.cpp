@@ -44,7 +44,7 @@ StreamProblem::StreamProblem(std::span<const int32_t> rank_of_stage, int32_t ran
   auto& table = streams_of_stage;
   for (int32_t stage = 0; stage < num_stages; ++stage) {
     table[stage].fill(kNoStream);
-    for (int32_t kind = 0; kind < kNumActionKinds; ++kind) {
+    for (int32_t kind = 0; kind <= kRecompute; ++kind) {
       const bool split_only = kind == kInputGrad || kind == kWeightGrad;
       if (split_only && fused[stage]) continue;
       if (kind == kBackward && !fused[stage]) continue;

@@ -102,6 +102,7 @@ def codesign(
     precision: Sequence[str] | None = ...,
     objective: str | None = ...,
     weights: Sequence[float] | None = ...,
+    software: str | None = ...,
     memory: Sequence[str] | None = ...,
     memory_bandwidth: Sequence[str] | None = ...,
     link_bandwidth: Sequence[str] | None = ...,
@@ -109,10 +110,11 @@ def codesign(
     stack_memory: str | None = ...,
     stack_bandwidth: str | None = ...,
     stack_area_mm2: float | None = ...,
-    node_devices: int | None = ...,
-    node_bandwidth: str | None = ...,
+    node_devices: Sequence[int] | None = ...,
+    node_bandwidth: Sequence[str] | None = ...,
     tensor_overlap: float | None = ...,
     gradient_overlap: float | None = ...,
+    glb_bytes_per_cycle: Sequence[float] | None = ...,
     clock_hz: Sequence[float] | None = ...,
     max_area_mm2: float | None = ...,
     max_power_watts: float | None = ...,
@@ -263,6 +265,7 @@ def plan(
     cost_model: str | None = ...,
     top: int | None = ...,
     prefer: str | None = ...,
+    effort: float | None = ...,
     jobs: str | None = ...,
 ) -> Result: ...
 def sweep(
@@ -331,10 +334,12 @@ def sweep(
     mtbf: str | float | None = ...,
     checkpoint_bandwidth: str | float | None = ...,
     restart: str | float | None = ...,
+    journal: str | Path | None = ...,
     point: int | None = ...,
     time_unit: str | None = ...,
     top: int | None = ...,
     prefer: str | None = ...,
+    effort: float | None = ...,
     jobs: str | None = ...,
 ) -> SweepReport: ...
 def what_if(

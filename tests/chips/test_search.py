@@ -285,7 +285,7 @@ def test_of_equally_fast_designs_the_smallest_is_the_answer() -> None:
 
 
 def test_nodes_with_links_like_those_between_them_are_a_flat_network() -> None:
-    flat = Surroundings(link_latency_s=0.0)
+    flat = Surroundings(link_latency_s=0.0, node_latency_s=0.0)
     nodes = replace(flat, node_devices=8)
     faster = replace(nodes, node_bandwidth_bytes_per_s=900e9)
     costs = []

@@ -345,6 +345,27 @@ def test_a_document_without_a_design_is_no_cluster(tmp_path: Path) -> None:
         trainwright.plan("bert-large", cluster=path, global_batch=64, sequence=512)
 
 
+def test_the_size_of_nodes_and_their_links_are_chosen_with_the_chip() -> None:
+    links = ("150GB/s", "900GB/s")
+    asked = {"tensor_parallel": (4,), "extras": BARE, "link_bandwidth": ["50GB/s"]}
+    together = small(node_devices=(1, 4), node_bandwidth=links, **asked).document
+    assert together.searched == 3 * together.candidates  # a node of one chip has no links inside
+    alone = [
+        small(node_devices=4, node_bandwidth=inside, **asked).document.best for inside in links
+    ]
+    alone.append(small(**asked).document.best)
+    best = together.best
+    assert best is not None
+    assert best.objective == min(one.objective for one in alone if one is not None)
+    around = best.architecture.surroundings
+    assert (around.node_devices, around.node_bandwidth_bytes_per_s) == (4, 900e9)
+
+
+def test_a_chip_that_is_fixed_has_one_network() -> None:
+    with pytest.raises(InvalidInput, match="node-devices: must be a single value"):
+        cluster_of("H100-80GB-SXM", devices=16, options={"node_devices": (4, 8)})
+
+
 @pytest.mark.parametrize("name", ["link_bandwidth", "node_devices"])
 def test_the_network_of_a_cluster_is_its_own(name: str) -> None:
     with pytest.raises(InvalidInput, match="has a network of its own"):

@@ -103,3 +103,8 @@ def test_a_probability_is_one(run):
 @given(st.integers(0, 5000), st.integers(1, 5000))
 def test_bisection_finds_the_largest(most: int, limit: int) -> None:
     assert largest_that(lambda n: n <= most, limit) == min(most, limit)
+
+
+def test_software_that_nobody_knows_is_refused_with_what_is_known():
+    with pytest.raises(InvalidInput, match="software: must name one of typical, accelerate, "):
+        trainwright.fit(MODEL, gpu=GPU, software="my-own")

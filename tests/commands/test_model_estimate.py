@@ -250,8 +250,8 @@ def test_an_illegal_run_is_refused_with_every_rule_by_its_option(refused, option
 def test_a_model_needs_cluster_batch_and_sequence(refused):
     assert "cluster: must be given for a model" in refused("estimate", "llama3-8b")
     message = refused("estimate", "llama3-8b", "--cluster", "dgx-h100")
-    assert "global-batch: must be given for a model, as --global-batch N" in message
-    assert "sequence: must be given for a model, as --sequence N" in message
+    assert "global-batch: must be given, as --global-batch N" in message
+    assert "sequence: must be given, as --sequence N" in message
 
 
 def test_the_table_shows_where_time_and_memory_go(run, snapshot):

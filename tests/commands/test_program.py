@@ -60,6 +60,37 @@ def test_the_module_is_the_program():
     assert done.stdout == f"trainwright {trainwright.__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("plan llama3-7", ["file,llama3-7", "plain,llama3-70b"]),
+        ("plan x --cluster dgx-h", ["file,dgx-h", "plain,dgx-h100", "plain,dgx-h200"]),
+        ("estimate x --schedule 1f1b,v-m", ["plain,1f1b,v-min"]),
+        ("report out", ["file,out"]),
+    ],
+)
+def test_a_shell_is_offered_names_and_files(words, offered, monkeypatch, run):
+    monkeypatch.setenv("COMP_WORDS", f"trainwright {words}")
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ") + 1))
+    monkeypatch.setenv("_TRAINWRIGHT_COMPLETE", "bash_complete")
+    assert run().out.split() == offered
+
+
+def test_the_script_of_a_shell_completes_the_program(run):
+    assert "-F _trainwright_completion trainwright" in run("--completion", "bash").out
+
+
+def test_a_name_from_outside_cannot_steer_the_terminal(folder, run):
+    name = "x\x1b[31m\u202e.json"
+    (folder / "small.json").rename(folder / name)
+    done = run("plan", name, "--devices", "2", "--memory", "80GiB")
+    assert done.code == 0
+    assert done.out.startswith(r"x\x1b[31m\u202e.json: ")
+    missing = run("plan", "no\x1b[31m.json", "--devices", "2")
+    assert r"no\x1b[31m.json" in missing.err
+    assert "\x1b" not in done.out + done.err + missing.out + missing.err
+
+
 def test_errors_go_to_stderr_without_a_traceback(folder):
     done = call("plan", "small.json", "--memory", "80")
     assert (done.returncode, done.stdout) == (2, "")

@@ -139,8 +139,8 @@ def test_a_model_needs_a_cluster_and_a_workload(refused):
     assert "cluster: must be given for a model" in refused("plan", "llama3-8b")
     missing = refused(*MODEL)
     assert "2 faults" in missing
-    assert "global-batch: must be given for a model" in missing
-    assert "sequence: must be given for a model" in missing
+    assert "global-batch: must be given, as --global-batch N" in missing
+    assert "sequence: must be given, as --sequence N" in missing
 
 
 def test_a_near_miss_of_a_catalog_name_is_recognised(refused):

@@ -1,6 +1,7 @@
 """The command: a file, and a line about it."""
 
 import json
+import webbrowser
 
 import pytest
 
@@ -48,3 +49,29 @@ def test_a_file_of_another_kind_is_refused(run, tmp_path):
     done = run("report", str(other), "-o", str(tmp_path / "page.html"))
     assert done.code == 2
     assert not (tmp_path / "page.html").exists()
+
+
+def test_without_a_name_the_page_lies_beside_its_document_and_can_be_opened(
+    run, plan, tmp_path, monkeypatch
+):
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}\n', encoding="utf-8")
+    browser.chmod(0o700)
+    monkeypatch.setattr(webbrowser, "_tryorder", None)  # what an earlier test found
+    monkeypatch.setenv("BROWSER", f"{browser} %s")
+    done = run("report", str(plan), "--open")
+    assert done.code == 0
+    page = plan.with_suffix(".html")
+    assert opened.read_text(encoding="utf-8") == page.as_uri()
+    assert f"wrote {page}" in done.err
+
+
+def test_a_report_that_no_browser_shows_says_so_and_is_written(run, plan, monkeypatch):
+    monkeypatch.setattr(webbrowser, "_tryorder", None)  # what an earlier test found
+    monkeypatch.setenv("BROWSER", "/nowhere/at-all %s")
+    monkeypatch.setenv("PATH", "")
+    done = run("report", str(plan), "--open")
+    assert done.code == 0
+    assert "found no browser" in done.err
+    assert plan.with_suffix(".html").exists()

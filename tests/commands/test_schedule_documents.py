@@ -126,6 +126,7 @@ TOLD = {
     ),
     "where a search tried several": ("bound_at_placement",),
     "after a search or front": ("found_by",),
+    "of more than the computation of one pipeline": ("pipelines", "slices", "head_barriers"),
     "where that is more than 1": ("parts_per_stage",),
     "where the spec gives bytes": (
         "peak_memory_bytes",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -265,6 +268,60 @@ def test_nothing_that_fits_is_infeasible_and_time_that_ran_out_is_unknown():
     stopped = sweep("8,16", budget=budget)
     assert stopped.status is Status.UNKNOWN
     assert stopped.document.interrupted
+
+
+def without_seconds(report):
+    document = json.loads(report.to_json())
+    for each in (document, document["best_plan"], *document["rows"], *document.get("searched", ())):
+        each.pop("search_s")
+    return document
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_from_its_journal_with_the_same_answer(tmp_path):
+    journal = tmp_path / "journal"
+    wanted = {**MONEY, "objective": "cost"}
+    one = sweep("8,16", journal=journal, **wanted).document
+    two = sweep("8..32", journal=journal, **wanted)
+    known = {row.devices: row.search_s for row in one.rows}
+    assert {row.devices: row.search_s for row in two.document.rows if row.devices in known} == known
+    size = journal.stat().st_size
+    again = sweep("8..32", journal=journal, **wanted)
+    assert journal.stat().st_size == size
+    assert without_seconds(again) == without_seconds(two) == without_seconds(sweep(**wanted))
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_killed_keeps_the_searches_that_ended(tmp_path):
+    journal = tmp_path / "journal"
+    asked = [
+        "--cluster",
+        "dgx-h100",
+        "--global-batch",
+        "64",
+        "--sequence",
+        "1024",
+        "--top",
+        "0",
+        "--json",
+        "--devices",
+    ]
+    program = [sys.executable, "-m", "trainwright", "plan", "gpt2", "--journal", str(journal)]
+    run = subprocess.Popen([*program, *asked, "8,16,32,64,128"])
+    while run.poll() is None and not (journal.exists() and journal.read_text().count("\n") > 1):
+        time.sleep(0.01)
+    run.kill()
+    run.wait()
+    ended = json.loads(journal.read_text().split("\n")[1])["value"]["search_s"]
+    again = subprocess.run([*program, *asked, "8,16"], capture_output=True, check=True)
+    assert json.loads(again.stdout)["rows"][0]["search_s"] == ended
+
+
+def test_a_journal_of_something_else_is_refused(tmp_path):
+    other = tmp_path / "notes"
+    other.write_text("hello\n")
+    with pytest.raises(InvalidInput, match="journal"):
+        sweep("8", journal=other)
 
 
 def test_a_document_is_read_back_and_an_edited_one_refused(by_cost, tmp_path):

@@ -6,8 +6,8 @@ import pytest
 
 PLAN = ("plan", "small.json")
 LLAMA = (
-    *("plan", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2"),
-    *("--global-batch", "512", "--sequence", "8192"),
+    *("plan", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2", "--cp", "1"),
+    *("--global-batch", "64", "--sequence", "8192", "--schedule", "1f1b,zb-h1"),
 )
 
 
@@ -143,10 +143,8 @@ def test_what_if_shows_both_plans_beside_each_other(run, snapshot):
         "64",
         "--sequence",
         "1024",
-        "--schedule",
-        "1f1b",
-        "-o",
-        "plan.json",
+        *("--schedule", "1f1b", "--cp", "1", "--no-reasons"),
+        *("-o", "plan.json"),
     )
     asked = ("whatif", "plan.json", "--bandwidth", "nvlink=1TB/s", "--flops-scale", "1.2")
     assert run(*asked, "--global-batch", "32").report == snapshot

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from trainwright.chips.design_times import ProductCache, exact_times
+from trainwright.chips.losses import losses_of, with_losses
 from trainwright.chips.space import SpaceRules, enumerate_designs
 from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
@@ -68,9 +69,15 @@ CHIP = template_device(REFERENCE_DESIGN, AROUND)
 CHIPS = networked(CHIP, AROUND, num_devices=8)
 
 
+LOSSY = with_losses(replace(AROUND, node_devices=2), losses_of("typical"))
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp8", "fp32"])
 @pytest.mark.parametrize("degree", [1, 2])
-def test_a_design_takes_in_a_profile_what_it_takes_in_a_search(precision: str, degree: int) -> None:
+@pytest.mark.parametrize("around", [AROUND, LOSSY], ids=["perfect", "typical losses"])
+def test_a_design_takes_in_a_profile_what_it_takes_in_a_search(
+    precision: str, degree: int, around: Surroundings
+) -> None:
     job = TrainingJob(
         name="bert",
         model=model("bert-large").config,
@@ -82,9 +89,9 @@ def test_a_design_takes_in_a_profile_what_it_takes_in_a_search(precision: str, d
     space = enumerate_designs(
         SpaceRules(num_tc=(8,), num_vc=(2,), width=(128,), depth=(128,), glb_mib=(128,))
     )
-    table = ProductCache(space, chain, AROUND).table(np.arange(1))
-    times = exact_times(space, chain, AROUND, table)
-    device = template_device(REFERENCE_DESIGN, AROUND, precision=precision)
+    table = ProductCache(space, chain, around).table(np.arange(1))
+    times = exact_times(space, chain, around, table)
+    device = template_device(REFERENCE_DESIGN, around, precision=precision)
     point = ProfilePoint(
         microbatch_size=1,
         sequence_length=512,
@@ -92,7 +99,7 @@ def test_a_design_takes_in_a_profile_what_it_takes_in_a_search(precision: str, d
         sequence_parallel=degree > 1,
         recompute=("none",),
     )
-    cluster = networked(device, AROUND, num_devices=8)
+    cluster = networked(device, around, num_devices=8)
     profile = Estimator(model=job.model, cluster=cluster).profile(point)
     assert profile.costs.phases is not None
     assert profile.point.precision == precision
@@ -126,7 +133,7 @@ def test_more_flops_are_a_faster_clock_of_the_cores() -> None:
     assert faster.peak("bf16") == 2 * CHIP.peak("bf16")
 
 
-def test_a_device_of_cores_has_no_efficiencies() -> None:
+def test_tiles_say_how_small_products_fill_a_device_of_cores() -> None:
     lossy = accelerators()["A100-80GB-SXM"].efficiency
-    with pytest.raises(InvalidInput, match="efficiency: must be 1 throughout"):
+    with pytest.raises(InvalidInput, match=r"efficiency\.gemm\.half: must be 0"):
         replace(CHIP, efficiency=lossy)

@@ -16,9 +16,11 @@ from generated.documents import (
     type_text,
     unit,
 )
+from generated.python import python_part
 from generated.reports import REPORTS, reports_part
 from generated.targets import targets_part
 
+import trainwright
 from trainwright.commands.main import main
 from trainwright.formats.records import record_fields
 from trainwright.plans.capability import TARGETS, Support, capability_of
@@ -37,6 +39,14 @@ def test_every_option_that_help_prints_is_in_the_reference(capfd):
             main([command, "--help"])
         options = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", capfd.readouterr().out, re.M))
         assert options - {"--help"} <= set(re.findall(r"--[a-z][a-z-]*", section)), command
+
+
+def test_every_public_name_is_in_the_reference_with_what_it_takes():
+    page = python_part()
+    names = [name for name in trainwright.__all__ if not name.startswith("_")]
+    assert sorted(re.findall(r"^### (\w+)$", page, re.M)) == sorted(names)
+    assert "    global_batch: int | None = None," in page
+    assert "- `to_dataframe()`: One of the document's tables" in page
 
 
 def test_every_key_of_every_document_is_in_the_reference():

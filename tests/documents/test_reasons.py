@@ -8,6 +8,7 @@ import pytest
 
 import trainwright
 from trainwright.documents.explanation import with_reasons
+from trainwright.documents.model_plan import Alternative
 from trainwright.documents.printing import Report
 from trainwright.documents.reasons import changes_of
 from trainwright.errors import InvalidInput
@@ -188,3 +189,24 @@ def test_what_makes_a_plan_fit_is_a_list_of_options(path):
     changes = changes_of(document)
     assert len(changes) == len(document.relaxations) > 0
     assert any(change.options.startswith("--memory ") for change in changes)
+
+
+@pytest.mark.slow
+def test_a_plan_without_something_is_never_slower_than_one_that_is_known(planned):
+    """A brief search may miss a runner-up; then that is the plan without the thing."""
+    document = planned.document
+    degrees = document.parallelism
+    assert degrees.zero_stage > 0
+    known = Alternative(
+        parallelism=replace(degrees, zero_stage=0),
+        micro_batch=document.micro_batch,
+        num_recomputed=1,
+        step_time_s=1.001 * document.step_time_s,
+        slowdown=1.001,
+        peak_memory_bytes=1.0,
+    )
+    reasons = with_reasons(replace(document, alternatives=(known,)), Budget()).reasons
+    steps = {each.name: each.step_time_s for each in reasons.without}
+    assert steps["ZeRO"] == known.step_time_s
+    assert steps["ZeRO above 1"] == known.step_time_s
+    assert steps["recomputation"] != known.step_time_s

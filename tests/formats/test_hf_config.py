@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.hf_config import load_config, read_config
-from trainwright.formats.hf_decoders import DECODERS, OTHER_DECODERS
+from trainwright.formats.hf_decoder_rules import DECODERS
 from trainwright.formats.hf_families import FAMILIES
 from trainwright.formats.hf_hybrids import HYBRIDS
+from trainwright.formats.hf_uneven_decoders import OTHER_DECODERS
 from trainwright.model import Activation, Norm, count_parameters
 
 LLAMA = {

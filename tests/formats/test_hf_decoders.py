@@ -12,8 +12,9 @@ import pytest
 import trainwright
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
-from trainwright.formats.hf_decoders import DECODERS, OTHER_DECODERS
+from trainwright.formats.hf_decoder_rules import DECODERS
 from trainwright.formats.hf_hybrids import HYBRIDS
+from trainwright.formats.hf_uneven_decoders import OTHER_DECODERS
 from trainwright.model import (
     ContextExchange,
     RunShape,
@@ -42,6 +43,14 @@ OWN: dict[str, dict[str, Any]] = {
     "llama4_text": SMALL | {"num_local_experts": 8},
     "mimo_v2_flash": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
     "helium": SMALL | {"head_dim": 16},
+    "ministral": SMALL | {"head_dim": 16},
+    "hunyuan_v1_moe": SMALL | {"head_dim": 16, "num_experts": 8, "moe_topk": [2] * 8},
+    "laguna": SMALL | EXPERTS | {"head_dim": 16, "num_attention_heads_per_layer": [8, 4] * 4},
+    "falcon": SMALL | {"num_kv_heads": 2, "new_decoder_architecture": True},
+    "codegen": {"n_embd": 128, "n_layer": 8, "n_head": 8, "vocab_size": 300},
+    "glm4_moe_lite": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
+    "mistral4": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
+    "cohere2_moe": SMALL | EXPERTS | {"first_k_dense_replace": 2, "rms_norm_eps": 1e-6},
 }
 
 
@@ -135,6 +144,31 @@ def test_tensor_devices_together_do_the_work_of_one(kind: str) -> None:
     assert two.num_parameters == one.num_parameters
     assert two.model_flops == pytest.approx(one.model_flops)
     assert two.forward_flops == pytest.approx(one.forward_flops, rel=0.02)
+
+
+def test_a_further_token_of_nemotron_passes_attention_and_experts() -> None:
+    stated = {**SMALL, **EXPERTS, "hybrid_override_pattern": "M*E-", "mamba_num_heads": 8}
+    stated |= {"mamba_head_dim": 32, "n_groups": 2, "moe_shared_expert_intermediate_size": 64}
+    stated |= {"model_type": "nemotron_h", "head_dim": 16, "num_nextn_predict_layers": 1}
+    found = trainwright.describe_model(stated).document
+    sizes = {row.kind: row.parameters for row in found.layers}
+    joined = 2 * 128 * 128 + 3 * 128  # the projection, a norm of each input, one behind
+    assert found.parameters_mtp == sizes["attention"] + sizes["experts"] + joined
+    assert not found.notes
+    other = trainwright.describe_model(stated | {"mtp_hybrid_override_pattern": "M"}).document
+    assert other.parameters_mtp == sizes["state space (Mamba-2)"] + joined
+    with pytest.raises(trainwright.InvalidInput, match="mtp_hybrid_override_pattern: must be of"):
+        trainwright.describe_model(stated | {"mtp_hybrid_override_pattern": "Q"})
+
+
+def test_modules_of_minimax_that_predict_further_tokens_are_counted_apart() -> None:
+    stated = {**SMALL, "model_type": "minimax_m2", "num_local_experts": 8, "head_dim": 16}
+    alone = trainwright.describe_model(stated).document
+    further = {"use_mtp": True, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
+    found = trainwright.describe_model(stated | further).document
+    (block,) = {row.parameters for row in found.layers}
+    assert (found.parameters_total, found.notes) == (alone.parameters_total, ())
+    assert found.parameters_mtp == 3 * (block + 2 * 128 * 128 + 3 * 128)
 
 
 def test_a_list_of_layers_that_is_too_short_is_named() -> None:

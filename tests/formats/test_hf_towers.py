@@ -107,11 +107,38 @@ def test_work_follows_the_number_of_images_and_their_size() -> None:
     assert images(1, 128) > 4 * images(1, 64)  # each attends to all of its own patches
 
 
+def test_the_summary_of_a_model_counts_its_images() -> None:
+    def flops(**stated: Any) -> float:
+        found = trainwright.describe_model(QWEN, sequence_length=2048, **stated).document
+        return float(found.flops_forward_per_token)
+
+    one, text = flops(images=1, image_size=256), flops()
+    assert flops(images=2, image_size=256) - text == pytest.approx(2 * (one - text))
+    with pytest.raises(InvalidInput, match="image-size: needs --images"):
+        flops(image_size=256)
+    with pytest.raises(InvalidInput, match="takes no images"):
+        trainwright.describe_model("gpt2", images=1)
+
+
 def test_tensor_devices_share_an_encoder() -> None:
     config = with_images(config_of(LLAVA), 2)
     alone, both = graph(config), graph(config, tensor_parallel=2, sequence_parallel=True)
     assert both.num_parameters == alone.num_parameters
     assert both.forward_flops == pytest.approx(alone.forward_flops, rel=0.1)  # 17 patches on two
+
+
+def test_adapters_stand_beside_the_products_of_an_encoder() -> None:
+    from dataclasses import replace
+
+    from trainwright.model import LowRank, Tuning
+
+    low_rank = LowRank(rank=4, targets=("query", "encoder_query", "encoder_up"))
+    config = with_images(config_of(LLAVA), 1)
+    tuned = graph(replace(config, tuning=Tuning(low_rank=low_rank)))
+    text, images = 3 * 4 * (128 + 128), 2 * 4 * ((64 + 64) + (64 + 96))
+    assert tuned.num_parameters - graph(config).num_parameters == text + images
+    with pytest.raises(InvalidInput, match="encoder_query"):  # it sees no images
+        graph(replace(config_of(LLAVA), tuning=Tuning(low_rank=low_rank)))
 
 
 def test_heads_of_an_encoder_limit_the_tensor_degree() -> None:

@@ -22,7 +22,7 @@ from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 
 VALIDATOR = jsonschema.Draft202012Validator(schedule_spec_schema())
-F, I, W, B, R = ActionKind  # noqa: E741
+F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
 TIMES = {"forward_s": [1, 2, 3, 4], "input_grad_s": [2], "weight_grad_s": [0.5, 1, 1, 1]}
 

@@ -101,6 +101,19 @@ def test_a_flag_that_is_missing_goes_beside_the_others(tmp_path: Path) -> None:
     ]
 
 
+def test_arguments_of_the_hugging_face_trainer_are_changed_in_a_script(tmp_path: Path) -> None:
+    path = tmp_path / "finetune.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 train.py --model_name_or_path meta-llama/Llama-3.1-8B \\\n"
+        "  --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --bf16 True \\\n"
+        "  --gradient_checkpointing True --max_seq_length 2048 --deepspeed zero3.json\n"
+    )
+    file, model, _, run = opened(path, **NOTHING)
+    text = patched(file, replace(run, recompute=Recompute.NONE, microbatch_size=4), model)
+    assert "--per_device_train_batch_size 4 --gradient_accumulation_steps 4 --bf16" in text
+    assert "--gradient_checkpointing false --max_seq_length" in text
+
+
 def test_what_a_file_has_no_word_for_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nbf16: true  # half\n")

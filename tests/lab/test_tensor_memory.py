@@ -1,9 +1,12 @@
 """Peaks of torchtitan's published runs, from the account of tensors and the allocator."""
 
+import pytest
+
 from reference import needs_reference, reference
 from trainwright.commands.validate import validate
 
 
+@pytest.mark.slow
 @needs_reference
 def test_what_torchtitan_reserved_is_met_and_not_promised_too_little() -> None:
     document = validate(reference() / "measured", files=("torchtitan",)).document

@@ -80,3 +80,27 @@ def test_a_type_without_a_class_of_its_own_is_built_by_the_one_that_the_library_
         pytest.skip("this version of the library has no such type")
     same = count(SMALL | {"model_type": "llama", "head_dim": 16})
     assert count(SMALL | {"model_type": "internlm3", "head_dim": 16}).parameters == same.parameters
+
+
+def test_a_part_of_a_larger_model_is_built_by_the_class_beside_its_configuration() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    found = count(sizes | {"model_type": "blip_2_vision_model", "num_attention_heads": 4})
+    assert found.class_name == "Blip2VisionModel"
+    assert sum(row.count for row in found.layers) == 2
+
+
+def test_bounds_that_the_library_does_not_read_back_are_left_out_of_sections_too() -> None:
+    from transformers import NemotronHConfig
+
+    text = {**SMALL, "hybrid_override_pattern": "M-*-", "num_experts": None}
+    llm = NemotronHConfig(**{k: v for k, v in text.items() if v is not None}).to_dict()
+    document = {"model_type": "nemotron_h_omni", "text_config": {**llm, "time_step_limit": [0, 9]}}
+    bounded = count(document).parameters
+    document["text_config"]["time_step_limit"] = [0.0, "Infinity"]
+    assert count(document).parameters == bounded
+
+
+def test_a_file_that_names_no_class_has_its_encoder_too() -> None:
+    sizes = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "vocab_size": 500}
+    stacks = [row.count for row in count(sizes | {"model_type": "bart"}).layers]
+    assert stacks == [2, 3]

@@ -32,6 +32,14 @@ def test_modelled_and_skipped_rows_add_up_to_the_file(files: tuple[str, ...]) ->
         assert dataset.rows == dataset.modelled + sum(s.rows for s in dataset.skipped)
 
 
+@pytest.mark.slow
+def test_every_row_of_the_newest_performance_table_is_predicted() -> None:
+    folder = Path(__file__).parents[2] / "benchmarks" / "newest_runs"
+    (dataset,) = validate(folder).document.datasets
+    assert (dataset.rows, dataset.modelled, dataset.skipped) == (18, 18, ())
+    assert max(abs(run.step_time_s / run.measured_step_time_s - 1) for run in dataset.runs) < 0.5
+
+
 @needs_runs
 def test_a_run_is_predicted_alike_under_any_name(tmp_path: Path) -> None:
     """Nothing is keyed by row, model or file: other names and another order change nothing."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from trainwright.costing.layer import KEEP_ALL, activation_bytes, static_bytes
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.formats.hf_config import read_config
 from trainwright.model import (
     LayerClass,
     LayerGraph,
@@ -227,3 +228,33 @@ def test_adapters_stand_in_the_blocks_of_text_and_the_encoder_is_frozen(images: 
     # Qwen3-VL-8B: 36 blocks, hidden 4096, 32 query and 8 value heads of 128.
     each = 16 * (4096 + 32 * 128) + 16 * (4096 + 8 * 128)
     assert graph(config).num_trainable_parameters == 36 * each
+
+
+def test_adapters_have_the_widths_of_the_block_that_they_stand_in() -> None:
+    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "intermediate_size": 192}
+    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 300}
+    heads = {"num_attention_heads_per_layer": [8, 4], "head_dim": 16, "num_experts": 8}
+    text = read_config({"model_type": "laguna", **sizes, **heads}, name="x").config
+    shape = RunShape(microbatch_size=1, sequence_length=64)
+    low_rank = LowRank(rank=4, targets=("query",))
+    graph = layer_graph(replace(text, tuning=Tuning(low_rank=low_rank)), shape)
+    adapters = graph.num_parameters - layer_graph(text, shape).num_parameters
+    assert adapters == 4 * (128 + 8 * 16) + 4 * (128 + 4 * 16)
+
+
+def test_adapters_stand_beside_the_products_of_mixers() -> None:
+    stated = {"model_type": "mamba2", "hidden_size": 128, "num_hidden_layers": 3, "expand": 2}
+    stated |= {"num_heads": 4, "head_dim": 64, "state_size": 16, "n_groups": 2, "vocab_size": 300}
+    text = read_config(stated, name="x").config
+    shape = RunShape(microbatch_size=1, sequence_length=64)
+    plain = layer_graph(text, shape)
+    low_rank = LowRank(rank=4, targets=("mixer_in", "mixer_out"))
+    graph = layer_graph(replace(text, tuning=Tuning(low_rank=low_rank)), shape)
+    inner = 2 * 256 + 2 * 2 * 16 + 4  # gate, channels of the convolution, steps
+    each = 4 * (128 + inner) + 4 * (256 + 128)
+    assert graph.num_parameters - plain.num_parameters == 3 * each
+    assert graph.model_step_flops < plain.model_step_flops  # no weight gradient of what is frozen
+    with pytest.raises(InvalidInput, match="must be of mixer_in, mixer_out"):
+        layer_graph(
+            replace(text, tuning=Tuning(low_rank=replace(low_rank, targets=("up",)))), shape
+        )

@@ -19,6 +19,7 @@ from exhaustive_profiles import (
     question_of,
     random_profile,
 )
+from random_cases import marked
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.formats.piper_json import read_piper
@@ -43,7 +44,7 @@ from trainwright.profile.measured_model import measured_model
 from trainwright.step.stages import cut_bytes
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", marked(range(16), slow=(1, 5, 13, 14), papers=(0, 6)))
 def test_a_measured_chain_is_planned_as_exhaustion_plans_it(seed):
     question = drawn_question(seed)
     outcome, least_s = plan_model(question, Budget()), least_by_exhaustion(question)
@@ -54,7 +55,7 @@ def test_a_measured_chain_is_planned_as_exhaustion_plans_it(seed):
     assert outcome.lower_bound_s <= least_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", marked(range(4), slow=(1,), papers=(3,)))
 def test_no_plan_in_v_of_a_measured_chain_is_below_its_bound(seed):
     rng = Random(100 + seed)
     profile = random_profile(rng, tells_state_apart=True)

@@ -162,6 +162,12 @@ class TestInfeasible:
         eased_question = relaxed(v_of_23_blocks(40), fix)
         assert [found.plan.schedule for found in planned(eased_question).priced] == ["1f1b"]
 
+    @pytest.mark.parametrize("only", [{"num_devices": 1}, {"num_devices": 4, "pipeline": ONE}])
+    def test_families_of_a_pipeline_are_not_said_to_lack_memory_where_none_is_left(self, only):
+        asked = question("gpt2", batch=8, sequence=128, schedules=("zb-v", "interleaved"), **only)
+        binding = diagnosed(asked).binding
+        assert binding.description.startswith("zb-v, interleaved: a pipeline of at least 2 ranks")
+
     @pytest.mark.parametrize("memory_gib", [pytest.param(36, marks=pytest.mark.slow), 40])
     def test_memory_grows_until_it_is_enough_for_the_families_asked_for(self, memory_gib):
         asked = v_of_23_blocks(memory_gib)

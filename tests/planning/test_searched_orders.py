@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from exhaustive import LLAMA, asked, on_four_ranks
+from exhaustive import LLAMA, asked, holds, on_four_ranks
 from trainwright.execution import Budget
 from trainwright.planning.question.question import Span
 from trainwright.planning.search.framework import plan_runnable
@@ -50,7 +50,7 @@ def test_a_searched_order_is_never_slower_and_fits(blocks, memory_gib, schedules
     assert best.step.step_time_s <= named_s
     assert outcome.lower_bound_s <= best.step.step_time_s
     assert outcome.lower_bound_s <= best.step.step_time_s
-    assert question.holds(best.step.peak_memory_bytes)
+    assert holds(question, best.step.peak_memory_bytes)
     assert {each.plan.schedule for each in outcome.priced[1:]} & {SEARCHED} == set()
     if best.plan.order is None:
         assert outcome.priced == named.priced
@@ -86,7 +86,7 @@ def test_every_rank_holds_what_its_price_says():
     peaks = [stage.memory.total_bytes for stage in best.step.stages]
     assert timeline.peak_bytes.tolist() == pytest.approx(peaks, rel=1e-12)
     assert timeline.makespan_s == pytest.approx(best.step.pipeline_s, rel=1e-12)
-    assert all(question.holds(peak) for peak in peaks)
+    assert all(holds(question, peak) for peak in peaks)
 
 
 def test_some_small_questions_gain():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exhaustive import on_four_ranks
+from exhaustive import holds, on_four_ranks
 from family_cases import case
 from random_cases import cases
 from trainwright.execution import Budget
@@ -37,7 +37,7 @@ def test_more_memory_never_turns_a_plan_in_v_to_none(family, blocks):
         assert outcome.priced or not had_plan, memory_gib
         had_plan = bool(outcome.priced)
         for each in outcome.priced:
-            assert question.holds(each.step.peak_memory_bytes)
+            assert holds(question, each.step.peak_memory_bytes)
             assert outcome.lower_bound_s <= each.step.step_time_s
     assert had_plan
 

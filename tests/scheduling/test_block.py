@@ -15,7 +15,7 @@ from trainwright.scheduling.families.one_f_one_b_v import block as one_f_one_b_v
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
 
-F, I, W, B, R = ActionKind  # noqa: E741
+F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
 paces = st.builds(Pace, st.integers(1, 5), st.integers(1, 3), st.integers(0, 3))
 V_MIN_ON_TWO = BuildingBlock.of(

@@ -6,18 +6,24 @@ chunk. Sources: Qi et al., ICLR 2024 and NeurIPS 2024; Narayanan et al., SC 2021
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.plans.schedule import ActionKind
+from trainwright.plans.schedule import ActionKind, Placement
 from trainwright.plans.schedule_costs import ScheduleCosts
-from trainwright.scheduling.families import FamilyRequest, generate
+from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
+from trainwright.scheduling.greedy import list_schedule
+from trainwright.scheduling.orders import cut_microbatches
 from trainwright.scheduling.simulate import simulate
+from trainwright.scheduling.validate import validate
 
+F, I, W, B, R, O, D, L, V, T = ActionKind  # noqa: E741
 SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 12]
 
 
@@ -124,6 +130,133 @@ def test_bubbles_for_other_times(p, forward_s, input_grad_s, weight_grad_s):
         timeline = simulate(schedule, costs)
         work_s = timeline.work_by_rank_s.max()
         assert timeline.span_s - work_s == pytest.approx(max((p - 1) * lost, 0.0))
+
+
+# Schedules that use more than the computation of one pipeline
+# ------------------------------------------------------------
+
+
+def idle_and_peak(name: str, p: int, m: int, *, times: dict | None = None, **options: int):
+    """Idle time of the makespan, at the times given or one slot each, and activations held."""
+    request = FamilyRequest(num_ranks=p, num_microbatches=m, **options)
+    costs = ScheduleCosts.of(FAMILIES[name].place(request), **(times or {}))
+    schedule = generate(name, replace(request, costs=costs))
+    validate(schedule)
+    timeline = simulate(schedule, costs)
+    return timeline.makespan_s - timeline.work_by_rank_s.max(), max(schedule.peak_activations)
+
+
+@pytest.mark.parametrize("p", [2, 4, 6, 8])
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_chimera_loses_p_minus_2_equal_slots(p, rounds):
+    """Li and Hoefler, SC 2021, table 2: (D-2)/(2N+D-2), between D/2+1 and D activations."""
+    halves = {"forward_s": 1.0, "input_grad_s": 0.5, "weight_grad_s": 0.5}
+    idle, peak = idle_and_peak("chimera", p, rounds * p, times=halves)
+    assert idle == p - 2
+    assert p // 2 <= peak <= p
+    schedule = generate("chimera", FamilyRequest(num_ranks=p, num_microbatches=4 * p))
+    assert min(schedule.peak_activations) == p // 2 + 1
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize(("overlapped_s", "weight_grad_s"), [(3.0, 1.0), (2.5, 0.75)])
+def test_dualpipe_loses_what_its_authors_say(p, overlapped_s, weight_grad_s):
+    """DeepSeek-V3, table 2: (PP/2-1)(F&B + B - 3W) with PP+1 activations."""
+    times = {"weight_grad_s": weight_grad_s, "pair_s": overlapped_s}
+    idle, peak = idle_and_peak("dualpipe", p, 4 * p, times=times)
+    backward_s = 1.0 + weight_grad_s
+    assert idle <= (p / 2 - 1) * (overlapped_s + backward_s - 3 * weight_grad_s) + 1e-9
+    assert peak == p + 1
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_2bp_loses_one_stair_and_keeps_every_microbatch(p, rounds):
+    """Rae et al., table 1, 1F1B: (N-1)/(4N-1) where there are as many microbatches as ranks."""
+    assert idle_and_peak("2bp", p, rounds * p) == (p - 1, rounds * p)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("slices", [1, 2, 4, 8])
+def test_seq1f1b_fills_the_pipeline_with_slices(p, slices):
+    idle, peak = idle_and_peak("seq1f1b", p, 2 * p, num_slices=slices)
+    assert (idle, peak) == (3 * (p - 1), p + slices - 1)
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("v", [1, 2, 3])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_slimpipe_holds_one_microbatch_and_a_few_slices(p, v, rounds):
+    """Li et al., table 2: (p-1)/(nvm) of the work, 1/p + 2(p-1)/(npv) of a microbatch."""
+    options = {"num_slices": rounds * p, "virtual_stages": v}
+    idle, peak = idle_and_peak("slimpipe", p, 3, **options)
+    assert (idle, peak) == (3 * (p - 1), v * rounds * p + 2 * (p - 1))
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize(("name", "barriers"), [("vocab-1", 2), ("vocab-2", 1)])
+def test_a_cut_head_costs_one_activation_per_barrier_and_no_time(name, barriers, p):
+    """Yeung et al., figure 10: p+2 and p+1 microbatches, and no rank waits in the steady state."""
+    times = {"head_s": 1.0}
+    few, peak = idle_and_peak(name, p, 4 * p, times=times)
+    many, _ = idle_and_peak(name, p, 8 * p, times=times)
+    assert few == many <= 3 * (p - 1)
+    assert peak == p + barriers
+
+
+def test_with_less_room_a_cut_head_with_two_barriers_waits_in_every_round():
+    p, grown = 8, []
+    for m in (4 * p, 8 * p):
+        placement = Placement.loop(p)
+        costs = ScheduleCosts.of(placement, head_s=1.0)
+        streams = [[(kind, rank) for kind in (B, V, F, T)] for rank in range(p)]
+        schedule = list_schedule(
+            streams,
+            placement=placement,
+            num_microbatches=m,
+            costs=costs,
+            held=[p - rank for rank in range(p)],
+            head_barriers=2,
+        )
+        timeline = simulate(schedule, costs)
+        grown.append(timeline.makespan_s - timeline.work_by_rank_s.max())
+    assert grown[1] > grown[0] + p
+
+
+@pytest.mark.parametrize("p", [4, 8, 12])
+def test_offloading_everything_holds_four_activations_at_the_speed_of_1f1b(p):
+    free = idle_and_peak("po-f", p, 4 * p, times={"offload_s": 1.5})
+    assert free == (3 * (p - 1), 4)
+    slow, peak = idle_and_peak("po-f", p, 4 * p, times={"offload_s": 3.0})
+    assert slow > 3 * (p - 1) * 2  # the link is now the slowest: two copies of 3 per round of 3
+    assert peak == 4
+
+
+@pytest.mark.parametrize("p", [4, 8])
+def test_offloading_the_longer_half_saves_more_than_half(p):
+    _, whole = idle_and_peak("gis", p, 4 * p)
+    idle, peak = idle_and_peak("po-h", p, 4 * p, times={"offload_s": 1.0})
+    assert idle <= 3 * (p - 1)
+    assert peak <= whole / 2
+
+
+@pytest.mark.parametrize("p", [4, 8])
+def test_more_waves_lose_less_time(p):
+    lost = [idle_and_peak("hanayo", p, p, virtual_stages=2 * w)[0] / (2 * w) for w in (1, 2, 4)]
+    assert lost == sorted(lost, reverse=True)
+    assert lost[0] == 2 * (p - 1)
+
+
+@given(share=st.sampled_from([0.0, 0.3, 1.0]), slices=st.integers(1, 6), seconds=st.floats(0.5, 3))
+@cases(25)
+def test_slices_of_a_microbatch_add_up_to_it(share, slices, seconds):
+    whole = ScheduleCosts.of(Placement.loop(2), forward_s=seconds)
+    cut = cut_microbatches(whole, slices, attention_share=share)
+    forward = cut.compute_s[F, 0] * slices
+    forward += cut.slice_s[F, 0].sum() if cut.slice_s.size else 0.0
+    assert forward == pytest.approx(seconds)
+    later = np.diff(cut.slice_s[F, 0]) if cut.slice_s.size else np.zeros(0)
+    assert later == pytest.approx(2 * share * seconds / slices**2)
 
 
 def test_dualpipe_v_gains_from_overlap():

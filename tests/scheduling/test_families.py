@@ -83,7 +83,13 @@ def test_any_number_of_microbatches_works_or_the_rule_says_which(name):
     for num_microbatches in range(1, 10):
         request = FamilyRequest(num_ranks=4, num_microbatches=num_microbatches)
         faults = list(FAMILIES[name].rules(request))
-        expected = {"interleaved": num_microbatches % 4 > 0, "dualpipe-v": num_microbatches < 8}
+        odd = num_microbatches % 2 > 0
+        expected = {
+            "interleaved": num_microbatches % 4 > 0,
+            "dualpipe-v": num_microbatches < 8,
+            "chimera": odd,
+            "dualpipe": odd or num_microbatches < 8,
+        }
         assert bool(faults) == expected.get(name, False)
         if not faults:
             validate(generate(name, request))

@@ -25,7 +25,7 @@ from trainwright.scheduling.passes import (
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
 
-F, I, W, B, R = ActionKind  # noqa: E741
+F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
 
 def written(*orders: str) -> Schedule:

@@ -17,7 +17,7 @@ from trainwright.plans.timeline import WaitsFor
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import critical_path, simulate, slack
 
-F, I, W, B, R = ActionKind  # noqa: E741
+F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
 
 @given(schedules_with_costs())

@@ -720,6 +720,8 @@ class Orders:
         rank_of_stage: NDArray[np.int32],
         pairs: NDArray[np.int64],
         num_microbatches: int,
+        num_pipelines: int = 1,
+        head_barriers: int = 0,
     ) -> None: ...
 
 class ActionCosts:
@@ -730,6 +732,9 @@ class ActionCosts:
         forward_transfer_s: NDArray[np.float64],
         backward_transfer_s: NDArray[np.float64],
         pair_s: NDArray[np.float64],
+        network_s: NDArray[np.float64],
+        slice_s: NDArray[np.float64],
+        barrier_s: float,
         model: str,
         blocking_fraction: float,
     ) -> None: ...

@@ -8,16 +8,16 @@ table is PHAZE's (Wang et al., ICML 2024), after the papers of the models.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright._native._core import one_f_one_b_ends_s
 from trainwright.chips.design_times import LayerTimes
+from trainwright.chips.losses import surroundings_in
 from trainwright.chips.plans import UniformPlan, fastest_plans
 from trainwright.chips.workload import RULES, Replication, tensor_hops
-from trainwright.cluster import Surroundings
 from trainwright.costing.layer import Platform, price_layer
 from trainwright.model import Phase, precision_named
 from trainwright.model.config import LayerKind
@@ -26,7 +26,7 @@ from trainwright.profile import Recompute
 if TYPE_CHECKING:
     from trainwright.arrays import Floats
     from trainwright.chips.workload import Chain, TrainingJob
-    from trainwright.cluster import Accelerator
+    from trainwright.cluster import Accelerator, Pool, Surroundings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,28 +145,18 @@ def _step_s(
 
 # Chips of the catalog on the same models, network and number of devices, in the same units
 # -----------------------------------------------------------------------------------------
-# A real chip's layers are priced by the roofline that `estimate` uses, with its fitted or assumed
-# efficiencies; plans are sought as for a template. So a comparison is between a chip as it was
-# measured and a template as it is modelled: the template's figures have no host, no imperfect
-# kernels.
-
-
-def surroundings_of(device: Accelerator, links: Surroundings) -> Surroundings:
-    """The memory of a real chip, with the network of `links`."""
-    return replace(
-        links,
-        memory_bytes=device.usable_bytes,
-        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-        memory_efficiency=device.efficiency.memory,
-        launch_s=device.launch_overhead_s,
-    )
+# A real chip's layers are priced by the roofline that `estimate` uses, with the constants expected
+# of it; plans are sought as for a template, which loses what a device without runs of its own does.
 
 
 def real_chip_plan(
-    device: Accelerator, job: TrainingJob, *, links: Surroundings, num_devices: int
+    pool: Pool, job: TrainingJob, *, links: Surroundings, num_devices: int
 ) -> UniformPlan | None:
-    """The fastest uniform plan of a model on `num_devices` real chips; None: it does not fit."""
-    surroundings = surroundings_of(device, links)
+    """The fastest uniform plan of a model on `num_devices` real chips; None: it does not fit.
+
+    `pool` is what `device_as_run` makes of the chip in the network of `links`.
+    """
+    device, surroundings = pool.accelerator, surroundings_in(pool, links)
     best: UniformPlan | None = None
     for degree in sorted(set(job.tensor_degrees)):
         if degree > num_devices:
@@ -205,7 +195,7 @@ def real_times(device: Accelerator, chain: Chain, surroundings: Surroundings) ->
             weight_grad[0, index] = phase_s[Phase.WEIGHT_GRAD]
             backward[0, option, index] = phase_s[Phase.INPUT_GRAD] + phase_s[Phase.WEIGHT_GRAD]
             backward[0, option, index] += phase_s[Phase.RECOMPUTE] if repeated else 0.0
-    pace = surroundings.memory_bandwidth_bytes_per_s * surroundings.memory_efficiency.max
+    pace = surroundings.memory_bandwidth_bytes_per_s * surroundings.efficiency.memory.max
     return LayerTimes(
         forward_s=forward,
         backward_s=backward,

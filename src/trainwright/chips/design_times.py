@@ -148,60 +148,69 @@ def exact_times(
     space: DesignSpace, chain: Chain, surroundings: Surroundings, products: ProductTable
 ) -> LayerTimes:
     """What the estimator says of each design; `products` are theirs."""
-    lanes = lanes_per_s(space, surroundings)
+    rates = Rates.of(space, surroundings)
 
     def kernel_s(kernel: ChipKernel) -> Floats:
-        return kernel_times_s(kernel, products, lanes, surroundings)
+        return kernel_times_s(kernel, products, rates, surroundings)
 
-    return _assemble(len(space), chain, surroundings, kernel_s, lanes)
+    return _assemble(len(space), chain, surroundings, kernel_s, rates.lanes_per_s)
 
 
 def ideal_times(space: DesignSpace, chain: Chain, surroundings: Surroundings) -> LayerTimes:
     """A lower bound of the same, without a search for tiles."""
-    lanes = lanes_per_s(space, surroundings)
-    peak = peaks_flops_per_s(space, surroundings)
+    rates, share = Rates.of(space, surroundings), surroundings.efficiency
+    lanes = rates.lanes_per_s
 
     def kernel_s(kernel: ChipKernel) -> Floats:
         moved = kernel.compulsory_bytes(chain.element_bytes)
-        moved_s = moved / surroundings.memory_bandwidth_bytes_per_s
-        work_s = np.maximum(kernel.array_flops / peak, kernel.lane_cycles / lanes)
+        moved_s = moved / (surroundings.memory_bandwidth_bytes_per_s * share.memory.max)
+        work_s = kernel.array_flops / (rates.peaks_flops_per_s * share.gemm.max)
+        if kernel.is_fused:
+            work_s = np.maximum(work_s, kernel.attention_s(rates.peaks_flops_per_s, share))
+        work_s = np.maximum(work_s, kernel.lane_cycles / lanes)
         least_s: Floats = np.maximum(work_s, moved_s) + surroundings.launch_s
         return least_s
 
     return _assemble(len(space), chain, surroundings, kernel_s, lanes)
 
 
-def peaks_flops_per_s(space: DesignSpace, surroundings: Surroundings) -> Floats:
-    """Peak FLOP/s of each design."""
-    macs = space.column("num_tc") * space.column("width") * space.column("depth")
-    peaks: Floats = np.multiply(2.0 * surroundings.clock_hz, macs, dtype=np.float64)
-    return peaks
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What n designs do per second at their clock: FLOPs of the arrays, operations of the lanes."""
 
+    peaks_flops_per_s: Floats
+    lanes_per_s: Floats
 
-def lanes_per_s(space: DesignSpace, surroundings: Surroundings) -> Floats:
-    """Lane operations per second of each design."""
-    lanes = space.column("num_vc") * space.column("width")
-    rate: Floats = np.multiply(surroundings.clock_hz, lanes, dtype=np.float64)
-    return rate
+    @classmethod
+    def of(cls, space: DesignSpace, surroundings: Surroundings) -> Rates:
+        """Of each design of a space."""
+        macs = space.column("num_tc") * space.column("width") * space.column("depth")
+        lanes = space.column("num_vc") * space.column("width")
+        return cls(
+            peaks_flops_per_s=np.multiply(2.0 * surroundings.clock_hz, macs, dtype=np.float64),
+            lanes_per_s=np.multiply(surroundings.clock_hz, lanes, dtype=np.float64),
+        )
 
 
 def memory_s(moved: float, surroundings: Surroundings) -> float:
     """Seconds of `moved` bytes between a chip and its memory; 0 for none."""
     if not moved:
         return 0.0
-    share = surroundings.memory_efficiency.at(moved)
+    share = surroundings.efficiency.memory.at(moved)
     return moved / (surroundings.memory_bandwidth_bytes_per_s * share)
 
 
 def kernel_times_s(
-    kernel: ChipKernel, table: ProductTable, lanes: Floats, surroundings: Surroundings
+    kernel: ChipKernel, table: ProductTable, rates: Rates, surroundings: Surroundings
 ) -> Floats:
-    """Seconds of one kernel on each design; `lanes` are lane operations per second."""
+    """Seconds of one kernel on each design."""
+    lanes = rates.lanes_per_s
     places = [table.column_of[product] for product in kernel.products]
     moved_s = memory_s(kernel.memory_bytes, surroundings)
     if kernel.is_fused:
         inside = kernel.share * table.inside_s[:, places].sum(axis=1)[table.row_of]
-        beside = np.maximum(kernel.lane_cycles / lanes, moved_s)
+        reached = kernel.attention_s(rates.peaks_flops_per_s, surroundings.efficiency)
+        beside = np.maximum(np.maximum(kernel.lane_cycles / lanes, moved_s), reached)
         fused: Floats = np.maximum(inside, beside) + surroundings.launch_s
         return fused
     if places:
@@ -232,7 +241,7 @@ def _assemble(
     backward = [
         gradients + again if mode is Recompute.FULL else gradients for mode in chain.recompute
     ]
-    pace = surroundings.memory_bandwidth_bytes_per_s * surroundings.memory_efficiency.max
+    pace = surroundings.memory_bandwidth_bytes_per_s * surroundings.efficiency.memory.max
     update = np.maximum(chain.update_bytes / pace, chain.update_lane_cycles / lanes[:, None])
     return LayerTimes(
         forward_s=np.ascontiguousarray(forward),

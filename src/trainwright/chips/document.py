@@ -214,20 +214,7 @@ def architecture_record(
         tc_buffer_bytes=chip.tc_buffer_bytes,
         vc_buffer_bytes=chip.vc_buffer_bytes,
         peak_flops_per_s=peak_flops_per_s(chip, around),
-        surroundings=SurroundingsRecord(
-            clock_hz=around.clock_hz,
-            memory_bytes=around.memory_bytes,
-            memory_bandwidth_bytes_per_s=around.memory_bandwidth_bytes_per_s,
-            link_bandwidth_bytes_per_s=around.link_bandwidth_bytes_per_s,
-            link_latency_s=around.link_latency_s,
-            node_devices=around.node_devices,
-            node_bandwidth_bytes_per_s=around.node_bandwidth_bytes_per_s,
-            launch_s=around.launch_s,
-            glb_bytes_per_cycle=around.glb_bytes_per_cycle,
-            interface_mm2=around.interface_mm2,
-            tensor_overlap=around.tensor_overlap,
-            gradient_overlap=around.gradient_overlap,
-        ),
+        surroundings=SurroundingsRecord.of(around),
         precision=variant.precision,
     )
 
@@ -317,21 +304,29 @@ def sensitivity_records(
 
     for gain in sensitivities(question, outcome, rules_of(request), budget):
         yield SensitivityRecord(
-            resource=gain.resource, factor=gain.factor, throughput_gain=gain.gain
+            resource=gain.resource,
+            factor=gain.factor,
+            throughput_gain=gain.gain,
+            design=gain.design,
         )
 
 
 def real_chip_records(
-    question: CodesignQuestion, devices: dict[str, Accelerator], variant: Variant
+    question: CodesignQuestion,
+    devices: dict[str, Accelerator],
+    design: Design,
+    request: CodesignRequest,
 ) -> Iterator[RealChipRecord]:
-    """Chips of the catalog on the first model, same network and number of devices."""
+    """Chips of the catalog on the first model, same network, software and number of devices."""
     from trainwright.chips.comparisons import real_chip_plan
+    from trainwright.chips.losses import device_as_run
 
+    variant = question.variants[design.variant]
+    links = request.surroundings[question.surroundings.index(variant.surroundings)].surroundings()
     job = question.jobs_of(variant)[0]
     for name, device in devices.items():
-        plan = real_chip_plan(
-            device, job, links=variant.surroundings, num_devices=question.num_devices
-        )
+        pool = device_as_run(device, links, request.software)
+        plan = real_chip_plan(pool, job, links=links, num_devices=question.num_devices)
         yield RealChipRecord(
             name=name,
             feasible=plan is not None,
@@ -340,5 +335,5 @@ def real_chip_records(
             tensor_parallel=None if plan is None else plan.tensor_degree,
             data_parallel=None if plan is None else plan.data_degree,
             pipeline_parallel=None if plan is None else plan.num_ranks,
-            source=str(device.provenance_of("efficiency").origin),
+            source=str(pool.accelerator.provenance_of("efficiency.gemm.max").origin),
         )

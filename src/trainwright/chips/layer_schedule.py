@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from trainwright.chips.design_times import ProductCache, kernel_times_s, lanes_per_s
+from trainwright.chips.design_times import ProductCache, Rates, kernel_times_s
 from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit, lower_bound_s, tails_s
 from trainwright.chips.space import DesignSpace
 from trainwright.model import Phase
@@ -561,10 +561,10 @@ def _scheduled(
         designs=np.array(columns, dtype=np.int64), areas_um2=np.zeros(2), num_candidates=2
     )
     table = ProductCache(space, chain, surroundings).table(np.arange(2))
-    lanes = lanes_per_s(space, surroundings)
+    rates = Rates.of(space, surroundings)
     operators, sequential_s = [], 0.0
     for kernel in kernels:
-        spread_s, single_s = kernel_times_s(kernel, table, lanes, surroundings).tolist()
+        spread_s, single_s = kernel_times_s(kernel, table, rates, surroundings).tolist()
         operators.append(CoreOperator(unit=_unit(kernel), single_s=single_s, spread_s=spread_s))
         sequential_s += spread_s
     operators += [CoreOperator(unit=Unit.LINK, single_s=time_s) for _, time_s in exchanged]

@@ -180,7 +180,7 @@ def work_bounds_s(
 # the FLOPs of the model, rounded, so that all designs run the same orders and what a plan holds in
 # memory is known before any design is.
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 _STEPS: Final = 8  # ratios are whole eighths of a forward
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from trainwright.chips.design_times import (
     ProductCache,
+    Rates,
     exact_times,
     ideal_times,
     kernel_times_s,
-    lanes_per_s,
 )
 from trainwright.chips.energy import kernel_energy_j, layer_energy_j, step_energy_j
 from trainwright.chips.plans import fastest_plans, improve_with_families, work_bounds_s
@@ -187,12 +187,12 @@ class JobPricer:
 
     def _hungriest(self, space: DesignSpace, chain: Chain, products: ProductTable) -> Floats:
         surroundings = self._variant.surroundings
-        lanes = lanes_per_s(space, surroundings)
+        rates = Rates.of(space, surroundings)
         watts = np.zeros(len(space))
         for kernels in chain.kernels:
             for kernel in kernels:
                 energy = kernel_energy_j(kernel, products, self._energy)
-                spent_s = kernel_times_s(kernel, products, lanes, surroundings)
+                spent_s = kernel_times_s(kernel, products, rates, surroundings)
                 watts = np.maximum(watts, energy / spent_s)
         return watts
 
@@ -231,10 +231,10 @@ def _uses(
 ) -> Iterator[OperatorUse]:
     machine = machine_of(space.template(0), surroundings, element_bytes=chain.element_bytes)
     table = ProductCache(space, chain, surroundings).table(np.arange(1))
-    lanes = lanes_per_s(space, surroundings)
+    rates = Rates.of(space, surroundings)
     for kernel in kernels:
-        seconds = float(kernel_times_s(kernel, table, lanes, surroundings)[0])
-        parts, tiles = _parts(kernel, machine, float(lanes[0]), surroundings)
+        seconds = float(kernel_times_s(kernel, table, rates, surroundings)[0])
+        parts, tiles = _parts(kernel, machine, float(rates.lanes_per_s[0]), surroundings)
         busy = kernel.array_flops / machine.peak_flops_per_s if kernel.products else parts["vector"]
         yield OperatorUse(
             kernel=kernel,
@@ -249,7 +249,7 @@ def _parts(
     kernel: ChipKernel, machine: TiledMachine, lanes: float, surroundings: Surroundings
 ) -> tuple[dict[str, float], Tiles | None]:
     """Seconds by what they are spent on, were each alone; tiles of the first product."""
-    pace = surroundings.memory_bandwidth_bytes_per_s
+    pace = surroundings.memory_bandwidth_bytes_per_s * surroundings.efficiency.memory.max
     parts = {
         "vector": kernel.lane_cycles / lanes,
         "hbm": kernel.memory_bytes / pace,
@@ -261,6 +261,9 @@ def _parts(
     found = product_times([machine_taking(machine, wide=wide)], kernel.products)
     glb_s = found.glb_bytes[0].sum() / machine.glb_bandwidth_bytes_per_s
     parts["mac"] = kernel.share * float(found.compute_s[0].sum())
+    if kernel.is_fused:
+        reached_s = kernel.attention_s(machine.peak_flops_per_s, surroundings.efficiency)
+        parts["mac"] = max(parts["mac"], float(reached_s))
     parts["glb"] = kernel.share * float(glb_s)
     parts["hbm"] += float(found.memory_bytes[0].sum()) / pace
     return parts, found.tiles(0, 0)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainwright._version import __version__
+from trainwright.chips.losses import NO_SOFTWARE, losses_of, with_losses
+from trainwright.cluster.software import TYPICAL
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.codesign_document import (
     CodesignRequest,
@@ -50,8 +52,9 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
     from trainwright.cluster import Surroundings
 
     base = Surroundings()
-    (inside,) = _values(
-        _one(options.get("node_bandwidth")),
+    nodes = listed(options.get("node_devices")) or (base.node_devices,)
+    inside = _values(
+        listed(options.get("node_bandwidth")),
         base.node_bandwidth_bytes_per_s,
         "node-bandwidth",
         parse_hardware_bandwidth,
@@ -63,22 +66,27 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
         parse_hardware_bandwidth,
     )
     clocks = tuple(options.get("clock_hz") or (base.clock_hz,))
+    ports = tuple(options.get("glb_bytes_per_cycle") or (base.glb_bytes_per_cycle,))
     return tuple(
-        SurroundingsRecord(
-            clock_hz=clock,
-            memory_bytes=memory.size_bytes,
-            memory_bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s,
-            link_bandwidth_bytes_per_s=link,
-            link_latency_s=base.link_latency_s,
-            node_devices=options.get("node_devices") or base.node_devices,
-            node_bandwidth_bytes_per_s=inside,
-            launch_s=base.launch_s,
-            glb_bytes_per_cycle=base.glb_bytes_per_cycle,
-            interface_mm2=memory.interface_mm2,
-            tensor_overlap=options.get("tensor_overlap") or 0.0,
-            gradient_overlap=options.get("gradient_overlap") or 0.0,
+        SurroundingsRecord.of(
+            replace(
+                base,
+                clock_hz=clock,
+                memory_bytes=memory.size_bytes,
+                memory_bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s,
+                link_bandwidth_bytes_per_s=link,
+                node_devices=size,
+                node_bandwidth_bytes_per_s=node,
+                interface_mm2=memory.interface_mm2,
+                tensor_overlap=options.get("tensor_overlap") or 0.0,
+                gradient_overlap=options.get("gradient_overlap") or 0.0,
+                glb_bytes_per_cycle=port,
+            )
         )
-        for memory, link, clock in product(_memories(options, base), links, clocks)
+        for memory, link, clock, port, size in product(
+            _memories(options, base), links, clocks, ports, nodes
+        )
+        for node in (inside if size > 1 else inside[:1])  # a node of one chip has no links inside
     )
 
 
@@ -113,6 +121,13 @@ def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
         if count < 1:
             raise InvalidInput.of("stacks", f"must be >= 1, got {count}")
         yield _Memory(count * size, count * pace, count * area)
+
+
+def listed(value: Any) -> tuple[Any, ...]:
+    """Values to choose from, of which Python may give one alone; none where it gives none."""
+    if value is None:
+        return ()
+    return (value,) if isinstance(value, (str, int, float)) else tuple(value)
 
 
 def _one(value: Quantity | None) -> Sequence[Quantity] | None:
@@ -165,6 +180,7 @@ def request_of(
         max_power_watts=options.get("max_power_watts"),
         precisions=options.get("precision") or ("bf16",),
         max_mean_watts=options.get("max_mean_watts"),
+        software=options.get("software") or TYPICAL.name,
     )
     return request, tuple(note for _, notes in found for note in notes)
 
@@ -255,6 +271,7 @@ def make_request(
     max_power_watts: float | None,
     precisions: Sequence[str] = ("bf16",),
     max_mean_watts: float | None = None,
+    software: str = NO_SOFTWARE,
 ) -> CodesignRequest:
     """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
     from trainwright.chips.energy import EnergyTable
@@ -280,6 +297,8 @@ def make_request(
         max_power_watts=max_power_watts,
         precisions=tuple(precisions),
         max_mean_watts=max_mean_watts,
+        software=None if software == NO_SOFTWARE else software,
+        losses=losses_of(software),
     )
 
 
@@ -289,7 +308,9 @@ def question_of(request: CodesignRequest) -> CodesignQuestion:
     from trainwright.chips.question import CodesignQuestion, Objective, making_of
     from trainwright.chips.space import enumerate_designs
 
-    surroundings = tuple(record.surroundings() for record in request.surroundings)
+    surroundings = tuple(
+        with_losses(record.surroundings(), request.losses) for record in request.surroundings
+    )
     makings = [making_of(s, p) for s in surroundings for p in request.precisions]
     return CodesignQuestion(
         space=enumerate_designs(rules_of(request), makings),

@@ -34,11 +34,15 @@ TWICE: Final = ("num_tc", "num_vc", "glb_mib")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """`factor` times a resource gives 1 + `gain` times the throughput."""
+    """`factor` times a resource gives 1 + `gain` times the throughput.
+
+    `design` is the chip that takes the place of the best, where one does.
+    """
 
     resource: str
     factor: float
     gain: float
+    design: str | None = None
 
 
 def sensitivities(
@@ -116,7 +120,9 @@ def _area_gain(
     assert outcome.best is not None
     wider = replace(rules, largest_um2=rules.largest_um2 * factor)
     makings = [variant.making for variant in question.variants]
-    found = search(replace(question, space=enumerate_designs(wider, makings)), budget)
-    reached = np.inf if found.best is None else found.best.cost
+    larger = replace(question, space=enumerate_designs(wider, makings))
+    found = search(larger, budget).best
+    reached = np.inf if found is None else found.cost
     gain = max(0.0, outcome.best.cost / reached - 1.0)  # where the budget ended it early
-    return Gain(resource="area", factor=factor, gain=gain)
+    design = str(larger.space.template(found.index)) if found is not None and gain else None
+    return Gain(resource="area", factor=factor, gain=gain, design=design)

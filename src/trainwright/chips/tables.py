@@ -79,6 +79,13 @@ def _summary(found: CodesignResult) -> Iterator[tuple[str, str]]:
     if found.recheck is not None:
         checked = f"{found.recheck.confirmed:,} of {found.recheck.sampled:,} pruned designs"
         yield "rechecked", checked
+    losses = found.request.losses
+    if losses is not None:
+        arrays, memory = (losses.value(name, 1.0) for name in ("gemm_max", "memory_max"))
+        reached = f"arrays reach {arrays:.0%} of their clock, memory {memory:.0%}"
+        yield "losses", f"as of a device nobody measured under {losses.line} software: {reached}"
+        slow = f"{losses.low_ratio:.2f} to {losses.high_ratio:.2f}"
+        yield "range", f"nine of ten measured steps took {slow} times what this predicts"
     for warning in found.warnings:
         yield "warning", warning
 
@@ -95,6 +102,9 @@ def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
     links = format_bandwidth(around.link_bandwidth_bytes_per_s)
     clock = f"{around.clock_hz / 1e9:g} GHz, {chip.precision}"
     yield "memory", f"{memory} at {pace}, links {links}, {clock}"
+    if around.node_devices > 1:
+        inside = format_bandwidth(around.node_bandwidth_bytes_per_s)
+        yield "node", f"{around.node_devices} chips with {inside} each among them"
     if best.die_area_mm2 is not None:
         each = best.cost_per_good_die
         cost = "" if each is None else f", {each:.0f} a good die"
@@ -231,12 +241,18 @@ def sensitivity_table(found: CodesignResult) -> Table:
     """What more of each resource would buy, most first."""
     return table_of(
         "What more would buy",
-        (words("more of", "resource"), column("factor"), column("throughput", "throughput_gain")),
+        (
+            words("more of", "resource"),
+            column("factor"),
+            column("throughput", "throughput_gain"),
+            words("with another design", "design"),
+        ),
         (
             (
                 _RESOURCES.get(gain.resource, gain.resource.replace("_", " ")),
                 number(gain.factor, "g"),
                 percent(gain.throughput_gain, digits=2, sign=True),
+                gain.design or "",
             )
             for gain in sorted(found.sensitivity, key=lambda one: -one.throughput_gain)
         ),

@@ -6,13 +6,13 @@ alone (kernels, bytes, collectives, layers) is worked out once, here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright._native._core import Sharing
-from trainwright.cluster import Hop, NetworkLevel, Surroundings, group_hops
+from trainwright.cluster import Hop, NetworkLevel, Surroundings, group_hops, levels_of
 from trainwright.cluster.template import UPDATE_BYTES_PER_LANE_CYCLE
 from trainwright.costing.communication import exchange_time_s, point_to_point_time_s
 from trainwright.costing.layer import (
@@ -182,7 +182,7 @@ class Chain:
 
     def transfer_s(self, surroundings: Surroundings) -> NDArray[np.float64]:
         """Seconds of the transfer after each layer but the last; stages lie in different nodes."""
-        level = link_level(surroundings)
+        level = links_between(surroundings)
         times = np.zeros(len(self.graph.layers) - 1)
         for edge in self.graph.edges:
             if edge.target == edge.source + 1:
@@ -193,24 +193,12 @@ class Chain:
 def tensor_hops(surroundings: Surroundings, degree: int) -> tuple[Hop, ...]:
     """How a tensor group lies in the network: in nodes as far as they reach, then across."""
     nodes = max(1, -(-degree // surroundings.node_devices))
-    node = NetworkLevel(
-        name="node",
-        size=surroundings.node_devices,
-        bandwidth_bytes_per_s=surroundings.node_bandwidth_bytes_per_s,
-        latency_s=surroundings.link_latency_s,
-    )
-    levels = (node, replace(link_level(surroundings), size=nodes))
-    return group_hops(levels, ranks=degree, stride=1)
+    return group_hops(levels_of(surroundings, num_nodes=nodes), ranks=degree, stride=1)
 
 
-def link_level(surroundings: Surroundings) -> NetworkLevel:
+def links_between(surroundings: Surroundings, nodes: int = 1) -> NetworkLevel:
     """The network level between nodes."""
-    return NetworkLevel(
-        name="links",
-        size=1,
-        bandwidth_bytes_per_s=surroundings.link_bandwidth_bytes_per_s,
-        latency_s=surroundings.link_latency_s,
-    )
+    return levels_of(surroundings, num_nodes=nodes)[1]
 
 
 # What the replicas of a stage hold and exchange: the rules of `step.zero`, at one ZeRO stage
@@ -235,8 +223,7 @@ class Replication:
     @classmethod
     def over(cls, data_degree: int, surroundings: Surroundings) -> Replication:
         """Of `data_degree` replicas, which meet on the links between nodes."""
-        level = replace(link_level(surroundings), size=data_degree)
-        hops = group_hops((level,), ranks=data_degree, stride=1)
+        hops = group_hops((links_between(surroundings, data_degree),), ranks=data_degree, stride=1)
         replicas = Replicas.over((data_degree, 1), (hops, ()), zero_stage=ZERO_STAGE)
         return cls(replicas=replicas, overlap=surroundings.gradient_overlap)
 

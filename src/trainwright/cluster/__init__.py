@@ -1,6 +1,6 @@
 """Where a model runs: accelerators, the networks between them, and clusters of both."""
 
-from trainwright.cluster.accelerator import NO_LOSS, Accelerator, Efficiency, Host
+from trainwright.cluster.accelerator import Accelerator, Host
 from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.cluster import (
     Cluster,
@@ -11,11 +11,18 @@ from trainwright.cluster.cluster import (
     Rows,
     crossed_level,
     group_hops,
+    levels_of,
     nested_hops,
     networked,
     template_device,
 )
-from trainwright.cluster.efficiency import Circumstance, Saturating, Spread
+from trainwright.cluster.efficiency import (
+    NO_LOSS,
+    Circumstance,
+    Efficiency,
+    Saturating,
+    Spread,
+)
 from trainwright.cluster.template import (
     ELEMENT_BYTES,
     REFERENCE_DESIGN,
@@ -49,6 +56,7 @@ __all__ = [
     "Surroundings",
     "crossed_level",
     "group_hops",
+    "levels_of",
     "nested_hops",
     "networked",
     "peak_flops_per_s",

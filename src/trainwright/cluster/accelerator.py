@@ -9,38 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Final
 
-from trainwright.cluster.efficiency import UNFITTED, Saturating, Spread
+from trainwright.cluster.efficiency import UNFITTED, Efficiency, Spread
 from trainwright.cluster.template import ChipCores
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.provenance import RARE, UNSTATED, Origin, Provenance
 from trainwright.units import GIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
-    """Shares of the peak that kernels reach: products over FLOPs, memory over bytes.
-
-    Attention kernels fill the device with long sequences only: their share, one per direction, is
-    halved at `attention_half_flops`. Products in 8 bit and less reach `fp8_ratio` of the share that
-    16-bit ones reach of their lower peak: scaling and casting do not shrink with the product.
-    """
-
-    gemm: Saturating
-    memory: Saturating
-    attention_forward: float
-    attention_backward: float
-    attention_half_flops: float = 0.0
-    fp8_ratio: float = 1.0
-
-
-NO_LOSS: Final = Efficiency(
-    gemm=Saturating(max=1.0, half=0.0),
-    memory=Saturating(max=1.0, half=0.0),
-    attention_forward=1.0,
-    attention_backward=1.0,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +49,8 @@ class Accelerator:
     the range of the first of `step_spreads` whose circumstance holds; default efficiencies leave
     out host time and imperfect kernels, so they err on the fast side. `power_watts` is what a busy
     device draws, `price_per_hour` what it costs in a currency of the caller's. A device with
-    `cores` is a chip design: its operators are tiled onto them instead of taking a share of a peak,
-    so its efficiencies must be 1 (`template_device` makes one).
+    `cores` is a chip design: its operators are tiled onto them, which says how small products fill
+    it, so no share of products may grow with size (`template_device` makes one).
 
     `host` is absent where nothing is known of it. Where states lie there, each byte that an update
     touches on the device takes `update_delay_s_per_byte` longer (`step.zero.with_host_updates`).
@@ -128,10 +102,12 @@ class Accelerator:
             given = f"{self.step_low_ratio!r} and {self.step_high_ratio!r}"
             yield Fault("step_low_ratio", f"must be <= 1, and step_high_ratio >= 1, got {given}")
         yield from _efficiency_faults(self.efficiency)
-        if self.cores is not None and self.efficiency != NO_LOSS:
-            yield Fault(
-                "efficiency", "must be 1 throughout on a chip that is described by its cores"
-            )
+        own = self.efficiency
+        halves = {"gemm.half": own.gemm.half, "attention_half_flops": own.attention_half_flops}
+        for name, half in halves.items() if self.cores is not None else ():
+            if half:
+                wanted = "must be 0 on a chip described by its cores: tiles say how it fills"
+                yield Fault(f"efficiency.{name}", f"{wanted}, got {half!r}")
 
     @property
     def usable_bytes(self) -> float:

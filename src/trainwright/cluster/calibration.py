@@ -186,17 +186,18 @@ class Calibration:
 
     def _accelerator(self, device: Accelerator) -> Accelerator:
         given = device.efficiency
+        gemm_half = self.value("gemm_half_flops", given.gemm.half)
+        attention_half = self.value("attention_half_flops", given.attention_half_flops)
+        if device.cores is not None:  # tiles say how small kernels fill a chip design
+            gemm_half = attention_half = 0.0
         efficiency = replace(
             given,
-            gemm=Saturating(
-                max=self.value("gemm_max", given.gemm.max),
-                half=self.value("gemm_half_flops", given.gemm.half),
-            ),
+            gemm=Saturating(max=self.value("gemm_max", given.gemm.max), half=gemm_half),
             memory=replace(given.memory, max=self.value("memory_max", given.memory.max)),
             attention_forward=self.value("attention_forward", given.attention_forward),
             attention_backward=self.value("attention_backward", given.attention_backward),
             fp8_ratio=self.value("fp8_ratio", given.fp8_ratio),
-            attention_half_flops=self.value("attention_half_flops", given.attention_half_flops),
+            attention_half_flops=attention_half,
         )
         measured = dict.fromkeys(("step_low_ratio", "step_high_ratio"), self.provenance)
         sources = dict(device.sources) | self._origins(_PLACES) | measured

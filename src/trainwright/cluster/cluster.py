@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster.accelerator import NO_LOSS, Accelerator
+from trainwright.cluster.accelerator import Accelerator
 from trainwright.cluster.template import ChipCores, ChipTemplate, Surroundings
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.provenance import Origin, Provenance
@@ -317,7 +317,10 @@ def template_device(
     name: str = "template",
     power_watts: float | None = None,
 ) -> Accelerator:
-    """The accelerator that a design is; all of its memory is usable, and no host slows it."""
+    """The accelerator that a design is, with the losses of its surroundings.
+
+    All of its memory is usable, and no host slows it.
+    """
     cores = ChipCores(
         chip=chip,
         clock_hz=surroundings.clock_hz,
@@ -331,7 +334,7 @@ def template_device(
         memory_bandwidth_bytes_per_s=surroundings.memory_bandwidth_bytes_per_s,
         launch_overhead_s=surroundings.launch_s,
         usable_fraction=1.0,
-        efficiency=NO_LOSS,
+        efficiency=surroundings.efficiency,
         sources=tuple((field, _MODELLED) for field in _FIELDS),
         power_watts=power_watts,
         cores=cores,
@@ -347,18 +350,26 @@ def networked(device: Accelerator, surroundings: Surroundings, *, num_devices: i
 
     Nodes of one chip are a flat network, a single level of exactly so many.
     """
-    size = surroundings.node_devices
+    num_nodes = -(-num_devices // surroundings.node_devices)
+    node, links = levels_of(surroundings, num_nodes=num_nodes)
+    levels = (links,) if node.size == 1 else (node, links)
+    return Cluster(name=device.name, pools=(Pool(accelerator=device, levels=levels),))
+
+
+def levels_of(surroundings: Surroundings, *, num_nodes: int) -> tuple[NetworkLevel, NetworkLevel]:
+    """The network of a chip design: inside a node, and between `num_nodes` nodes."""
     node = NetworkLevel(
         name="node",
-        size=size,
+        size=surroundings.node_devices,
         bandwidth_bytes_per_s=surroundings.node_bandwidth_bytes_per_s,
-        latency_s=surroundings.link_latency_s,
+        latency_s=surroundings.node_latency_s,
+        efficiency=surroundings.node_efficiency,
     )
     links = NetworkLevel(
         name="links",
-        size=-(-num_devices // size),
+        size=num_nodes,
         bandwidth_bytes_per_s=surroundings.link_bandwidth_bytes_per_s,
         latency_s=surroundings.link_latency_s,
+        efficiency=surroundings.link_efficiency,
     )
-    levels = (links,) if size == 1 else (node, links)
-    return Cluster(name=device.name, pools=(Pool(accelerator=device, levels=levels),))
+    return node, links

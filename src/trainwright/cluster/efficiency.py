@@ -33,6 +33,36 @@ class Saturating:
         return self.max if size <= 0 else self.max * size / (size + self.half)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Shares of the peak that kernels reach: products over FLOPs, memory over bytes.
+
+    Attention kernels fill the device with long sequences only: their share, one per direction, is
+    halved at `attention_half_flops`. Products in 8 bit and less reach `fp8_ratio` of the share that
+    16-bit ones reach of their lower peak: scaling and casting do not shrink with the product.
+    """
+
+    gemm: Saturating
+    memory: Saturating
+    attention_forward: float
+    attention_backward: float
+    attention_half_flops: float = 0.0
+    fp8_ratio: float = 1.0
+
+    def attention(self, flops: float, *, backward: bool) -> float:
+        """The share of the peak that an attention kernel of so many FLOPs reaches."""
+        share = self.attention_backward if backward else self.attention_forward
+        return Saturating(max=share, half=self.attention_half_flops).at(flops)
+
+
+NO_LOSS: Final = Efficiency(
+    gemm=Saturating(max=1.0, half=0.0),
+    memory=Saturating(max=1.0, half=0.0),
+    attention_forward=1.0,
+    attention_backward=1.0,
+)
+
+
 # How far predictions miss where runs differ in how predictable they are
 # ----------------------------------------------------------------------
 

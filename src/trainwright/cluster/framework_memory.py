@@ -121,6 +121,7 @@ class FrameworkMemory:
         return self.context_bytes + self.communicator_bytes * groups
 
 
+COUNTED: Final = "fsdp2"  # the account whose tensors are counted one by one
 TYPICAL_MEMORY: Final = "typical"
 
 

@@ -67,7 +67,8 @@ class Software:
 
 TYPICAL: Final = Software(name="typical", kind=SoftwareClass.TYPICAL)
 
-# Part of a program's name → its class; the first that is found decides.
+# Part of a program's name → its class; the first that is found decides. Trainers around PyTorch's
+# own sharding run its kernels one by one; GPT-NeoX is Megatron under DeepSpeed.
 _CLASSES: Final = (
     ("nanotron", SoftwareClass.NANOTRON),
     ("maxtext", SoftwareClass.XLA),
@@ -79,6 +80,7 @@ _CLASSES: Final = (
     ("bridge", SoftwareClass.NEMO),
     ("megatron", SoftwareClass.MEGATRON),
     ("primus", SoftwareClass.MEGATRON),
+    ("neox", SoftwareClass.DEEPSPEED),
     ("torchtitan", SoftwareClass.COMPILED_FSDP),
     ("foundry", SoftwareClass.EAGER_FSDP),
     ("composer", SoftwareClass.EAGER_FSDP),
@@ -86,9 +88,17 @@ _CLASSES: Final = (
     ("accelerate", SoftwareClass.EAGER_FSDP),
     ("trl", SoftwareClass.EAGER_FSDP),
     ("transformers", SoftwareClass.EAGER_FSDP),
+    ("hugging", SoftwareClass.EAGER_FSDP),
     ("pytorch", SoftwareClass.EAGER_FSDP),
+    ("torchtune", SoftwareClass.EAGER_FSDP),
+    ("axolotl", SoftwareClass.EAGER_FSDP),
+    ("llamafactory", SoftwareClass.EAGER_FSDP),
+    ("verl", SoftwareClass.EAGER_FSDP),
+    ("olmo", SoftwareClass.EAGER_FSDP),
 )
 _EAGER: Final = "-eager"
+# Names to offer where somebody asks for a program that nobody knows.
+OFFERED: Final = (TYPICAL.name, *sorted({part for part, _ in _CLASSES}))
 
 
 def software_named(text: str | None, *, compiled: bool | None = None) -> Software:

@@ -13,28 +13,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from trainwright.cluster.efficiency import Saturating
+from trainwright.cluster.efficiency import NO_LOSS, Efficiency
 from trainwright.errors import Fault, InvalidInput
 from trainwright.units import GIB, KIB, MIB
 
 # A core's own buffer: 16 bytes for each multiplier or lane, at least 1 KiB.
 CORE_BUFFER_BYTES_PER_UNIT: Final = 16
 LEAST_CORE_BUFFER_BYTES: Final = KIB
+_LEAST: Final = (
+    ("num_tc", 1),
+    ("num_vc", 1),
+    ("width", 2),
+    ("depth", 2),
+    ("buffer_bytes_per_mac", 1),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class ChipTemplate:
-    """The cores and buffers of one chip; vector cores are as wide as the arrays."""
+    """The cores and buffers of one chip; vector cores are as wide as the arrays.
+
+    A tensor core's own buffer has `buffer_bytes_per_mac` for each multiplier.
+    """
 
     num_tc: int
     num_vc: int
     width: int
     depth: int
     glb_bytes: int
+    buffer_bytes_per_mac: int = CORE_BUFFER_BYTES_PER_UNIT
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -42,7 +53,7 @@ class ChipTemplate:
             raise InvalidInput(faults)
 
     def _faults(self) -> Iterator[Fault]:
-        for name, least in (("num_tc", 1), ("num_vc", 1), ("width", 2), ("depth", 2)):
+        for name, least in _LEAST:
             if (value := getattr(self, name)) < least:
                 yield Fault(name, f"must be >= {least}, got {value}")
         needed = max(self.tc_buffer_bytes, self.vc_buffer_bytes)
@@ -73,7 +84,7 @@ class ChipTemplate:
     @property
     def tc_buffer_bytes(self) -> int:
         """The private buffer of a tensor core."""
-        return core_buffer_bytes(self.macs_per_core)
+        return core_buffer_bytes(self.macs_per_core, self.buffer_bytes_per_mac)
 
     @property
     def vc_buffer_bytes(self) -> int:
@@ -91,9 +102,9 @@ class ChipTemplate:
         return f"{tensor}, {vector}, {self.glb_bytes / MIB:g} MiB"
 
 
-def core_buffer_bytes(units: int) -> int:
+def core_buffer_bytes(units: int, bytes_per_unit: int = CORE_BUFFER_BYTES_PER_UNIT) -> int:
     """The private buffer of a core with `units` multipliers or lanes."""
-    return max(LEAST_CORE_BUFFER_BYTES, CORE_BUFFER_BYTES_PER_UNIT * units)
+    return max(LEAST_CORE_BUFFER_BYTES, bytes_per_unit * units)
 
 
 REFERENCE_DESIGN: Final = ChipTemplate(
@@ -105,13 +116,17 @@ REFERENCE_DESIGN: Final = ChipTemplate(
 class Surroundings:
     """What a chip's cores stand in: clock, off-chip memory, links. All in SI units.
 
-    `memory_efficiency` is the share of the memory bandwidth that a transfer reaches, by its bytes.
     Every chip sends and receives `link_bandwidth_bytes_per_s`, and `node_bandwidth_bytes_per_s`
     with the others of its node; nodes of one chip make a flat network. Defaults are
     the public figures of TPUv4 (Jouppi et al., ISCA 2023: 1.05 GHz, 1.2 TB/s, six links of
     50 GB/s), with 80 GiB instead of 32 as the largest memory PHAZE considers. Two are assumptions:
     starting an operator takes `launch_s`; the global buffer moves `glb_bytes_per_cycle` at most,
     twice what the reference design's cores can take (the second-level cache of A100: 5120).
+
+    What is lost between these figures and a training run is nothing by default: `efficiency` has
+    the shares of clock and memory bandwidth that kernels reach, `link_efficiency` and
+    `node_efficiency` those of exchanges. `chips.losses` gives what devices are known to lose.
+
     `interface_mm2` of a chip's area belong to its interfaces, beside cores and buffers. Exchanges
     of a tensor group hide under `tensor_overlap` of their phase's compute, those of replicas under
     `gradient_overlap` of a stage's last backward (gradients) and of its first forward (weights).
@@ -122,14 +137,17 @@ class Surroundings:
     memory_bandwidth_bytes_per_s: float = 1.2e12
     link_bandwidth_bytes_per_s: float = 300e9
     link_latency_s: float = 1e-6
+    link_efficiency: float = 1.0
     node_devices: int = 1
     node_bandwidth_bytes_per_s: float = 300e9
+    node_latency_s: float = 1e-6
+    node_efficiency: float = 1.0
     launch_s: float = 1e-6
     interface_mm2: float = 0.0
     tensor_overlap: float = 0.0
     gradient_overlap: float = 0.0
     glb_bytes_per_cycle: float = 8192.0
-    memory_efficiency: Saturating = field(default=Saturating(max=1.0, half=0.0))
+    efficiency: Efficiency = NO_LOSS
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -145,7 +163,10 @@ class Surroundings:
                 yield Fault(name, f"must be from 0 to 1, got {value!r}")
         if self.node_devices < 1:
             yield Fault("node_devices", f"must be >= 1, got {self.node_devices}")
-        for name in ("link_latency_s", "launch_s", "interface_mm2"):
+        for name in ("link_efficiency", "node_efficiency"):
+            if not 0 < (value := getattr(self, name)) <= 1:
+                yield Fault(name, f"must be in (0, 1], got {value!r}")
+        for name in _NOT_NEGATIVE:
             if not (math.isfinite(value := getattr(self, name)) and value >= 0):
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
 
@@ -157,6 +178,12 @@ _POSITIVE: Final = (
     "link_bandwidth_bytes_per_s",
     "node_bandwidth_bytes_per_s",
     "glb_bytes_per_cycle",
+)
+_NOT_NEGATIVE: Final = (
+    "link_latency_s",
+    "node_latency_s",
+    "launch_s",
+    "interface_mm2",
 )
 
 

@@ -96,9 +96,10 @@ def codesign(
     `memory_stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
     brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area_mm2`.
 
-    `node_devices` chips share links of `node_bandwidth`, which tensor groups use; their exchanges
-    hide under `tensor_overlap` of the compute, those of replicas under `gradient_overlap` of the
-    last backward (gradients) and of the first forward (weights). `max_power_watts` limits the
+    `node_devices` chips share links of `node_bandwidth` (one value or several of each), which
+    tensor groups use; their exchanges hide under `tensor_overlap` of the compute, those of replicas
+    under `gradient_overlap` of the last backward (gradients) and of the first forward (weights).
+    `max_power_watts` limits the
     power of a chip in its hungriest operator, `max_mean_watts` over a step. `weights` are shares of
     the models in `objective`. Areas are of cores, buffers and memory interfaces; `least_area_share`
     of the largest is the lower limit.
@@ -177,7 +178,6 @@ def _with_best(
     elif extras.csv is not None:
         _write_csv(extras.csv, question, outcome, None)
     if extras.details and not budget.stopped:
-        variant = question.variants[best.variant]
         document = replace(
             document,
             fixed_strategies=tuple(records.fixed_strategies(question, best)),
@@ -186,7 +186,9 @@ def _with_best(
             sensitivity=tuple(
                 records.sensitivity_records(document.request, question, outcome, budget)
             ),
-            real_chips=tuple(records.real_chip_records(question, accelerators(), variant)),
+            real_chips=tuple(
+                records.real_chip_records(question, accelerators(), best, document.request)
+            ),
         )
     return document
 
@@ -358,7 +360,7 @@ def plan_on_chip(
 
 def cluster_of(chip: str, *, devices: int, options: Options) -> str | Cluster:
     """The cluster of a chip: its nodes of `node_devices`, links between them; a name as it is."""
-    from trainwright.chips.request import surroundings_records
+    from trainwright.chips.request import listed, surroundings_records
     from trainwright.cluster import networked
     from trainwright.formats.catalog import accelerators
 
@@ -377,7 +379,9 @@ def cluster_of(chip: str, *, devices: int, options: Options) -> str | Cluster:
         }
     )
     if more:
-        raise InvalidInput.of("link-bandwidth", "must be a single value: the chip is fixed")
+        several = next(n for n in _OF_NETWORK if len(listed(options.get(n))) > 1)
+        problem = "must be a single value: the chip is fixed"
+        raise InvalidInput.of(several.replace("_", "-"), problem)
     return networked(known[chip], around.surroundings(), num_devices=devices)
 
 
@@ -551,6 +555,7 @@ def command(
     devices: int | None = None,
     chip: str | None = None,
     defect_density: float | None = None,
+    technology: Path | None = None,
     sample: int | None = None,
     recheck: Path | None = None,
     figure: Path | None = None,
@@ -585,6 +590,7 @@ def command(
                 "csv": extras.csv,
                 "figure": figure,
                 "defect-density": defect_density,
+                "technology": technology,
                 "workers": extras.workers,
             }
         )
@@ -594,6 +600,19 @@ def command(
     if not alone and (not models or devices is None):
         raise InvalidInput.of("devices" if models else "model", "must be given")
     die = _die(defect_density)
+    if technology is not None:
+        if alone or stage is not None:
+            beside = "--recheck" if stage is None else "--stage"
+            raise InvalidInput.of("technology", f"must not be given together with {beside}")
+        from trainwright.chips.technology import read_technology
+
+        made_of = read_technology(technology)
+        die = made_of.die if die is None else die
+        options |= {
+            "ranges": made_of.ranges,
+            "energy": made_of.energy,
+            "least_area_share": made_of.least_area_share,
+        }
     result: Report[Any]
     with budget(time_limit) as allowed:
         if recheck is not None:

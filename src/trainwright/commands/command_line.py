@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,8 +17,10 @@ from trainwright.options.table import rows_of_command
 from trainwright.options.tool_rows import ARGUMENTS, FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+    from click.shell_completion import CompletionItem
 
     from trainwright.options.option import Argument, Option
 
@@ -87,6 +89,7 @@ def _argument(argument: Argument) -> click.Argument:
         metavar=argument.metavar or None,
         required=argument.required,
         nargs=-1 if argument.many else 1,
+        shell_complete=_completions(argument.name, is_file=True),
     )
 
 
@@ -98,6 +101,8 @@ def _option(row: Option) -> click.Option:
         metavar = row.metavar or reader.metavar
         settings |= {"metavar": metavar, "multiple": reader.repeats}
         settings["nargs"] = len(metavar.split())
+        is_file = row.flag in _FILE_TOO or metavar in ("FILE", "PATH", "DIR", "FOLDER")
+        settings["shell_complete"] = _completions(row.flag, is_file=is_file)
     shown = [f"-{row.short}", flag] if row.short else [flag]
     return click.Option(
         [_plain_name(row), *shown],
@@ -106,6 +111,49 @@ def _option(row: Option) -> click.Option:
         help=row.help if row.default is None else f"{row.help}  [default: {row.default}]",
         **settings,
     )
+
+
+# What a shell may offer for a value: names of the catalog, files
+# ----------------------------------------------------------------
+
+_FILE_TOO: Final = ("cluster", "chip")
+# Where the names are that an option or argument of this name takes.
+_NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "model": ("formats.catalog", "model_names"),
+    "models": ("formats.catalog", "model_names"),
+    "cluster": ("formats.catalog", "cluster_names"),
+    "chip": ("formats.catalog", "accelerator_names"),
+    "device": ("formats.catalog", "accelerator_names"),
+    "gpu": ("formats.catalog", "accelerator_names"),
+    "framework": ("plans.capability", "TARGETS"),
+    "to": ("plans.capability", "TARGETS"),
+    "from": ("frameworks.jobs", "FORMATS"),
+    "family": ("scheduling.families", "FAMILIES"),
+    "schedule": ("scheduling.families", "FAMILIES"),
+    "topic": ("commands.catalog", "TOPICS"),
+}
+
+
+def _completions(
+    name: str, *, is_file: bool
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What offers the known names that go on from what is typed, and files where one may stand."""
+
+    def offer(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        files = [CompletionItem(typed, type="file")] if is_file else []
+        if name not in _NAMES:
+            return files
+        module, source = _NAMES[name]
+        known = getattr(import_module(f"trainwright.{module}"), source)
+        begun, comma, last = typed.rpartition(",")
+        names = known() if callable(known) else known
+        return files + [
+            CompletionItem(begun + comma + one) for one in names if one.startswith(last)
+        ]
+
+    return offer
 
 
 # What was given, by keyword

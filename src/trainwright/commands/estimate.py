@@ -109,8 +109,6 @@ def estimate(
 
     if isinstance(given, ModelInput):
         given = tuned(with_images(given, options), options)
-    else:  # layers that were measured need no expectation
-        options.pop("software", None)
     whole = opened(options.get("cluster"))
     nodes, devices = options.get("nodes"), options.get("devices")
     where, num_devices = resolve_cluster(
@@ -119,7 +117,12 @@ def estimate(
         devices=devices if devices is not None or nodes is not None else devices_asked_for(options),
         memory_bytes=overrides.get("memory_bytes"),
     )
-    where = priced_as_run(where, options, framework=source[0] if source else None)
+    where = priced_as_run(
+        where,
+        options,
+        framework=job.software if job else None,
+        measured=not isinstance(given, ModelInput),
+    )
     unpriced = []
     if job is not None and job.run.on_host and where.accelerator.host is None:
         options = {name: value for name, value in options.items() if name != "offload"}

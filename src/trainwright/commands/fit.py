@@ -28,26 +28,29 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
     """What trains on `gpu`, such as "2xRTX4090": all parameters, or adapters; how long, how many.
 
     The devices are a number and the name of an accelerator of the catalog, without which it is one;
-    case, dashes and what follows the name do not matter. Memory is judged by the account of
-    `software`, and fits with `probability`. Raises `InvalidInput` for a device that is not known.
+    case, dashes and what follows the name do not matter. Times are those expected under `software`;
+    memory is judged by its account, and fits with `probability`. Raises `InvalidInput` for a device
+    that is not known.
 
         fit("llama3-8b", gpu="2xRTX4090").document.rows
     """
     from trainwright.documents.fit import fit_model
+    from trainwright.options.clusters import expected, software_named_by
     from trainwright.options.inputs import ModelInput, resolve_model
 
     options = read("fit", options, own=("gpu",))
     count, cluster = devices_named(gpu)
+    software = software_named_by(options) or SOFTWARE
     given = resolve_model(model)
     if not isinstance(given, ModelInput):
         raise InvalidInput.of("model", "must be a model, not a profile")
     return Report(
         fit_model(
             given,
-            cluster,
+            expected(cluster, software),
             num_devices=count,
             sequence_length=options.get("sequence") or SEQUENCE,
-            software=options.get("software") or SOFTWARE,
+            software=software,
             lora_rank=options.get("lora_rank") or RANK,
             probability=_probability(options.get("probability")),
         )

@@ -86,13 +86,13 @@ def improve(
 
         where_from, names_model = source, model is None
 
-        def of_text(text: str | None = None) -> tuple[DocumentedRun, tuple[str, ...]]:
+        def of_text(text: str | None = None) -> tuple[DocumentedRun, tuple[str, ...], str | None]:
             job = open_stated(*where_from, names_model=names_model, nodes=nodes, text=text, **read)
-            return _of_file(job, model, cluster, nodes, beside_file)
+            return *_of_file(job, model, cluster, nodes, beside_file), job.software
 
-        asked, warnings = of_text()
+        asked, warnings, like = of_text()
         priced = {"calibration": calibration, "software": software, "framework": target}
-        asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=source[0]))
+        asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=like))
         job_file = _file_of(source, read, lambda text: of_text(text)[0].configuration)
         dialect, target = _spoken(job_file.dialect, framework, asked)
     elif source is None and document is not None:
@@ -129,7 +129,7 @@ def improve(
     return Improved(replace(answer, warnings=said), difference=shown)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Improved(Report["ImprovementResult"]):
     """The document of `improve`, and where a copy of the file was written how it differs."""
 

@@ -67,7 +67,7 @@ class Question:
     """
 
     model: str | None = None
-    config: Mapping[str, Any] | None = None
+    config: dict[str, Any] | None = None
     cluster: str
     devices: int
     global_batch: int
@@ -409,6 +409,7 @@ class Planner:
         self._num_asked = 0
         self._kept: OrderedDict[str, Made] = OrderedDict()
         self._pages: dict[str, str] = {}
+        self._answers: dict[str, str] = {}  # the id of the whole answer to a question
         self._lock = threading.Lock()
         self._running: dict[str, Budget] = {}
 
@@ -443,8 +444,13 @@ class Planner:
         time_limit_s: float | None = None,
     ) -> AsyncIterator[Made | Told]:
         """How the search stands, a few times a second; then the plan; then the plan with its
-        reasons. Raises as `plan`; whoever stops listening stops the search.
+        reasons. Raises as `plan`; whoever stops listening stops the search. A question whose whole
+        answer is still kept has it at once.
         """
+        asked = json.dumps(asdict(question), sort_keys=True)
+        if (known := self._kept.get(self._answers.get(asked, ""))) is not None:
+            yield known
+            return
         if self._num_asked >= self._limits.max_running + self._limits.max_waiting:
             raise BusyError
         self._num_asked += 1
@@ -465,13 +471,18 @@ class Planner:
                 result, stopped = running.result(), budget.stopped
                 first = self._keep(result, is_complete=not stopped)
                 yield first
-                if stopped or not result.stages:
+                if stopped:
+                    return
+                if not result.stages:
+                    self._answers[asked] = first.id
                     return
                 budget = Budget(time_limit_s=_REASONS_S)
                 explaining = asyncio.create_task(asyncio.to_thread(explained, result, budget))
                 while not (await asyncio.wait({explaining}, timeout=_TELL_S))[0]:
                     yield Told(stage="what each choice buys", elapsed_s=budget.elapsed_s)
-                yield self._keep(explaining.result(), is_complete=True)
+                whole = self._keep(explaining.result(), is_complete=True)
+                self._answers[asked] = whole.id
+                yield whole
         finally:
             if budget is not None:
                 budget.interrupt()
@@ -521,6 +532,8 @@ class Planner:
             oldest, _ = self._kept.popitem(last=False)
             for name in [each for each in self._pages if oldest in each.split("/")]:
                 self._pages.pop(name)
+            for name in [each for each, kept in self._answers.items() if kept == oldest]:
+                self._answers.pop(name)
         return made
 
 

@@ -18,7 +18,7 @@ from trainwright._version import __version__
 from trainwright.errors import InvalidInput, TrainwrightError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 # What each command is for, said here so that `--help` loads none of them.
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -115,6 +115,16 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
         context.exit()
 
 
+def _print_completion(context: click.Context, _: click.Parameter, shell: str | None) -> None:
+    if shell:
+        from click.shell_completion import get_completion_class
+
+        made = get_completion_class(shell)
+        assert made is not None
+        click.echo(made(app, {}, "trainwright", "_TRAINWRIGHT_COMPLETE").source())
+        context.exit()
+
+
 app = _Program(
     "trainwright",
     help="The best plan for training a large model on many accelerators, with a proof.",
@@ -127,7 +137,15 @@ app = _Program(
             expose_value=False,
             callback=_print_version,
             help="Print the version.",
-        )
+        ),
+        click.Option(
+            ["--completion"],
+            type=click.Choice(["bash", "zsh", "fish"]),
+            is_eager=True,
+            expose_value=False,
+            callback=_print_completion,
+            help='Print what completes words: eval "$(trainwright --completion bash)".',
+        ),
     ],
 )
 
@@ -164,14 +182,19 @@ def _print_refusal(error: TrainwrightError) -> None:
 
 
 def _complain(error: TrainwrightError) -> None:
+    from trainwright.documents.view import printable
+
+    print("\n".join(map(printable, _said(error))), file=sys.stderr)
+
+
+def _said(error: TrainwrightError) -> Iterator[str]:
     if not isinstance(error, InvalidInput):
-        print(f"error: {error}", file=sys.stderr)
+        yield f"error: {error}"
         return
     where = f" in {error.source}" if error.source else ""
     count = len(error.faults)
     if count > 1:
-        print(f"error: {count} faults{where}", file=sys.stderr)
-        for fault in error.faults:
-            print(f"  {fault}", file=sys.stderr)
+        yield f"error: {count} faults{where}"
+        yield from (f"  {fault}" for fault in error.faults)
     else:
-        print(f"error{where}: {error.faults[0]}", file=sys.stderr)
+        yield f"error{where}: {error.faults[0]}"

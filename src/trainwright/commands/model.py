@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from trainwright.documents.model_summary import (
     summary_of,
 )
 from trainwright.documents.printing import Report
-from trainwright.errors import UnsupportedFeature
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.options.run import config_with_images
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,9 +27,16 @@ SEQUENCE = 4096
 
 
 def describe_model(
-    model: str | Path | Mapping[str, Any], *, sequence_length: int = SEQUENCE
+    model: str | Path | Mapping[str, Any],
+    *,
+    sequence_length: int = SEQUENCE,
+    images: int = 0,
+    image_size: int | None = None,
 ) -> Report[ModelSummary]:
     """Parameters, layers, FLOPs and cache of a model at sequences of `sequence_length` tokens.
+
+    FLOPs are those of text, and of the encoder where a sequence has `images` (`image_size` pixels a
+    side where the model takes any).
 
     `model` is a catalog name, the path of a `config.json` or its folder, a hub id in the local
     cache, or the content of such a file. A type that no formula of ours describes is built by the
@@ -46,7 +55,20 @@ def describe_model(
         else:
             found = read_config(model, name="model")
     except UnsupportedFeature as error:
-        return Report(_by_library(model, error, sequence_length=sequence_length))
+        summary = _by_library(model, error, sequence_length=sequence_length)
+        if images:
+            problem = f"must be 0: {summary.model_type} is only counted, with text alone"
+            raise InvalidInput.of("images", problem) from None
+        return Report(summary)
+    if images or image_size is not None:
+        config = config_with_images(
+            found.config,
+            name=found.name,
+            count=images,
+            pixels=image_size,
+            sequence=sequence_length,
+        )
+        found = replace(found, config=config)
     return Report(summary_of(found, sequence_length=sequence_length))
 
 

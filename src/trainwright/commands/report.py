@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +66,7 @@ class ReportResult:
 # -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Page(Report[ReportResult]):
     """A page and what it shows; `save_html` writes it."""
 
@@ -180,10 +181,28 @@ def report_view(document: ReportResult) -> Iterator[Line]:
 
 
 def command(
-    documents: tuple[str, ...], *, output: Path, as_json: bool = False, **options: Any
+    documents: tuple[str, ...],
+    *,
+    output: Path | None = None,
+    open: bool = False,
+    as_json: bool = False,
+    **options: Any,
 ) -> None:
-    """Write the page."""
-    check_output(output, *documents)
+    """Write the page; `open` shows it."""
+    where = output or Path(documents[0]).with_suffix(".html")
+    check_output(where, *documents)
     page = report(*documents, **options)
-    save(page.save_html, output)
+    save(page.save_html, where)
     emit(page, as_json=as_json, output=None)
+    if output is None or open:
+        print(f"wrote {where}", file=sys.stderr)
+    if open:
+        _show(where)
+
+
+def _show(page: Path) -> None:
+    """In the browser that the system, or BROWSER, names."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        print(f"warning: found no browser; open {page} in one", file=sys.stderr)

@@ -1,8 +1,13 @@
-"""`plan` on several numbers of devices: the best plan of each, and which of them to prefer."""
+"""`plan` on several numbers of devices: the best plan of each, and which of them to prefer.
+
+A journal holds every search that came to its end, under a hash of all that it was asked: the same
+command, or one for other numbers of devices, takes what is in it as if it had just been found.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.printing import Report
@@ -38,8 +43,11 @@ if TYPE_CHECKING:
 
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
+    from trainwright.execution.budget import Journal
     from trainwright.execution.executor import Crew
     from trainwright.options.question import ModelCall
+    from trainwright.planning.question.question import ModelQuestion
+    from trainwright.planning.reasons.objectives import Objective
 
 _MOST_REFINEMENTS: Final = 8
 _ONE_BY_ONE: Final = "plan one cluster file at a time, each with the devices of each kind"
@@ -71,8 +79,9 @@ def sweep(
     an objective stands for itself, a half of it, a quarter, … down to one node. `price` is per
     device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device) and `restart` are
     seconds or text with a unit, `checkpoint_bandwidth` of one device likewise. `jobs` processes or
-    a Dask cluster help with each row; all other options are those of `plan`. Raises `InvalidInput`
-    with every fault of the input.
+    a Dask cluster help with each row. A file `journal` keeps what is found as it is found, so that
+    a sweep which was ended, however it was, goes on from there. All other options are those of
+    `plan`. Raises `InvalidInput` with every fault of the input.
     """
     from trainwright.execution import Budget as NoLimit
     from trainwright.execution.executor import executor_of
@@ -107,8 +116,9 @@ def sweep(
     goal = goal_of(largest, options)
     if len(sizes) == 1:
         sizes = _halves(sizes[0], largest.question.cluster.pool_of().devices_per_node)
+    journal = None if options.get("journal") is None else _journal(options["journal"])
     with executor.crew() as crew:
-        found = _Rows(goal, budget, crew)
+        found = _Rows(goal, budget, crew, journal)
         for size in sizes:
             found.add(call_for(size))
         if largest.per_stage_degrees or sizes[-1] > LARGEST_POOL:
@@ -126,11 +136,20 @@ def _halves(size: int, node: int) -> tuple[int, ...]:
     return tuple(reversed(sizes))
 
 
-class _Rows:
-    """Plans by number of devices, as they come in."""
+def _journal(path: Path) -> Journal:
+    """That of plans; one of another command is refused."""
+    from trainwright.formats.document_json import FileJournal
 
-    def __init__(self, goal: Goal, budget: Budget, crew: Crew | None) -> None:
-        self.goal, self.budget, self.crew = goal, budget, crew
+    return FileJournal(path, about="plans of models")
+
+
+class _Rows:
+    """Plans by number of devices, as they come in; searches that ended go to the journal."""
+
+    def __init__(
+        self, goal: Goal, budget: Budget, crew: Crew | None, journal: Journal | None
+    ) -> None:
+        self.goal, self.budget, self.crew, self.journal = goal, budget, crew, journal
         self.started_s = budget.cpu_s
         self.plans: dict[int, ModelPlanResult] = {}
         self.rows: dict[int, SweepRow] = {}
@@ -139,16 +158,44 @@ class _Rows:
 
     def add(self, call: ModelCall) -> None:
         """Plan one size, unless time is up."""
-        from trainwright.documents.model_plan import plan_model
+        from trainwright.documents.model_plan import ModelPlanResult, plan_model
+        from trainwright.formats.document_json import decode, encode
+        from trainwright.options.question import request_of
 
-        size = call.question.num_devices
-        if self.budget.stopped:
+        size, key = call.question.num_devices, self._key(call)
+        known = self._known(key)
+        if known is not None:
+            asked = request_of(call, time_limit_s=self.budget.time_limit_s)
+            self.plans[size] = replace(decode(ModelPlanResult, known), request=asked)
+        elif self.budget.stopped:
             self.rows[size] = SweepRow(devices=size, status=Status.UNKNOWN)
             return
-        self.budget.stage = f"planning for {size} devices"
-        self.plans[size] = plan_model(call, self.budget, crew=self.crew)
-        self.budget.stage = None
+        else:
+            self.budget.stage = f"planning for {size} devices"
+            self.plans[size] = plan_model(call, self.budget, crew=self.crew)
+            self.budget.stage = None
+            self._keep(key, lambda: encode(self.plans[size]))
         self.rows[size] = plan_row(size, self.plans[size], self.goal)
+
+    def _key(self, call: ModelCall, *more: object) -> str:
+        """Of all that a search is asked; empty where nothing is kept."""
+        from trainwright.formats.document_json import encode
+        from trainwright.options.inputs import content_hash
+        from trainwright.options.question import request_of
+
+        if self.journal is None:
+            return ""
+        asked = encode(request_of(call, time_limit_s=None))
+        return content_hash({"request": asked, "more": list(more)})
+
+    def _known(self, key: str) -> Any:
+        """What a search gave that is in the journal, or None."""
+        return None if self.journal is None else self.journal.find(key)
+
+    def _keep(self, key: str, value: Callable[[], object]) -> None:
+        """Write down what a search gave, if it came to its end."""
+        if self.journal is not None and not self.budget.stopped:
+            self.journal.append(key, value())
 
     def let_no_row_be_slower(self) -> None:
         """A plan may leave devices idle: where a gap hides it, that of a smaller row stands in."""
@@ -165,31 +212,41 @@ class _Rows:
 
     def search_between(self, largest: ModelCall) -> None:
         """The best of each objective on any number of devices up to the largest, with a bound."""
-        from trainwright.planning.search.framework import plan_runnable
+        from trainwright.formats.document_json import decode, encode
 
-        question = largest.question
         self.fewest = fewest_devices(self.rows.values())
         for objective in objectives_to_search(self.goal):
             if self.budget.stopped:
                 return
-            started_s = self.budget.cpu_s
-            aim = objective_aim(objective, self.goal, fewest=self.fewest, most=question.num_devices)
-            outcome = plan_runnable(
-                question, self.budget, num_alternatives=0, aim=aim, crew=self.crew
-            )
-            proved = outcome.priced or not outcome.exhausted
-            self.searched.append(
-                SearchedObjective(
-                    objective=str(objective),
-                    bound=outcome.lower_bound_s if proved else None,
-                    search_s=self.budget.cpu_s - started_s,
-                )
-            )
-            for best in outcome.priced:
-                size = best.plan.devices_used
+            key = self._key(largest, str(objective), self.fewest, encode(self.goal.training))
+            known = self._known(key)
+            if known is None:
+                searched, sizes = self._search(objective, largest.question, self.fewest)
+                self._keep(key, partial(_searched_json, searched, sizes))
+            else:
+                searched, sizes = decode(SearchedObjective, known["searched"]), known["sizes"]
+            self.searched.append(searched)
+            for size in sizes:
                 if size not in {row.devices_used for row in self.rows.values()}:
-                    own = replace(question, num_devices=size)
+                    own = replace(largest.question, num_devices=size)
                     self.add(replace(largest, question=own))
+
+    def _search(
+        self, objective: Objective, question: ModelQuestion, fewest: int
+    ) -> tuple[SearchedObjective, list[int]]:
+        """What is proved of an objective, and the devices that its best plans use."""
+        from trainwright.planning.search.framework import plan_runnable
+
+        started_s = self.budget.cpu_s
+        aim = objective_aim(objective, self.goal, fewest=fewest, most=question.num_devices)
+        outcome = plan_runnable(question, self.budget, num_alternatives=0, aim=aim, crew=self.crew)
+        proved = outcome.priced or not outcome.exhausted
+        searched = SearchedObjective(
+            objective=str(objective),
+            bound=outcome.lower_bound_s if proved else None,
+            search_s=self.budget.cpu_s - started_s,
+        )
+        return searched, [best.plan.devices_used for best in outcome.priced]
 
     def refine(self, call_for: Callable[[int], ModelCall], node: int) -> None:
         """For the fewest devices: halve the distance to the next smaller number that is too few."""
@@ -244,6 +301,12 @@ class _Rows:
             request=request_of(largest, time_limit_s=self.budget.time_limit_s),
         )
         return bounded(document, self.goal)
+
+
+def _searched_json(searched: SearchedObjective, sizes: list[int]) -> dict[str, object]:
+    from trainwright.formats.document_json import encode
+
+    return {"searched": encode(searched), "sizes": sizes}
 
 
 def _warnings(given: Sequence[str], plans: Iterable[ModelPlanResult]) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ _BESIDE_TENSORS = (
 _FAILED = "not done: an earlier level failed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VerifyReport(Report[VerificationResult]):
     """What was checked; `passed` is the verdict."""
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from trainwright.cluster import Accelerator, Hop, NetworkLevel, Saturating
+from trainwright.cluster import Accelerator, Hop, NetworkLevel
 from trainwright.model import Operator, OperatorKind, Phase, Work
 
 if TYPE_CHECKING:
@@ -211,7 +211,4 @@ def _compute_efficiency(
     if operator.kind is not OperatorKind.ATTENTION:
         products = 1 if operator.matrix is None else operator.matrix.matrices
         return efficiency.gemm.at(work.flops / max(1.0, products / _PRODUCTS_AT_ONCE))
-    share = efficiency.attention_forward
-    if phase is Phase.INPUT_GRAD:
-        share = efficiency.attention_backward
-    return Saturating(max=share, half=efficiency.attention_half_flops).at(work.flops)
+    return efficiency.attention(work.flops, backward=phase is Phase.INPUT_GRAD)

@@ -12,12 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from trainwright._native._core import estimate_products
-from trainwright.cluster import Accelerator, ChipTemplate, Saturating, Surroundings
+from trainwright.cluster import (
+    NO_LOSS,
+    Accelerator,
+    ChipTemplate,
+    Efficiency,
+    Saturating,
+    Surroundings,
+)
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import (
     LayerClass,
@@ -32,7 +39,7 @@ from trainwright.model.operator import MatrixShape
 from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 ACCUMULATOR_BYTES: Final = 4.0
 BUFFER_CONSTANT: Final = 2.0
@@ -50,7 +57,8 @@ class Stationary(StrEnum):
 class TiledMachine:
     """A device as `num_cores` arrays of `rows` × `columns` multipliers with two buffer levels.
 
-    `compute_efficiency` is the share of its clock that an array sustains. `pipelined_folds` hides
+    `compute_efficiency` is the share of its clock that an array sustains, in 8 bit `fp8_ratio` of
+    that. Attention reaches at most the shares of `attention`. `pipelined_folds` hides
     the filling of an array behind its previous fold. The multipliers take elements of
     `element_bytes` and add in `accumulator_bytes`.
     """
@@ -66,6 +74,8 @@ class TiledMachine:
     memory_efficiency: Saturating = field(default=Saturating(max=1.0, half=0.0))
     launch_s: float = 0.0
     compute_efficiency: float = 1.0
+    fp8_ratio: float = 1.0
+    attention: Efficiency = NO_LOSS
     element_bytes: float = 2.0
     accumulator_bytes: float = ACCUMULATOR_BYTES
     pipelined_folds: bool = False
@@ -92,6 +102,10 @@ class TiledMachine:
         """Two operations per multiplier and clock, before any efficiency."""
         return 2.0 * self.num_cores * self.rows * self.columns * self.clock_hz
 
+    @property
+    def _narrow_ratio(self) -> float:
+        return self.fp8_ratio if self.element_bytes < 2.0 else 1.0
+
     def row(self) -> tuple[float, ...]:
         """The machine as the kernel reads it."""
         return (
@@ -100,7 +114,7 @@ class TiledMachine:
             self.columns,
             self.core_buffer_bytes,
             self.glb_bytes,
-            self.clock_hz * self.compute_efficiency,
+            self.clock_hz * self.compute_efficiency * self._narrow_ratio,
             self.glb_bandwidth_bytes_per_s,
             self.memory_bandwidth_bytes_per_s * self.memory_efficiency.max,
             self.memory_efficiency.half,
@@ -145,8 +159,11 @@ def machine_of(
         clock_hz=surroundings.clock_hz,
         glb_bandwidth_bytes_per_s=glb_bytes_per_cycle * surroundings.clock_hz,
         memory_bandwidth_bytes_per_s=surroundings.memory_bandwidth_bytes_per_s,
-        memory_efficiency=surroundings.memory_efficiency,
+        memory_efficiency=surroundings.efficiency.memory,
         launch_s=surroundings.launch_s,
+        compute_efficiency=surroundings.efficiency.gemm.max,
+        fp8_ratio=surroundings.efficiency.fp8_ratio,
+        attention=surroundings.efficiency,
         element_bytes=element_bytes,
     )
 
@@ -306,6 +323,11 @@ class ChipKernel:
     def array_flops(self) -> float:
         """The same in operations of the arrays: a wide multiplication takes two of them."""
         return self.share * sum(p.flops * (2.0 if p.wide else 1.0) for p in self.products)
+
+    def attention_s(self, peak_flops_per_s: ArrayLike, reached: Efficiency) -> Any:
+        """Seconds of a fused kernel at the share of the peak that such kernels reach at best."""
+        share = reached.attention(self.flops, backward=self.phase is Phase.INPUT_GRAD)
+        return self.array_flops / (np.asarray(peak_flops_per_s) * share)
 
     def compulsory_bytes(self, element_bytes: float) -> float:
         """Bytes that any tiling moves: each operand of a streaming product once, and the rest."""
@@ -488,7 +510,8 @@ class TiledTimer:
         times = [self._product(product) for product in kernel.products]
         if kernel.is_fused:
             inside_s = kernel.share * sum(inside for _, inside in times)
-            return max(inside_s, beside_s) + machine.launch_s
+            reached_s = float(kernel.attention_s(machine.peak_flops_per_s, machine.attention))
+            return max(inside_s, reached_s, beside_s) + machine.launch_s
         if times:
             return sum(seconds for seconds, _ in times) + beside_s
         return beside_s + machine.launch_s
@@ -523,7 +546,7 @@ def timer_of(device: Accelerator, precision: Precision) -> TiledTimer | None:
     around = Surroundings(
         clock_hz=cores.clock_hz,
         memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
-        memory_efficiency=device.efficiency.memory,
+        efficiency=device.efficiency,
         launch_s=device.launch_overhead_s,
         glb_bytes_per_cycle=cores.glb_bytes_per_cycle,
     )

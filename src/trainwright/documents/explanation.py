@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trainwright.documents.model_plan import ModelPlanResult, planned, predicted, profile_of
@@ -28,6 +29,7 @@ from trainwright.planning.reasons.why import (
     without,
 )
 from trainwright.plans.configuration import NO_OVERHEADS
+from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.request import FORMAT_VERSION
 from trainwright.plans.status import Status
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trainwright.cluster import Cluster
+    from trainwright.documents.model_plan import Alternative
     from trainwright.documents.open import AnyDocument
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
@@ -126,7 +129,7 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
             not_asked.append(fix.description)
         elif gain := freedom_gain(fix, options, freer, step_s, budget):
             gains.append(gain)
-    lacking: list[Without] = []
+    lacking: list[tuple[Without, Allowed]] = []
     recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
     spaces: Iterable[tuple[str, str, Allowed]] = ()
     if plan.parallelism is not None:
@@ -135,11 +138,11 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
         if budget.stopped:
             not_asked.append(f"without {name}")
         else:
-            lacking.append(without(question, name, options, space, budget))
+            lacking.append((without(question, name, options, space, budget), space))
     saves = binding is not None and binding.step_time_s < step_s * (1 - 1e-6)
     return Reasons(
         binding=binding.resource if binding is not None and saves else None,
-        without=tuple(_without_records(lacking, step_s)),
+        without=tuple(_without_records(lacking, document)),
         gains=tuple(_gain_record(gain, step_s) for gain in gains),
         not_asked=tuple(not_asked),
         search_s=budget.cpu_s - started_s,
@@ -169,21 +172,58 @@ def remake_explanation(document: ModelExplanation) -> ModelExplanation:
     return replace(document, **_figures(plan), without=made.without, gains=made.gains)
 
 
-def _without_records(lacking: list[Without], step_s: float) -> Iterator[WithoutRecord]:
-    for each in lacking:
-        record = WithoutRecord(name=each.name, options=each.options, status=each.status)
-        if each.best is not None:
-            time_s = each.best.step.step_time_s
-            record = replace(
-                record,
-                step_time_s=time_s,
-                slowdown=time_s / step_s,
-                peak_memory_bytes=each.best.step.peak_memory_bytes,
-                parallelism=each.best.plan.parallelism,
-                micro_batch=each.best.plan.microbatch_size,
-                schedule=each.best.plan.schedule,
+def _without_records(
+    lacking: list[tuple[Without, Allowed]], document: ModelPlanResult
+) -> Iterator[WithoutRecord]:
+    """Each with the fastest plan known of its space: a brief search may miss what others found."""
+    step_s = document.step_time_s
+    assert step_s is not None
+    found = [_without_record(each, step_s) for each, _ in lacking]
+    known: tuple[WithoutRecord | Alternative, ...] = (*found, *document.alternatives)
+    for record, (_, space) in zip(found, lacking, strict=True):
+        inside = [
+            each
+            for each in known
+            if each.parallelism is not None
+            and each.step_time_s is not None
+            and space.admits(
+                each.parallelism,
+                microbatch=each.micro_batch or 1,
+                schedule=each.schedule or DEFAULT_SCHEDULE,
+                recomputes=getattr(each, "num_recomputed", None) != 0,
             )
-        yield record
+        ]
+        others: tuple[WithoutRecord | Alternative, ...] = (record, *inside)
+        best = min(others, key=lambda each: each.step_time_s or inf)
+        if best is record or best.step_time_s is None:
+            yield record
+            continue
+        yield replace(
+            record,
+            status=Status.GAP,
+            step_time_s=best.step_time_s,
+            slowdown=best.step_time_s / step_s,
+            peak_memory_bytes=best.peak_memory_bytes,
+            parallelism=best.parallelism,
+            micro_batch=best.micro_batch,
+            schedule=best.schedule,
+        )
+
+
+def _without_record(lacking: Without, step_s: float) -> WithoutRecord:
+    record = WithoutRecord(name=lacking.name, options=lacking.options, status=lacking.status)
+    if lacking.best is None:
+        return record
+    time_s = lacking.best.step.step_time_s
+    return replace(
+        record,
+        step_time_s=time_s,
+        slowdown=time_s / step_s,
+        peak_memory_bytes=lacking.best.step.peak_memory_bytes,
+        parallelism=lacking.best.plan.parallelism,
+        micro_batch=lacking.best.plan.microbatch_size,
+        schedule=lacking.best.plan.schedule,
+    )
 
 
 def _gain_record(gain: Gain, step_s: float) -> GainRecord:

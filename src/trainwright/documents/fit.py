@@ -270,7 +270,9 @@ def largest_that(holds: Callable[[int], bool], limit: int) -> int:
 
     What holds for a number must hold for all below it.
     """
-    below, above = 0, limit + 1
+    if not holds(1):
+        return 0
+    below, above = 1, limit + 1
     while above - below > 1:
         middle = (below + above) // 2
         below, above = (middle, above) if holds(middle) else (below, middle)

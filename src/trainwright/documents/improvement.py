@@ -201,7 +201,7 @@ def question_of(
             allowed=of_what_is_told_apart(model, allowed),
             overheads=run.overheads,
             settings=RunSettings.of(run),
-            account=deciding_memory(allowed.framework),
+            account=deciding_memory(allowed.framework, run.overheads),
         )
 
 
@@ -661,7 +661,7 @@ def _plan_fits(bare: Surroundings, priced: PricedPlan) -> bool:
     allowed = Allowed(framework=bare.framework)
     question = question_of(bare.model, bare.cluster, priced.asked, allowed)
     plan, profile, step = priced.plan, priced.profile, priced.step
-    return missing_of_plan(question, plan, profile, step, counted=True) <= 0
+    return missing_of_plan(question, plan, profile, step) <= 0
 
 
 def _refuse_what_does_not_fit(

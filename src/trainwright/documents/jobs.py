@@ -69,7 +69,17 @@ def stamp_of(document: Jobbed) -> Stamp:
             "model": document.request.model.sha256,
             "configuration": encode(document.request.configuration),
         }
-    return Stamp(trainwright_version=__version__, plan_sha256=content_hash(decided))
+    return Stamp(
+        trainwright_version=__version__,
+        plan_sha256=content_hash(decided),
+        software=_software_of(document),
+    )
+
+
+def _software_of(document: Jobbed) -> str | None:
+    if isinstance(document, ModelPlanResult):
+        return document.request.space.framework
+    return document.request.framework
 
 
 def _trained_so(request: PlanRequest) -> dict[str, Any]:

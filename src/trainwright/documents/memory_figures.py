@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainwright.cluster.framework_memory import TYPICAL_MEMORY, Figure
 from trainwright.documents.view import column, size, table_of, words
 from trainwright.formats.framework_memory_toml import deciding_memory, framework_memory
+from trainwright.plans.request import FORMAT_VERSION
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.figures import fullest_figures, missing_bytes
 from trainwright.units import format_bytes
@@ -26,6 +28,31 @@ _WORDS: Final = {
     Figure.DEVICE: "device: with context and communicators",
 }
 _DOUBTFUL: Final = 0.9  # below, a run that fits by its margins is worth a warning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDocument:
+    """A document about a step, with the memory of a device of the fullest rank, where known.
+
+    By the account of `memory_account`, `allocated_bytes` are in tensors, `reserved_bytes` taken by
+    the allocator, and `device_bytes` shown by the device, each from `_low` to `_high` in nine of
+    ten runs; with `fit_probability` they stay within `device_memory_bytes`.
+    """
+
+    kind: str
+    format_version: int = FORMAT_VERSION
+    allocated_bytes: float | None = None
+    allocated_low_bytes: float | None = None
+    allocated_high_bytes: float | None = None
+    reserved_bytes: float | None = None
+    reserved_low_bytes: float | None = None
+    reserved_high_bytes: float | None = None
+    device_bytes: float | None = None
+    device_low_bytes: float | None = None
+    device_high_bytes: float | None = None
+    device_memory_bytes: float | None = None
+    fit_probability: float | None = None
+    memory_account: str | None = None
 
 
 class ShowsMemory(Protocol):
@@ -56,7 +83,7 @@ def figure_fields(
     *,
     framework: str | None,
 ) -> dict[str, Any]:
-    """The fields of `ShowsMemory` of a run's fullest rank, under its framework's account.
+    """The fields of `StepDocument` of a run's fullest rank, under its framework's account.
 
     Of measured layers, as where stages differ in degrees (None), nothing is known beside.
     """
@@ -76,7 +103,7 @@ def run_fits(
 ) -> bool:
     """Whether a device of the cluster holds the run, by the rule of `step.figures`."""
     known = None if isinstance(model, MeasuredModel) else model
-    account = deciding_memory(framework)
+    account = deciding_memory(framework, run.overheads)
     return missing_bytes(known, run, step, cluster.accelerator, account) <= 0
 
 

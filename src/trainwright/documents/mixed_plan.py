@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from trainwright.documents.model_plan import memory_assumption, mfu_in_words
+from trainwright.documents.model_plan import PlannedStep, memory_assumption, mfu_in_words
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import precision_named
 from trainwright.options.inputs import naming_options
@@ -18,13 +18,12 @@ from trainwright.planning.bounds.pools import (
     mixed_families,
 )
 from trainwright.planning.question.question import Point
-from trainwright.planning.search.pools import plan_mixed, priced_mixed, rank_rooms
+from trainwright.planning.search.pools import left_bytes, plan_mixed, priced_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.prediction import StagePrediction
-from trainwright.plans.request import FORMAT_VERSION, PlanRequest
 from trainwright.plans.status import BoundKind, Status, relative_gap
 from trainwright.profile import Recompute
 from trainwright.step.account import time_range
@@ -154,7 +153,7 @@ class MixedAlternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixedPlanResult:
+class MixedPlanResult(PlannedStep):
     """Plan, bound and predicted step of a model on several pools. Seconds and bytes.
 
     `layout` says how the pools are used: "across", stages on several; "beside", replicas on several
@@ -167,49 +166,20 @@ class MixedPlanResult:
     named_step_time_s: ClassVar[None] = None
     lower_bound_one_stage_s: ClassVar[None] = None
     lower_bound_one_order_s: ClassVar[None] = None
+    left_open: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
-    device_bytes: ClassVar[None] = None
-    device_memory_bytes: ClassVar[None] = None
-    fit_probability: ClassVar[None] = None
-    memory_account: ClassVar[None] = None
     time_by_part_s: ClassVar[dict[str, float]] = {}
     relaxations: ClassVar[tuple[()]] = ()
 
     kind: str = "mixed-plan"
-    format_version: int = FORMAT_VERSION
-    status: Status
-    objective: str = "step_time_s"
-    step_time_s: float | None = None
-    step_time_low_s: float | None = None
-    step_time_high_s: float | None = None
-    lower_bound_s: float | None = None
-    bound_kind: BoundKind | None = None
-    gap: float | None = None
     fits: bool = False
-    tokens_per_s: float | None = None
-    tokens_per_s_per_device: float | None = None
-    mfu: float | None = None
     pipeline_s: float | None = None
-    exposed_gradient_sync_s: float | None = None
-    optimizer_s: float | None = None
     layout: str | None = None
-    parallelism: Parallelism | None = None
-    schedule: str | None = None
-    micro_batch: int | None = None
-    devices_used: int | None = None
     groups: tuple[MixedGroupRecord, ...] = ()
     stages: tuple[MixedStageRecord, ...] = ()
     ranks: tuple[MixedRankRecord, ...] = ()
     binding: MixedBinding | None = None
     alternatives: tuple[MixedAlternative, ...] = ()
-    interrupted: bool = False
-    warnings: tuple[str, ...] = ()
-    assumptions: dict[str, str] = field(default_factory=dict)
-    considered: int = 0
-    pruned: int = 0
-    not_reached: int = 0
-    search_s: float | None = None
-    request: PlanRequest
 
     @property
     def peak_memory_bytes(self) -> float | None:
@@ -294,7 +264,6 @@ def mixed_alternatives(
 
 def _ranks(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> Iterator[MixedRankRecord]:
     cluster, shelf = question.cluster, MixedShelf.of(question)
-    rooms = rank_rooms(shelf, plan, step)
     for number, chain in enumerate(step.chains):
         for rank, (pool, found) in enumerate(zip(chain.pools, chain.step.stages, strict=True)):
             device = cluster.pools[pool].accelerator
@@ -310,7 +279,7 @@ def _ranks(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> Iterat
                 busy=chain.busy_s(rank) / step.step_time_s,
                 memory_bytes=peak_bytes,
                 memory_limit_bytes=device.usable_bytes,
-                margin_bytes=rooms[pool] - peak_bytes,
+                margin_bytes=left_bytes(shelf, plan, pool, peak_bytes),
             )
 
 

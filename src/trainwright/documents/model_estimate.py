@@ -18,6 +18,7 @@ from trainwright.documents.failed_run import (
     failure_record,
 )
 from trainwright.documents.memory_figures import (
+    StepDocument,
     account_words,
     figure_fields,
     figure_table,
@@ -55,7 +56,8 @@ from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.failure import MemorySnapshot, OutOfMemory
-from trainwright.plans.request import FORMAT_VERSION, Embedded
+from trainwright.plans.prediction import MEMORY_CLASSES
+from trainwright.plans.request import Embedded
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.changes import changes_that_fit
 from trainwright.step.predict import price_configuration, profile_of_run
@@ -149,22 +151,18 @@ class ModelEstimateRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelEstimateResult:
+class ModelEstimateResult(StepDocument):
     """Predicted step of a stated run. Times in seconds, sizes in bytes, shares as fractions.
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. They and the shares of
     the peak are absent where only the costs of the layers are known, tokens where nobody said how
     long a sequence is. `memory` has one entry per pipeline rank; all tensor, context and data ranks
     of it hold the same. `changes` would each make the run fit; there are none where it fits, None
-    where they were not asked for. Of a device of the fullest rank `allocated_bytes` are in tensors,
-    `reserved_bytes` taken by the allocator, and `device_bytes` shown by the device, each from
-    `_low` to `_high` in nine of ten runs, by the account of `memory_account`; with
-    `fit_probability` they stay within `device_memory_bytes`. A job that ran out of memory does not
-    fit, whatever was predicted: `failure` says where. `snapshot` compares recorded memory by class.
+    where they were not asked for. A job that ran out of memory does not fit, whatever was
+    predicted: `failure` says where. `snapshot` compares recorded memory by class.
     """
 
     kind: str = "model-estimate"
-    format_version: int = FORMAT_VERSION
     step_time_s: float
     step_time_low_s: float | None
     step_time_high_s: float | None
@@ -184,18 +182,6 @@ class ModelEstimateResult:
     heaviest_rank: int
     memory_limit_bytes: float
     margin_bytes: float
-    allocated_bytes: float | None = None
-    allocated_low_bytes: float | None = None
-    allocated_high_bytes: float | None = None
-    reserved_bytes: float | None = None
-    reserved_low_bytes: float | None = None
-    reserved_high_bytes: float | None = None
-    device_bytes: float | None = None
-    device_low_bytes: float | None = None
-    device_high_bytes: float | None = None
-    device_memory_bytes: float | None = None
-    fit_probability: float | None = None
-    memory_account: str | None = None
     fits: bool
     verdict: Verdict
     failure: FailureRecord | None = None
@@ -209,11 +195,7 @@ class ModelEstimateResult:
 # `estimate` on a model: one stated run on a cluster, as a document
 # -----------------------------------------------------------------
 
-_LIKELY: Final = 0.5  # below, a run is not even tight
-_CLASSES = (
-    *("weight", "gradient", "optimizer", "opaque"),
-    *("activation", "logits", "transient", "buffer"),
-)
+_LIKELY: Final = 0.5  # a framework's account outvotes margins that leave less
 
 
 def estimate_model(
@@ -289,11 +271,11 @@ def price_request(
         assumptions = assumptions_of(cluster, run, spread.source if spread else "")
     shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
     failed = request.failure
-    possible = failed is None and room
-    fits = possible and run_fits(model, run, step, cluster, framework=request.framework)
     likely = request.framework is None or shown["fit_probability"] >= _LIKELY
-    tight = possible and likely
-    tight = tight and step.peak_memory_bytes <= limit_bytes
+    asked = run.overheads.fit_probability is not None
+    possible = failed is None and room and (asked or likely)
+    fits = possible and run_fits(model, run, step, cluster, framework=request.framework)
+    tight = possible and likely and step.peak_memory_bytes <= limit_bytes
     verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
     missing_bytes = 0.0 if failed is None else failed.missing_bytes
     enough: tuple[PricedChange, ...] | None = ()
@@ -340,9 +322,7 @@ def price_request(
         ),
         snapshot=()
         if request.snapshot is None
-        else class_records(
-            request.snapshot, _by_class_bytes(step.stages[step.fullest_stage].memory)
-        ),
+        else class_records(request.snapshot, step.stages[step.fullest_stage].memory.by_class),
         changes=enough,
         warnings=(
             *_warnings(request.model.name, model, cluster, run),
@@ -437,31 +417,21 @@ def _rank_memories(
 ) -> Iterator[RankMemory]:
     for rank, stage in enumerate(step.stages):
         memory = stage.memory
+        known = {n: held for n, held in memory.by_class.items() if held or n != "opaque"}
         yield RankMemory(
             rank=rank,
-            weight_bytes=memory.weight_bytes,
-            gradient_bytes=memory.gradient_bytes,
-            optimizer_bytes=memory.optimizer_bytes,
-            activation_bytes=memory.activation_bytes,
-            logits_bytes=memory.logits_bytes,
-            transient_bytes=memory.transient_bytes,
-            buffer_bytes=memory.buffer_bytes,
-            workspace_bytes=memory.workspace_bytes,
+            **{f"{name}_bytes": held for name, held in known.items()},
             total_bytes=memory.total_bytes,
             margin_bytes=_margin_bytes(memory.total_bytes, run, limit_bytes),
             microbatches_in_flight=memory.microbatches_in_flight,
             largest_class=_largest_class(memory),
             host_bytes=on_host[rank] if on_host else None,
-            opaque_bytes=memory.opaque_bytes or None,
         )
 
 
-def _by_class_bytes(memory: StageMemory) -> dict[str, float]:
-    return {name: float(getattr(memory, f"{name}_bytes")) for name in (*_CLASSES, "workspace")}
-
-
 def _largest_class(memory: StageMemory) -> str:
-    return max(_CLASSES, key=lambda name: float(getattr(memory, f"{name}_bytes")))
+    ours = {name: held for name, held in memory.by_class.items() if name != "workspace"}
+    return max(ours, key=lambda name: ours[name])
 
 
 def _warnings(name: str, model: Trained, cluster: Cluster, run: Configuration) -> Iterator[str]:
@@ -538,17 +508,6 @@ def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
 # A model's estimate as a table: the step, where its time goes, memory by rank, what would fit
 # --------------------------------------------------------------------------------------------
 
-_CLASS_COLUMNS = (
-    "weight",
-    "gradient",
-    "optimizer",
-    "opaque",
-    "activation",
-    "logits",
-    "transient",
-    "buffer",
-    "workspace",
-)
 _SHORT = {"optimizer": "optim", "activation": "active", "transient": "temp", "workspace": "work"}
 _MOST_RANKS = 8
 _NAMES = {
@@ -663,7 +622,7 @@ def memory_table(document: ModelEstimateResult) -> Table:
     """What each rank holds at its fullest; a terminal shows of many first, last and heaviest."""
     ranks = document.memory
     unknown = any(rank.opaque_bytes for rank in ranks)
-    names = [*(n for n in _CLASS_COLUMNS if unknown or n != "opaque"), "total", "margin"]
+    names = [*(n for n in MEMORY_CLASSES if unknown or n != "opaque"), "total", "margin"]
     brief = None
     if len(ranks) > _MOST_RANKS:
         brief = sorted({*range(_MOST_RANKS - 2), document.heaviest_rank, len(ranks) - 1})

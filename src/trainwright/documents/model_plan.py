@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trainwright.documents.memory_figures import doubt, figure_fields
+from trainwright.documents.memory_figures import StepDocument, doubt, figure_fields
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
 from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import family_shape, layer_kinds, range_of, stage_part
@@ -21,7 +21,7 @@ from trainwright.planning.question.question import (
     estimate_profile_of_degrees,
     tensor_degrees,
 )
-from trainwright.planning.question.room import missing_of_plan, narrowest, run_of_plan
+from trainwright.planning.question.room import narrowest, run_of_plan
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
 from trainwright.planning.reasons.simpler import (
     expects_runs,
@@ -42,7 +42,7 @@ from trainwright.plans.job import Job
 from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
-from trainwright.plans.request import FORMAT_VERSION, PlanRequest
+from trainwright.plans.request import PlanRequest
 from trainwright.plans.status import (
     OPTIMAL_TOLERANCE,
     Binding,
@@ -55,15 +55,14 @@ from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import time_by_part_s
-from trainwright.step.figures import COUNTED
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.places import Placement
 from trainwright.step.predict import predict_step
 from trainwright.step.stages import chosen_rows
-from trainwright.units import format_bytes
+from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.execution import Budget
@@ -126,31 +125,13 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelPlanResult:
-    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
+class PlannedStep(StepDocument):
+    """What the plan of a model says on one pool of devices and on several. Seconds and bytes.
 
-    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `stages` are in
-    pipeline order, `ranks` says what each pipeline rank does with all of its stages and
-    `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says
-    where the step's time goes: compute, recompute, tensor, context, expert, data, transfers,
-    bubble, optimizer, overhead add up to it. `lower_bound_s` and `gap`
-    are about every plan that the request admits. Where no schedule is named, no plan with one stage
-    per rank is faster than `lower_bound_one_stage_s`, which is never above the plan's own step.
-    Where layers branch, no plan cut from their order in `stages` is faster than
-    `lower_bound_one_order_s`; `lower_bound_s` holds for other orders, too.
-    Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the step
-    of the same stages in the order of the family that it began with. Memory of a device of the
-    fullest rank is in three figures as in an estimate, by the account of the framework named.
-    `reasons` say what its choices buy, where that was asked.
+    `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `lower_bound_s` and
+    `gap` are about every plan that the request admits.
     """
 
-    # What only a plan on several pools has; see `documents.plan_view`.
-    layout: ClassVar[str | None] = None
-    groups: ClassVar[tuple[()]] = ()
-    fits: ClassVar[bool] = True
-
-    kind: str = "model-plan"
-    format_version: int = FORMAT_VERSION
     status: Status
     objective: str = "step_time_s"
     step_time_s: float | None = None
@@ -159,42 +140,15 @@ class ModelPlanResult:
     lower_bound_s: float | None = None
     bound_kind: BoundKind | None = None
     gap: float | None = None
-    lower_bound_one_stage_s: float | None = None
-    lower_bound_one_order_s: float | None = None
-    time_per_sample_s: float | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu: float | None = None
-    time_by_part_s: dict[str, float] = field(default_factory=dict)
-    bubble_of_makespan: float | None = None
     exposed_gradient_sync_s: float | None = None
     optimizer_s: float | None = None
     parallelism: Parallelism | None = None
     schedule: str | None = None
-    order: SearchedOrder | None = None
-    named_step_time_s: float | None = None
     micro_batch: int | None = None
     devices_used: int | None = None
-    num_stages: int | None = None
-    stages: tuple[ModelStageRecord, ...] = ()
-    ranks: tuple[StagePrediction, ...] = ()
-    peak_memory_bytes_per_rank: tuple[float, ...] = ()
-    memory_limit_bytes: float | None = None
-    allocated_bytes: float | None = None
-    allocated_low_bytes: float | None = None
-    allocated_high_bytes: float | None = None
-    reserved_bytes: float | None = None
-    reserved_low_bytes: float | None = None
-    reserved_high_bytes: float | None = None
-    device_bytes: float | None = None
-    device_low_bytes: float | None = None
-    device_high_bytes: float | None = None
-    device_memory_bytes: float | None = None
-    fit_probability: float | None = None
-    memory_account: str | None = None
-    alternatives: tuple[Alternative, ...] = ()
-    binding: Binding | None = None
-    relaxations: tuple[Relaxation, ...] = ()
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -202,8 +156,49 @@ class ModelPlanResult:
     pruned: int = 0
     not_reached: int = 0
     search_s: float | None = None
-    reasons: Reasons | None = None
     request: PlanRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlanResult(PlannedStep):
+    """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
+
+    `stages` are in pipeline order, `ranks` says what each pipeline rank does with all of its stages
+    and `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says where the
+    step's time goes: compute, recompute, tensor, context, expert, data, transfers, bubble,
+    optimizer, overhead add up to it. Where no schedule is named, no plan with one stage per rank is
+    faster than `lower_bound_one_stage_s`, which is never above the plan's own step. Where layers
+    branch, no plan cut from their order in `stages` is faster than `lower_bound_one_order_s`;
+    `lower_bound_s` holds for other orders, too. `left_open` says what ended search and proof where
+    there is a gap. Under the schedule "searched" `order` is what a search found, and
+    `named_step_time_s` the step of the same stages in the order of the family that it began with.
+    Memory of a device of the fullest rank is in three figures as in an estimate, by the account of
+    the framework named. `reasons` say what its choices buy, where that was asked.
+    """
+
+    # What only a plan on several pools has; see `documents.plan_view`.
+    layout: ClassVar[str | None] = None
+    groups: ClassVar[tuple[()]] = ()
+    fits: ClassVar[bool] = True
+
+    kind: str = "model-plan"
+    lower_bound_one_stage_s: float | None = None
+    lower_bound_one_order_s: float | None = None
+    left_open: str | None = None
+    time_per_sample_s: float | None = None
+    time_by_part_s: dict[str, float] = field(default_factory=dict)
+    bubble_of_makespan: float | None = None
+    order: SearchedOrder | None = None
+    named_step_time_s: float | None = None
+    num_stages: int | None = None
+    stages: tuple[ModelStageRecord, ...] = ()
+    ranks: tuple[StagePrediction, ...] = ()
+    peak_memory_bytes_per_rank: tuple[float, ...] = ()
+    memory_limit_bytes: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
+    binding: Binding | None = None
+    relaxations: tuple[Relaxation, ...] = ()
+    reasons: Reasons | None = None
 
     @property
     def peak_memory_bytes(self) -> float | None:
@@ -515,11 +510,7 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
         most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
         with naming_options(QUESTION_OPTION_OF):
             told = most * _OF_A_KIND if expects_runs(question) else most
-
-            def search(asked: ModelQuestion, told: int = told) -> ModelOutcome:
-                return plan(asked, budget, num_alternatives=told, crew=crew)
-
-            outcome = _as_counted(question, search)
+            outcome = plan(question, budget, num_alternatives=told, crew=crew)
             if call.prefers_simple and outcome.priced:
                 outcome = _simple_first(question, outcome, budget)
         if outcome.priced or budget.stopped:
@@ -527,36 +518,6 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
         first = first or (each, outcome)
     assert first is not None, "a call is asked itself"
     return first
-
-
-_RECOUNTS: Final = 3  # searches
-_COUNTED: Final = 3  # plans of each
-
-
-def _as_counted(
-    question: ModelQuestion, search: Callable[[ModelQuestion], ModelOutcome]
-) -> ModelOutcome:
-    """What the search finds, where its first plan fits by a count of its tensors, too.
-
-    The search goes by margins, for counting takes a second. Where none of its best plans stands the
-    count, it is asked with as much less memory as its best lacked; its first bound holds for all.
-    """
-    first = outcome = search(question)
-    if question.account is None or question.account.name != COUNTED:
-        return first
-    kept = question.overheads
-    for _ in range(_RECOUNTS):
-        lacks_bytes = []
-        for at, one in enumerate(outcome.priced[:_COUNTED]):
-            missing = missing_of_plan(question, one.plan, one.profile, one.step, counted=True)
-            if missing <= 0:
-                return replace(first, priced=outcome.priced[at:])
-            lacks_bytes.append(missing)
-        if not lacks_bytes:
-            break
-        kept = replace(kept, reserve_bytes=kept.reserve_bytes + lacks_bytes[0])
-        outcome = search(replace(question, overheads=kept))
-    return replace(first, priced=(), exhausted=first.exhausted and not first.priced)
 
 
 def plan_model(
@@ -591,6 +552,7 @@ def plan_model(
         document = replace(
             with_plan(document, question, best.plan, best.profile, best.step),
             alternatives=tuple(alternatives(question, outcome.priced)),
+            left_open=_left_open(call, outcome, budget),
         )
         gaps = tuple(_gaps(document, question))
         doubts = tuple(filter(None, [doubt(document)])) if question.account is None else ()
@@ -669,6 +631,30 @@ def _status(outcome: ModelOutcome) -> Status:
         if relative_gap(best_s, outcome.lower_bound_s) <= OPTIMAL_TOLERANCE
         else Status.GAP
     )
+
+
+def _left_open(call: ModelCall, outcome: ModelOutcome, budget: Budget) -> str | None:
+    """What ended the search or the proof where it leaves a gap, and the option that buys more."""
+    if _status(outcome) is Status.OPTIMAL:
+        return None
+    if budget.interrupted:
+        return "the search was interrupted; the same command without an end may find or prove more"
+    if budget.stopped:
+        limit = format_seconds(budget.time_limit_s or 0.0)
+        return f"the time limit of {limit} ended the search; a longer --time-limit may prove more"
+    if call.per_stage_degrees or outcome.lower_bound_one_order_s is not None:
+        return "no sharper bound is known of this space; more effort does not raise it"
+    if (one := outcome.loosest) is not None:
+        return (
+            f"no sharper bound is known of {one.schedule} on {one.pipeline} ranks, microbatch "
+            f"{one.microbatch_size}; more effort does not raise it"
+        )
+    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
+    more = f"--effort {_MORE_EFFORT * call.question.effort:g}"
+    return f"the effort ended first; {more} may win or prove up to {format_percent_up(gap)}"
+
+
+_MORE_EFFORT: Final = 4  # times as much is advised
 
 
 def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> Iterator[str]:

@@ -119,6 +119,8 @@ def _headline(document: Planned) -> Iterator[str]:
     yield f"{where}: {fits}, {format_seconds(document.step_time_s)} per step ({_range(document)})"
     yield from evidence_line(document.assumptions)
     yield "; ".join((*_throughput(document), proof(document)))
+    if document.left_open is not None:
+        yield f"left open: {document.left_open}"
     if document.parallelism is not None:
         yield (
             f"{use_of_pools(document)}{layout_line(document.parallelism)}, microbatch "
@@ -176,23 +178,11 @@ def memory_line(document: ModelPlanResult) -> Iterator[str]:
 
 
 _MOST_CLASSES: Final = 3  # of memory that are named in a line
-_CLASSES: Final = (
-    "weight",
-    "gradient",
-    "optimizer",
-    "opaque",
-    "activation",
-    "logits",
-    "transient",
-    "buffer",
-    "workspace",
-)
 
 
 def memory_classes(memory: StageMemory) -> dict[str, float]:
     """What a device holds at its fullest in bytes, by class; those that it has."""
-    sizes = {name: float(getattr(memory, f"{name}_bytes")) for name in _CLASSES}
-    return {name: size for name, size in sizes.items() if size > 0}
+    return {name: held for name, held in memory.by_class.items() if held > 0}
 
 
 def use_of_pools(document: Planned) -> str:

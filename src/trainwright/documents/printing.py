@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from html import escape
+from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from trainwright.cluster.calibration import POOLED
 from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.registry import kind_of, part
-from trainwright.documents.view import column, to_terminal, words
+from trainwright.documents.view import Folded, Table, column, to_html, to_terminal, words
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import write_text
 from trainwright.formats.document_json import encode
 from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from trainwright.documents.plan_view import Considered
-    from trainwright.documents.view import Column
+    from trainwright.documents.view import Column, Line
     from trainwright.plans.parallelism import Parallelism
 
 
@@ -190,11 +193,17 @@ def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
 
 def render(document: object, *, verbose: bool = False) -> RenderableType:
     """What the terminal shows of a document; raises `TypeError` for what is none."""
+    found = _viewed(document)
+    if isinstance(found, tuple):
+        return to_terminal(found, verbose=verbose)
+    shown: RenderableType = found
+    return shown
+
+
+def _viewed(document: object) -> Any:
+    """Its lines and tables as a tuple, or what is drawn in their place."""
     found = part(kind_of(document).view)(document)
-    if not isinstance(found, Iterable):
-        shown: RenderableType = found
-        return shown
-    return to_terminal(found, verbose=verbose)
+    return tuple(found) if isinstance(found, Iterable) else found
 
 
 # A document that prints and saves itself: what every call returns
@@ -203,7 +212,7 @@ def render(document: object, *, verbose: bool = False) -> RenderableType:
 Document = TypeVar("Document")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Report(Generic[Document]):
     """A document and its table."""
 
@@ -229,5 +238,64 @@ class Report(Generic[Document]):
         """Write the document; nothing is left behind where that fails."""
         write_text(path, self.to_json())
 
+    def to_dataframe(self, table: str | None = None) -> Any:
+        """One of the document's tables as a `pandas.DataFrame`: a row for each stage, say.
+
+        `table` is the title of one, by default that with most columns. Columns are named as in
+        copied CSV, with their units; numbers are in SI units to full precision.
+        Raises `InvalidInput` for an unknown title, naming those there are, and `UnsupportedFeature`
+        without pandas.
+
+        >>> trainwright.plan("gpt2", cluster="dgx-h100", ...).to_dataframe()  # doctest: +SKIP
+        """
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            raise UnsupportedFeature(
+                "to_dataframe needs pandas", alternative="install it with: pip install pandas"
+            ) from None
+        tables = [each for each in self._lines() if isinstance(each, Table)]
+        wanted = [each for each in tables if table in (each.title, None)]
+        if not wanted:
+            titles = ", ".join(f'"{each.title}"' for each in tables) or "none, as it has no table"
+            raise InvalidInput.of("table", f'must be one of {titles}, got "{table}"')
+        shown = max((each.on("page") for each in wanted), key=lambda each: len(each.columns))
+        names = [each.key or str(at) for at, each in enumerate(shown.columns)]
+        return pandas.DataFrame([[cell.value for cell in row] for row in shown.rows], columns=names)
+
+    def _lines(self) -> Iterator[Line]:
+        """Lines and tables, what is folded among them."""
+        found = _viewed(self.document)
+        for each in found if isinstance(found, tuple) else ():
+            yield from each.full if isinstance(each, Folded) else (each,)
+
+    def __getattr__(self, name: str) -> Any:
+        """Every figure of the document under its own name: `result.step_time_s`."""
+        if name.startswith("_") or name == "document":
+            raise AttributeError(name)
+        try:
+            return getattr(self.document, name)
+        except AttributeError:
+            kind = type(self.document).__name__
+            raise AttributeError(f"neither the result nor its {kind} has {name!r}") from None
+
+    def __dir__(self) -> Iterable[str]:
+        return sorted({*object.__dir__(self), *filter(_is_public, dir(self.document))})
+
+    def __repr__(self) -> str:
+        first = self.explain(width=200).partition("\n")[0]
+        return f"<{type(self).__name__}: {first}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        found = _viewed(self.document)
+        if isinstance(found, tuple):
+            return to_html(found)
+        return f"<pre>{escape(self.explain())}</pre>"
+
     def __str__(self) -> str:
         return self.explain()
+
+
+def _is_public(name: str) -> bool:
+    return not name.startswith("_")

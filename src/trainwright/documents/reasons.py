@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.documents.printing import NEGLIGIBLE, layout_cells, layout_columns
 from trainwright.documents.view import column, percent, seconds, size, table_of, words
 from trainwright.planning.reasons.infeasible import option_of
-from trainwright.plans.parallelism import Parallelism, mapping_name
+from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
 from trainwright.plans.status import Status
 from trainwright.units import format_count
 
@@ -169,12 +169,12 @@ def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
                 peak_memory_bytes=each.peak_memory_bytes,
                 is_bound=each.status is Status.GAP,
             )
-            yield change, _kind(each)
+            yield change, _kind(each, document)
     if document.kind != "model-plan" or document.parallelism is None:
         return
-    kinds = {_kind(document)}
+    kinds = {_kind(document, document)}
     for other in document.alternatives:
-        if (kind := _kind(other)) in kinds or other.slowdown > _WORST:
+        if (kind := _kind(other, document)) in kinds or other.slowdown > _WORST:
             continue
         kinds.add(kind)
         change = Change(
@@ -187,11 +187,21 @@ def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
         yield change, kind
 
 
-def _kind(plan: Any) -> object:
-    """What tells plans apart that a person would call different: chunks are not among it."""
-    degrees = plan.parallelism
-    whole = None if degrees is None else replace(degrees, virtual_stages=1)
-    return whole, plan.micro_batch, plan.schedule
+def _kind(plan: Any, own: Any) -> object:
+    """What tells plans apart that a person would call different.
+
+    Chunks are not among it, nor is the ZeRO stage of what differs from the `own` plan in more.
+    """
+
+    def core(each: Any) -> tuple[object, ...]:
+        degrees = each.parallelism
+        whole = None if degrees is None else replace(degrees, virtual_stages=1, zero_stage=0)
+        return whole, each.micro_batch, each.schedule
+
+    found = core(plan)
+    if plan.parallelism is None or own.kind != "model-plan" or found != core(own):
+        return found
+    return (*found, plan.parallelism.zero_stage)
 
 
 _AXES: Final = (
@@ -210,16 +220,21 @@ def _differences(plan: ModelPlanResult, other: Alternative) -> Iterator[str]:
     """In what a runner-up differs, in words."""
     own = plan.parallelism
     assert own is not None
+    is_same = True
     for name, flag in _AXES:
         before, after = getattr(own, name), getattr(other.parallelism, name)
         if before != after:
-            yield f"{flag} {after} instead of {before}"
-    if other.parallelism.axis_order != own.axis_order:
-        yield f"ranks in the order {mapping_name(other.parallelism.axis_order)}"
+            yield f"{flag} {before}→{after}"
+            is_same = False
     if other.micro_batch != plan.micro_batch:
-        yield f"microbatch {other.micro_batch} instead of {plan.micro_batch}"
+        yield f"microbatch {plan.micro_batch}→{other.micro_batch}"
+        is_same = False
     if other.schedule != plan.schedule:
-        yield f"{other.schedule} instead of {plan.schedule}"
+        yield f"{plan.schedule}→{other.schedule}"
+        is_same = False
+    # which ranks are neighbours is no news beside other degrees
+    if is_same and other.parallelism.axis_order != own.axis_order:
+        yield f"ranks in the order {mapping_name(other.parallelism.axis_order)}"
 
 
 def _options(other: Alternative) -> str:
@@ -229,6 +244,8 @@ def _options(other: Alternative) -> str:
     if degrees.virtual_stages == 1 and "--virtual-stages 1" in kept:
         kept.remove("--virtual-stages 1")
     rest = [f"--micro-batch {other.micro_batch}", f"--schedule {other.schedule}"]
+    if degrees.axis_order != DATA_INSIDE:
+        rest.insert(0, f"--mapping {mapping_name(degrees.axis_order)}")
     return " ".join([*kept, *rest])
 
 

@@ -28,7 +28,7 @@ from trainwright.plans.status import (
     relative_gap,
 )
 from trainwright.plans.timeline import WaitsFor
-from trainwright.scheduling.bounds import LeastCosts, best_bound
+from trainwright.scheduling.bounds import LeastCosts, best_bound, resource_bound
 from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.scheduling.validate import validate
 from trainwright.units import TimeUnit, format_bytes, format_percent_up
@@ -158,7 +158,10 @@ class ScheduleResult:
     on one rank; `lower_bound_s` and `gap` are about the one named by `objective`, and hold for
     every schedule within the limits asked for: of this placement, or where several were `tried`, of
     all of them; then `bound_at_placement` is about the one found. Activations count chunks.
-    `orders` has a row of actions per rank, as in PyTorch's CSV. A search may cut every stage that
+    `orders` has a row of actions per rank, as in PyTorch's CSV. Where the model is there in several
+    `pipelines`, a microbatch is cut into `slices`, or the head over all ranks with `head_barriers`,
+    `microbatches` counts what every stage runs, and the bound is about schedules with the same
+    actions. A search may cut every stage that
     the costs describe into `parts_per_stage` equal ones. `generate_s` is CPU seconds.
     """
 
@@ -171,6 +174,9 @@ class ScheduleResult:
     ranks: int
     microbatches: int
     chunks_per_rank: int | None = None
+    pipelines: int | None = None
+    slices: int | None = None
+    head_barriers: int | None = None
     parts_per_stage: int | None = None
     makespan_s: float | None = None
     span_s: float | None = None
@@ -206,7 +212,7 @@ class ScheduleResult:
 # What a method answers: a schedule with times and a bound, or why there is none
 # ------------------------------------------------------------------------------
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +256,12 @@ def proved_bound(
 
 
 def bound_for(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> Bound:
-    """The bound on schedules of the same placement within the limits of the case."""
+    """The bound on schedules of the same placement within the limits of the case.
+
+    Where the schedule uses more than the computation of one pipeline, on those with its actions.
+    """
+    if not schedule.is_plain:
+        return resource_bound(schedule, costs, objective=Objective(case.objective))
     return proved_bound(
         schedule.placement,
         schedule.num_microbatches,
@@ -327,6 +338,9 @@ def schedule_of(document: ScheduleResult, *, source: str | None = None) -> Sched
         document.orders,
         rank_of_stage=document.rank_of_stage,
         num_microbatches=document.microbatches,
+        num_pipelines=document.pipelines or 1,
+        num_slices=document.slices or 1,
+        head_barriers=document.head_barriers or 0,
         source=source,
     )
 
@@ -383,7 +397,7 @@ def _with_schedule(
         bound_kind=BoundKind.PROVED,
         gap=gap,
         bound_at_placement=_bound_at_placement(answer, objective.of(timeline)),
-        bound_at_peak=_bound_at_peak(timeline, objective),
+        bound_at_peak=_bound_at_peak(timeline, objective) if timeline.schedule.is_plain else None,
         rank_of_stage=timeline.schedule.placement.rank_of_stage,
         orders=order_rows(timeline.schedule),
         **figures(timeline, counts_bytes=case.counts_bytes),
@@ -399,6 +413,9 @@ def figures(timeline: Timeline, *, counts_bytes: bool) -> dict[str, Any]:
         "ranks": schedule.num_ranks,
         "microbatches": schedule.num_microbatches,
         "chunks_per_rank": max(map(len, schedule.placement.stages_of_rank)),
+        "pipelines": schedule.placement.num_pipelines if not schedule.is_plain else None,
+        "slices": schedule.num_slices if not schedule.is_plain else None,
+        "head_barriers": schedule.head_barriers if not schedule.is_plain else None,
         "makespan_s": timeline.makespan_s,
         "span_s": timeline.span_s,
         "bubble_of_span": timeline.bubble_of_span,

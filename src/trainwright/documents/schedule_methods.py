@@ -153,7 +153,8 @@ def family_shortfall(
     """What a family needs that does not fit, though others of its placement may."""
     unit = unit_of(found, case)
     needed = _needed(family, request, found)
-    others = sorted(set(_fitting(family.place(request), request, case)) - {family.name})
+    fitting = _fitting(family.place(request), request, case) if family.is_plain else ()
+    others = sorted(set(fitting) - {family.name})
     fixes = [_raise_to(needed, unit)]
     if others:
         fixes.append(f"take a family of the same placement that fits: {', '.join(others)}")
@@ -161,7 +162,7 @@ def family_shortfall(
         rank=found.rank,
         needed=needed,
         limit=found.limit,
-        least=_least(family.place(request), request, unit),
+        least=_least(family.place(request), request, unit) if family.is_plain else None,
         unit=unit,
         description=(
             f"{family.name} needs {amount(needed, unit)}; the limit is "
@@ -471,7 +472,7 @@ def by_family(case: ScheduleCase, name: str, *, budget: Budget) -> Answer:
         placement = family.place(request)
         require_size(placement.num_stages, request.num_microbatches)
         costs = case.costs(placement)
-        misfit = least_shortfall(placement, costs, case=case)
+        misfit = least_shortfall(placement, costs, case=case) if family.is_plain else None
         if misfit is not None:
             return Answer(family=family.name, shortfall=misfit)
         began = budget.cpu_s
@@ -481,10 +482,10 @@ def by_family(case: ScheduleCase, name: str, *, budget: Budget) -> Answer:
         if isinstance(schedule, LimitTooSmall):
             shortfall = family_shortfall(family, request, schedule, case=case)
             return Answer(family=family.name, shortfall=shortfall, generate_s=generate_s)
-    timeline = simulate(schedule, costs)
+    costs = case.costs_of(schedule)
     return Answer(
         family=family.name,
-        timeline=timeline,
+        timeline=simulate(schedule, costs),
         bound=bound_for(case, schedule, costs),
         generate_s=generate_s,
     )

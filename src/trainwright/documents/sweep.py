@@ -323,6 +323,7 @@ def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanRes
         gap=gap,
         lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, step_s),
         lower_bound_one_order_s=None if one_order_s is None else min(one_order_s, step_s),
+        left_open=own.left_open,
         interrupted=own.interrupted,
         considered=own.considered,
         pruned=own.pruned,

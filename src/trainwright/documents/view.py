@@ -7,6 +7,7 @@ others beside them, where they can be sorted and copied as bare SI numbers.
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
@@ -191,6 +192,19 @@ def size(value_bytes: float | None) -> Cell:
 # -------------
 
 
+def printable(text: str) -> str:
+    """The text with characters that steer a terminal spelled out: names come from outside."""
+    if text.isprintable():
+        return text
+    steer = {
+        each for each in text if unicodedata.category(each) in _STEERING and each not in "\n\t"
+    }
+    return "".join(ascii(each)[1:-1] if each in steer else each for each in text)
+
+
+_STEERING: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
 def to_terminal(view: View, *, verbose: bool = False) -> RenderableType:
     """The lines and tables of a view for a rich console; `verbose` shows what is folded."""
     from rich.console import Group
@@ -198,7 +212,7 @@ def to_terminal(view: View, *, verbose: bool = False) -> RenderableType:
 
     return Group(
         *(
-            Text(each, overflow="fold") if isinstance(each, str) else _rich(each)
+            Text(printable(each), overflow="fold") if isinstance(each, str) else _rich(each)
             for each in _unfolded(view, verbose=verbose)
         )
     )
@@ -255,7 +269,7 @@ class _Fitted:
         for row in _brief(table):
             named = zip(table.columns, row, strict=True)
             said = (f"{each.title} {cell.text}".strip() for each, cell in named if cell.text)
-            yield Text(f"  {'; '.join(said)}")
+            yield Text(printable(f"  {'; '.join(said)}"))
 
 
 def _brief(table: Table) -> Iterator[tuple[Cell, ...]]:
@@ -284,10 +298,45 @@ def _grid(shown: Table) -> RichTable:
             overflow="fold",
         )
     for row in _brief(shown):  # brackets in the name of a file are no markup
-        made.add_row(*(Text(cell.text) for cell in row))
+        made.add_row(*(Text(printable(cell.text)) for cell in row))
     return made
 
 
 def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
     """The lines that a table ends with."""
     return (f"warning: {each}" for each in warnings)
+
+
+# In a notebook
+# -------------
+
+
+def to_html(view: View) -> str:
+    """The lines and tables of a view as HTML; what is folded can be opened. Nothing is a script."""
+    return "".join(map(_html, view))
+
+
+def _html(each: Line) -> str:
+    from html import escape
+
+    if isinstance(each, str):
+        return f"<p>{escape(each)}</p>"
+    if isinstance(each, Folded):
+        inside = to_html(each.full)
+        return f"<details><summary>{escape(each.line)}</summary>{inside}</details>"
+    if isinstance(each, Facts):
+        each = table_of("", (words(""), words("")), each.rows, caption=each.title or None)
+    shown = each.on("page")
+    sides = ["right" if column.is_number else "left" for column in shown.columns]
+
+    def row(tag: str, texts: Iterable[str]) -> str:
+        cells = (
+            f'<{tag} style="text-align:{side}">{escape(text)}</{tag}>'
+            for side, text in zip(sides, texts, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    head = row("th", (column.title for column in shown.columns))
+    body = "".join(row("td", (cell.text for cell in cells)) for cells in shown.rows)
+    title = escape(each.caption or each.title)
+    return f"<table><caption>{title}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from trainwright.cluster import ChipTemplate, Surroundings, networked, template_device
+from trainwright.cluster import (
+    NO_LOSS,
+    Calibration,
+    ChipTemplate,
+    Efficiency,
+    Surroundings,
+    networked,
+    template_device,
+)
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode_document
 from trainwright.formats.json_text import parse_json
@@ -33,6 +41,15 @@ class SurroundingsRecord:
     interface_mm2: float = 0.0
     tensor_overlap: float = 0.0
     gradient_overlap: float = 0.0
+    link_efficiency: float = 1.0
+    node_latency_s: float = 1e-6
+    node_efficiency: float = 1.0
+    efficiency: Efficiency = NO_LOSS
+
+    @classmethod
+    def of(cls, around: Surroundings) -> SurroundingsRecord:
+        """Surroundings as a document carries them."""
+        return cls(**{field.name: getattr(around, field.name) for field in fields(cls)})
 
     def surroundings(self) -> Surroundings:
         """What the record describes."""
@@ -174,11 +191,15 @@ class LayerScheduleRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitivityRecord:
-    """What more of one resource buys: the gain in throughput, with plans sought anew."""
+    """What more of one resource buys: the gain in throughput, with plans sought anew.
+
+    `design` is the chip that takes the place of the best, where more area allows one.
+    """
 
     resource: str
     factor: float
     throughput_gain: float
+    design: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +244,11 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodesignRequest:
-    """Everything a search depends on; nothing outside the document is needed to run it again."""
+    """Everything a search depends on; nothing outside the document is needed to run it again.
+
+    `losses` are what every design loses to kernels and links, under `software`; without them
+    all of these are perfect.
+    """
 
     trainwright_version: str
     jobs: tuple[JobRecord, ...]
@@ -236,6 +261,8 @@ class CodesignRequest:
     max_power_watts: float | None = None
     precisions: tuple[str, ...] = ("bf16",)
     max_mean_watts: float | None = None
+    software: str | None = None
+    losses: Calibration | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

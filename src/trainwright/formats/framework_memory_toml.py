@@ -17,14 +17,20 @@ from __future__ import annotations
 import tomllib
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from trainwright.cluster.framework_memory import (
+    COUNTED,
     Figure,
     FrameworkMemory,
     Share,
     memory_of_software,
 )
+from trainwright.errors import InvalidInput
 from trainwright.units import MIB
+
+if TYPE_CHECKING:
+    from trainwright.plans.configuration import MemoryOverheads
 
 
 @cache
@@ -42,9 +48,21 @@ def framework_memory(name: str | None) -> FrameworkMemory:
     return memory_of_software(framework_memories(), name)
 
 
-def deciding_memory(name: str | None) -> FrameworkMemory | None:
-    """The account by which a run of a program fits; None where nobody said whose run it is."""
-    return None if name is None else framework_memory(name)
+def deciding_memory(name: str | None, kept: MemoryOverheads) -> FrameworkMemory | None:
+    """The account by which a run of a program fits; None where the margins alone decide.
+
+    Raises `InvalidInput` where the account counts tensors one by one: a second for each layout.
+    """
+    if kept.fit_probability is None:
+        return None
+    account = framework_memory(name)
+    if account.name == COUNTED:
+        raise InvalidInput.of(
+            "fit_probability",
+            f"is not for {name}, whose tensors are counted one by one, which takes too long for "
+            "every layout; leave it out, and read the probability of what is found",
+        )
+    return account
 
 
 def _read(text: str) -> FrameworkMemory:

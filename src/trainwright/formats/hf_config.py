@@ -233,9 +233,9 @@ def _wrapped(
     config = _transformer(inner, keys, family, head, source=source)
     if config.head is Head.LANGUAGE:
         tied = keys.flag("tied_embeddings", wrapper.tied)
-        config = replace(
-            config, tied_embeddings=tied or (wrapper.asks_text and config.tied_embeddings)
-        )
+        own = config.tied_embeddings
+        tied = own if wrapper.text_alone else tied or (wrapper.asks_text and own)
+        config = replace(config, tied_embeddings=tied)
     tower = wrapper.tower(keys, keys.section("vision_config"), config)
     return config if keys.all_faults else replace(config, towers=(tower,))
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from trainwright.formats.hf_decoders import DECODERS, OTHER_DECODERS, read_decoder
+from trainwright.formats.hf_decoder_rules import DECODERS, TEXT_DECODERS
+from trainwright.formats.hf_decoders import dense_between, read_decoder
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
     MAX_LAYERS,
@@ -23,6 +24,7 @@ from trainwright.formats.hf_keys import (
     windows,
     with_biases,
 )
+from trainwright.formats.hf_uneven_decoders import OTHER_DECODERS
 from trainwright.model import (
     Activation,
     BlockChoice,
@@ -218,6 +220,8 @@ def read_opt(keys: KeyReader) -> Fields:
         keys.refuse(affine, "must be true: norms without weights are not modelled")
     biased = not keys.states("enable_bias") or keys.flag("enable_bias", True)
     pre_norm = keys.flag("do_layer_norm_before", True)
+    last = "_remove_final_layer_norm"
+    without_last = keys.states(last) and keys.flag(last, False)
     return {
         **sizes,
         **(with_biases() if biased else {"norm": Norm.LAYER}),
@@ -228,7 +232,7 @@ def read_opt(keys: KeyReader) -> Fields:
         "hidden_dropout": keys.fraction("hidden_dropout", 0.1),
         "attention_dropout": keys.fraction("attention_dropout", 0.0),
         "pre_norm": pre_norm,
-        "final_norm": pre_norm,
+        "final_norm": pre_norm and not without_last,
         "projection_size": width if width != sizes["hidden_size"] else None,
     }
 
@@ -399,13 +403,14 @@ def read_qwen3_moe(keys: KeyReader) -> Fields:
         num_experts=keys.count("num_experts", 128),
         experts_per_token=keys.count("num_experts_per_tok", 8),
         ffn_size=keys.count("moe_intermediate_size", 768),
-        dense_layers=_dense_between(keys, decoder["num_layers"]),
+        dense_layers=dense_between(keys, decoder["num_layers"]),
     )
+    bias = keys.flag("attention_bias", False)
     return {
         **upper_windows(keys, decoder),
-        "head_size": keys.count("head_size", 128),
         "query_key_norm": True,
-        "query_key_value_bias": keys.flag("attention_bias", False),
+        "query_key_value_bias": bias,
+        "attention_output_bias": bias,
         "experts": experts,
     }
 
@@ -421,20 +426,10 @@ def read_qwen2_moe(keys: KeyReader) -> Fields:
         ffn_size=keys.count("moe_intermediate_size", 1408),
         shared_ffn_size=keys.count("shared_expert_intermediate_size", 5632),
         shared_gate=True,
-        dense_layers=_dense_between(keys, decoder["num_layers"]),
+        dense_layers=dense_between(keys, decoder["num_layers"]),
     )
     bias = keys.flag("qkv_bias", True)
     return {**upper_windows(keys, decoder), "query_key_value_bias": bias, "experts": experts}
-
-
-def _dense_between(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
-    """Blocks without experts: those listed, and those that the sparse step passes over."""
-    step = keys.count("decoder_sparse_step", 1)
-    listed = set(keys.counts("mlp_only_layers", ()))
-    if listed and max(listed) >= num_layers:
-        keys.refuse("mlp_only_layers", f"must be in 0..{num_layers - 1}, got {max(listed)}")
-        return ()
-    return tuple(i for i in range(num_layers) if i in listed or (i + 1) % step)
 
 
 def read_gpt_oss(keys: KeyReader) -> Fields:
@@ -756,7 +751,7 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "deepseek_v3": read_deepseek_v3,
     "deepseek_v4": read_deepseek_v4,
     "kimi_k2": read_kimi_k2,
-    **{name: partial(read_decoder, rule) for name, rule in DECODERS.items()},
+    **{name: partial(read_decoder, rule) for name, rule in (DECODERS | TEXT_DECODERS).items()},
     **OTHER_DECODERS,
     **HYBRIDS,
 }

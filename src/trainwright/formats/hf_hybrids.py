@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from trainwright.formats.hf_decoders import Decoder, MixtureRule, read_decoder
+from trainwright.formats.hf_decoders import (
+    Decoder,
+    MixtureRule,
+    dense_between,
+    read_decoder,
+    refuse_flags,
+)
 from trainwright.formats.hf_keys import MAX_LAYERS, Fields, KeyReader, activation, stack
 from trainwright.model import (
     BlockChoice,
@@ -83,13 +89,6 @@ def _qwen(rule: Decoder) -> Callable[[KeyReader], Fields]:
     return read
 
 
-def _sparse_dense(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
-    """Blocks listed as dense, and those that the sparse step passes over."""
-    step = keys.count("decoder_sparse_step", 1)
-    listed = set(keys.counts("mlp_only_layers", ()))
-    return tuple(i for i in range(num_layers) if i in listed or (i + 1) % step)
-
-
 _QWEN3_NEXT: Final = Decoder(
     layers=48,
     hidden=2048,
@@ -107,7 +106,7 @@ _QWEN3_NEXT: Final = Decoder(
         visited=("num_experts_per_tok", 10),
         width=("moe_intermediate_size", 512),
         shared_width=("shared_expert_intermediate_size", 512),
-        dense=_sparse_dense,
+        dense=dense_between,
         shared_gate=True,
     ),
 )
@@ -152,6 +151,7 @@ _QWEN3_5_MOE: Final = Decoder(
 
 def read_kimi_linear(keys: KeyReader) -> Fields:
     """Fields of a `kimi_linear` config."""
+    refuse_flags(keys, "attention_bias")
     inner = keys.section("linear_attn_config")
     heads = inner.optional_count("num_heads") or keys.count("linear_num_heads", 32)
     size = inner.optional_count("head_dim") or keys.count("linear_head_dim", 128)
@@ -339,13 +339,13 @@ _FALCON: Final = Decoder(
         "ssm_multipliers",
         "ssm_out_multiplier",
         "num_logits_to_keep",
-        "projectors_bias",
         "mamba_norm_before_gate",
         "mamba_expand",
         "mamba_use_mlp",
         "attn_layer_indices",
         "time_step_limit",
     ),
+    unknown=("mamba_proj_bias", "projectors_bias"),
 )
 
 
@@ -362,7 +362,6 @@ def read_falcon_h1(keys: KeyReader) -> Fields:
         num_groups=keys.count("mamba_n_groups", 1),
         kernel=keys.count("mamba_d_conv", 4),
         convolution_bias=keys.flag("mamba_conv_bias", True),
-        bias=keys.flag("mamba_proj_bias", False),
         gated_norm=keys.flag("mamba_rms_norm", False),
     )
     return fields | {"mixer": mixer}
@@ -417,7 +416,7 @@ _ALSO: Final = {"mamba": "linear_attention", "attention": "full_attention"}
 
 def read_nemotron_h(keys: KeyReader) -> Fields:
     """Fields of a `nemotron_h` config; the pattern has a letter or a word per layer."""
-    kinds = _nemotron_pattern(keys)
+    kinds = _nemotron_pattern(keys, "layers_block_type", "hybrid_override_pattern", "ME*-")
     keys.pass_over("num_layers")
     fields = stack(
         keys,
@@ -439,10 +438,16 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
         bias=keys.flag("mamba_proj_bias", False) or keys.flag("use_bias", False),
     )
     keys.pass_over(*_NEMOTRON_SILENT)
-    if keys.value("num_nextn_predict_layers", 0) == 0:  # else it is named as ignored
-        keys.defaults.pop("num_nextn_predict_layers", None)
-    else:
-        keys.known.discard("num_nextn_predict_layers")
+    further: Sequence[str] = ()
+    keys.pass_over("mtp_layers_block_type", "mtp_hybrid_override_pattern")
+    num_further = keys.natural("num_nextn_predict_layers", 0)
+    keys.defaults.pop("num_nextn_predict_layers", None)
+    if num_further:
+        pattern = ("mtp_layers_block_type", "mtp_hybrid_override_pattern", "*E")
+        further = _nemotron_pattern(keys, *pattern)
+        if absent := sorted(set(further) - set(kinds)):
+            keys.refuse(pattern[0], f'must be of kinds that the layers have, got "{absent[0]}"')
+            further = ()
     shared = keys.natural("moe_shared_expert_intermediate_size", 7688)
     experts = None
     if "moe" in kinds:
@@ -460,8 +465,10 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
         keys.pass_over("num_experts", "num_experts_per_tok", "moe_intermediate_size")
         keys.pass_over("num_shared_experts", "moe_latent_size")
     bias = keys.flag("attention_bias", False)
-    ordered = sorted(_NEMOTRON_KINDS)
+    ordered = ["linear_attention", *sorted(_NEMOTRON_KINDS)]
     return fields | {
+        "num_mtp_layers": num_further,
+        "further_choices": tuple(map(ordered.index, further)),
         "head_size": keys.count("head_size", 128),
         "num_kv_heads": keys.count("num_kv_heads", 8),
         "ffn_size": keys.count("ffn_size", 21504),
@@ -476,9 +483,7 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
         "attention_dropout": keys.fraction("attention_dropout", 0.0),
         "experts": experts,
         "choices": (BlockChoice(mixer=mixer, attends=False, mlp=False), *_NEMOTRON_OTHERS),
-        "choice_of_layer": tuple(
-            0 if kind == "linear_attention" else 1 + ordered.index(kind) for kind in kinds
-        ),
+        "choice_of_layer": tuple(map(ordered.index, kinds)),
     }
 
 
@@ -492,24 +497,23 @@ _NEMOTRON_SILENT: Final = (
     *("chunk_size", "expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "num_logits_to_keep"),
     *("rescale_prenorm_residual", "residual_in_fp32", "sliding_window", "use_mamba_kernels"),
     *("time_step_floor", "time_step_max", "time_step_min", "time_step_limit", "hidden_act"),
-    *("moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern"),
-    *("max_positions", "time_step_rank"),
+    *("moe_shared_expert_overlap", "max_positions", "time_step_rank"),
 )
 
 
-def _nemotron_pattern(keys: KeyReader) -> Sequence[str]:
-    """Words of `layers_block_type`, or letters of `hybrid_override_pattern`."""
-    words = keys.optional_texts("layers_block_type")
-    letters = keys.text("hybrid_override_pattern", "ME*-") if not words else ""
-    keys.pass_over("hybrid_override_pattern")
+def _nemotron_pattern(keys: KeyReader, words_key: str, letters_key: str, usual: str) -> list[str]:
+    """Words under the first key, or letters under the second, else the `usual` ones."""
+    words = keys.optional_texts(words_key)
+    letters = keys.text(letters_key, usual) if not words else ""
+    keys.pass_over(letters_key)
     found = [_ALSO.get(word, word) for word in words] or [_LETTERS.get(a, a) for a in letters]
     known = {"linear_attention", *_NEMOTRON_KINDS}
     if unknown := sorted(set(found) - known):
-        field = "layers_block_type" if words else "hybrid_override_pattern"
+        field = words_key if words else letters_key
         keys.refuse(field, f'must be of {", ".join(sorted(known))}, got "{unknown[0]}"')
         return ["mlp"]
     if not 1 <= len(found) <= MAX_LAYERS:
-        keys.refuse("hybrid_override_pattern", f"must have 1 to {MAX_LAYERS} layers")
+        keys.refuse(letters_key, f"must have 1 to {MAX_LAYERS} layers")
         return ["mlp"]
     return found
 

@@ -15,7 +15,7 @@ ALIASES: Final = {
     "num_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "ffn_size": ("intermediate_size", "n_inner", "ffn_dim"),
     "max_positions": ("max_position_embeddings", "n_positions", "max_seq_len"),
-    "num_kv_heads": ("num_key_value_heads",),
+    "num_kv_heads": ("num_key_value_heads", "num_kv_heads"),
     "head_size": ("head_dim",),
     "vocabulary_size": ("vocab_size",),
     "hidden_dropout": (
@@ -183,6 +183,12 @@ class KeyReader:
             return None
         return self.count(field, default)
 
+    def optional_natural(self, field: str) -> int:
+        """An integer >= 0, 0 where it is absent (no default is reported)."""
+        found = self.natural(field, 0)
+        self.defaults.pop(self._prefix + self._spelling[field], None)
+        return found
+
     def optional_count(self, field: str) -> int | None:
         """An integer >= 1, or absent (null counts as absent; no default is reported)."""
         if self.states(field):
@@ -225,7 +231,7 @@ def _spellings(field: str) -> tuple[str, ...]:
 
 # Keys that say nothing about cost or memory of training: token ids, names, initialisation, serving.
 _SILENT_KEYS = """
-    _attn_implementation _name_or_path _remove_final_layer_norm activation_dropout
+    _attn_implementation _name_or_path activation_dropout
     add_cross_attention alibi_bias_max apply_residual_connection_post_layernorm
     attention_softmax_in_fp32 attn_impl attn_output_multiplier attn_type attn_uses_sequence_id
     auto_map aux_loss_alpha bias_dropout_fusion bos_token_id chunk_size_feed_forward

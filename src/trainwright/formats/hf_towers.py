@@ -22,7 +22,6 @@ TEXT_FAMILIES: Final = {
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
-    "glm4v_text": "glm4",
     "glm4v_moe_text": "glm4_moe",
 }
 
@@ -440,10 +439,16 @@ def _llama4_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig)
     inner = vision.count("projector_input_dim", 4096)
     out = vision.count("projector_output_dim", 4096)
     given = vision.count("vision_output_dim", 7680)
+    adapter = Projection(
+        name="adapter_1",
+        inputs=found.stack.ffn_size,
+        outputs=inner,
+        bias=False,
+        activation=True,
+    )
     products = (
-        *_two_layers(
-            found.stack.ffn_size, inner, out, bias=False, names=("adapter_1", "adapter_2")
-        ),
+        adapter,
+        Projection(name="adapter_2", inputs=out, outputs=out, bias=False),
         Projection(name="linear_1", inputs=given, outputs=text.hidden_size, bias=False),
     )
     return found.tower(projector=products, merge=merge)
@@ -451,21 +456,41 @@ def _llama4_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig)
 
 def _kimi_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     found, merge = _kimi(vision), 2
-    keys.pass_over("projection_hidden_size", "projection_layer_norm_eps")
+    keys.pass_over("projection_layer_norm_eps")
+    normed = keys.count("projection_hidden_size", found.hidden)
     wide = found.hidden * merge**2
     return found.tower(
-        projector=_two_layers(
-            wide, wide, text.hidden_size, norm=Norm.LAYER, norm_width=found.hidden
-        ),
+        projector=_two_layers(wide, wide, text.hidden_size, norm=Norm.LAYER, norm_width=normed),
         merge=merge,
     )
+
+
+def _cohere(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    found, merge = _siglip(vision), keys.count("downsample_factor", 2)
+    inner = keys.count("alignment_intermediate_size", 36864)
+    if inner % 2:
+        keys.refuse(
+            "alignment_intermediate_size", f"must be even (a gate and a value), got {inner}"
+        )
+    products = (
+        Projection(
+            name="linear_1",
+            inputs=found.hidden * merge**2,
+            outputs=inner // 2,
+            gated=True,
+            activation=True,
+        ),
+        Projection(name="linear_2", inputs=inner // 2, outputs=text.hidden_size),
+    )
+    return found.tower(projector=products, merge=merge)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
     """A wrapped family: its text where the section names none, its tower, and how it ties its head.
 
-    Where the file's top is silent the head is `tied`, or as the text says where it `asks_text`.
+    Where the file's top is silent the head is `tied`, or as the text says where it `asks_text`; the
+    `text_alone` says it whatever stands at the top.
     Sizes of a `flat` one may stand at the top. Where a file has no section for images, the encoder
     is that of its class, unless the wrapper has a `default_encoder` of its own, which is not known
     here.
@@ -475,6 +500,7 @@ class Wrapper:
     tower: Callable[[KeyReader, KeyReader, TransformerConfig], Tower]
     tied: bool = False
     asks_text: bool = False
+    text_alone: bool = False
     flat: bool = False
     default_encoder: bool = False
 
@@ -506,8 +532,10 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "qwen3_vl_moe": Wrapper(text="qwen3_moe", tower=_QWEN3_VL),
     "qwen3_5": Wrapper(text="qwen3_5_text", tower=_qwen35),
     "qwen3_5_moe": Wrapper(text="qwen3_5_moe_text", tower=_qwen35),
-    "glm4v": Wrapper(text="glm4", tower=_glm, asks_text=True),
+    "glm4v": Wrapper(text="glm4v_text", tower=_glm, asks_text=True),
     "glm4v_moe": Wrapper(text="glm4_moe", tower=_glm, asks_text=True),
-    "llama4": Wrapper(text="llama4_text", tower=_llama4_wrapper),
+    "glm46v": Wrapper(text="glm4v_text", tower=_glm),
+    "cohere2_vision": Wrapper(text="cohere2", tower=_cohere, tied=True, default_encoder=True),
+    "llama4": Wrapper(text="llama4_text", tower=_llama4_wrapper, text_alone=True),
     "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
 }

@@ -52,10 +52,13 @@ class OrdersRecord(Closed):
     format_version: Annotated[int, AtLeast(1), AtMost(FORMAT_VERSION)]
     num_microbatches: Annotated[int, AtLeast(1), AtMost(LARGEST_COUNT)]
     rank_of_stage: Annotated[tuple[Annotated[int, AtLeast(0)], ...], NonEmpty()]
+    num_pipelines: Annotated[int, AtLeast(1)] | None = None
+    num_slices: Annotated[int, AtLeast(1)] | None = None
+    head_barriers: Annotated[int, AtLeast(0), AtMost(2)] | None = None
     orders: Annotated[
         tuple[tuple[str, ...], ...],
         NonEmpty(),
-        "per rank its actions: stage, F, I, W, B or R, microbatch",
+        "per rank its actions: stage, a letter of F, I, W, B, R, O, D, L, V and T, microbatch",
     ]
 
 
@@ -120,9 +123,15 @@ def read_orders(
     try:
         return Schedule.of_ranks(
             [order.actions.astype(np.int32) for order in orders],
-            placement=Placement(rank_of_stage=record.rank_of_stage, num_ranks=len(orders)),
+            placement=Placement(
+                rank_of_stage=record.rank_of_stage,
+                num_ranks=len(orders),
+                num_pipelines=record.num_pipelines or 1,
+            ),
             num_microbatches=record.num_microbatches,
             pairs=np.concatenate(pairs),
+            num_slices=record.num_slices or 1,
+            head_barriers=record.head_barriers or 0,
         )
     except InvalidInput as error:
         raise InvalidInput(error.faults, source=source) from error
@@ -135,6 +144,9 @@ def write_orders(schedule: Schedule) -> dict[str, Any]:
         format_version=FORMAT_VERSION,
         num_microbatches=schedule.num_microbatches,
         rank_of_stage=schedule.placement.rank_of_stage,
+        num_pipelines=None if schedule.is_plain else schedule.placement.num_pipelines,
+        num_slices=None if schedule.is_plain else schedule.num_slices,
+        head_barriers=None if schedule.is_plain else schedule.head_barriers,
         orders=tuple(tuple(_cells(schedule, rank)) for rank in range(schedule.num_ranks)),
     )
     return encode(record)
@@ -157,6 +169,9 @@ def read_order_rows(
     *,
     rank_of_stage: tuple[int, ...],
     num_microbatches: int,
+    num_pipelines: int = 1,
+    num_slices: int = 1,
+    head_barriers: int = 0,
     source: str | None = None,
 ) -> Schedule:
     """Orders from what `order_rows` gave; raises InvalidInput with all faults."""
@@ -165,6 +180,9 @@ def read_order_rows(
         "format_version": FORMAT_VERSION,
         "num_microbatches": num_microbatches,
         "rank_of_stage": list(rank_of_stage),
+        "num_pipelines": num_pipelines,
+        "num_slices": num_slices,
+        "head_barriers": head_barriers,
         "orders": [row.split(",") if row else [] for row in rows],
     }
     return read_orders(value, source=source)
@@ -230,6 +248,7 @@ Amounts: TypeAlias = tuple[Annotated[float, AtLeast(0)], ...]
 Deltas: TypeAlias = tuple[float, ...]
 
 _EDGE_FIELDS = ("transfer_s", "backward_transfer_s")
+_SINGLE_FIELDS = ("barrier_s",)
 _RANK_FIELDS = ("static_bytes", "limit_bytes")
 _DELTA_FIELDS = ("forward_bytes", "input_grad_bytes", "weight_grad_bytes", "recompute_bytes")
 _SAVED_FIELD = "recompute_saved_bytes"
@@ -259,6 +278,16 @@ class ScheduleSpec(Closed):
     overhead_s: Annotated[Amounts, "per stage, added to each of its actions"] = ()
     transfer_s: Annotated[Amounts, "per edge: of the tensor from each stage to the next"] = ()
     backward_transfer_s: Annotated[Amounts, "per edge; as forward if left out"] = ()
+    offload_s: Annotated[Amounts, "per stage: to copy its activations to the host"] = ()
+    reload_s: Annotated[Amounts, "per stage; as offload if left out"] = ()
+    head_s: Annotated[Amounts, "per stage: V of a head cut over all ranks"] = ()
+    head_grad_s: Annotated[Amounts, "per stage: T; as V if left out"] = ()
+    barrier_s: Annotated[
+        float, AtLeast(0), AtMost(LARGEST_AMOUNT), "to a cut head, and of each of its barriers"
+    ] = 0.0
+    attention_share: Annotated[
+        float, AtLeast(0), AtMost(1), "of the compute time, where sequences are cut into slices"
+    ] = 0.0
     transfer_model: TransferModel = TransferModel.FREE
     blocking_fraction: Annotated[float, AtLeast(0), AtMost(1)] = 0.0
     forward_bytes: Annotated[
@@ -320,9 +349,14 @@ class ScheduleSpec(Closed):
             weight_grad_s=self._values("weight_grad_s", 0.0),
             backward_s=self._values("backward_s", None),
             recompute_s=self._values("recompute_s", 0.0),
-            overhead_s=dict.fromkeys(ActionKind, overhead),
+            overhead_s=dict.fromkeys(set(ActionKind) - {ActionKind.D}, overhead),
             transfer_s=self._values("transfer_s", 0.0),
             backward_transfer_s=self._values("backward_transfer_s", None),
+            offload_s=self._values("offload_s", 0.0),
+            reload_s=self._values("reload_s", None),
+            head_s=self._values("head_s", 0.0),
+            head_grad_s=self._values("head_grad_s", None),
+            barrier_s=self.barrier_s,
             memory=self._memory(placement),
             transfer_model=self.transfer_model,
             blocking_fraction=self.blocking_fraction,
@@ -361,7 +395,10 @@ class ScheduleSpec(Closed):
         for field in fields(self):
             if field.name in _EDGE_FIELDS:
                 yield field.name, 1
-            elif field.name.endswith(("_s", "_bytes")) and field.name not in _RANK_FIELDS:
+            elif field.name.endswith(("_s", "_bytes")) and field.name not in (
+                *_RANK_FIELDS,
+                *_SINGLE_FIELDS,
+            ):
                 yield field.name, 0
 
     def _telling_lists(self) -> Iterator[tuple[str, int, int]]:
@@ -372,7 +409,7 @@ class ScheduleSpec(Closed):
 
     def _size_faults(self) -> Iterator[Fault]:
         for name in (field.name for field in fields(self)):
-            if not name.endswith(("_s", "_bytes")):
+            if name in _SINGLE_FIELDS or not name.endswith(("_s", "_bytes")):
                 continue
             for at, value in enumerate(getattr(self, name)):
                 unlimited = name == "limit_bytes" and value == np.inf

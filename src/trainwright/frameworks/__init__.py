@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.runs import able_targets, gaps_of
+from trainwright.documents.view import printable
 from trainwright.errors import Fault, Inexpressible, InvalidInput
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
@@ -87,7 +88,7 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     module, function = _WRITERS[target]
     bundle: ExportBundle = _function(module, function)(job, stamp)
     scripts = launch_scripts(bundle, job, launcher, stamp)
-    page = readme(bundle, job, launcher, stamp)
+    page = printable(readme(bundle, job, launcher, stamp))
     return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
 
 

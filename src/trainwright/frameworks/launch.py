@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster.software import TYPICAL, software_named
 from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 NODE_SCRIPT: Final = "launch.sh"
 SLURM_SCRIPT: Final = "launch.slurm"
+PREDICTED_FOR: Final = "its time is predicted at the speed of software such as "
+_PREDICTED_FOR: Final = re.compile(rf"^\W*{PREDICTED_FOR}([\w.@-]+)$", re.MULTILINE)
 
 
 class Launcher(StrEnum):
@@ -33,9 +36,17 @@ def header(
         f"written by trainwright {stamp.trainwright_version} from plan {stamp.short_hash}",
         f"for {target}, version {version}",
     ]
+    if software_named(stamp.software).kind is not software_named(target).kind:
+        lines.append(f"{PREDICTED_FOR}{stamp.software or TYPICAL.name}")
     lines += [f"not the plan asked for, but the nearest: {each}" for each in stamp.changes]
     lines += [f"not represented here: {part}" for part in not_represented]
     return tuple(lines)
+
+
+def predicted_for(text: str) -> str | None:
+    """The software at whose speed one of our files was predicted, where that is not its target."""
+    said = _PREDICTED_FOR.search(text, 0, _TOP)
+    return None if said is None else said[1]
 
 
 def commented(lines: Iterable[str], *, sign: str = "#") -> str:
@@ -71,6 +82,7 @@ cd "$(dirname "$0")"
 """
 
 
+_TOP: Final = 1_000  # characters that a header is looked for in
 _START: Final = {
     "torchrun": """\
 torchrun --nnodes "${{NUM_NODES:-{nodes}}}" --nproc-per-node {per_node} \\

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.documents.export import Nearest, PricedLayout
 from trainwright.documents.runs import able_targets, gaps_of, job_of_configuration
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput
-from trainwright.formats.framework_memory_toml import framework_memory
+from trainwright.formats.framework_memory_toml import deciding_memory
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import (
     RecomputeForm,
@@ -59,7 +59,7 @@ def nearest_job(
     if hard:
         raise Inexpressible(target, hard, alternatives=able_targets(job))
     own, limit_bytes = capability_of(target), cluster.accelerator.usable_bytes
-    account = framework_memory(target)
+    account = deciding_memory(target, job.overheads)
     found: list[tuple[float, Configuration, StepPrediction]] = []
     least_bytes = float("inf")
     named = job if family is None else replace(job, schedule=family)
@@ -67,9 +67,10 @@ def nearest_job(
         step = _priced(run, job, cluster)
         if step is None or gaps_of(_as_job(run, job, cluster), target):
             continue
+        lacking = missing_bytes(job.model, run, step, cluster.accelerator, account)
         needed_bytes = run.overheads.needed_bytes(step.peak_memory_bytes)
-        least_bytes = min(least_bytes, needed_bytes)
-        if missing_bytes(job.model, run, step, cluster.accelerator, account) <= 0:
+        least_bytes = min(least_bytes, max(needed_bytes, limit_bytes + lacking))
+        if lacking <= 0:
             found.append((step.step_time_s, run, step))
     if not found:
         if least_bytes == float("inf"):

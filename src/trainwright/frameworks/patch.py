@@ -18,7 +18,9 @@ from trainwright.frameworks.jobs import Beside
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words, decisions_of
 from trainwright.frameworks.jobs.edit import edited_script, edited_table
+from trainwright.frameworks.jobs.hugging_face import is_trainer_script
 from trainwright.frameworks.jobs.settings import parse_settings
+from trainwright.frameworks.jobs.torchtitan import logged_tables
 from trainwright.model.operator import usual_modules
 from trainwright.profile import Recompute
 
@@ -94,10 +96,12 @@ def _told(
         inner = str(table.get("framework", "megatron")) if isinstance(table, dict) else ""
         words = "megatron" if inner == "megatron_bridge" else inner
         return words, f"{under}overrides", False, True
+    if name == "trl" and is_trainer_script(text):
+        return "trl-script", "", True, True
     if name in ("verl", "megatron-bridge"):
         return name, "", False, file.endswith((".yaml", ".yml"))
     if name == "torchtitan":
-        return name, "", False, "def " not in text
+        return name, "", False, "def " not in text and logged_tables(text) is None
     return name, "", False, True
 
 

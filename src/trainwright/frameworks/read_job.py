@@ -26,8 +26,8 @@ _UNDESCRIBED: Final = "the model is not described"
 class StatedJob:
     """What a file states, and what the caller should know of how it was read.
 
-    `framework` is that of the file's format, `nodes` what the caller gave in place of the file's
-    own.
+    `framework` is that of the file's format, `software` what to expect the speed of, `nodes` what
+    the caller gave in place of the file's own.
     """
 
     name: str
@@ -35,6 +35,7 @@ class StatedJob:
     run: StatedRun
     warnings: tuple[str, ...]
     nodes: int | None = None
+    software: str | None = None
 
 
 def job_format(path: str | Path) -> str | None:
@@ -118,6 +119,7 @@ def open_stated(
     """
     from trainwright.frameworks.jobs import Beside, read
     from trainwright.frameworks.jobs.detect import format_of
+    from trainwright.frameworks.launch import predicted_for
 
     where = Path(path)
     beside = Beside(
@@ -140,7 +142,14 @@ def open_stated(
         run = replace(run, dp=None, num_devices=None if each is None else nodes * each)
     warnings = tuple(_warnings(run, where.name, names_model=names_model))
     named = format_of(text, where.name) or framework
-    return StatedJob(name=where.stem, framework=named, run=run, warnings=warnings, nodes=nodes)
+    return StatedJob(
+        name=where.stem,
+        framework=named,
+        run=run,
+        warnings=warnings,
+        nodes=nodes,
+        software=predicted_for(text) or framework,
+    )
 
 
 def text_of(path: str | Path) -> str:

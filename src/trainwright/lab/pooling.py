@@ -59,12 +59,12 @@ CENTRES: Final[Mapping[str, float]] = {
     "attention_half_flops": 2e10,
     "fp8_ratio": 0.75,
     "launch_overhead_s": 5e-6,
-    "host_pass_s": 1.5e-3,
+    "host_pass_s": 0.6e-3,
     "scale_up_efficiency": 0.60,
     "scale_up_latency_s": 8e-6,
     "scale_out_efficiency": 0.50,
     "scale_out_latency_s": 2e-5,
-    "step_overhead_s": 0.02,
+    "step_overhead_s": 5e-3,
 }
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "volta": ("V100-SXM2-16GB", "V100-SXM2-32GB"),
@@ -98,10 +98,22 @@ PACE_OF_FAMILY: Final = {
     "cdna4": -0.35,
     "tpu": 0.25,
 }
-# The host's time of a block and pass against that of eager PyTorch. XLA starts whole programs;
-# NVIDIA's recipes for NeMo and Megatron-Bridge replay CUDA graphs where hosts would bind (the
-# "CUDA graph" of its performance recipes); compiled blocks start about half as many kernels.
-HOST_OF_CLASS: Final = {"nemo": -0.9, "xla": -2.3, "compiled-fsdp": -0.5}
+# The host's time of a block and pass against that of plain eager PyTorch: some 30 kernels at 13 to
+# 37 us each (a linear layer of torch 2.7 on the hosts of H100 and GB200, TransformerEngine's issue
+# 2053). Modules of Megatron and Transformer Engine take 2 to 3 times as long for each, with more
+# kernels, hooks and checks between them: 2.1 to 2.6 ms a pass under BLOOM, 2.2 ms in nanotron's
+# smallest blocks. Hooks of FSDP gather and free each block. Compiled blocks start about half as
+# many kernels. XLA starts whole programs; NVIDIA's recipes for NeMo and Megatron-Bridge replay CUDA
+# graphs where hosts would bind (the "CUDA graph" of its performance recipes).
+HOST_OF_CLASS: Final = {
+    "megatron": 1.2,
+    "nanotron": 1.3,
+    "deepspeed": 1.2,
+    "nemo": 0.4,
+    "eager-fsdp": 0.4,
+    "compiled-fsdp": -0.3,
+    "xla": -1.5,
+}
 # Clocks under load follow the power a device may draw: a part of the same peak with less of it is
 # slower by the share to this exponent (H100 SXM of 500 W against 700 W: about 20 %).
 _POWER_EXPONENT: Final = 0.6
@@ -131,6 +143,8 @@ _OWN_WIDTH: Final = {
     "pair": 0.25,
     "publication": 0.30,
 }
+# Hosts differ by the class of the software; how fast they start plain PyTorch is known.
+_HOST_WIDTH: Final = {"centre": 0.2, "class": 0.3}
 _SHARE_WIDTH: Final = 0.3  # of shares of a peak at the centre
 _OVERHEAD_WIDTH: Final = 0.6  # of times and sizes there
 
@@ -260,6 +274,8 @@ class Pool:
             own = np.where(is_share, _SHARE_WIDTH, _OVERHEAD_WIDTH)
             width[number, :-1] = own * _OWN_WIDTH[key[0]]
             width[number, -1] = _PACE_WIDTH[key[0]]
+            host = self.names.index(HOST)
+            width[number, host] = _HOST_WIDTH.get(key[0], width[number, host])
             if key[0] == "centre":
                 prior[number, :-1] = np.log(list(CENTRES.values()))
             elif key[0] == "family":
@@ -267,7 +283,7 @@ class Pool:
             elif key[0] == "device":
                 prior[number, -1] = devices.get(key[1], 0.0)
             elif key[0] == "class":
-                prior[number, self.names.index(HOST)] = HOST_OF_CLASS.get(key[1], 0.0)
+                prior[number, host] = HOST_OF_CLASS.get(key[1], 0.0)
         return prior, width
 
     def constants(self, shifts: Floats) -> Floats:

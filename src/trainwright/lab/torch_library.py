@@ -14,6 +14,7 @@ parameters. A mixture of experts shows as a module of three-dimensional weights 
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import time
 import warnings
@@ -34,8 +35,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from trainwright.errors import InvalidInput, UnsupportedFeature
 
 _ERRORS_ONLY: Final = 40  # of Python's logging
-LONGEST_PASS_CPU_S: Final = 25.0  # of a forward pass on the meta device; most take under 3
-LONGEST_PASS_S: Final = 30.0  # the same in wall time
+LONGEST_PASS_CPU_S: Final = 10.0  # of a forward pass on the meta device; most take under 3
+LONGEST_PASS_S: Final = 20.0  # the same in wall time
 
 # The automatic classes in the order in which a file without `architectures` is read.
 _HEADS: Final = (
@@ -172,9 +173,8 @@ def _stated_class(document: Mapping[str, Any]) -> Any:
 
 
 def _build(document: Mapping[str, Any], kind: str) -> nn.Module:
-    content = {key: value for key, value in document.items() if key not in (*_STORED, *_BOUNDS)}
     try:
-        config = CONFIG_MAPPING[kind].from_dict(content)
+        config = CONFIG_MAPPING[kind].from_dict(_content(document))
     except Exception as error:  # whatever the library's own checks raise
         raise InvalidInput.of("config", f"the library refuses it: {_first_line(error)}") from error
     failures = []
@@ -192,6 +192,15 @@ def _build(document: Mapping[str, Any], kind: str) -> nn.Module:
     raise InvalidInput.of("config", f"the library cannot build it: {failures[0]}")
 
 
+def _content(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A file and its sections without what says nothing about the model, or cannot be read back."""
+    return {
+        key: _content(value) if isinstance(value, Mapping) else value
+        for key, value in document.items()
+        if key not in (*_STORED, *_BOUNDS)
+    }
+
+
 def _candidates(document: Mapping[str, Any], config: Any) -> Iterator[tuple[Any, Any]]:
     """Classes with the configuration that each takes: the file's own, or the text's inside it.
 
@@ -202,6 +211,8 @@ def _candidates(document: Mapping[str, Any], config: Any) -> Iterator[tuple[Any,
     heads = [f"MODEL_FOR_{head}_MAPPING" for head in _HEADS]
     others = [n for n in dir(modeling_auto) if n.startswith("MODEL_FOR") and n.endswith("_MAPPING")]
     found = []
+    if getattr(config, "is_encoder_decoder", False):  # else BART's decoder alone is found first
+        heads.sort(key=lambda name: "SEQ" not in name)
     for name in (*heads, "MODEL_MAPPING", *others):
         mapping = getattr(modeling_auto, name, None)
         if mapping is not None and type(config) in mapping:
@@ -210,6 +221,19 @@ def _candidates(document: Mapping[str, Any], config: Any) -> Iterator[tuple[Any,
     for made in sorted(found, key=lambda made: not isinstance(config, made.config_class)):
         yield from _with_configuration(made, config)
     yield from ((made, config) for made in found)  # of another type's class, by the library's word
+    yield from ((made, config) for made in _beside(type(config)))
+
+
+def _beside(configuration: type) -> Iterator[Any]:
+    """Classes that no automatic one lists (parts of larger models), the last of a module first."""
+    name = configuration.__module__.replace(".configuration_", ".modeling_")
+    with suppress(ImportError):
+        members: list[Any] = [*vars(importlib.import_module(name)).values()]
+        for made in reversed(members):
+            if getattr(made, "config_class", None) is not configuration:
+                continue
+            if made.__module__ == name and not made.__name__.endswith("PreTrainedModel"):
+                yield made
 
 
 def _with_configuration(made: Any, config: Any) -> Iterator[tuple[Any, Any]]:

@@ -149,38 +149,63 @@ def adapted_chain(
     chain: list[LayerClass], config: TransformerConfig, low_rank: LowRank, run: RunShape
 ) -> list[LayerClass]:
     """The chain with adapters; raises `InvalidInput` for a target that no layer has."""
-    made = {id(layer): _adapted(layer, config, low_rank, run) for layer in chain}
-    offered = {name for layer in chain for name, _ in _parts(config, layer)}
+    distinct = {id(layer): layer for layer in chain}
+    kinds = _kinds(chain, config)
+    parts = {key: tuple(_parts(kinds[key], layer)) for key, layer in distinct.items()}
+    offered = {name for found in parts.values() for name, _ in found}
     if missing := [target for target in low_rank.targets if target not in offered]:
         known = ", ".join(sorted(offered))
         raise InvalidInput.of(
             "tuning.low_rank.targets", f'must be of {known} for this model, got "{missing[0]}"'
         )
+    made = {key: _adapted(layer, parts[key], low_rank, run) for key, layer in distinct.items()}
     return [made[id(layer)] for layer in chain]
 
 
+def _kinds(chain: list[LayerClass], config: TransformerConfig) -> dict[int, TransformerConfig]:
+    """The sizes of each layer, by its identity: blocks may differ, an encoder has its own."""
+    places = {
+        LayerKind.BLOCK: [(config, at) for at in range(config.num_layers)],
+        LayerKind.ENCODER_BLOCK: [
+            (tower.stack, at) for tower in config.towers for at in range(tower.stack.num_layers)
+        ],
+    }
+    found: dict[int, TransformerConfig] = {}
+    met = dict.fromkeys(places, 0)
+    for layer in chain:
+        if layer.kind not in places:
+            found[id(layer)] = config
+            continue
+        owner, at = places[layer.kind][met[layer.kind]]
+        met[layer.kind] += 1
+        if id(layer) not in found:
+            found[id(layer)] = owner.block(at)
+    return found
+
+
 def _adapted(
-    layer: LayerClass, config: TransformerConfig, low_rank: LowRank, run: RunShape
+    layer: LayerClass, parts: tuple[tuple[str, _Part], ...], low_rank: LowRank, run: RunShape
 ) -> LayerClass:
-    wanted = [part for name, part in _parts(config, layer) if name in low_rank.targets]
-    names = [name for name, _ in _parts(config, layer) if name in low_rank.targets]
+    wanted = [found for found in parts if found[0] in low_rank.targets]
     if not wanted:
         return layer
     operators: list[Operator] = []
     for operator in layer.operators:
         operators.append(operator)
-        for name, part in zip(names, wanted, strict=True):
+        for name, part in wanted:
             if part.operator == operator.name:
                 operators += _adapter(name, part, operator, low_rank, run)
     return replace(layer, operators=tuple(operators))
 
 
 def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, _Part]]:
-    """The targets that a layer has, by name; an encoder of images has none and stays frozen."""
-    if layer.kind is LayerKind.ENCODER_BLOCK:
-        return
+    """The targets that a layer has, by name; those of an encoder of images begin with `encoder_`.
+
+    An encoder that sees no images has none.
+    """
+    mark = "encoder_" if layer.kind is LayerKind.ENCODER_BLOCK else ""
     h = config.hidden_size
-    present = {op.name: op for op in layer.operators}
+    present = {op.name for op in layer.operators if op.matrix is not None}
 
     def part(operator: str, inputs: int, outputs: int) -> _Part:
         return _Part(operator=operator, inputs=inputs, outputs=outputs)
@@ -210,7 +235,13 @@ def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, 
             candidates.append(("gate", part(pair.first, h, width)))
         candidates.append(("up", part(pair.first, h, width)))
         candidates.append(("down", part(pair.last, width, h)))
-    yield from ((name, each) for name, each in candidates if each.operator in present)
+    if config.mixer is not None:
+        for product in config.mixer.products(h):
+            if product.inputs == h:
+                found = part(f"mixer_{product.name}", h, product.outputs)
+                candidates.append(("mixer_in", found))
+        candidates.append(("mixer_out", part("mixer_out", config.mixer.output_size, h)))
+    yield from ((mark + name, each) for name, each in candidates if each.operator in present)
 
 
 def _adapter(

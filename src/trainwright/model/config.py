@@ -328,7 +328,9 @@ class LowRank:
 
     Targets are `query`, `key`, `value`, `attention_output`, `gate`, `up`, `down` (of dense and
     shared feed-forward parts, not of routed experts), and with latent attention `query_down`,
-    `query_up`, `key_value_down`, `key_value_up`; without a gate, `up` is the first product.
+    `query_up`, `key_value_down`, `key_value_up`; without a gate, `up` is the first product. Mixers
+    have `mixer_in` (every product of the hidden state) and `mixer_out`; those of an encoder that
+    sees images have `encoder_` before their names.
     `dropout` on an adapter's input keeps a copy of it and a mask. `bits` are those in which the
     products of blocks keep their frozen weights, 4 or 8; as in training where absent.
     """
@@ -410,6 +412,7 @@ class BlockChoice:
     attention_sinks: bool | None = None
     compressed: CompressedAttention | None = None
     reuses_index: bool = False
+    attention_gate: int | None = field(default=None, metadata={RARE: True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -427,6 +430,7 @@ _OVERRIDDEN: Final = (
     "sliding_window",
     "attention_sinks",
     "compressed",
+    "attention_gate",
 )
 
 
@@ -490,8 +494,10 @@ class TransformerConfig:
     `query_key_norm_whole` norms over all heads at once. An `attention_gate` of so
     many outputs (one per head, or per feature) weighs what attention gives. `value_size` is that of
     a value head where it differs. Where blocks differ, `choices` are their kinds and
-    `choice_of_layer` the kind of each. Each sequence has `images`, which pass the `towers`. Blocks
-    pass on `streams` of the hidden size, which each half mixes into its input (`model.streams`).
+    `choice_of_layer` the kind of each; a layer that predicts a further token has blocks of the
+    kinds `further_choices`, else one like the last. Each sequence has `images`, which pass the
+    `towers`. Blocks pass on `streams` of the hidden size, which each half mixes into its input
+    (`model.streams`).
     """
 
     family: str
@@ -537,6 +543,7 @@ class TransformerConfig:
     value_size: int | None = field(default=None, metadata={RARE: True})
     choices: tuple[BlockChoice, ...] = field(default=(), metadata={RARE: True})
     choice_of_layer: tuple[int, ...] = field(default=(), metadata={RARE: True})
+    further_choices: tuple[int, ...] = field(default=(), metadata={RARE: True})
     mixer: Mixer | None = None
     attends: bool = field(default=True, metadata={RARE: True})
     mlp: bool = field(default=True, metadata={RARE: True})
@@ -594,6 +601,8 @@ class TransformerConfig:
             yield Fault("choice_of_layer", problem + str(len(self.choice_of_layer)))
         if any(not 0 <= c < len(self.choices) for c in self.choice_of_layer):
             yield Fault("choice_of_layer", f"must be in 0..{len(self.choices) - 1}")
+        if not set(self.further_choices) <= set(self.choice_of_layer):
+            yield Fault("further_choices", "must be kinds of blocks that occur")
         if self.shared_norm and not self.parallel:
             yield Fault("shared_norm", "needs parallel halves")
         if self.experts is not None:
@@ -655,13 +664,21 @@ class TransformerConfig:
         }
         if self.choices:
             choice = self.choices[self.choice_of_layer[layer]]
-            own |= {"choices": (), "choice_of_layer": (), **choice.overrides}
+            own |= {"choices": (), "choice_of_layer": (), "further_choices": ()}
+            own |= choice.overrides
             own |= {"mixer": choice.mixer, "attends": choice.attends, "mlp": choice.mlp}
             if choice.dense:
                 own["experts"] = None
             if choice.reuses_index and self.latent is not None:
                 own["latent"] = replace(self.latent, reuses_index=True)
         return replace(self, **own)
+
+    @property
+    def further_blocks(self) -> tuple[TransformerConfig, ...]:
+        """The blocks of a layer that predicts a further token."""
+        if not self.further_choices:
+            return (self.block(self.num_layers - 1),)
+        return tuple(self.block(self.choice_of_layer.index(kind)) for kind in self.further_choices)
 
     @property
     def kinds_of_blocks(self) -> tuple[TransformerConfig, ...]:

@@ -6,6 +6,7 @@ one copy of the logits in 16 bit is 2 GiB.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from trainwright.model.config import Head, LayerKind, Norm, TransformerConfig
@@ -331,20 +332,22 @@ def _transform_activation(config: TransformerConfig, run: RunShape) -> Operator:
 # A layer that predicts one token further: DeepSeek-V3 (2024), section 2.2
 # ------------------------------------------------------------------------
 # It norms the hidden state and the embedding of the next token, projects the pair back to the
-# hidden size, passes it through a block of the model's last kind, and has a norm, the head and a
-# loss of its own. Embedding and head are those of the model, so a stage that holds this layer holds
-# them too.
+# hidden size, passes it through a block of the model's last kind, or through several (Nemotron 3),
+# and has a norm, the head and a loss of its own. Embedding and head are those of the model, so a
+# stage that holds this layer holds them too.
 
 
-def mtp_layer(config: TransformerConfig, run: RunShape, *, block: LayerClass) -> LayerClass:
-    """Embedding, two norms, projection, `block`, norm, head and loss as one layer."""
+def mtp_layer(
+    config: TransformerConfig, run: RunShape, *, blocks: Sequence[LayerClass]
+) -> LayerClass:
+    """Embedding, two norms, projection, `blocks`, norm, head and loss as one layer."""
     h, kind = config.hidden_size, config.norm
     operators = (
         *embedding_operators(config, run),
         norm("mtp_embedding_norm", run, kind=kind, width=h),
         norm("mtp_hidden_norm", run, kind=kind, width=h, is_layer_input=True),
         _joining_projection(config, run),
-        *map(inside, block.operators),
+        *(inside(operator) for block in blocks for operator in block.operators),
         norm("mtp_output_norm", run, kind=kind, width=h),
         *_head(config, run),
         *loss_operators(config, run),
@@ -356,11 +359,11 @@ def mtp_layer(config: TransformerConfig, run: RunShape, *, block: LayerClass) ->
         exchanges=(
             *embedding_exchanges(config, run),
             *_projection_exchanges(config, run),
-            *block.exchanges,
+            *(exchange for block in blocks for exchange in block.exchanges),
             *head_exchanges(config, run),
             *loss_exchanges(run),
         ),
-        transient_bytes=max(block.transient_bytes, loss_bytes),
+        transient_bytes=max(loss_bytes, *(block.transient_bytes for block in blocks)),
     )
 
 

@@ -143,7 +143,10 @@ def _chain(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
     blocks, ends = _blocks(config, run), _ends(config, _without_experts(run))
     mtp = []
     if config.num_mtp_layers:
-        mtp = [mtp_layer(config, run, block=blocks[-1])] * config.num_mtp_layers
+        own = [blocks[-1]]
+        if config.further_choices:
+            own = [_block(block, run) for block in config.further_blocks]
+        mtp = [mtp_layer(config, run, blocks=own)] * config.num_mtp_layers
     towers = tower_layers(config, run, block=_block)
     return [*towers, ends.embedding, *blocks, *ends.after_blocks, *mtp, *ends.head]
 

@@ -43,27 +43,43 @@ def expected(cluster: Cluster, software: str | None) -> Cluster:
 
 
 def priced_as_run(
-    cluster: Cluster, options: Mapping[str, Any], *, framework: str | None = None
+    cluster: Cluster,
+    options: Mapping[str, Any],
+    *,
+    framework: str | None = None,
+    measured: bool = False,
 ) -> Cluster:
     """The cluster as the options `calibration` and `software` say that it is priced.
 
     A calibration goes before; without either a device is as its description says. `framework` is
-    what "auto" stands for, that of the options where absent.
+    what "auto" stands for, that of the options where absent. Layers that were `measured` need no
+    expectation; what was fitted may still price their network.
     """
     if not options.get("offload"):  # what no figure follows from is in no document
         cluster = without_host(cluster)
     calibration, software = options.get("calibration"), options.get("software")
     if calibration is not None:
-        if software not in (None, AUTO_SOFTWARE):
+        if software not in (None, AUTO_SOFTWARE) and not measured:
             problem = f'must not be given together with --calibration, got "{software}"'
             raise InvalidInput.of("software", problem)
         if str(calibration) == NO_CALIBRATION:
             return cluster
         refuse_several_pools(cluster, "calibration")
         return calibrated(cluster, calibration)
-    if software is None:
+    if measured or software is None:
         return cluster
     return expected(cluster, software_named_by(options, framework=framework))
+
+
+def read_software(given: str, name: str) -> str:
+    """A program whose class is known, "typical" or "auto"; raises `InvalidInput` for others."""
+    from trainwright.cluster.software import OFFERED, TYPICAL, software_named
+
+    program = str(given).strip().lower()
+    if program in (AUTO_SOFTWARE, TYPICAL.name) or software_named(program).kind != TYPICAL.kind:
+        return program
+    known = ", ".join(OFFERED)
+    raise InvalidInput.of(name, f'must name one of {known}, or be {AUTO_SOFTWARE}, got "{given}"')
 
 
 def software_named_by(options: Mapping[str, Any], *, framework: str | None = None) -> str | None:

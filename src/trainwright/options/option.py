@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from trainwright.errors import InvalidInput
+from trainwright.options.clusters import read_software
 from trainwright.units import parse_bandwidth, parse_deadline, parse_duration, parse_memory
 
 Options: TypeAlias = Mapping[str, Any]  # values by keyword, of those that were given
@@ -286,6 +287,7 @@ def _named(kind: str) -> Reader:
 
 TEXT: Final = _named("TEXT")
 NAME: Final = _named("NAME")
+SOFTWARE: Final = replace(NAME, read=read_software)
 DTYPE: Final = _named("DTYPE")
 FILE: Final = Reader(read=_as_it_is, annotation="str | Path | None", metavar="FILE")
 PATH: Final = Reader(

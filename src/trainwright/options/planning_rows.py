@@ -23,12 +23,14 @@ from trainwright.options.option import (
     ON,
     ORDER,
     ORDERS,
+    PATH,
     POSITIVE,
     RATE,
     SHARE,
     SHARES,
     SIZE,
     SIZES,
+    SOFTWARE,
     SWITCH,
     TEXT,
     TIME,
@@ -231,7 +233,7 @@ ROWS += section(
     ),
     row(
         "software",
-        NAME,
+        SOFTWARE,
         "Whose speed to expect, as megatron-core, nemo or torchtitan; auto is that of --framework "
         "or --from, else typical.",
         commands="plan sweep estimate improve",
@@ -586,7 +588,7 @@ ROWS += section(
     row(
         "fit_probability",
         SHARE,
-        "With which a device must hold the run; 0.9 if absent.",
+        "With which, by the framework's account of memory, a device must hold the run.",
         at="overheads.fit_probability",
     ),
     foreign=_OF_A_MODEL,
@@ -671,6 +673,7 @@ ROWS += section(
         at="training.checkpoint_bytes_per_s",
     ),
     row("restart", TIME, "From a failure to training again.", at="training.restart_s"),
+    row("journal", PATH, "Write finished searches down; go on from there.", metavar="FILE"),
 )
 ROWS += section(
     "Profiles and placement problems",
@@ -775,6 +778,13 @@ ROWS += section(
         TEXT,
         "fastest, or simple: the simpler plan where predictions do not tell the two apart.",
         at="request.prefer",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
+        "effort",
+        POSITIVE,
+        "How much work search and proof may take; 4: four times the usual.",
+        at="request.effort",
         foreign=_OF_A_MODEL,
     ),
     row(

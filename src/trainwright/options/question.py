@@ -106,6 +106,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
         ),
         top=call.top,
         prefer=SIMPLE if call.prefers_simple else None,
+        effort=None if question.effort == 1 else question.effort,
         time_limit_s=time_limit_s,
     )
 
@@ -164,7 +165,8 @@ def call_of(request: PlanRequest) -> ModelCall:
             settings=RunSettings(
                 recipe=request.recipe or DEFAULT_RECIPE, overlap=request.overlap or DEFAULT_OVERLAP
             ),
-            account=deciding_memory(allowed.framework),
+            account=deciding_memory(allowed.framework, request.overheads or NO_OVERHEADS),
+            effort=1.0 if request.effort is None else request.effort,
         )
     return ModelCall(
         model=request.model,
@@ -250,9 +252,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         devices=options.get("devices"),
         memory_bytes=options.get("memory"),
     )
-    # Layers that were measured need no expectation; what was fitted may still price the network.
-    measured = {name: value for name, value in options.items() if name != "software"}
-    cluster = priced_as_run(cluster, options if isinstance(given, ModelInput) else measured)
+    cluster = priced_as_run(cluster, options, measured=not isinstance(given, ModelInput))
     excluded = frozenset(options.get("exclude_options", ()))
     batch, sequence = options.get("global_batch"), options.get("sequence")
     trained: Trained
@@ -267,7 +267,11 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         options, excluded=excluded if isinstance(given, ModelInput) else frozenset()
     )
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
-    settings = _settings(options, cluster)
+    settings, effort = _settings(options, cluster), options.get("effort")
+    if effort is not None:
+        refuse_several_pools(
+            cluster, "effort", alternative="leave it out: the search ends by itself"
+        )
     with naming_options(QUESTION_OPTION_OF):
         overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):
@@ -283,7 +287,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
             allowed=allowed,
             overheads=overheads,
             settings=settings,
-            account=deciding_memory(allowed.framework),
+            account=deciding_memory(allowed.framework, overheads),
+            effort=1.0 if effort is None else effort,
         )
     _refuse_full_device(question)
     refuse_empty_space(question)
@@ -528,7 +533,7 @@ def shown(span: object) -> str:
 def resolve_workload(*, global_batch: int | None, sequence: int | None) -> WorkloadRecord:
     """The workload, or every part of it that is missing."""
     missing = [
-        Fault(name, f"must be given for a model, as --{name} N")
+        Fault(name, f"must be given, as --{name} N")
         for name, value in (("global-batch", global_batch), ("sequence", sequence))
         if value is None
     ]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.cluster import Accelerator
-    from trainwright.model import LayerKind, LowRank, Offload, Recipe
+    from trainwright.model import LayerKind, LowRank, Offload, Recipe, TransformerConfig
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
@@ -176,7 +176,7 @@ def _missing(options: Options) -> Iterator[Fault]:
     for name in ("global_batch", "sequence"):
         if options.get(name) is None:
             flag = name.replace("_", "-")
-            yield Fault(flag, f"must be given for a model, as --{flag} N")
+            yield Fault(flag, f"must be given, as --{flag} N")
 
 
 def _beyond_all(options: Options) -> Iterator[Fault]:
@@ -225,35 +225,53 @@ def overheads_of(options: Options) -> MemoryOverheads:
 
 
 def with_images(given: ModelInput, options: Options) -> ModelInput:
-    """The model with as many images in a sequence as `options` say, of their size.
-
-    Raises `InvalidInput` for a model without an encoder, an image size that is fixed, and images
-    that leave a sequence no room for text.
-    """
+    """The model with as many images in a sequence as `options` say, of their size."""
     count, pixels = options.get("images") or 0, options.get("image_size")
     if not count and pixels is None:
         return given
     from trainwright.formats.document_json import encode
 
-    towers, faults = given.config.towers, []
+    config = config_with_images(
+        given.config,
+        name=given.embedded.name,
+        count=count,
+        pixels=pixels,
+        sequence=options.get("sequence"),
+    )
+    name = f"{given.embedded.name}, {count} image{'s' if count > 1 else ''}"
+    return replace(given, config=config, embedded=embed("model", name, encode(config)))
+
+
+def config_with_images(
+    config: TransformerConfig,
+    *,
+    name: str,
+    count: int,
+    pixels: int | None = None,
+    sequence: int | None = None,
+) -> TransformerConfig:
+    """The model `name` with `count` images in a sequence, of `pixels` a side where it may choose.
+
+    Raises `InvalidInput` for a model without an encoder, an image size that is fixed, and images
+    that leave a `sequence` of tokens no room for text.
+    """
+    towers, faults = config.towers, []
     if not towers:
-        faults.append(Fault("images", f"{given.embedded.name} takes no images; leave it out"))
+        faults.append(Fault("images", f"{name} takes no images; leave it out"))
     elif pixels is not None and not count:
         faults.append(Fault("image-size", "needs --images N"))
     elif pixels is not None and all(tower.patch_pixels is None for tower in towers):
         faults.append(Fault("image-size", "the model's images have one size; leave it out"))
     if pixels is not None:
         towers = tuple(tower.resized(pixels) for tower in towers)
-    needed, sequence = count * sum(tower.tokens for tower in towers), options.get("sequence")
+    needed = count * sum(tower.tokens for tower in towers)
     if not faults and sequence is not None and needed > sequence:
         each = needed // count
         problem = f"must leave room: {count} x {each} tokens of images, {sequence} in a sequence"
         faults.append(Fault("images", problem))
     if faults:
         raise InvalidInput(tuple(faults))
-    config = replace(given.config, towers=towers, images=count)
-    name = f"{given.embedded.name}, {count} image{'s' if count > 1 else ''}"
-    return replace(given, config=config, embedded=embed("model", name, encode(config)))
+    return replace(config, towers=towers, images=count)
 
 
 # Training a part of a model: options of `estimate` that freeze it or lay adapters beside it

@@ -13,7 +13,7 @@ import numpy as np
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.inputs import display_name
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
-from trainwright.scheduling.orders import cut_stages
+from trainwright.scheduling.orders import cut_microbatches, cut_stages
 from trainwright.scheduling.search import with_recompute
 from trainwright.units import TimeUnit, parse_action_time, parse_memory
 
@@ -151,8 +151,11 @@ class ScheduleCase:
         return bool(self.spec.forward_bytes)
 
     def costs_of(self, schedule: Schedule) -> ScheduleCosts:
-        """The costs of orders: where a stage recomputes, its forward keeps less."""
+        """The costs of orders, per slice; where a stage recomputes, its forward keeps less."""
         costs, saved = self.costs(schedule.placement), self.spec.saved_bytes
+        costs = cut_microbatches(
+            costs, schedule.num_slices, attention_share=self.spec.attention_share
+        )
         actions = schedule.actions
         recomputed = np.zeros(costs.num_stages, np.bool_)
         recomputed[actions[actions[:, 0] == ActionKind.R, 1]] = True

@@ -19,6 +19,7 @@ from trainwright.options.option import (
     ON,
     PATH,
     SHARE,
+    SOFTWARE,
     SWITCH,
     TEXT,
     Argument,
@@ -122,6 +123,12 @@ ROWS += section(
         default="geometric",
     ),
     row("weights", AMOUNTS, "Shares of the models."),
+    row(
+        "software",
+        NAME,
+        "Whose losses chips have, as megatron-core or typical; none: perfect kernels and links.",
+        default="typical",
+    ),
 )
 ROWS += section(
     "What the chips may be",
@@ -144,10 +151,8 @@ ROWS += section(
         keyword="stack_area_mm2",
         metavar="MM2",
     ),
-    row("node-devices", COUNT, "Chips of a node; 1 if absent."),
-    row(
-        "node-bandwidth", TEXT, "Of a chip to others of its node, such as 900GB/s.", metavar="RATE"
-    ),
+    row("node-devices", COUNTS, "Chips of a node, such as 8,32; 1 if absent."),
+    row("node-bandwidth", LIST, "Of a chip to others of its node, such as 300GB/s,900GB/s."),
     row(
         "tensor-overlap",
         AMOUNT,
@@ -159,6 +164,12 @@ ROWS += section(
         AMOUNT,
         "The same for those of replicas; 0.",
         metavar="SHARE",
+    ),
+    row(
+        "buffer-port",
+        AMOUNTS,
+        "Most bytes a cycle of the global buffer, such as 8192,16384.",
+        keyword="glb_bytes_per_cycle",
     ),
     row("clock", AMOUNTS, "Clocks in Hz, such as 1.05e9,1.4e9.", keyword="clock_hz"),
     row(
@@ -187,6 +198,7 @@ ROWS += section(
     "What is worked out",
     "codesign",
     row("defect-density", AMOUNT, "Defects per mm2: also price a good die.", metavar="D"),
+    row("technology", PATH, "TOML of process, ranges, energies and die.", metavar="FILE"),
     row(
         "epsilon",
         AMOUNT,
@@ -360,6 +372,8 @@ ROWS += section(
         keyword="sequence_length",
         default="4096",
     ),
+    row("images", COUNT_OR_NONE, "Images in a sequence, of a model that takes them.", default="0"),
+    row("image-size", COUNT, "Pixels a side of an image, where the model takes any size."),
 )
 ROWS += section(
     "",
@@ -373,8 +387,8 @@ ROWS += section(
     row("sequence", COUNT, "Tokens of a sequence; 4096 if absent.", also="sequence_length"),
     row(
         "software",
-        NAME,
-        "Whose memory to account for, as trl, deepspeed or torchtitan; trl if absent.",
+        SOFTWARE,
+        "Whose speed and memory to expect, as trl, deepspeed or torchtitan; trl if absent.",
     ),
     row("lora-rank", COUNT, "Of adapters; 16 if absent.", also="tuning.low_rank.rank"),
     row("probability", SHARE, "With which a run must fit; 0.9 if absent."),
@@ -420,8 +434,13 @@ ROWS += section(
         "output", PATH, "Write the files to this new or empty folder.", commands="export", short="o"
     ),
     row(
-        "output", PATH, "Write the page to this file.", commands="report", short="o", required=True
+        "output",
+        PATH,
+        "Write the page to this file; beside the first document if absent.",
+        commands="report",
+        short="o",
     ),
+    row("open", ON, "Show the page in a browser.", commands="report"),
     row("output", PATH, "Write the constants, as TOML.", commands="calibrate", short="o"),
     row("output", PATH, "Write the script to this file.", commands="capture", short="o"),
     row(

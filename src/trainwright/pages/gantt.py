@@ -40,6 +40,11 @@ TEXTURES: Final = {
     ActionKind.W: "M0 2H2M4 6H6",
     ActionKind.B: "M-2 -2L10 10M6 -2L10 2M-2 6L2 10",
     ActionKind.R: "M0 2H8M0 6H8",
+    ActionKind.O: "M4 0V8M2 5L4 8L6 5",
+    ActionKind.D: "",
+    ActionKind.L: "M4 0V8M2 3L4 0L6 3",
+    ActionKind.V: "M0 0L4 8L8 0",
+    ActionKind.T: "M0 8L4 0L8 8",
 }
 _SHADE_RANGE: Final = 0.46  # how far the last chunk's colour goes towards white
 
@@ -67,7 +72,10 @@ class Theme:
 
 
 LIGHT: Final = Theme(
-    kind=("#0072b2", "#e69f00", "#009e73", "#d55e00", "#b5679b"),
+    kind=(
+        *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#b5679b"),
+        *("#7a8490", "#7a8490", "#9aa4b0", "#56b4e9", "#8c7a00"),
+    ),
     shade_towards="#ffffff",
     page="#ffffff",
     row="#eef0f3",
@@ -80,7 +88,10 @@ LIGHT: Final = Theme(
     limit="#b3261e",
 )
 DARK: Final = Theme(
-    kind=("#1681c4", "#e8a51c", "#0fa67c", "#dd6a17", "#c987b4"),
+    kind=(
+        *("#1681c4", "#e8a51c", "#0fa67c", "#dd6a17", "#c987b4"),
+        *("#8b96a3", "#8b96a3", "#a9b4c0", "#6cc0ee", "#a8951a"),
+    ),
     shade_towards="#f4f6f8",
     page="#14171c",
     row="#1f242b",
@@ -194,6 +205,11 @@ KIND_NAMES: Final = {
     ActionKind.W: "weight gradient",
     ActionKind.B: "backward",
     ActionKind.R: "recompute",
+    ActionKind.O: "offload",
+    ActionKind.D: "drop",
+    ActionKind.L: "reload",
+    ActionKind.V: "head forward",
+    ActionKind.T: "head gradients",
 }
 
 
@@ -276,8 +292,7 @@ class GanttPanel:
         """`Lane` of each action, shape [n]; a pair with a time of its own overlaps."""
         schedule = self.timeline.schedule
         lanes = np.full(schedule.num_actions, Lane.FULL, np.uint8)
-        stages = schedule.actions[schedule.pairs, 1]
-        overlapped = schedule.pairs[np.isfinite(self.timeline.costs.pair_s[stages])]
+        overlapped, _ = self.timeline.costs.overlapped_pairs(schedule)
         lanes[overlapped], lanes[overlapped + 1] = Lane.UPPER, Lane.LOWER
         return lanes
 

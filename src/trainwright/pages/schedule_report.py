@@ -30,7 +30,7 @@ _MOST_DRAWN_RANKS = 16
 _MOST_DRAWN_ACTIONS = 100  # on one rank
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ScheduleReport(Report[ScheduleResult]):
     """The document, and the schedule with its times; None where nothing fits."""
 

@@ -96,17 +96,18 @@ def _network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
 # Blocks about a priced step that the pages of plans and of estimates share
 # -------------------------------------------------------------------------
 
-_MEMORY = (
-    ("weights", "weights", "weight_bytes"),
-    ("gradient", "gradients", "gradient_bytes"),
-    ("state", "optimizer states", "optimizer_bytes"),
-    ("opaque", "static", "opaque_bytes"),
-    ("activations", "activations", "activation_bytes"),
-    ("logits", "logits and loss", "logits_bytes"),
-    ("transient", "temporary", "transient_bytes"),
-    ("buffers", "communication buffers", "buffer_bytes"),
-    ("workspace", "workspaces", "workspace_bytes"),
-)
+# The colour and the words of each class of memory.
+_MEMORY: Final = {
+    "weight": ("weights", "weights"),
+    "gradient": ("gradient", "gradients"),
+    "optimizer": ("state", "optimizer states"),
+    "opaque": ("opaque", "static"),
+    "activation": ("activations", "activations"),
+    "logits": ("logits", "logits and loss"),
+    "transient": ("transient", "temporary"),
+    "buffer": ("buffers", "communication buffers"),
+    "workspace": ("workspace", "workspaces"),
+}
 
 
 def priced_rows(priced: PricedStep, limit_bytes: float | None) -> tuple[RankRow, ...]:
@@ -188,8 +189,9 @@ def memory_parts(memory: StageMemory) -> tuple[Part, ...]:
     """What a device holds at its fullest, by class."""
     return tuple(
         Part(kind=kind, label=label, amount=amount, text=format_bytes(amount))
-        for kind, label, name in _MEMORY
-        if (amount := float(getattr(memory, name))) > 0
+        for name, amount in memory.by_class.items()
+        for kind, label in (_MEMORY[name],)
+        if amount > 0
     )
 
 

@@ -69,16 +69,15 @@ class MemoryOverheads:
     `workspace_bytes` is what matrix libraries keep (two of 32 MiB on Hopper), `reserve_bytes` what
     the user wants free, `fragmentation` the share by which the allocator reserves more than it
     gives out; the last two count for the verdict, not for the predicted peak. `buffers` says
-    whether communication buffers are counted. The figure of a device, by the account of the
-    framework (`step.figures`), must stay within its memory with `fit_probability`; where that is 0,
-    only the margins count.
+    whether communication buffers are counted. With a `fit_probability` the figure of a device, by
+    the account of the framework (`step.figures`), must stay within its memory so probably, too.
     """
 
     workspace_bytes: float = 64.0 * MIB
     reserve_bytes: float = 0.0
     fragmentation: float = 0.05
     buffers: bool = True
-    fit_probability: float = field(default=0.9, metadata={RARE: True})
+    fit_probability: float | None = field(default=None, metadata={RARE: True})
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -93,21 +92,23 @@ class MemoryOverheads:
         """What a peak may reach without workspaces: the inverse of `needed_bytes`."""
         return (usable_bytes - self.reserve_bytes) / (1 + self.fragmentation) - self.workspace_bytes
 
+    def over_bytes(self, peak_bytes: float, usable_bytes: float) -> float:
+        """By how much a peak, workspaces in it, is above what it may reach."""
+        return peak_bytes - self.workspace_bytes - self.room_bytes(usable_bytes)
+
     def _faults(self) -> Iterator[Fault]:
         for name in ("workspace_bytes", "reserve_bytes"):
             if not 0 <= (value := getattr(self, name)) < float("inf"):
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
         if not 0 <= (share := self.fragmentation) < 1:
             yield Fault("fragmentation", f"must be a share from 0 to below 1, got {share!r}")
-        if not 0 <= (chance := self.fit_probability) < 1:
-            yield Fault("fit_probability", f"must be from 0 to below 1, got {chance!r}")
+        if (chance := self.fit_probability) is not None and not 0 < chance < 1:
+            yield Fault("fit_probability", f"must be above 0 and below 1, got {chance!r}")
 
 
 DEFAULT_OVERLAP: Final = Overlap()
 DEFAULT_OVERHEADS: Final = MemoryOverheads()
-NO_OVERHEADS: Final = MemoryOverheads(
-    workspace_bytes=0.0, fragmentation=0.0, buffers=False, fit_probability=0.0
-)
+NO_OVERHEADS: Final = MemoryOverheads(workspace_bytes=0.0, fragmentation=0.0, buffers=False)
 
 
 # Which combinations of degrees, batch and kernels can run at all: every rule, each with its

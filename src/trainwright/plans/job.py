@@ -38,11 +38,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Who wrote a file, and from which plan; `changes` say how what is written differs from it."""
+    """Who wrote a file, and from which plan; `changes` say how what is written differs from it.
+
+    `software` is whose speed the plan's times expect, where one was named.
+    """
 
     trainwright_version: str
     plan_sha256: str
     changes: tuple[str, ...] = ()
+    software: str | None = None
 
     @property
     def short_hash(self) -> str:

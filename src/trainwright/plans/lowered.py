@@ -24,20 +24,25 @@ NO_MICROBATCH = -1
 
 
 class LoweredKind(IntEnum):
-    """What a rank does; the first five are `ActionKind`'s."""
+    """What a rank does; those before SEND_F are `ActionKind`'s."""
 
     F = ActionKind.F
     I = ActionKind.I  # noqa: E741
     W = ActionKind.W
     B = ActionKind.B
     R = ActionKind.R
-    SEND_F = 5
-    RECV_F = 6
-    SEND_B = 7
-    RECV_B = 8
-    UNSHARD = 9
-    RESHARD = 10
-    REDUCE_GRAD = 11
+    O = ActionKind.O  # noqa: E741
+    D = ActionKind.D
+    L = ActionKind.L
+    V = ActionKind.V
+    T = ActionKind.T
+    SEND_F = 10
+    RECV_F = 11
+    SEND_B = 12
+    RECV_B = 13
+    UNSHARD = 14
+    RESHARD = 15
+    REDUCE_GRAD = 16
 
 
 PARAMETER_KINDS = frozenset({LoweredKind.UNSHARD, LoweredKind.RESHARD, LoweredKind.REDUCE_GRAD})
@@ -109,13 +114,14 @@ class LoweredSchedule(RankOrders):
 
     def compute_only(self) -> Schedule:
         """The orders without transfers and without steps that manage parameters."""
-        bare = self.without(np.flatnonzero(self.actions[:, 0] > LoweredKind.R))
+        bare = self.without(np.flatnonzero(self.actions[:, 0] >= LoweredKind.SEND_F))
         return Schedule(
             placement=self.placement,
             num_microbatches=self.num_microbatches,
             actions=bare.actions,
             rank_offsets=bare.rank_offsets,
             pairs=bare.pairs,
+            num_slices=self.num_slices,
         )
 
 
@@ -149,6 +155,21 @@ def _inexpressible(schedule: Schedule) -> Iterator[UnsupportedFeature]:
         yield UnsupportedFeature(
             "PyTorch schedules have no recompute action",
             alternative="checkpoint inside the module and order without R",
+        )
+    if schedule.placement.num_pipelines > 1:
+        yield UnsupportedFeature(
+            "PyTorch schedules have one copy of the model",
+            alternative="take a family with one pipeline, such as dualpipe-v",
+        )
+    if schedule.num_slices > 1:
+        yield UnsupportedFeature(
+            "PyTorch schedules run whole microbatches, not slices of their tokens",
+            alternative="take smaller microbatches",
+        )
+    if not schedule.is_plain:
+        yield UnsupportedFeature(
+            "PyTorch schedules have no actions of a host link or of a head cut over ranks",
+            alternative="take a family without O, D, L, V and T",
         )
     idle = np.flatnonzero(np.diff(schedule.rank_offsets) == 0)
     if len(idle):

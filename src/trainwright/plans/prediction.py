@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+MEMORY_CLASSES: Final = (
+    *("weight", "gradient", "optimizer", "opaque"),
+    *("activation", "logits", "transient", "buffer", "workspace"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,11 @@ class StageMemory:
         """Peak of one device."""
         kept = self.static_bytes + self.activation_bytes + self.logits_bytes
         return kept + self.transient_bytes + self.buffer_bytes + self.workspace_bytes
+
+    @property
+    def by_class(self) -> dict[str, float]:
+        """Bytes of each of `MEMORY_CLASSES`; they add up to `total_bytes`."""
+        return {name: float(getattr(self, f"{name}_bytes")) for name in MEMORY_CLASSES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

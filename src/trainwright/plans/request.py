@@ -91,8 +91,8 @@ class PlanRequest:
     """The request of `plan` and `estimate`.
 
     `cluster`, `workload`, `overheads` (none where absent), `recipe` and `overlap` (the usual ones
-    where absent), `top`, the number of runners-up, and `prefer` belong to a model's, `cost_model`
-    to a placement problem's.
+    where absent), `top`, the number of runners-up, `prefer` and `effort` (1 where absent) belong
+    to a model's, `cost_model` to a placement problem's.
     """
 
     trainwright_version: str
@@ -107,5 +107,6 @@ class PlanRequest:
     num_devices: int | None = None
     top: int | None = None
     prefer: str | None = None
+    effort: float | None = None
     cost_model: str | None = None
     time_limit_s: float | None = None

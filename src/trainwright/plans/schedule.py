@@ -2,7 +2,10 @@
 
 Letters are PyTorch's: F forward, I gradient of the input, W gradient of the weights, B the fused
 backward (I and W as one action), R recomputation of dropped activations. The zero-bubble papers
-write B for our I.
+write B for our I. Three are of activations on the host: O copies them there and L back, on the link
+of the rank beside its computation, and D frees the device's copy once O has ended. Two are of a
+head that is cut over all ranks: V its forward (S in the paper on vocabulary parallelism), T its
+gradients.
 
 Orders are kept as one array, an action per row, because 64 ranks × 512 microbatches × 2 chunks are
 196,608 actions; `Action` objects are made on demand.
@@ -66,11 +69,13 @@ class Placement:
     """`rank_of_stage[s]` is the rank of virtual stage s; ranks may own different numbers of stages.
 
     Stage 0 takes the input, the last stage computes the loss. Any total function is a placement;
-    the named ones are loop, V and wave.
+    the named ones are loop, V and wave. Where the model is there `num_pipelines` times, as in
+    Chimera, the stages of one copy follow those of the other, and each copy has a first and a last.
     """
 
     rank_of_stage: tuple[int, ...]
     num_ranks: int
+    num_pipelines: int = 1
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -82,6 +87,9 @@ class Placement:
             yield Fault("num_ranks", f"must be >= 1, got {self.num_ranks}")
         if not self.rank_of_stage:
             yield Fault("rank_of_stage", "must have at least 1 entry, got 0")
+        if self.num_pipelines < 1 or len(self.rank_of_stage) % self.num_pipelines:
+            problem = f"must divide the {len(self.rank_of_stage)} stages, got {self.num_pipelines}"
+            yield Fault("num_pipelines", problem)
         for stage, rank in enumerate(self.rank_of_stage):
             if not 0 <= rank < self.num_ranks:
                 yield Fault(
@@ -106,6 +114,12 @@ class Placement:
         down = tuple(range(num_ranks))
         passes = (down if chunk % 2 == 0 else down[::-1] for chunk in range(virtual_stages))
         return cls(rank_of_stage=sum(passes, ()), num_ranks=num_ranks)
+
+    @classmethod
+    def both_ways(cls, num_ranks: int) -> Placement:
+        """Two copies of the model: stage s of the first on rank s, of the second on rank p-1-s."""
+        down = tuple(range(num_ranks))
+        return cls(rank_of_stage=down + down[::-1], num_ranks=num_ranks, num_pipelines=2)
 
     @classmethod
     def from_ranks(cls, stages_of_rank: Sequence[Sequence[int]]) -> Placement:
@@ -133,6 +147,13 @@ class Placement:
     def num_stages(self) -> int:
         """S: virtual stages over all ranks."""
         return len(self.rank_of_stage)
+
+    @property
+    def has_edge(self) -> NDArray[np.bool_]:
+        """Whether stage s hands on to s+1, shape [S-1]: not where a pipeline ends."""
+        length = self.num_stages // self.num_pipelines
+        edges: NDArray[np.bool_] = np.arange(1, self.num_stages) % length != 0
+        return edges
 
     @property
     def stages_of_rank(self) -> tuple[tuple[int, ...], ...]:
@@ -185,6 +206,11 @@ class RankOrders:
     `actions` has shape [n, 3]: kind, stage, microbatch; rows of rank r are
     `rank_offsets[r]` to `rank_offsets[r + 1]`, in the order the rank runs them. `pairs` holds rows
     (ascending) of forwards that run together with the backward in the next row.
+
+    `num_microbatches` counts what every stage runs: where each is cut along its tokens into
+    `num_slices`, a slice counts as one, and the slices of a microbatch follow each other. A head
+    that is cut over all ranks has `head_barriers`: 2 where the last stage's gradient waits for T of
+    all ranks, 1 where it waits for V; 0 is a head inside a stage.
     """
 
     placement: Placement
@@ -192,6 +218,8 @@ class RankOrders:
     actions: NDArray[np.int32]
     rank_offsets: NDArray[np.int64]
     pairs: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    num_slices: int = 1
+    head_barriers: int = 0
 
     def __post_init__(self) -> None:
         for name in ("actions", "rank_offsets", "pairs"):
@@ -208,6 +236,14 @@ class RankOrders:
     def _layout_faults(self) -> Iterator[Fault]:
         if self.num_microbatches < 1:
             yield Fault("num_microbatches", f"must be >= 1, got {self.num_microbatches}")
+        if self.num_slices < 1 or self.num_microbatches % self.num_slices:
+            problem = f"must divide the {self.num_microbatches} that each stage runs"
+            yield Fault("num_slices", f"{problem}, got {self.num_slices}")
+        if not 0 <= self.head_barriers <= (2 if self.placement.num_pipelines == 1 else 0):
+            problem = f"must be 0, or 1 or 2 for one pipeline, got {self.head_barriers}"
+            yield Fault("head_barriers", problem)
+        elif self.head_barriers and not all(self.placement.stages_of_rank):
+            yield Fault("head_barriers", "must be 0 where a rank has no stage")
         if self.actions.ndim != 2 or self.actions.shape[1] != 3:
             yield Fault("actions", f"must have shape [n, 3], got {self.actions.shape}")
             return
@@ -231,6 +267,7 @@ class RankOrders:
             isinstance(other, type(self))
             and self.placement == other.placement
             and self.num_microbatches == other.num_microbatches
+            and (self.num_slices, self.head_barriers) == (other.num_slices, other.head_barriers)
             and np.array_equal(self.rank_offsets, other.rank_offsets)
             and np.array_equal(self.actions, other.actions)
             and np.array_equal(self.pairs, other.pairs)
@@ -265,6 +302,14 @@ class ActionKind(IntEnum):
     W = 2
     B = 3
     R = 4
+    O = 5  # noqa: E741
+    D = 6
+    L = 7
+    V = 8
+    T = 9
+
+
+ON_HOST_LINK = (ActionKind.O, ActionKind.L)
 
 
 class Action(NamedTuple):
@@ -280,7 +325,7 @@ class Action(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Action:
         """Read `3F0`; the whole text must match."""
-        match = re.fullmatch(r"(\d{1,9})([FIWBR])(\d{1,9})", text, re.ASCII)
+        match = re.fullmatch(r"(\d{1,9})([FIWBRODLVT])(\d{1,9})", text, re.ASCII)
         if match is None:
             raise InvalidInput.of("action", f'must look like "3F0", got "{text}"')
         return cls(ActionKind[match[2]], int(match[1]), int(match[3]))
@@ -314,6 +359,8 @@ class Schedule(RankOrders):
         placement: Placement,
         num_microbatches: int,
         pairs: NDArray[np.int64] | None = None,
+        num_slices: int = 1,
+        head_barriers: int = 0,
     ) -> Schedule:
         """Build from one [n_r, 3] array per rank."""
         offsets = np.zeros(len(orders) + 1, np.int64)
@@ -324,6 +371,8 @@ class Schedule(RankOrders):
             actions=np.concatenate(orders) if orders else np.zeros((0, 3), np.int32),
             rank_offsets=offsets,
             pairs=np.zeros(0, np.int64) if pairs is None else pairs,
+            num_slices=num_slices,
+            head_barriers=head_barriers,
         )
 
     @classmethod
@@ -339,6 +388,12 @@ class Schedule(RankOrders):
             num_microbatches=last + 1,
             pairs=np.array(pairs, np.int64),
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one pipeline runs whole microbatches, with nothing beside its computation."""
+        traits = (self.placement.num_pipelines, self.num_slices, self.head_barriers)
+        return traits == (1, 1, 0) and int(self.actions[:, 0].max(initial=0)) <= ActionKind.R
 
     @property
     def num_actions(self) -> int:
@@ -365,8 +420,9 @@ class Schedule(RankOrders):
     def peak_activations(self) -> tuple[int, ...]:
         """Most chunk activations each rank holds at once: F adds one, W or B releases one.
 
-        A rank runs its actions one after the other, so this needs no times.
+        So do L and D where they are on the host. A rank runs its actions one after the other, so
+        this needs no times.
         """
-        step = np.array([1, 0, -1, -1, 0])[self.actions[:, 0]]
+        step = np.array([1, 0, -1, -1, 0, 0, -1, 1, 0, 0])[self.actions[:, 0]]
         slices = map(self.rows_of, range(self.num_ranks))
         return tuple(int(np.cumsum(step[rows]).max(initial=0)) for rows in slices)

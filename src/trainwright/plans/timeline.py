@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.plans.schedule import Action, Schedule, freeze_arrays
+from trainwright.plans.schedule import ON_HOST_LINK, Action, Schedule, freeze_arrays
 from trainwright.plans.schedule_costs import ScheduleCosts
 
 if TYPE_CHECKING:
@@ -98,13 +98,11 @@ class Timeline:
 
     @property
     def work_by_rank_s(self) -> Floats:
-        """Seconds each rank computes, shape [p]; an overlapped pair counts once."""
+        """Seconds each rank computes, shape [p]; an overlapped pair counts once, a copy never."""
         schedule = self.schedule
         busy = self.end_s - self.start_s
-        if len(schedule.pairs):
-            stages = schedule.actions[schedule.pairs, 1]
-            overlapped = schedule.pairs[np.isfinite(self.costs.pair_s[stages])]
-            busy[overlapped] = 0.0
+        busy[self.costs.overlapped_pairs(schedule)[0]] = 0.0
+        busy[np.isin(schedule.actions[:, 0], ON_HOST_LINK)] = 0.0
         work = np.zeros(schedule.num_ranks)
         np.add.at(work, schedule.rank_of_row, busy)
         return work
@@ -136,12 +134,17 @@ class Timeline:
         steps[2::2] = np.minimum(delta, 0.0) - transient
         times = np.zeros_like(steps)
         times[1::2], times[2::2] = self.start_s[rows], self.end_s[rows]
+        # A copy takes its memory when it is issued, before its link is free, and frees none.
+        copies = np.isin(kinds, ON_HOST_LINK)
+        issued_s = np.maximum.accumulate(np.where(copies, 0.0, self.end_s[rows]))
+        for edge in (times[1::2], times[2::2]):
+            edge[copies] = issued_s[copies]
         return MemoryCurve(times, np.cumsum(steps))
 
     def transfers(self) -> Transfers:
         """All transfers between ranks, forward ones first, by source stage and microbatch."""
         ranks = np.array(self.schedule.placement.rank_of_stage)
-        edges = np.flatnonzero(ranks[:-1] != ranks[1:])
+        edges = np.flatnonzero((ranks[:-1] != ranks[1:]) & self.schedule.placement.has_edge)
         forward = _transfers_of(edges, self.forward_arrival_s[edges])
         backward = _transfers_of(edges + 1, self.backward_arrival_s[edges + 1])
         durations = np.concatenate(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Slots: TypeAlias = NDArray[np.float64]
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 _ROUNDING = 1e-9
 _UNIT_LENGTHS = MappingProxyType({_F: 1.0, _I: 1.0, _W: 1.0, _B: 2.0, _R: 1.0})
 

@@ -17,14 +17,14 @@ window       `scheduling.bounds`
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.plans.schedule import ActionKind, Schedule, freeze_arrays
+from trainwright.plans.schedule import ON_HOST_LINK, ActionKind, Schedule, freeze_arrays
 from trainwright.plans.status import Bound, BoundName, Objective, Status
 from trainwright.scheduling.simulate import native_memory, native_orders
 
@@ -147,7 +147,7 @@ def limit_below_all(
 # Transfers are taken as free of contention, recomputation as free, an overlapped pair as as short
 # as its members may be; all of which only weakens a bound.
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 _ROUNDING = 1e-9
 _STEP = np.array([1.0, 0.0, -1.0, -1.0, 0.0])  # chunk activations by kind of action
 
@@ -217,7 +217,11 @@ class LeastCosts:
         """From the costs of a schedule within its limits and `max_activations` per rank.
 
         `fused` and `recomputed` [S] hold for the schedules bounded; unless told, either may be.
+        Network time that another action of the rank can hide counts as none.
         """
+        if costs.network_s.size:
+            computing_s = costs.compute_s - costs.network_s
+            costs = replace(costs, compute_s=computing_s, network_s=np.zeros((0, 0)))
         duration = costs.duration_s
         first, both = np.minimum(duration[_I], duration[_B]), duration[_I] + duration[_W]
         both = np.minimum(both, duration[_B])
@@ -273,6 +277,36 @@ class LeastCosts:
         back_s: Floats = returned_s[0] - returned_s + self.input_grad_s[0] - self.input_grad_s
         back_s += self.weight_grad_s[0]
         return back_s
+
+
+def resource_bound(schedule: Schedule, costs: ScheduleCosts, *, objective: Objective) -> Bound:
+    """What no order of the same actions can beat, whatever its pairs: work of the busiest resource.
+
+    A rank computes, communicates with its group and copies to its host; each of the three does one
+    thing at a time. A makespan also contains the way of the first microbatch to the rank.
+    """
+    taken_s, ranks = costs.of_rows(schedule), schedule.rank_of_row
+    kind, stage, _ = schedule.actions.T
+    on_link = np.isin(kind, ON_HOST_LINK)
+    network_s = costs.network_s[kind, stage] if costs.network_s.size else np.zeros(len(kind))
+    paired, pair_s = costs.overlapped_pairs(schedule)
+    known = np.isfinite(costs.pair_s[stage[paired]])  # a measured pair may hide more than networks
+    computing_s = taken_s - network_s
+    computing_s[paired[known]], computing_s[paired[known] + 1] = pair_s[known], 0.0
+    parts = (np.where(on_link, 0.0, computing_s), network_s, np.where(on_link, taken_s, 0.0))
+    work_s = np.array([np.bincount(ranks, part, schedule.num_ranks) for part in parts])
+    if objective is Objective.MAKESPAN:
+        edge = np.concatenate([[False], schedule.placement.has_edge])
+        shortest_s = np.minimum(costs.duration_s[_F], costs.pair_s)
+        if costs.network_s.size:
+            shortest_s = np.minimum(shortest_s, costs.compute_s[_F])
+        reached_s = np.zeros(len(edge))
+        for s in np.flatnonzero(edge).tolist():
+            reached_s[s] = reached_s[s - 1] + shortest_s[s - 1]
+        head_s = np.full(schedule.num_ranks, np.inf)
+        np.minimum.at(head_s, np.array(schedule.placement.rank_of_stage), reached_s)
+        work_s = work_s + np.where(np.isfinite(head_s), head_s, 0.0)
+    return Bound(float(work_s.max()), BoundName.RANK_WORK)
 
 
 def _least_pair_s(ranks: NDArray[np.int64], costs: ScheduleCosts) -> Floats:

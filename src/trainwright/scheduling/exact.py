@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.scheduling.search import SearchQuestion
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 _MAX_DIGITS = 6
 _MAX_ACTIONS = 2000
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.plans.lowered import (
     NO_MICROBATCH,
     LoweredKind,
@@ -139,7 +139,7 @@ def as_pytorch_runs(schedule: Schedule) -> Schedule:
 # Orders of computations → orders in which every transfer is a step of its own; O(n log n)
 # ----------------------------------------------------------------------------------------
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 
 
 class _Phase(IntEnum):
@@ -194,8 +194,14 @@ def lower(
     sent. `active_stages` is how many of `sharded_stages` a rank keeps whole, prefetched ones
     included.
 
-    Raises InvalidInput where the schedule is not legal; a deadlock names the cycle.
+    Raises InvalidInput where the schedule is not legal; a deadlock names the cycle; and
+    UnsupportedFeature for a head cut over all ranks, whose barriers are no transfers.
     """
+    if schedule.head_barriers:
+        raise UnsupportedFeature(
+            "a head that is cut over all ranks ends in collectives, which have no lowered form",
+            alternative="keep the head in the last stage",
+        )
     _require_sound_options(schedule, receive_window, sharded_stages, active_stages)
     validate(schedule)
     moment = _moments(schedule, costs or ScheduleCosts.of(schedule.placement))
@@ -268,7 +274,9 @@ def _transfers_of(schedule: Schedule) -> _Transfers:
     for table, rows in zip(row_of, (forward, backward), strict=True):
         table[stage[rows], microbatch[rows]] = np.flatnonzero(rows)
     target = np.clip(stage + np.where(forward, 1, -1), 0, num_stages - 1)
-    crosses = (forward | backward) & (rank[target] != rank[stage])
+    edge = np.concatenate([[False], schedule.placement.has_edge, [False]])
+    hands_on = np.where(forward, edge[stage + 1], edge[stage])
+    crosses = (forward | backward) & hands_on & (rank[target] != rank[stage])
     producer = np.flatnonzero(crosses)
     consumer = row_of[backward[producer].astype(int), target[producer], microbatch[producer]]
     return _Transfers(producer, consumer)
@@ -353,13 +361,14 @@ def _merge(schedule: Schedule, parts: tuple[_Steps, ...]) -> LoweredSchedule:
     columns = [np.concatenate([part[column] for part in parts]) for column in range(4)]
     actions = np.stack([column[order] for column in columns[:3]], axis=1).astype(np.int32)
     row = columns[3][order]
-    position = np.flatnonzero(actions[:, 0] <= LoweredKind.R)
+    position = np.flatnonzero(actions[:, 0] < LoweredKind.SEND_F)
     return LoweredSchedule(
         placement=schedule.placement,
         num_microbatches=schedule.num_microbatches,
         actions=actions,
         rank_offsets=np.searchsorted(row, schedule.rank_offsets),
         pairs=position[schedule.pairs],
+        num_slices=schedule.num_slices,
     )
 
 
@@ -504,7 +513,7 @@ def _owned(lowered: LoweredSchedule) -> Iterator[Fault]:
 
 
 def _paired(lowered: LoweredSchedule) -> Iterator[Fault]:
-    for row in lowered.pairs[lowered.actions[lowered.pairs + 1, 0] > LoweredKind.R].tolist():
+    for row in lowered.pairs[lowered.actions[lowered.pairs + 1, 0] >= LoweredKind.SEND_F].tolist():
         yield Fault(_place(lowered, row + 1), "must not stand between the two actions of a pair")
 
 
@@ -591,14 +600,14 @@ def _reduced(lowered: LoweredSchedule) -> Iterator[Fault]:
 def _gathered(lowered: LoweredSchedule) -> Iterator[Fault]:
     kind, stage = lowered.actions[:, 0], lowered.actions[:, 1]
     change = np.select([kind == LoweredKind.UNSHARD, kind == LoweredKind.RESHARD], [1, -1], 0)
-    computes = kind <= LoweredKind.R
+    computes = kind < LoweredKind.SEND_F
     for sharded in np.unique(stage[change != 0]).tolist():
         rows = np.flatnonzero((stage == sharded) & (computes | (change != 0)))
         whole = np.cumsum(change[rows])
         wrong = (whole < 0) | (whole > 1) | (computes[rows] & (whole == 0))
         for row in rows[wrong].tolist():
             step = lowered.step(row)
-            rule = "between UNSHARD and RESHARD" if step.kind <= LoweredKind.R else "in turn"
+            rule = "between UNSHARD and RESHARD" if step.kind < LoweredKind.SEND_F else "in turn"
             yield Fault(_place(lowered, row), f"{step} must come {rule}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -195,8 +196,45 @@ def cut_stages(costs: ScheduleCosts, parts: int) -> ScheduleCosts:
             static_bytes=memory.static_bytes,
             limit_bytes=memory.limit_bytes,
         ),
+        network_s=shared(costs.network_s),
+        slice_s=np.repeat(costs.slice_s / parts, parts, axis=1),
+        barrier_s=costs.barrier_s,
         transfer_model=costs.transfer_model,
         blocking_fraction=costs.blocking_fraction,
+    )
+
+
+def cut_microbatches(
+    costs: ScheduleCosts, num_slices: int, *, attention_share: float = 0.0
+) -> ScheduleCosts:
+    """Costs per slice of a microbatch that is cut along its tokens into `num_slices` equal ones.
+
+    Of the time that F, I, B and R take, `attention_share` [0 to 1] goes to attention. Slice i of q
+    attends to itself and to all before it, to 2i + 1 of q² equal parts; everything else, memory
+    included, is shared equally. Overheads stay: more actions pay them more often.
+    """
+    if num_slices == 1:
+        return costs
+    whole_s, q, a = costs.compute_s, num_slices, attention_share
+    later_s = np.zeros((*whole_s.shape, q))
+    attending = [ActionKind.F, ActionKind.I, ActionKind.B, ActionKind.R]
+    later_s[attending] = whole_s[attending, :, None] * a * 2 * np.arange(q) / q**2
+    compute_s = whole_s / q
+    compute_s[attending] = whole_s[attending] * ((1 - a) / q + a / q**2)
+    memory = costs.memory
+    return replace(
+        costs,
+        compute_s=compute_s,
+        slice_s=later_s if a else np.zeros((0, 0, 0)),
+        network_s=np.minimum(costs.network_s / q, compute_s)
+        if costs.network_s.size
+        else costs.network_s,
+        forward_transfer_s=costs.forward_transfer_s / q,
+        backward_transfer_s=costs.backward_transfer_s / q,
+        pair_s=costs.pair_s / q,
+        memory=replace(
+            memory, delta_bytes=memory.delta_bytes / q, transient_bytes=memory.transient_bytes / q
+        ),
     )
 
 

@@ -30,6 +30,7 @@ from trainwright.plans.schedule_costs import TransferModel
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Objective, Status, relative_gap
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, one_at_a_time
 from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
+from trainwright.scheduling.families.hanayo import HANAYO
 from trainwright.scheduling.families.wave import WAVE
 from trainwright.scheduling.orders import cut_stages
 from trainwright.scheduling.simulate import native_orders, simulate
@@ -180,7 +181,7 @@ def activation_steps(num_stages: int) -> np.ndarray[tuple[int, int], np.dtype[np
 # splitting can only help and fused candidates are left out; in between all and none of the stages
 # there are those whose fusion gains most, half of them.
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,8 +364,12 @@ def named_schedules(
 
 
 def _distinct_families(placement: Placement) -> tuple[Family, ...]:
-    """Of families that are one generator under two names, the more general; a wave may be V."""
-    by_order = {family.order: family for family in FAMILIES.values()}
+    """Of families that are one generator under two names, the more general; a wave may be V.
+
+    Hanayo's rule is slow to follow, and `wave` is a better start.
+    """
+    plain = (f for f in FAMILIES.values() if f.is_plain and f is not HANAYO)
+    by_order = {family.order: family for family in plain}
     return tuple(f for f in by_order.values() if f is not WAVE or not placement.is_v)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import Action, ActionKind
+from trainwright.plans.schedule import ON_HOST_LINK, Action, ActionKind
 from trainwright.plans.schedule_costs import TransferModel
 from trainwright.plans.timeline import CriticalStep, Timeline, WaitsFor
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # waits with itself. Following these waits from rank to rank ends in a cycle, or at an action that
 # no rank runs.
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
 
 
 class Wait(NamedTuple):
@@ -75,6 +75,8 @@ def _wait_of(schedule: Schedule, simulation: Simulation, rank: int, row: int) ->
     if _has_input(schedule, simulation, action):
         action = schedule.action(row + 1)  # the forward of a pair waits for its backward's input
     needed = _missing_input(schedule, simulation, action)
+    if needed.kind in (_V, _T):  # of the ranks that a barrier waits for, the first
+        needed = _late_at_barrier(schedule, blocked=simulation.blocked_rows, needed=needed)
     owner = schedule.placement.rank_of_stage[needed.stage]
     start, end = schedule.rank_offsets[owner : owner + 2]
     later = schedule.actions[max(start, simulation.blocked_rows[owner]) : end]
@@ -87,8 +89,24 @@ def _wait_of(schedule: Schedule, simulation: Simulation, rank: int, row: int) ->
     return Wait(rank, action, needed, owner, exists)
 
 
+def _late_at_barrier(schedule: Schedule, *, blocked: NDArray[np.int64], needed: Action) -> Action:
+    of_kind = schedule.actions[:, 0] == needed.kind
+    rows = np.flatnonzero(of_kind & (schedule.actions[:, 2] == needed.microbatch))
+    stopped = blocked[schedule.rank_of_row[rows]]
+    late = rows[(stopped >= 0) & (rows >= stopped)]
+    return schedule.action(int(late[0])) if len(late) else needed
+
+
+def _is_first(schedule: Schedule, stage: int) -> bool:
+    return stage == 0 or not schedule.placement.has_edge[stage - 1]
+
+
+def _is_last(schedule: Schedule, stage: int) -> bool:
+    return stage == schedule.placement.num_stages - 1 or not schedule.placement.has_edge[stage]
+
+
 def _has_input(schedule: Schedule, simulation: Simulation, action: Action) -> bool:
-    if action.kind is not _F or action.stage == 0:
+    if action.kind is not _F or _is_first(schedule, action.stage):
         return action.kind is _F
     producer = (action.stage - 1) * schedule.num_microbatches + action.microbatch
     return bool(simulation.forward_arrival_s[producer] >= 0)
@@ -100,9 +118,19 @@ def _missing_input(schedule: Schedule, simulation: Simulation, action: Action) -
         return Action(_F, stage - 1, microbatch)
     if kind is _W:
         return Action(_I, stage, microbatch)
+    if kind in (_D, _L):
+        return Action(_O, stage, microbatch)
+    if kind is _V:
+        return Action(_F, schedule.placement.num_stages - 1, microbatch)
+    if kind is _T:
+        return Action(_V, stage, microbatch)
     ran_forward = simulation.forward_arrival_s[stage * schedule.num_microbatches + microbatch] >= 0
-    if kind is _R or not ran_forward:
+    if not ran_forward:
         return Action(_F, stage, microbatch)
+    if kind is _R or (_is_last(schedule, stage) and not schedule.head_barriers):
+        return Action(_L, stage, microbatch)
+    if _is_last(schedule, stage):
+        return Action(_V if schedule.head_barriers == 1 else _T, stage, microbatch)
     return Action(_I, stage + 1, microbatch)
 
 
@@ -135,7 +163,10 @@ def simulate(schedule: Schedule, costs: ScheduleCosts) -> Timeline:
 
 
 def slack(timeline: Timeline) -> Floats:
-    """How long each action could be delayed without a later end of all, shape [n], orders kept."""
+    """How long each action could be delayed without a later end of all, shape [n], orders kept.
+
+    Of plain orders only.
+    """
     orders, costs = native_orders(timeline.schedule), native_costs(timeline.costs)
     last_end_s = np.full(timeline.schedule.num_ranks, timeline.end_s.max())
     return _core.latest_starts(orders, costs, last_end_s) - timeline.start_s
@@ -149,6 +180,8 @@ def native_orders(schedule: Schedule) -> _core.Orders:
         rank_of_stage=_ranks(schedule.placement.rank_of_stage),
         pairs=schedule.pairs,
         num_microbatches=schedule.num_microbatches,
+        num_pipelines=schedule.placement.num_pipelines,
+        head_barriers=schedule.head_barriers,
     )
 
 
@@ -167,6 +200,9 @@ def native_costs(costs: ScheduleCosts) -> _core.ActionCosts:
         forward_transfer_s=costs.forward_transfer_s,
         backward_transfer_s=costs.backward_transfer_s,
         pair_s=costs.pair_s,
+        network_s=costs.network_s.ravel(),
+        slice_s=costs.slice_s.ravel(),
+        barrier_s=costs.barrier_s,
         model=costs.transfer_model.value,
         blocking_fraction=costs.blocking_fraction,
     )
@@ -190,6 +226,7 @@ def _require_same_shape(schedule: Schedule, costs: ScheduleCosts) -> None:
         for name, wanted, got in (
             ("num_stages", placement.num_stages, costs.num_stages),
             ("num_ranks", placement.num_ranks, costs.memory.num_ranks),
+            ("num_slices", schedule.num_slices, costs.slice_s.shape[2] or schedule.num_slices),
         )
         if wanted != got
     ]
@@ -230,21 +267,62 @@ class _Tracer:
         self.owner: tuple[int, ...] = schedule.placement.rank_of_stage
         self.forward_row = _row_by_microbatch(schedule, (_F,))
         self.backward_row = _row_by_microbatch(schedule, (_I, _B))
-        stages = schedule.actions[schedule.pairs, 1]
-        overlapped = schedule.pairs[np.isfinite(timeline.costs.pair_s[stages])]
+        overlapped, _ = timeline.costs.overlapped_pairs(schedule)
         self.pair_starts = frozenset(overlapped.tolist())
+        self.row_of = {} if schedule.is_plain else _rows_by_action(schedule)
 
     def cause_of(self, row: int) -> _Cause:
         together = self._rows_started_together(row)
         start_s = float(self.timeline.start_s[row])
         for member in together:
+            for needed, ready_s in self._other_needs(member):
+                if ready_s >= start_s:
+                    same = self._rank_of(needed) == self._rank_of(member)
+                    return _Cause(needed, WaitsFor.INPUT if same else WaitsFor.TRANSFER)
             producer = self._producer_of(member)
             if producer is not None and self._arrival_s(producer) >= start_s:
                 return self._arrival_cause(producer, member)
-        rank = self._rank_of(row)
-        if together[0] > self.schedule.rank_offsets[rank]:
-            return _Cause(together[0] - 1, WaitsFor.RANK)
-        return _Cause(None, WaitsFor.NOTHING)
+        before = self._before_on_rank(together[0])
+        if before is None:
+            return _Cause(None, WaitsFor.NOTHING)
+        return _Cause(before, WaitsFor.RANK)
+
+    def _before_on_rank(self, row: int) -> int | None:
+        """The row whose end made room for this one: of its resource, or, of a copy, of both."""
+        first = int(self.schedule.rank_offsets[self._rank_of(row)])
+        if not self.row_of:
+            return row - 1 if row > first else None
+        ends_s, kinds = self.timeline.end_s, self.schedule.actions[:, 0]
+        link = np.isin(kinds[first:row], ON_HOST_LINK)
+        found = [first + int(at[-1]) for at in (np.flatnonzero(~link),) if len(at)]
+        if kinds[row] in ON_HOST_LINK and link.any():
+            found.append(first + int(np.flatnonzero(link)[-1]))
+        return max(found, key=lambda at: (ends_s[at], at), default=None)
+
+    def _other_needs(self, row: int) -> list[tuple[int, float]]:
+        """Rows of a host link or a cut head that this row needs, and when they were done."""
+        if not self.row_of:
+            return []
+        kind, stage, microbatch = self.schedule.action(row)
+        ends_s, barrier_s = self.timeline.end_s, self.timeline.costs.barrier_s
+        found = []
+        for of_copy in {_D: (_O,), _L: (_O,), _R: (_L,), _I: (_L,), _B: (_L,)}.get(kind, ()):
+            copy = self.row_of.get((of_copy, stage, microbatch))
+            found += [(copy, float(ends_s[copy]))] if copy is not None else []
+        waits_for = None
+        if kind is _T or (kind in (_I, _B) and _is_last(self.schedule, stage)):
+            waits_for = _V if kind is _T or self.schedule.head_barriers == 1 else _T
+        if kind is _V or (waits_for and self.schedule.head_barriers):
+            last = len(self.owner) - 1
+            own = [self.row_of[_F, last, microbatch]] if kind is _V else []
+            every = own or [
+                self.row_of[waits_for, stages[0], microbatch]
+                for stages in self.schedule.placement.stages_of_rank
+                if waits_for is not None
+            ]
+            latest = max(every, key=lambda at: (ends_s[at], -at))
+            found.append((latest, float(ends_s[latest]) + barrier_s))
+        return found
 
     def _rows_started_together(self, row: int) -> tuple[int, ...]:
         if row in self.pair_starts:
@@ -259,9 +337,9 @@ class _Tracer:
     def _producer_of(self, row: int) -> int | None:
         """The row whose output of another stage this row needs."""
         kind, stage, microbatch = self.schedule.actions[row].tolist()
-        if kind == _F and stage > 0:
+        if kind == _F and not _is_first(self.schedule, stage):
             return int(self.forward_row[stage - 1, microbatch])
-        if kind in (_I, _B) and stage + 1 < len(self.owner):
+        if kind in (_I, _B) and not _is_last(self.schedule, stage):
             return int(self.backward_row[stage + 1, microbatch])
         return None
 
@@ -304,11 +382,15 @@ class _Tracer:
 
     def _receiver_of(self, row: int) -> int | None:
         action = self.schedule.action(row)
-        if action.kind is _F and action.stage + 1 < len(self.owner):
+        if action.kind is _F and not _is_last(self.schedule, action.stage):
             return self.owner[action.stage + 1]
-        if action.kind in (_I, _B) and action.stage > 0:
+        if action.kind in (_I, _B) and not _is_first(self.schedule, action.stage):
             return self.owner[action.stage - 1]
         return None
+
+
+def _rows_by_action(schedule: Schedule) -> dict[tuple[int, int, int], int]:
+    return {tuple(action): row for row, action in enumerate(schedule.actions.tolist())}
 
 
 def _row_by_microbatch(schedule: Schedule, kinds: tuple[ActionKind, ...]) -> NDArray[np.int64]:

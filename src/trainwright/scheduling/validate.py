@@ -1,8 +1,12 @@
 """What makes orders a legal schedule.
 
 1. A rank runs only stages it owns.
-2. Each stage runs F once per microbatch, and either B once or I and W once; R at most once.
-3. On its rank, F comes before R, R before the backward, I before W.
+2. Each stage runs F once per microbatch, and either B once or I and W once; R at most once; O, D
+   and L all once or not at all. Where a head is cut, every rank runs V and T once per microbatch,
+   written with its first stage.
+3. On its rank, F comes before R, R before the backward, I before W; after F come O, D and L in this
+   order, before what computes with the activations; V before T. Of the slices of a microbatch, F
+   runs from the first to the last, because tokens attend to earlier ones, and I or B back.
 4. A pair is a forward and, next on the same rank, a backward.
 5. No rank waits for ever: the needs of all ranks together have no cycle.
 """
@@ -16,14 +20,20 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import Action, ActionKind, Schedule
+from trainwright.plans.schedule import ON_HOST_LINK, Action, ActionKind, Schedule
 from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.simulate import describe_cycle, find_cycle, native_costs, native_orders
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trainwright.plans.timeline import Timeline
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
+_OWN_NEEDS: Final = (
+    *((_F, _R), (_F, _I), (_F, _B), (_R, _I), (_R, _B), (_I, _W)),
+    *((_F, _O), (_O, _D), (_D, _L), (_L, _R), (_L, _I), (_L, _B), (_V, _T)),
+)
 
 
 def validate(schedule: Schedule, *, source: str | None = None) -> None:
@@ -53,6 +63,10 @@ def _counted(schedule: Schedule) -> Iterator[Fault]:
         (_B, counts[_I] + counts[_B], counts[_I] + counts[_B] != 1, "either B or I must run once"),
         (_W, counts[_W], counts[_W] != counts[_I], "W must run once where I does, and only there"),
         (_R, counts[_R], counts[_R] > 1, "R must run at most once"),
+        (_O, counts[_O], counts[_O] > 1, "O must run at most once"),
+        (_D, counts[_D], counts[_D] != counts[_O], "D must run once where O does, and only there"),
+        (_L, counts[_L], counts[_L] != counts[_O], "L must run once where O does, and only there"),
+        *(_head_rule(schedule, counts, kind) for kind in (_V, _T)),
     )
     for kind, runs, broken, rule in rules:
         for stage, microbatch in np.argwhere(broken):
@@ -64,17 +78,41 @@ def _counted(schedule: Schedule) -> Iterator[Fault]:
             yield Fault("orders", f"{rule} for {where}, got {listed or 'nothing'}{more}")
 
 
+def _head_rule(
+    schedule: Schedule, counts: NDArray[np.int64], kind: ActionKind
+) -> tuple[ActionKind, NDArray[np.int64], NDArray[np.bool_], str]:
+    wanted = np.zeros(schedule.placement.num_stages, np.int64)
+    if schedule.head_barriers:
+        wanted[[stages[0] for stages in schedule.placement.stages_of_rank]] = 1
+    rule = f"{kind.name} must run once on the first stage of every rank of a cut head, else never"
+    return kind, counts[kind], counts[kind] != wanted[:, None], rule
+
+
 def _ordered(schedule: Schedule) -> Iterator[Fault]:
     """Law 3; counts are right, so each action has one row."""
     shape = (len(ActionKind), schedule.placement.num_stages, schedule.num_microbatches)
     rows = np.full(shape, -1, np.int64)
     rows[tuple(schedule.actions.T)] = np.arange(schedule.num_actions)
-    for before, after in ((_F, _R), (_F, _I), (_F, _B), (_R, _I), (_R, _B), (_I, _W)):
+    for before, after in _OWN_NEEDS:
         wrong = (rows[after] >= 0) & (rows[before] > rows[after])
         for stage, microbatch in np.argwhere(wrong):
             early = Action(after, int(stage), int(microbatch))
             problem = f"{early} must come after {early._replace(kind=before)}"
             yield Fault(_place(schedule, int(rows[after, stage, microbatch])), problem)
+    if schedule.num_slices == 1:
+        return
+    same = np.arange(1, schedule.num_microbatches) % schedule.num_slices > 0
+    backward = np.maximum(rows[_I], rows[_B])
+    directions = (
+        ("from the first to the last", rows[_F], np.greater),
+        ("from the last back", backward, np.less),
+    )
+    for direction, table, is_early in directions:
+        wrong = same & is_early(table[:, :-1], table[:, 1:])
+        for stage, earlier in np.argwhere(wrong):
+            row = min(table[stage, earlier], table[stage, earlier + 1])
+            problem = f"{schedule.action(int(row))} comes too early: slices run {direction}"
+            yield Fault(_place(schedule, int(row)), problem)
 
 
 def _paired(schedule: Schedule) -> Iterator[Fault]:
@@ -107,7 +145,9 @@ def _place(schedule: Schedule, row: int) -> str:
 # 3. A forward starts after the output of the stage before it arrived, a backward after the gradient
 #    of the stage behind it and after its own forward, a weight gradient after its input gradient.
 # 4. What another rank made arrives no sooner than its end and the transfer.
-# 5. Memory, added up over time from what starts and ends, is the peak that is claimed.
+# 5. What needs a copy to the host or a barrier of a cut head starts no sooner than its end; a copy
+#    is issued after the computation before it, and a link carries one at a time.
+# 6. Memory, added up over time from what starts and ends, is the peak that is claimed.
 #
 # O(actions · log actions); shares no code with the native simulator.
 _TOLERANCE: Final = 1e-9
@@ -116,7 +156,7 @@ _MOST_FAULTS: Final = 5  # of one law; the rest follow from them
 
 def timeline_faults(timeline: Timeline) -> tuple[Fault, ...]:
     """What of the times or the memory does not hold, law by law; empty where all does."""
-    laws = (_durations, _one_at_a_time, _inputs, _own_needs, _arrivals, _memory)
+    laws = (_durations, _one_at_a_time, _inputs, _own_needs, _arrivals, _barriers, _memory)
     return tuple(fault for law in laws for fault in _first(law(timeline)))
 
 
@@ -133,12 +173,14 @@ def _slack_s(timeline: Timeline) -> float:
 def _durations(timeline: Timeline) -> Iterator[Fault]:
     """Law 1."""
     schedule, costs = timeline.schedule, timeline.costs
-    kind, stage = schedule.actions[:, 0], schedule.actions[:, 1]
-    wanted_s = costs.duration_s[kind, stage].copy()
-    pair_s = costs.pair_s[stage[schedule.pairs]]
-    together = schedule.pairs[np.isfinite(pair_s)]
+    wanted_s = costs.of_rows(schedule)
+    together, pair_s = costs.overlapped_pairs(schedule)
     for half in (together, together + 1):
-        wanted_s[half] = costs.pair_s[stage[together]]
+        wanted_s[half] = pair_s
+    apart_s = abs(timeline.start_s[together] - timeline.start_s[together + 1])
+    for row in together[apart_s > _slack_s(timeline)].tolist():
+        problem = f"{schedule.action(row)} and {schedule.action(row + 1)} are a pair"
+        yield Fault(_place_in_time(timeline, row), f"{problem} and must start together")
     taken_s = timeline.end_s - timeline.start_s
     for row in np.flatnonzero(abs(taken_s - wanted_s) > _slack_s(timeline)).tolist():
         problem = (
@@ -148,27 +190,31 @@ def _durations(timeline: Timeline) -> Iterator[Fault]:
 
 
 def _one_at_a_time(timeline: Timeline) -> Iterator[Fault]:
-    """Law 2."""
+    """Laws 2 and 5: of the computations of a rank, of the copies of its link, of both in turn."""
     schedule, ends_s = timeline.schedule, timeline.end_s
-    follows = np.diff(schedule.rank_of_row) == 0
-    together = schedule.pairs[
-        np.isfinite(timeline.costs.pair_s[schedule.actions[schedule.pairs, 1]])
-    ]
-    follows[together] = False
-    early = follows & (timeline.start_s[1:] < ends_s[:-1] - _slack_s(timeline))
-    for row in (np.flatnonzero(early) + 1).tolist():
-        before, action = schedule.action(row - 1), schedule.action(row)
-        problem = f"{action} starts at {timeline.start_s[row]:.9g} s, before {before} ends"
-        yield Fault(_place_in_time(timeline, row), f"{problem} at {ends_s[row - 1]:.9g} s")
+    together, _ = timeline.costs.overlapped_pairs(schedule)
+    copies = np.isin(schedule.actions[:, 0], ON_HOST_LINK)
+    rows = np.arange(schedule.num_actions)
+    last_of_rank = np.maximum.accumulate(np.where(copies, -1, rows))
+    issued = np.stack([last_of_rank[copies], rows[copies]])
+    in_turn = [np.stack([own[:-1], own[1:]]) for own in (rows[~copies], rows[copies])]
+    before, after = np.concatenate([*in_turn, issued], axis=1)
+    ranks = schedule.rank_of_row
+    follows = (before >= 0) & (ranks[before] == ranks[after]) & ~np.isin(before, together)
+    early = follows & (timeline.start_s[after] < ends_s[before] - _slack_s(timeline))
+    for one, row in zip(before[early].tolist(), after[early].tolist(), strict=True):
+        previous, action = schedule.action(one), schedule.action(row)
+        problem = f"{action} starts at {timeline.start_s[row]:.9g} s, before {previous} ends"
+        yield Fault(_place_in_time(timeline, row), f"{problem} at {ends_s[one]:.9g} s")
 
 
 def _inputs(timeline: Timeline) -> Iterator[Fault]:
     """Law 3, what comes from neighbouring stages."""
     schedule = timeline.schedule
-    last = schedule.placement.num_stages - 1
+    edge = np.concatenate([[False], schedule.placement.has_edge, [False]])
     kind, stage, microbatch = schedule.actions.T
-    forward = np.flatnonzero((kind == _F) & (stage > 0))
-    backward = np.flatnonzero(((kind == _I) | (kind == _B)) & (stage < last))
+    forward = np.flatnonzero((kind == _F) & edge[stage])
+    backward = np.flatnonzero(((kind == _I) | (kind == _B)) & edge[stage + 1])
     for rows, arrival_s, step in (
         (forward, timeline.forward_arrival_s, -1),
         (backward, timeline.backward_arrival_s, 1),
@@ -188,7 +234,7 @@ def _own_needs(timeline: Timeline) -> Iterator[Fault]:
     shape = (len(ActionKind), schedule.placement.num_stages, schedule.num_microbatches)
     row_of = np.full(shape, -1, np.int64)
     row_of[tuple(schedule.actions.T)] = np.arange(schedule.num_actions)
-    for before, after in ((_F, _R), (_F, _I), (_F, _B), (_R, _I), (_R, _B), (_I, _W)):
+    for before, after in _OWN_NEEDS:
         both = (row_of[before] >= 0) & (row_of[after] >= 0)
         first, second = row_of[before][both], row_of[after][both]
         early = timeline.start_s[second] < timeline.end_s[first] - _slack_s(timeline)
@@ -202,9 +248,9 @@ def _arrivals(timeline: Timeline) -> Iterator[Fault]:
     schedule, costs = timeline.schedule, timeline.costs
     ranks = np.array(schedule.placement.rank_of_stage)
     kind, stage, microbatch = schedule.actions.T
-    last = len(ranks) - 1
-    forward = np.flatnonzero((kind == _F) & (stage < last))
-    backward = np.flatnonzero(((kind == _I) | (kind == _B)) & (stage > 0))
+    edge = np.concatenate([[False], schedule.placement.has_edge, [False]])
+    forward = np.flatnonzero((kind == _F) & edge[stage + 1])
+    backward = np.flatnonzero(((kind == _I) | (kind == _B)) & edge[stage])
     for rows, arrival_s, transfer_s, step in (
         (forward, timeline.forward_arrival_s, costs.forward_transfer_s, 1),
         (backward, timeline.backward_arrival_s, costs.backward_transfer_s, -1),
@@ -219,8 +265,31 @@ def _arrivals(timeline: Timeline) -> Iterator[Fault]:
             yield Fault(_place_in_time(timeline, row), problem)
 
 
+def _barriers(timeline: Timeline) -> Iterator[Fault]:
+    """Law 5, of a head that is cut over all ranks."""
+    schedule = timeline.schedule
+    if not schedule.head_barriers:
+        return
+    kind, stage, microbatch = schedule.actions.T
+    at_end = stage == schedule.placement.num_stages - 1
+    backward = at_end & ((kind == _I) | (kind == _B))
+    gate = _V if schedule.head_barriers == 1 else _T
+    for needed, needing in (
+        ((kind == _F) & at_end, kind == _V),
+        (kind == _V, kind == _T),
+        (kind == gate, backward),
+    ):
+        done_s = np.zeros(schedule.num_microbatches)
+        np.maximum.at(done_s, microbatch[needed], timeline.end_s[needed])
+        rows = np.flatnonzero(needing)
+        there_s = done_s[microbatch[rows]] + timeline.costs.barrier_s
+        for row in rows[timeline.start_s[rows] < there_s - _slack_s(timeline)].tolist():
+            problem = f"{schedule.action(row)} starts before its barrier"
+            yield Fault(_place_in_time(timeline, row), problem)
+
+
 def _memory(timeline: Timeline) -> Iterator[Fault]:
-    """Law 5: what starts allocates, what ends frees, and of one instant the release comes first."""
+    """Law 6: what starts allocates, what ends frees, and of one instant the release comes first."""
     memory, schedule = timeline.costs.memory, timeline.schedule
     for rank in range(schedule.num_ranks):
         peak = _peak_over_time(timeline, rank)
@@ -237,6 +306,9 @@ def _peak_over_time(timeline: Timeline, rank: int) -> float:
     kind, stage = timeline.schedule.actions[rows, 0], timeline.schedule.actions[rows, 1]
     delta, transient = memory.delta_bytes[kind, stage], memory.transient_bytes[kind, stage]
     start, end = timeline.start_s[rows], timeline.end_s[rows]
+    copies = np.isin(kind, ON_HOST_LINK)  # L takes its memory when it is issued
+    issued = np.maximum.accumulate(np.where(copies, 0.0, end))
+    start, end = np.where(copies, issued, start), np.where(copies, issued, end)
     position = 2 * np.arange(len(start))
     times = np.concatenate([start, end])
     change = np.concatenate(

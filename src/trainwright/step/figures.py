@@ -10,8 +10,8 @@ those of the account (`cluster.framework_memory`): of the tensors for all three,
 for the last two. With D the device's figure and H the upper end of its range, a run fits into M
 bytes with the probability that a logarithm of the spread ln(H/D) / 1.645 stays below ln(M/D).
 
-A run fits where that probability is the one asked for, and its margins are kept. What is needed for
-a probability grows with the step's peak, so a limit of the one is a limit of the other
+Where a probability is asked for, a run fits where it reaches that and its margins are kept. What is
+needed for a probability grows with the step's peak, so a limit of the one is a limit of the other
 (`most_allocated_bytes`): so planner, bounds and estimate share the rule.
 """
 
@@ -23,6 +23,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
+from trainwright.cluster.framework_memory import COUNTED
 from trainwright.model import LayerKind, layer_graph
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.95)
-COUNTED: Final = "fsdp2"  # the account whose tensors are counted one by one
 _GATHERED: Final = 2  # inputs of a block that its tensor group gathers
 _SCATTERS_AS_MADE: Final = 2  # the ZeRO stage from which on gradients are reduced during backward
 _BUCKETS: Final = 2  # then: one that fills while the other is reduced
@@ -164,8 +164,8 @@ def missing_bytes(
     """
     kept = run.overheads
     peak_bytes, chance = step.peak_memory_bytes, kept.fit_probability
-    over_bytes = peak_bytes - kept.workspace_bytes - kept.room_bytes(device.usable_bytes)
-    if account is None or not chance or over_bytes > 0:
+    over_bytes = kept.over_bytes(peak_bytes, device.usable_bytes)
+    if account is None or chance is None or over_bytes > 0:
         return over_bytes
     limit_bytes = device.memory_bytes - kept.reserve_bytes
     if model is None or account.keeps_nothing_beside:

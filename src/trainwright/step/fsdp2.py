@@ -793,8 +793,6 @@ def fsdp2_peaks(model: TransformerConfig, run: Configuration) -> tuple[TensorPea
     for every hundred blocks and microbatches.
     """
     shape = peak_shape(shape_of(run))
-    if shape.num_ranks == 1:  # the second microbatch finds gradients to add to, as all after it
-        shape = shape.with_microbatches(min(shape.num_microbatches, 2))
     placement = placement_of(shape)
     ones = np.ones(len(placement.rank_of_stage))
     times = PipelineTimes(

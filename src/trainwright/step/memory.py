@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int32]
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 _EXACT: Final = 2**62
 _FEW: Final = 64  # rows that are all compared at once
 

@@ -373,6 +373,9 @@ def _native_times(times: PipelineTimes) -> _core.ActionCosts:
         forward_transfer_s=times.transfer_s,
         backward_transfer_s=times.transfer_s,
         pair_s=np.full(len(times.forward_s), np.inf),
+        network_s=np.zeros(0),
+        slice_s=np.zeros(0),
+        barrier_s=0.0,
         model=times.transfer_model.value,
         blocking_fraction=times.blocking,
     )

@@ -90,9 +90,11 @@ def sharding_of(found: Settings) -> Sharding:
 
 def _offload(zero: Settings) -> Iterator[str]:
     for name in ("optimizer", "param"):
-        device = zero.table(f"offload_{name}").one_of("device", _DEVICES, "none")
+        table = zero.table(f"offload_{name}")
+        device, share = table.one_of("device", _DEVICES, "none"), table.number("ratio")
         if device != "none":
-            yield f"{name} to {device}"
+            part = f"{share:g} of " if name == "optimizer" and share is not None else ""
+            yield f"{part}{name} to {device}"
     if zero.value("cpu_offload") is True:
         yield "optimizer to cpu"
 

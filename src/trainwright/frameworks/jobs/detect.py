@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
+from trainwright.frameworks.jobs.hugging_face import is_trainer_script
 from trainwright.frameworks.jobs.settings import parse_settings
+from trainwright.frameworks.jobs.torchtitan import logged_tables
 
 _LOG: Final = re.compile(r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$", re.MULTILINE)
 _SCRIPT: Final = re.compile(
@@ -58,6 +60,8 @@ def format_of(text: str, name: str = "") -> str | None:
     """The name of the format, None where nothing tells it, or where the text cannot be read."""
     if _LOG.search(text):
         return "megatron"
+    if logged_tables(text) is not None:
+        return "torchtitan"
     ending = name.rpartition(".")[2].lower()
     if ending not in ("yaml", "yml", "json", "toml") and is_bridge(text[:_FIRST]):
         return "megatron-bridge"
@@ -70,7 +74,7 @@ def format_of(text: str, name: str = "") -> str | None:
     if "main_ppo" in text[:_FIRST]:
         return "verl"
     if _SCRIPT.search(text[:_FIRST]):
-        return "megatron"
+        return "trl" if is_trainer_script(text[:_FIRST]) else "megatron"
     return "torchtitan" if _is_titan(text) else _of_mapping(text)
 
 

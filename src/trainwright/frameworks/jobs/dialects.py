@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.frameworks.megatron import SHARDING, format_layout
 from trainwright.model.operator import MLP_ACTIVATION, usual_modules
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import Configuration
 
 Words = dict[str, Any]
+Spell: TypeAlias = "Callable[[Configuration, TransformerConfig], Words | None]"
 _OVERLAPS: Final = 0.9
 _MODES: Final = {Recompute.NONE: False, Recompute.FULL: True}
 
@@ -42,7 +43,7 @@ class Dialect:
     """
 
     decisions: frozenset[str]
-    spell: Callable[[Configuration, TransformerConfig], Words | None]
+    spell: Spell
     target: str | None = None
     flags: bool = False
     batch: str | None = None
@@ -324,36 +325,14 @@ def _verl(run: Configuration, model: TransformerConfig) -> Words | None:
     return _with(words, _checkpointed(run, f"{modes}.enable_gradient_checkpointing"))
 
 
-def _trl(run: Configuration, model: TransformerConfig) -> Words | None:
-    words = {
-        "per_device_train_batch_size": run.microbatch_size,
-        "gradient_accumulation_steps": _accumulation(run),
-    }
-    return _with(words, _checkpointed(run, "gradient_checkpointing"))
+def _trainer(size: str, on: str, off: str | None = None) -> Spell:
+    """The words of a trainer that accumulates microbatches and recomputes all or nothing."""
 
+    def spell(run: Configuration, model: TransformerConfig) -> Words | None:
+        words = {size: run.microbatch_size, "gradient_accumulation_steps": _accumulation(run)}
+        return _with(words, _checkpointed(run, on, off))
 
-def _llamafactory(run: Configuration, model: TransformerConfig) -> Words | None:
-    words = {
-        "per_device_train_batch_size": run.microbatch_size,
-        "gradient_accumulation_steps": _accumulation(run),
-    }
-    return _with(words, _checkpointed(run, "", "disable_gradient_checkpointing"))
-
-
-def _axolotl(run: Configuration, model: TransformerConfig) -> Words | None:
-    words = {
-        "micro_batch_size": run.microbatch_size,
-        "gradient_accumulation_steps": _accumulation(run),
-    }
-    return _with(words, _checkpointed(run, "gradient_checkpointing"))
-
-
-def _torchtune(run: Configuration, model: TransformerConfig) -> Words | None:
-    words = {
-        "batch_size": run.microbatch_size,
-        "gradient_accumulation_steps": _accumulation(run),
-    }
-    return _with(words, _checkpointed(run, "enable_activation_checkpointing"))
+    return spell
 
 
 def _deepspeed(run: Configuration, model: TransformerConfig) -> Words | None:
@@ -480,10 +459,24 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         decisions=frozenset({"recompute", "zero"}), spell=_accelerate, target="accelerate"
     ),
     "verl": Dialect(decisions=_TRAINER, spell=_verl),
-    "trl": Dialect(decisions=_TRAINER, spell=_trl),
-    "axolotl": Dialect(decisions=_TRAINER, spell=_axolotl),
-    "llamafactory": Dialect(decisions=_TRAINER, spell=_llamafactory),
-    "torchtune": Dialect(decisions=_TRAINER, spell=_torchtune),
+    "trl": Dialect(
+        decisions=_TRAINER, spell=_trainer("per_device_train_batch_size", "gradient_checkpointing")
+    ),
+    "trl-script": Dialect(
+        decisions=_TRAINER,
+        spell=_trainer("per_device_train_batch_size", "gradient_checkpointing"),
+        flags=True,
+    ),
+    "axolotl": Dialect(
+        decisions=_TRAINER, spell=_trainer("micro_batch_size", "gradient_checkpointing")
+    ),
+    "llamafactory": Dialect(
+        decisions=_TRAINER,
+        spell=_trainer("per_device_train_batch_size", "", "disable_gradient_checkpointing"),
+    ),
+    "torchtune": Dialect(
+        decisions=_TRAINER, spell=_trainer("batch_size", "enable_activation_checkpointing")
+    ),
     "neox": Dialect(decisions=_SHARDED | {"tensor", "pipeline"}, spell=_neox),
     "nanotron": Dialect(
         decisions=_SHARDED | {"tensor", "pipeline"}, spell=_nanotron, target="nanotron"

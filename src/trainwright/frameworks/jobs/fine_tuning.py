@@ -12,6 +12,8 @@ from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
 from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.script import overrides_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.megatron import dispatcher_of
+from trainwright.frameworks.shell.values import Value
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.plans.plan import usual_schedule
 
@@ -24,7 +26,11 @@ _TUNE_HARMLESS: Final = re.compile(
     r"safe_serialization|teacher.*|ref_.*|kd_.*|rl.*)(?:\..*)?"
 )
 _SEQUENCE: Final = 2048  # where the tokenizer has no limit: few samples are longer
-_TUNE_UNMODELLED: Final = ("compile", "teacher_model")
+_TUNE_UNMODELLED: Final = (
+    "compile", "teacher_model", "ref_checkpointer", "kd_loss", "apply_lora_to_output", "use_dora",
+    "encoder_trainable", "decoder_trainable", "fusion_trainable", "quantizer",
+)  # fmt: skip
+_PAIRED: Final = ("dpo", "ppo", "grpo", "rso")
 
 
 def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -79,6 +85,9 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
             "lora_targets": products_of(given),
             "lora_dropout": dropout or None,
         }
+    loss = found.table("loss").text("_component_") or ""
+    if any(kind in loss.lower() for kind in _PAIRED):
+        notes.append(f"loss {loss}: priced as supervised training: pairs and a reference are not")
     notes += odd_optimizer(optimizer)
     unknown, changing = found.remarks(harmless=_TUNE_HARMLESS, unmodelled=_TUNE_UNMODELLED)
     found.check()
@@ -134,7 +143,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     data, trainer = found.table("data"), found.table("trainer")
     both = found.table("actor_rollout_ref")
     actor, model, rollout = (both.table(name) for name in ("actor", "model", "rollout"))
-    name = model.text("path")
+    name = _named(model)
     answers = rollout.count("n") or 1
     mini = actor.count("ppo_mini_batch_size")
     size = actor.count(actor.first("ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu"))
@@ -173,11 +182,28 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if rank:
         adapters = {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}
     sequence = None if prompt is None or response is None else prompt + response
+    notes = []
+    if actor.switch("use_dynamic_bsz"):
+        tokens = actor.count("ppo_max_token_len_per_gpu")
+        size = None if tokens is None or not sequence else max(1, tokens // sequence)
+        notes.append(f"use_dynamic_bsz: a microbatch is priced as {size or 1} longest sequences")
+    shards = fsdp.count("fsdp_size", also=-1)
+    if shards not in (None, -1) and each is not None and shards != each * (nodes or 1):
+        notes.append(f"fsdp_size {shards}: priced as sharded over all replicas")
+    blocks = [
+        override.count(f"num_layers_in_{end}_pipeline_stage", least=0) for end in ("first", "last")
+    ]
+    if any(count is not None for count in blocks):
+        notes.append("num_layers_in_first_pipeline_stage, …: stages are priced as even")
+    if override.text("recompute_method") == "block" and recompute == "full":
+        recompute = f"full:{override.count('recompute_num_layers') or 1}"
+    dispatcher = override.text("moe_token_dispatcher_type")
     unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
     found.check()
     return StatedRun(
         tp=tensor,
         pp=pipeline,
+        token_dispatcher=dispatcher_of(dispatcher),
         cp=context * heads,
         context_exchange="all_to_all" if heads > 1 else None,
         ep=experts,
@@ -197,5 +223,16 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
         model_name=name,
         **adapters,
         unknown=unknown,
-        notes=(*launch.notes, "only what the actor trains is priced", *changing),
+        notes=(*launch.notes, "only what the actor trains is priced", *notes, *changing),
     )
+
+
+def _named(model: Settings) -> str | None:
+    """The model's name: the last part of a path is enough, wherever it lies."""
+    value = model.value("path")
+    if isinstance(value, Value) and value.parts:
+        last = value.parts[-1]
+        name = last.rpartition("/")[2] if isinstance(last, str) else ""
+        if name and "/" in str(last):
+            return name
+    return model.text("path")

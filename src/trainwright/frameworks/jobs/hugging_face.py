@@ -10,7 +10,7 @@ Sources: `transformers/training_args.py`, `trl/trainer`, `llamafactory/hparams`,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from trainwright.frameworks.jobs.deepspeed import (
     optimizer_of,
     sharding_of,
 )
+from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.plans.capability_table import LOSS_CHUNKS
@@ -83,15 +84,82 @@ _TARGETS: Final = {
 _ALL: Final = ("query", "key", "value", "attention_output", "gate", "up", "down")
 
 
+_LENGTHS: Final = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
+# What a switch of `accelerate launch` turns on, where its settings stand, and how they begin.
+_ACCELERATED: Final = (
+    ("fsdp", "fsdp_config", "fsdp_"),
+    ("deepspeed", "deepspeed_config", ("zero_", "offload_", "deepspeed_config_file")),
+)
+_SWIFT: Final = {"gradient_checkpointing": "true", "torch_dtype": "bfloat16", "tuner_type": "lora"}
+_BATCH: Final = re.compile(r"--per[_-]device[_-]train[_-]batch[_-]size\b")
+
+
+def is_trainer_script(text: str) -> bool:
+    """Whether a script gives the arguments of the Hugging Face trainer to a program."""
+    return _BATCH.search(text) is not None
+
+
 def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
-    """A recipe of TRL's command line, or of the alignment handbook."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    """A recipe of TRL's command line or of the alignment handbook; a script with its arguments."""
+    if not is_trainer_script(text):
+        return _trl(Settings(parse_yaml(text, variables=beside.variables), from_words=True), beside)
+    launch = read_launch(text, beside)
+    flags = flags_of(launch.words)
+    given, sharding, devices = flags.get("deepspeed"), None, launch.devices
+    if isinstance(given, str) and (written := launch.file(given)) is not None:
+        sharding = sharding_of(Settings(parse_yaml(written), from_words=True))
+    if launch.program == "swift":  # its own defaults; its processes stand in the environment
+        flags, devices = {**_SWIFT, **flags}, Devices()
+    found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
+    run, notes = _trl(found, beside, sharding), list(launch.notes)
+    if "deepspeed" not in flags:
+        run = _started_so(run, launch.accelerate, beside, notes)
+    return replace(
+        run,
+        num_devices=devices.total,
+        devices_per_node=devices.per_node,
+        notes=(*notes, *devices.notes, *run.notes),
+    )
+
+
+def _started_so(
+    run: StatedRun, options: Mapping[str, str | bool], beside: Beside, notes: list[str]
+) -> StatedRun:
+    """The run with the sharding of accelerate's options and its file, which may lie beside."""
+    given: dict[str, Any] = {}
+    if (config := options.get("config_file")) is not None:
+        try:
+            data = read_bytes((beside.folder or Path()) / str(config), name="config", most=2**20)
+            given = parse_yaml(data.decode(), variables=beside.variables)
+        except (InvalidInput, UnicodeDecodeError):
+            name = str(config).rpartition("/")[2]
+            said = _STAGE.search(name)
+            stage = int(said[1]) if said else 3 if "fsdp" in name.lower() else 0
+            notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
+            return replace(run, zero=stage)
+    for kind, table, prefix in _ACCELERATED:
+        if f"use_{kind}" in options:
+            own = {name: each for name, each in options.items() if name.startswith(prefix)}
+            given |= {"distributed_type": kind.upper(), table: {**given.get(table, {}), **own}}
+    if not given:
+        return run
+    own_run = _accelerate(Settings(given, from_words=True), beside)
+    again = own_run.recompute or run.recompute
+    offload = own_run.offload or run.offload
+    return replace(run, zero=own_run.zero, offload=offload, recompute=again)
+
+
+def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> StatedRun:
+    found.value("deepspeed")
+    kind = found.text(found.first("tuner_type", "train_type", "sft_type"))
+    peft, qlora = found.switch(found.first("use_peft", "use_lora", "lora")), found.switch("q_lora")
     adapters = _adapters(
         found,
-        on=found.switch("use_peft"),
-        rank="lora_r",
-        usual_rank=16,
-        targets=found.texts("lora_target_modules") or ("q_proj", "v_proj"),
+        on=peft or qlora or kind in ("lora", "qlora"),
+        rank=found.first("lora_rank", "lora_r"),
+        usual_rank=8 if kind else 16,
+        targets=found.texts(found.first("target_modules", "lora_target_modules"))
+        or (("all-linear",) if kind else ("q_proj", "v_proj")),
     )
     bits = _bits(found)
     packing = found.switch("packing")
@@ -101,13 +169,14 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     run = _trainer(
         found,
         beside,
-        sequence=found.count(found.first("max_length", "max_seq_length")),
+        sequence=found.count(found.first(*_LENGTHS)),
         usual_sequence=1024,
-        recompute=found.switch("gradient_checkpointing"),
+        recompute=found.switch("gradient_checkpointing") or _wraps_checkpoints(found),
         adapters=adapters,
         bits=bits,
-        sharding=_deepspeed(found, beside),
+        sharding=_deepspeed(found, beside) if sharding is None else sharding,
         packing=packing,
+        model_key=found.first("model", "model_id_or_path", "model_name_or_path"),
     )
     return replace(
         run,
@@ -201,6 +270,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     loaded = _bits(found)
     bits = 4 if adapter == "qlora" and loaded is None else loaded
     checkpointing = found.value("gradient_checkpointing")
+    wrapped = _wraps_checkpoints(found)
     tensor = found.count("tensor_parallel_size") or 1
     context = found.count(found.first("sequence_parallel_degree", "context_parallel_size")) or 1
     experts = found.count("expert_parallel_size") or 1
@@ -220,7 +290,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
         beside,
         sequence=found.count("sequence_len"),
         usual_sequence=512,
-        recompute=checkpointing not in (None, False, "false"),
+        recompute=wrapped or checkpointing not in (None, False, "false"),
         adapters=adapters,
         bits=bits,
         sharding=sharding,
@@ -232,9 +302,25 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
+def _wraps_checkpoints(found: Settings) -> bool:
+    """Whether FSDP recomputes every block that it wraps."""
+    if not isinstance(found.value("fsdp_config"), dict):
+        return False
+    table = found.table("fsdp_config")
+    own, prefixed = (
+        table.switch(name) for name in ("activation_checkpointing", "fsdp_activation_checkpointing")
+    )
+    return own or prefixed
+
+
 def read_accelerate(text: str, beside: Beside = NOTHING) -> StatedRun:
     """Accelerate's own file; batch, sequence and model belong to the script that it starts."""
-    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    return _accelerate(
+        Settings(parse_yaml(text, variables=beside.variables), from_words=True), beside
+    )
+
+
+def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     kind = (found.text("distributed_type") or "NO").upper()
     processes, machines = found.count("num_processes"), found.count("num_machines")
     precision = found.text("mixed_precision")
@@ -333,6 +419,7 @@ def _trainer(
         notes.append(f"the longest sequence is not said: priced as {usual_sequence}, the default")
     if not packing:
         notes.append("sequences are priced at their longest: shorter ones take less")
+    notes += _beyond_supervised(found)
     degrees = dict(degrees or {})
     stage = 0 if sharding is None else sharding.zero
     degrees.setdefault("zero", stage)
@@ -356,6 +443,27 @@ def _trainer(
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+_SUPERVISED: Final = ("pt", "sft")
+# What only trainers of preferences, of rewards, or by reinforcement have.
+_PREFERENCES: Final = (
+    "rl", "rlhf_type", "reward_model", "process_reward_model", "beta", "max_prompt_length",
+    "max_completion_length", "num_generations", "reward_funcs", "ref_model", "teacher_model",
+    "pref_loss", "pref_beta", "relora", "qat", "trl",
+)  # fmt: skip
+
+
+def _beyond_supervised(found: Settings) -> Iterator[str]:
+    """A note where a step is more than one pass over sequences with their answers."""
+    stage = found.value("stage")
+    said = [] if stage is None or stage in _SUPERVISED else [f"stage {stage}"]
+    said += [name for name in _PREFERENCES if found.value(name) not in (None, False)]
+    if said:
+        yield (
+            f"{', '.join(said)}: priced as supervised training: other passes, pairs of answers and "
+            "further models are not modelled"
+        )
 
 
 def _precision(found: Settings) -> str:

@@ -21,6 +21,7 @@ from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, shard
 from trainwright.frameworks.jobs.models import vocabulary_of
 from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.jobs.torchtitan import logged_tables, read_torchtitan
 from trainwright.frameworks.megatron import dispatcher_of, mapping_of, parse_layout
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.model import TransformerConfig
@@ -89,6 +90,10 @@ _UNMODELLED: Final = (
     "fp16_lm_cross_entropy", "first_last_layers_bf16", "fsdp_double_buffer",
     "nccl_ub", "use_sink_attention", "patch_primus_pipeline",
     "use_turbo_parallel_linear", "attention_config", "sparsity_config",
+    "encoder_tensor_model_parallel_size", "encoder_pipeline_model_parallel_size",
+    "vision_model_type", "img_h", "random_ltd", "kd", "mos", "load_teacher", "teacher_model",
+    "export_kd_teacher_load", "hybrid_attention_ratio", "hybrid_mlp_ratio", "sliding_window",
+    "turbo_sync_free_moe_stage", "rlhf_type", "perform_rl_step",
 )  # fmt: skip
 # Names of old versions and of forks, as those of today.
 _RENAMED: Final = {
@@ -103,6 +108,8 @@ _RENAMED: Final = {
     "hybrid_override_pattern": "hybrid_layer_pattern",
     "use_custom_fsdp": "use_megatron_fsdp",
 }
+_SECTIONS: Final = re.compile(r"^(?:trainer\.strategy|data|model\.config)\.")  # of NeMo's tests
+_NEMO: Final = re.compile(r"trainer\.(?!strategy\.)|log\.")  # how long it trains and what it writes
 _SWITCHED_PRECISION: Final = ("bf16", "fp16")
 _NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads")
 _SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -135,10 +142,13 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
 
 
 def read_log(text: str, beside: Beside = NOTHING) -> StatedRun:
-    """The run of a log that begins with its arguments; raises `InvalidInput` where none are."""
+    """The run of a log that begins with its settings; raises `InvalidInput` where none are."""
     dumped = _dump(text)
+    if dumped is None and logged_tables(text) is not None:
+        return read_torchtitan(text, beside)
     if dumped is None:
-        raise InvalidInput.of("log", "must hold Megatron's arguments, from its first lines on")
+        wanted = "must hold Megatron's arguments or torchtitan's configuration (print_config)"
+        raise InvalidInput.of("log", wanted)
     return _read_dump(text, dumped, beside)
 
 
@@ -146,8 +156,9 @@ def settings_of(values: Mapping[str, Any]) -> Settings:
     """The arguments by their names of today, to be read."""
     named = {}
     for name, value in values.items():
-        plain = name.lstrip("-").replace("-", "_")
-        named[_RENAMED.get(plain, plain)] = tuple(value) if isinstance(value, list) else value
+        plain = _SECTIONS.sub("", name.lstrip("-").replace("-", "_"))
+        if value != "None":  # a word of Primus's command line for what is not set
+            named[_RENAMED.get(plain, plain)] = tuple(value) if isinstance(value, list) else value
     return Settings(named, spelled=spelled, from_words=True)
 
 
@@ -179,7 +190,15 @@ def _read_test(text: str, beside: Beside) -> StatedRun:
     values = parse_yaml(text, variables=beside.variables).get("MODEL_ARGS")
     if not isinstance(values, dict):
         raise InvalidInput.of("MODEL_ARGS", "must be a mapping of arguments")
-    return read_arguments(settings_of(values), beside)
+    nodes, each = values.pop("trainer.num_nodes", 1), values.pop("trainer.devices", None)
+    if each is None:
+        return read_arguments(settings_of(values), beside)
+    usual = {"bf16": True, "use_distributed_optimizer": True}  # of NeMo's recipes
+    values = {name: value for name, value in values.items() if not _NEMO.match(name)}
+    total = nodes * each if type(nodes) is int and type(each) is int else None
+    note = "what is not here is that of a recipe of NeMo: bf16, and ZeRO 1, are taken for granted"
+    devices = Devices(total=total, per_node=each if total else None, notes=(note,))
+    return read_arguments(settings_of({**usual, **values}), beside, devices=devices)
 
 
 def is_dump(text: str) -> bool:
@@ -257,7 +276,7 @@ def read_arguments(
         sequence=_sequence(found, kind, notes),
         vocabulary_multiple=found.count("make_vocab_size_divisible_by"),
         fused_cross_entropy=found.switch("cross_entropy_loss_fusion") or None,
-        flash_attention=False if found.text("attention_backend") == "unfused" else None,
+        flash_attention=_fused_attention(found, notes),
         zero=zero,
         state_copies=found.count("num_distributed_optimizer_instances"),
         mapping=mapping,
@@ -305,7 +324,7 @@ def _pipeline(found: Settings, num_layers: int | None) -> dict[str, Any]:
     ranks = found.count("pipeline_model_parallel_size", least=0) or 1
     layout = found.text("pipeline_model_parallel_layout")
     if layout is not None:
-        stages = parse_layout(layout)
+        stages = parse_layout(layout.strip("'\""))  # Primus takes a quoted one
         if len(stages) % ranks:
             problem = f"must have a multiple of {ranks} stages, got {len(stages)}"
             found.fault("pipeline_model_parallel_layout", problem)
@@ -497,6 +516,30 @@ def _overlap(found: Settings, sharding: Sharding | None, zero: int) -> dict[str,
     }
 
 
+_FUSED: Final = (
+    "use_flash_attn", "use_flash_attn_v1", "use_flash_attn_v2", "use_flash_attn_triton",
+    "use_flash_attn_builder", "use_turbo_attention",
+)  # fmt: skip
+# Flags of the years in which attention was fused only where a script said so.
+_OLD: Final = (
+    "DDP_impl", "checkpoint_activations", "activations_checkpoint_method", "use_legacy_models",
+    "no_scaled_masked_softmax_fusion",
+)  # fmt: skip
+
+
+def _fused_attention(found: Settings, notes: list[str]) -> bool | None:
+    """False where attention keeps its scores: Megatron's own code, unless it is told otherwise."""
+    said = [name for name in _FUSED if found.switch(name)]
+    own = found.value("transformer_impl") == "local" or found.switch("deepspeed")
+    backend = found.text("attention_backend")
+    if backend not in (None, "auto"):
+        return False if backend in ("unfused", "local") else None
+    if said or not (own or any(name in found for name in _OLD)):
+        return None
+    notes.append("attention is not fused: no --use-flash-attn, as its framework needs")
+    return False
+
+
 def _capacity(found: Settings) -> float | None:
     """The capacity of experts; DeepSpeed's counts where tokens are dropped."""
     factor = found.number("moe_expert_capacity_factor")
@@ -521,6 +564,11 @@ def _notes(found: Settings, degrees: dict[str, Any], dispatcher: str | None) -> 
         yield "zero-bubble schedules of this fork are priced as 1F1B; give --schedule"
     for name in ("nnodes", "nproc_per_node"):
         found.value(name)
+    spec = found.texts("spec")
+    if found.is_absent("hybrid_layer_pattern") and any(
+        re.search("mamba|hybrid", each) for each in spec
+    ):
+        yield f"--spec {' '.join(spec)}: every layer is priced as attention and feed-forward"
     if (expert := found.value("expert_parallel")) is not None and expert is not False:
         yield "--expert-parallel: experts are dealt out over all replicas; give --ep"
 

@@ -53,7 +53,7 @@ _NEOX_HARMLESS: Final = re.compile(
 )
 _NEOX_UNMODELLED: Final = (
     "mamba_selective_scan_fusion", "ws_config", "checkpoint_in_cpu", "expansion_factor",
-    "te_layernorm_mlp", "fp8_params",
+    "te_layernorm_mlp", "fp8_params", "gpt_j_residual",
 )  # fmt: skip
 
 
@@ -86,6 +86,11 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
         width //= 3  # both halves of the gate and the way back are counted in it
     if gated and found.is_absent("intermediate_size"):
         width //= 3
+    step = found.count("mlp_multiple_of") or 1
+    if width % step:
+        rounded = -(-width // step) * step
+        notes.append(f"the ffn width {width} is rounded up to {rounded}: mlp_multiple_of {step}")
+        width = rounded
     position = found.text("pos_emb") or "learned"
     positions = found.count("max_position_embeddings") or 0
     experts = _neox_experts(found, layers or 1, width)
@@ -137,8 +142,13 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
     notes += odd_optimizer(sharding.optimizer)
     if missing_size := size is None:
         notes.append("train_micro_batch_size_per_gpu is not given: priced as 1")
-    if "mamba" in str(found.value("attention_config")):
-        notes.append("attention_config has layers that are priced as attention")
+    mixers = set(re.findall(r"[a-z_]+", str(found.value("attention_config") or "global")))
+    if others := mixers - {"global", "flash"}:
+        shown = ", ".join(sorted(others))
+        notes.append(f"attention_config: {shown} is priced as attention over all tokens")
+    trains = found.text("train_impl") or "normal"
+    if trains != "normal":
+        notes.append(f"train_impl {trains}: priced as supervised training: pairs are not")
     unknown, changing = found.remarks(harmless=_NEOX_HARMLESS, unmodelled=_NEOX_UNMODELLED)
     found.check()
     return StatedRun(
@@ -152,6 +162,7 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
         batch_per_replica=None if sharding.batch else (size or 1) * steps,
         sequence=sequence,
         recompute="full" if is_full else "none",
+        flash_attention=None if "flash" in mixers else False,
         precision=words.get(precision or "", precision),
         offload=sharding.offload,
         overlap=sharding.overlap,
@@ -370,6 +381,7 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
     ratio = inside.number("expansion_ratio") or 4
     groups = attention.count("kv_n_heads")
     kind = attention.text("attn_type") or "multihead_attention"
+    unfused = attention.text("attn_impl") == "torch"
     if kind == "multiquery_attention":
         groups = 1
     vocabulary = beside.vocabulary or inside.count("vocab_size")
@@ -423,6 +435,7 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
     found.check()
     return StatedRun(
+        flash_attention=False if unfused else None,
         tp=1,
         pp=1,
         sequence=sequence,
@@ -560,6 +573,7 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     notes = list[str]()
     if size != int(size):
         notes.append(f"per_device_batch_size {size} is a part of a sequence; priced as 1")
+    unfused = found.text("attention") == "dot_product"
     policy = found.text("remat_policy") or "full"
     recompute = _POLICIES.get(policy)
     if recompute is None:
@@ -591,6 +605,7 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     devices_of_experts = 8 if fills else experts
     each = max(1, int(size))
     return StatedRun(
+        flash_attention=False if unfused else None,
         tp=tensor,
         pp=pipeline,
         cp=context,

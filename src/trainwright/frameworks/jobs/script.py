@@ -35,7 +35,8 @@ class Devices:
 class Launch:
     """The trainer of a script: its program (without folders), its arguments, where it runs.
 
-    `files` are the texts that the script writes, by their names without folders.
+    `files` are the texts that the script writes, by their names without folders, `accelerate` the
+    options that accelerate is started with, where it is.
     """
 
     program: str
@@ -43,6 +44,7 @@ class Launch:
     devices: Devices = Devices()
     files: Mapping[str, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    accelerate: Mapping[str, str | bool] = field(default_factory=dict)
 
     def file(self, name: str) -> str | None:
         """The text of a file that the script writes, None where a part of it is not known."""
@@ -78,6 +80,12 @@ def read_launch(text: str, beside: Beside) -> Launch:
         devices=_devices(call, run),
         files={posixpath.basename(path): value for path, value in run.files.items()},
         notes=tuple(_notes(call, run)),
+        accelerate={
+            name: True if value is None else value.shown()
+            for each in call.launchers
+            if each.name == "accelerate"
+            for name, value in each.options
+        },
     )
 
 
@@ -242,5 +250,5 @@ def overrides_of(words: Sequence[Value]) -> dict[str, Any]:
                 break
         else:
             is_open = word.text is None and value.startswith("$")
-            inside[last] = Value(word.unknowns) if is_open else value
+            inside[last] = Value(word.parts[1:]) if is_open else value
     return found

@@ -8,10 +8,12 @@ Defaults are those of `torchtitan/config`.
 from __future__ import annotations
 
 import ast
+import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
@@ -40,8 +42,9 @@ _HARMLESS: Final = re.compile(
 _UNMODELLED: Final = (
     "enable_async_tensor_parallel", "compile.enable", "compile", "training.compile",
     "optimizer.early_step_in_backward", "early_step_in_backward", "memory_budget",
-    "training.mixed_precision_reduce", "pipeline_parallel_layers_per_stage",
-    "pipeline_parallel_split_points", "enable_compiled_autograd", "primus_turbo",
+    "enable_fsdp_float8_all_gather", "training.mixed_precision_reduce",
+    "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points",
+    "enable_compiled_autograd", "primus_turbo",
 )  # fmt: skip
 _DISPATCHERS: Final = {
     "standard": "all_to_all",
@@ -72,6 +75,9 @@ def read_torchtitan(text: str, beside: Beside = NOTHING) -> StatedRun:
     Every field that is used is checked, and all faults are raised together. A schedule from a CSV
     file is taken for the named one beside it, and a note says so.
     """
+    if (logged := logged_tables(text)) is not None:
+        run = read_tables(Settings(logged), names_unknown=False)
+        return replace(run, num_devices=_mesh_size(text))
     try:
         tables: Mapping[str, Any] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -86,7 +92,40 @@ def read_torchtitan(text: str, beside: Beside = NOTHING) -> StatedRun:
     return read_tables(found)
 
 
-def read_tables(found: Settings, *, model: TransformerConfig | None = None) -> StatedRun:
+# The configuration in a log, and the mesh that says on how many devices it ran
+# -----------------------------------------------------------------------------
+
+_LOGGED: Final = re.compile(r"Running with (?:args|configs): (?=\{)")
+_MESH: Final = re.compile(r"Building \d+-D device mesh with \[[^\]]*\], \[([0-9, ]+)\]")
+_RANK: Final = re.compile(r"^\[\w+\]:", re.MULTILINE)
+_LONGEST: Final = 2**18  # characters of a configuration
+
+
+def logged_tables(text: str) -> dict[str, Any] | None:
+    """The tables that a log of torchtitan begins with (`print_config`); None of other texts."""
+    found = _LOGGED.search(text)
+    if found is None:
+        return None
+    body = _RANK.sub("", text[found.end() : found.end() + _LONGEST])
+    try:
+        tables = json.JSONDecoder().raw_decode(body)[0]  # until 0.2 it was printed as Python does
+    except ValueError:
+        try:
+            tables = ast.literal_eval(body.partition("\n")[0].strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
+    is_whole = isinstance(tables, dict) and isinstance(tables.get("training"), dict)
+    return tables if is_whole else None
+
+
+def _mesh_size(text: str) -> int | None:
+    found = _MESH.search(text)
+    return None if found is None else math.prod(int(each) for each in found[1].split(","))
+
+
+def read_tables(
+    found: Settings, *, model: TransformerConfig | None = None, names_unknown: bool = True
+) -> StatedRun:
     """The run that the tables state; raises `InvalidInput` with every fault."""
     training, parallel = found.table("training"), found.table("parallelism")
     experimental, checkpoint = found.table("experimental"), found.table("activation_checkpoint")
@@ -145,7 +184,9 @@ def read_tables(found: Settings, *, model: TransformerConfig | None = None) -> S
         *odd_optimizer(optimizer),
         *_notes(places, mode, every),
     )
-    unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
+    unknown, changing = found.remarks(
+        harmless=_HARMLESS, unmodelled=_UNMODELLED, names_unknown=names_unknown
+    )
     found.check()
     own, name = named[0] if isinstance(named[0], TransformerConfig) else None, named[0]
     return StatedRun(

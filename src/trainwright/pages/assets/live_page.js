@@ -186,6 +186,7 @@ class Explorer {
     show("sequence", question.sequence.toLocaleString("en"), `${question.sequence} tokens`);
     at("asked-line").textContent = (
       `${this.config?.name ?? question.model} on ${question.devices} of ${this.clusterFile?.name ?? cluster.name}`);
+    at("answer").setAttribute("aria-busy", "true");
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
       if (!this.isRestored && this.address !== location.search) history.pushState(null, "", this.address);

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 # Beyond some microbatches more of them change nothing but the steady middle, so a shorter step
 # tells.
 
-_F, _I, _W, _B, _R = ActionKind
+_F, _I, _W, _B, _R, *_ = ActionKind
 
 
 class RankOrder(NamedTuple):

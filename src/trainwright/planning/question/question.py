@@ -41,7 +41,6 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.structure import divisors
-from trainwright.step.figures import COUNTED
 from trainwright.step.zero import with_offload
 
 if TYPE_CHECKING:
@@ -277,7 +276,28 @@ class Allowed:
             if getattr(self, name) == ():
                 yield Fault(name, "must have at least 1 entry, got 0")
 
+    def admits(
+        self, degrees: Parallelism, *, microbatch: int, schedule: str, recomputes: bool
+    ) -> bool:
+        """Whether a plan of these degrees, batch and methods is one of those allowed.
 
+        Asked of plans that some framework is known to run as this asks: `framework`, and which
+        layers recompute in what way, are not looked at.
+        """
+        return (
+            all(getattr(degrees, axis) in getattr(self, axis) for axis in _DEGREES)
+            and (degrees.expert == 1 or degrees.expert_shards in self.expert_tensor)
+            and microbatch in self.microbatch_size
+            and degrees.zero_stage in self.zero_stages
+            and degrees.axis_order in self.mappings
+            and (self.schedules is None or schedule in self.schedules)
+            and not (recomputes and self.recompute == (Recompute.NONE,))
+        )
+
+
+_DEGREES: Final = (
+    *("tensor", "pipeline", "data", "context", "expert", "virtual_stages", "state_copies"),
+)
 EVERYTHING: Final = Allowed()
 
 
@@ -295,13 +315,18 @@ def described(model: Trained) -> TransformerConfig:
     return model
 
 
+LEAST_EFFORT: Final = 0.01
+MOST_EFFORT: Final = 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelQuestion:
     """A model to train on a cluster, what the plan may use, what it leaves free of each device.
 
     The model is described, and its layers are estimated at any point, or it was measured at some.
-    `settings` are those of the run beside what the plan decides, `account` is that of the memory of
-    who runs it; without one only the margins of `overheads` say what fits.
+    `settings` are those of the run beside what the plan decides. `account` is that of the memory of
+    who runs it, where it decides what fits; else the margins of `overheads` do. `effort` is how
+    much work a search may take, as a multiple of the usual.
     """
 
     model: Trained
@@ -312,6 +337,7 @@ class ModelQuestion:
     overheads: MemoryOverheads = NO_OVERHEADS
     settings: RunSettings = USUAL_SETTINGS
     account: FrameworkMemory | None = None
+    effort: float = 1.0
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -343,24 +369,24 @@ class ModelQuestion:
             return self.model
         return self.settings.estimator(self.model, cluster or self.cluster)
 
-    @property
-    def searched_account(self) -> FrameworkMemory | None:
-        """The account that a search goes by: none that counts tensors one by one."""
-        account = self.account
-        return None if account is None or account.name == COUNTED else account
-
-    def holds(self, peak_bytes: float) -> bool:
-        """Whether a device has room for a peak with the margins alone, whoever runs it."""
-        return self.overheads.needed_bytes(peak_bytes) <= self.cluster.accelerator.usable_bytes
-
     def _faults(self) -> Iterator[Fault]:
         if not 1 <= self.num_devices <= self.cluster.num_devices:
             wanted = f"must be from 1 to {self.cluster.num_devices}"
             yield Fault("num_devices", f"{wanted}, got {self.num_devices}")
+        if not LEAST_EFFORT <= self.effort <= MOST_EFFORT:
+            wanted = f"must be from {LEAST_EFFORT} to {MOST_EFFORT}"
+            yield Fault("effort", f"{wanted}, got {self.effort:g}")
         sizes, batch = self.allowed.microbatch_size, self.workload.global_batch
         if sizes.least == sizes.most and batch % sizes.least:
             wanted = f"must divide the global batch of {batch}"
             yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
+        account = self.account
+        if len(self.cluster.pools) > 1 and account and not account.keeps_nothing_beside:
+            yield Fault(
+                "fit_probability",
+                f"must be left out on several pools: what {account.name} keeps beside the model is "
+                "known of equal ranks alone",
+            )
         if self.settings.recipe.offload is not None:
             yield from offload_faults(self.cluster.accelerator)
 

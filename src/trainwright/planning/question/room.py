@@ -11,6 +11,7 @@ alone: one that misses the device by it is looked for again with less room.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -64,33 +65,32 @@ def room_bytes(question: ModelQuestion, *, groups: int) -> float:
     """What the peak of a plan with so many process groups may reach, workspaces aside."""
     kept, device = question.overheads, question.cluster.accelerator
     left_bytes = kept.room_bytes(device.usable_bytes)
-    account = question.searched_account
-    if account is None or not kept.fit_probability:
-        return left_bytes
-    limit_bytes = device.memory_bytes - kept.reserve_bytes
-    most = most_allocated_bytes(account, groups, limit_bytes, kept.fit_probability)
-    return min(left_bytes, most - kept.workspace_bytes)
+    return min(left_bytes, account_bytes(question, groups=groups) - kept.workspace_bytes)
+
+
+def account_bytes(question: ModelQuestion, *, groups: int) -> float:
+    """What the peak of a plan with so many process groups may reach by the account, if any."""
+    kept = question.overheads
+    if question.account is None or kept.fit_probability is None:
+        return math.inf
+    limit_bytes = question.cluster.accelerator.memory_bytes - kept.reserve_bytes
+    return most_allocated_bytes(question.account, groups, limit_bytes, kept.fit_probability)
 
 
 def missing_of_plan(
-    question: ModelQuestion,
-    plan: Plan,
-    profile: Profile,
-    step: StepPrediction,
-    *,
-    counted: bool = False,
+    question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
 ) -> float:
-    """What a device lacks to hold the plan; at most 0 where it fits, as `estimate` decides.
-
-    To count tensors takes too long for a search: unless `counted` such an account decides nothing.
-    """
+    """What a device lacks to hold the plan; at most 0 where it fits, as `estimate` decides."""
+    device = question.cluster.accelerator
+    if question.account is None:
+        return question.overheads.over_bytes(step.peak_memory_bytes, device.usable_bytes)
     alone = isinstance(question.model, MeasuredModel) or plan.parallelism is None
     return missing_bytes(
         None if alone else question.config,
         run_of_plan(question, plan, profile),
         step,
-        question.cluster.accelerator,
-        question.account if counted else question.searched_account,
+        device,
+        question.account,
     )
 
 

@@ -107,9 +107,11 @@ def plan_runnable(
         )
         for space in runnable_spaces(question.allowed)
     ]
+    loosest = _loosest(found)
     outcome = ModelOutcome(
         priced=best_first((p for each in found for p in each.priced), aim)[: 1 + num_alternatives],
-        lower_bound_s=_least_bound_s(found),
+        lower_bound_s=loosest.lower_bound_s,
+        loosest=loosest.loosest,
         lower_bound_one_stage_s=found[0].lower_bound_one_stage_s if len(found) == 1 else None,
         considered=sum(each.considered for each in found),
         pruned=sum(each.pruned for each in found),
@@ -136,10 +138,10 @@ def _of_any_order(question: ModelQuestion, outcome: ModelOutcome, aim: Aim | Non
     )
 
 
-def _least_bound_s(found: list[ModelOutcome]) -> float:
-    """That of the parts that are not proved to hold no plan."""
+def _loosest(found: list[ModelOutcome]) -> ModelOutcome:
+    """The least bound of the parts that are not proved to hold no plan."""
     open_parts = [each for each in found if each.priced or not each.exhausted] or found
-    return min(each.lower_bound_s for each in open_parts)
+    return min(open_parts, key=lambda each: each.lower_bound_s)
 
 
 def _degree_faults(allowed: Allowed, own: Capability) -> Iterator[Fault]:

@@ -24,7 +24,7 @@ from trainwright.planning.question.question import (
     microbatch_sizes,
     tensor_degrees,
 )
-from trainwright.planning.question.room import room_of_devices
+from trainwright.planning.question.room import missing_of_plan, room_of_devices
 from trainwright.planning.search.plans import (
     hold_tied_once,
     require_largest_transient,
@@ -144,7 +144,7 @@ def _price(
         overlap=question.settings.overlap,
         overheads=question.overheads,
     )
-    if not question.holds(step.peak_memory_bytes):
+    if missing_of_plan(question, plan, profile, step) > 0:
         return None
     candidate = Candidate(
         microbatch_size=size,

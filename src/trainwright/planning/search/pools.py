@@ -20,7 +20,7 @@ from trainwright.planning.bounds.pools import (
     Shape,
     mixed_points,
 )
-from trainwright.planning.question.room import room_bytes
+from trainwright.planning.question.room import account_bytes
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans.parallelism import Parallelism
@@ -73,23 +73,19 @@ def priced_mixed(
 
 def fits(shelf: MixedShelf, found: MixedPriced) -> bool:
     """Whether every rank has room in the devices of its own pool."""
-    rooms = rank_rooms(shelf, found.plan, found.step)
     return all(
-        stage.memory.total_bytes <= rooms[pool]
+        left_bytes(shelf, found.plan, pool, stage.memory.total_bytes) >= 0
         for chain in found.step.chains
         for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
     )
 
 
-def rank_rooms(shelf: MixedShelf, plan: Plan, step: MixedPrediction) -> dict[int, float]:
-    """What a rank may hold in each pool that the plan uses, workspaces included."""
+def left_bytes(shelf: MixedShelf, plan: Plan, pool: int, peak_bytes: float) -> float:
+    """What a rank with that peak leaves free of a device of the pool; at least 0 where it fits."""
+    usable_bytes = shelf.cluster.pools[pool].accelerator.usable_bytes
+    left = usable_bytes - shelf.question.overheads.needed_bytes(peak_bytes)
     groups = num_groups(plan.parallelism or Parallelism())
-    kept_bytes = shelf.question.overheads.workspace_bytes
-    return {
-        pool: room_bytes(shelf.alone(pool), groups=groups) + kept_bytes
-        for chain in step.chains
-        for pool in chain.pools
-    }
+    return min(left, account_bytes(shelf.alone(pool), groups=groups) - peak_bytes)
 
 
 def best_of_shapes(priced: Iterable[MixedPriced]) -> tuple[MixedPriced, ...]:

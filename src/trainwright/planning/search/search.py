@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -199,6 +199,11 @@ class Patience:
         """The share of the best step that may be left after so many splits."""
         return float(np.interp(searched, self.efforts, self.gaps))
 
+    def times(self, effort: float) -> Patience:
+        """So many times as long, for the same gaps."""
+        efforts = tuple(int(each * effort) for each in self.efforts)
+        return replace(self, efforts=efforts, most=int(self.most * effort))
+
 
 THOROUGH: Final = Patience(efforts=(600, 1200, 4800), gaps=(0.0, 0.005, 0.01), most=12000)
 # For a comparison, not for a choice: of Llama-70B on 64 H100, its plans without ZeRO, recomputation
@@ -334,7 +339,8 @@ class ModelSearch:
 
     @property
     def _may_leave_chunks(self) -> bool:
-        is_spent = self._in_chunks > _MOST_IN_CHUNKS and not self.frontier.aside
+        most = _MOST_IN_CHUNKS * self.shelf.question.effort
+        is_spent = self._in_chunks > most and not self.frontier.aside
         return is_spent and bool(self.frontier.families & set(CHAIN))
 
     def _set_chunks_aside(self) -> None:
@@ -469,7 +475,7 @@ def finish(search: ModelSearch) -> None:
 
     Of one stage per rank first, where less effort proves more.
     """
-    effort, sharper = Effort(), dict[int, float]()
+    effort, sharper = Effort.usual(search.shelf.question.effort), dict[int, float]()
     for families in (CHAIN, LOOPED):
         for key, serial, candidate in sorted(search.bounds, key=lambda entry: entry[:2]):
             if key >= search.best_s * HAIR or effort.is_spent:
@@ -581,20 +587,30 @@ _PROOF_EFFORTS: Final = (2000, 4000, 8000)
 _PROOF_GAPS: Final = (0.0, 0.005, 0.01)
 
 
-def prove(search: ModelSearch, *, least_s: float, below: float) -> float:
-    """No plan is better; no more is tried than to come to the bound `below` of other candidates.
+class Proof(NamedTuple):
+    """No plan is better than `bound_s`. `loosest` is the candidate whose bound this is, where all
+    ways to bound it were tried, so that more work does not raise it.
+    """
+
+    bound_s: float
+    loosest: Candidate | None = None
+
+
+def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
+    """No more is tried than to come to the bound `below` of other candidates.
 
     `least_s` is known of all of them, and is all that is known where the budget is at its end.
     """
     shelf, budget = search.shelf, search.budget
+    effort, loosest = shelf.question.effort, None
     schedules = schedules_to_bound(shelf.question.allowed)
     frontier = Frontier(shelf.question, shelf, search.aim, schedules)
     if budget.stopped or not frontier.open(budget):
-        return min(least_s, below)
+        return Proof(min(least_s, below))
     waiting: list[tuple[float, int, int, Candidate]] = []  # bound, number, times bounded
-    for number in range(_MOST_PROOFS):
+    for number in range(int(_MOST_PROOFS * effort)):
         waiting_s = waiting[0][0] if waiting else math.inf
-        enough = 1 - float(np.interp(number, _PROOF_EFFORTS, _PROOF_GAPS))
+        enough = 1 - float(np.interp(number / effort, _PROOF_EFFORTS, _PROOF_GAPS))
         if min(waiting_s, frontier.least_s) >= enough * below or search.poll():
             break
         if frontier.least_s <= waiting_s:
@@ -605,6 +621,7 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> float:
         key, _, done, candidate = waiting[0]
         proofs = _PROOFS.get(candidate.schedule, (bound_every_split,))
         if done == len(proofs):
+            loosest = candidate
             break
         limit_s = search.step_to_beat_s(candidate)
         found = search.answers.find(proofs[done], candidate, limit_s=limit_s)
@@ -613,7 +630,7 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> float:
             sharper = max(sharper, search.looked_through.get(candidate, -math.inf))
         heapq.heapreplace(waiting, (sharper, number, done + 1, candidate))
     waiting_s = waiting[0][0] if waiting else math.inf
-    return max(min(least_s, below), min(below, frontier.least_s, waiting_s))
+    return Proof(max(min(least_s, below), min(below, frontier.least_s, waiting_s)), loosest)
 
 
 # Planning a model without a measured profile: the search, what follows it, and the outcome
@@ -631,7 +648,8 @@ class ModelOutcome:
     the aim's unit. `exhausted` says that every candidate was priced, excluded by its bound,
     or proved not to fit; `not_reached` counts those that were neither priced nor excluded when the
     search was stopped. `lower_bound_one_order_s` is on plans cut from the order in which layers
-    that branch were put, where they have others.
+    that branch were put, where they have others. `loosest` is the candidate that holds the bound
+    down where more work would not raise it.
     """
 
     priced: tuple[Priced, ...]
@@ -643,6 +661,7 @@ class ModelOutcome:
     interrupted: bool
     lower_bound_one_stage_s: float | None = None
     lower_bound_one_order_s: float | None = None
+    loosest: Candidate | None = None
 
 
 def plan_model(
@@ -668,7 +687,9 @@ def plan_model(
         return _without_a_plan(frontier.considered, budget, is_complete=is_complete)
     foresight = Foresight(shelf, budget, crew)
     search = ModelSearch(
-        frontier, budget, aim, foresight, SplitAnswers(foresight), num_told=NUM_ALTERNATIVES
+        *(frontier, budget, aim, foresight, SplitAnswers(foresight)),
+        num_told=NUM_ALTERNATIVES,
+        patience=THOROUGH.times(question.effort),
     )
     search.run()
     finish(search)
@@ -676,7 +697,8 @@ def plan_model(
     try_uneven(search)
     try_small_spaces(search)
     chain_s = search.chain_bound_s
-    bound_s = prove(search, least_s=least_s, below=chain_s) if is_complete else 0.0
+    proof = prove(search, least_s=least_s, below=chain_s) if is_complete else Proof(0.0)
+    bound_s = proof.bound_s
     best_s = search.best_s
     proved = is_complete and math.isfinite(bound_s)
     reached = len({each.candidate for each in search.priced} | search.undecided)
@@ -686,6 +708,7 @@ def plan_model(
         priced=best_first(search.priced, aim)[: 1 + num_alternatives],
         lower_bound_s=bound_s if proved else 0.0,
         lower_bound_one_stage_s=chain_s if one_stage and proved else None,
+        loosest=proof.loosest,
         considered=frontier.considered,
         pruned=frontier.considered - reached - not_reached,
         not_reached=not_reached,

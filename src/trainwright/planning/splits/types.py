@@ -80,6 +80,11 @@ class Effort:
 
     left: int = _MOST
 
+    @classmethod
+    def usual(cls, times: float = 1.0) -> Effort:
+        """So many times what one search spends."""
+        return cls(int(_MOST * times))
+
     @property
     def is_spent(self) -> bool:
         """Whether nothing is left."""

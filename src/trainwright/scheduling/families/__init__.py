@@ -16,18 +16,26 @@ from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.scheduling.bounds import limit_below_all, misfit
 from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V
 from trainwright.scheduling.families.breadth_first import BREADTH_FIRST
+from trainwright.scheduling.families.chimera import CHIMERA
+from trainwright.scheduling.families.dualpipe import DUALPIPE
 from trainwright.scheduling.families.dualpipe_v import DUALPIPE_V
 from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
 from trainwright.scheduling.families.gpipe import GPIPE
 from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H
+from trainwright.scheduling.families.hanayo import HANAYO
 from trainwright.scheduling.families.interleaved import DEPTH_FIRST, INTERLEAVED
 from trainwright.scheduling.families.one_f_one_b import EAGER_ONE_F_ONE_B, ONE_F_ONE_B
 from trainwright.scheduling.families.one_f_one_b_v import ONE_F_ONE_B_V
+from trainwright.scheduling.families.pipe_offload import PIPE_OFFLOAD, PIPE_OFFLOAD_HALF
+from trainwright.scheduling.families.sequence_slices import SEQ_ONE_F_ONE_B, SLIMPIPE
+from trainwright.scheduling.families.two_stage_backward import TWO_STAGE_BACKWARD
 from trainwright.scheduling.families.v_shape import V_HALF, V_MIN
+from trainwright.scheduling.families.vocabulary import VOCABULARY_1, VOCABULARY_2
 from trainwright.scheduling.families.wave import WAVE
 from trainwright.scheduling.families.zb_v_handmade import ZB_V_HANDMADE
 from trainwright.scheduling.families.zero_bubble import ZB_H1, ZB_H2
 from trainwright.scheduling.families.zero_bubble_greedy import ZB_1P, ZB_2P
+from trainwright.scheduling.orders import cut_microbatches
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Schedule
@@ -54,6 +62,16 @@ _FAMILIES = (
     WAVE,
     BREADTH_FIRST,
     DEPTH_FIRST,
+    TWO_STAGE_BACKWARD,
+    HANAYO,
+    CHIMERA,
+    DUALPIPE,
+    SEQ_ONE_F_ONE_B,
+    SLIMPIPE,
+    VOCABULARY_1,
+    VOCABULARY_2,
+    PIPE_OFFLOAD,
+    PIPE_OFFLOAD_HALF,
 )
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({family.name: family for family in _FAMILIES})
@@ -80,17 +98,17 @@ def generate(name: str, request: FamilyRequest) -> Schedule | LimitTooSmall:
     family = family_named(name)
     schedule = family.generate(request)
     placement = family.place(request)
-    memory = (request.costs or ScheduleCosts.of(placement)).memory
+    costs = request.costs or ScheduleCosts.of(placement)
     limit = request.max_activations
     if schedule is None:
         schedule = family.generate(without_limits(request))
     assert schedule is not None, "without limits every family has an order"
+    memory = cut_microbatches(costs, schedule.num_slices).memory
     too_much = misfit(schedule, memory, max_activations=limit)
     if too_much is None:
         return schedule
-    return limit_below_all(placement, memory, max_activations=limit) or replace(
-        too_much, family=name
-    )
+    least = limit_below_all(placement, memory, max_activations=limit) if family.is_plain else None
+    return least or replace(too_much, family=name)
 
 
 __all__ = ["ALIASES", "FAMILIES", "Family", "FamilyRequest", "family_named", "generate"]

@@ -33,7 +33,7 @@ def order(request: FamilyRequest) -> Schedule:
     p, m = request.num_ranks, request.num_microbatches
     orders, pairs, first_row = [], [], 0
     for rank in range(p):
-        rows, paired = _rank_order(p, rank, m)
+        rows, paired = rank_order(p, rank, m, stages=(rank, 2 * p - 1 - rank))
         orders.append(rows)
         pairs.append(paired + first_row)
         first_row += len(rows)
@@ -45,10 +45,10 @@ def order(request: FamilyRequest) -> Schedule:
     )
 
 
-def _rank_order(
-    num_ranks: int, rank: int, num_microbatches: int
+def rank_order(
+    num_ranks: int, rank: int, num_microbatches: int, *, stages: tuple[int, int]
 ) -> tuple[Actions, NDArray[np.int64]]:
-    """Rows, and which of them begin a pair."""
+    """Rows over the near and the far of two `stages`, and which of them begin a pair."""
     before, after = rank, num_ranks - 1 - rank
     overlapped = [_PAIR0, _PAIR1] * (num_microbatches - 2 * num_ranks + before + 1)
     if after == 0:  # the last rank's first backward needs the forward before it done
@@ -71,7 +71,7 @@ def _rank_order(
     for pair, members in _PAIRS.items():
         first = starts[letters == pair]
         unpaired[first], unpaired[first + 1] = members
-    return _rows(unpaired, stages=(rank, 2 * num_ranks - 1 - rank)), starts[is_pair]
+    return _rows(unpaired, stages=stages), starts[is_pair]
 
 
 def _split_in_the_middle(rank: int) -> list[int]:

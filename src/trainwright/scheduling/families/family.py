@@ -29,7 +29,8 @@ class FamilyRequest:
     """What to build a schedule for.
 
     `virtual_stages` is the number of chunks per rank, for families that let one choose, `group` the
-    number of microbatches that pass a chunk together, `max_activations` a limit per rank in chunk
+    number of microbatches that pass a chunk together, `num_slices` the number of parts that a
+    sequence is cut into, for families that cut it, `max_activations` a limit per rank in chunk
     activations, beside the limits in bytes that `costs` may have. Families that place actions by
     time read `costs` (one second per action where absent); the others give the same orders whatever
     things cost.
@@ -39,14 +40,15 @@ class FamilyRequest:
     num_microbatches: int
     virtual_stages: int = 2
     group: int | None = None
+    num_slices: int | None = None
     max_activations: int | None = None
     costs: ScheduleCosts | None = None
 
     def __post_init__(self) -> None:
-        counts = ("num_ranks", "num_microbatches", "virtual_stages", "group", "max_activations")
+        names = "num_ranks num_microbatches virtual_stages group num_slices max_activations"
         faults = [
             Fault(name, f"must be >= 1, got {count}")
-            for name in counts
+            for name in names.split()
             if (count := getattr(self, name)) is not None and count < 1
         ]
         if faults:
@@ -89,6 +91,9 @@ class Family:
 
     name, aliases, summary, source
         What it is called, what it is for, and who published it.
+    is_plain
+        Whether one pipeline runs whole microbatches, with nothing beside its computation. Searches
+        and the bounds of a placement are about such orders.
     splits_backward
         Whether weight gradients are actions of their own.
     obeys_limits
@@ -123,6 +128,7 @@ class Family:
     order: Callable[[FamilyRequest], Schedule | None]
     aliases: tuple[str, ...] = ()
     rules: Callable[[FamilyRequest], Iterable[Fault]] = lambda request: ()
+    is_plain: bool = True
     splits_backward: bool = False
     obeys_limits: bool = False
     reads_costs: bool = False

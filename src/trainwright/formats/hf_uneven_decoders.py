@@ -1,0 +1,340 @@
+"""Families of decoders that need a word beside their rule (`hf_decoder_rules`).
+
+Their blocks differ in more than windows and experts, or keys of theirs bear on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from trainwright.errors import UnsupportedFeature
+from trainwright.formats.hf_decoder_rules import BIAS, COHERE, DEEPSEEK_V32, HUNYUAN
+from trainwright.formats.hf_decoders import Decoder, LatentRule, MixtureRule, every, read_decoder
+from trainwright.formats.hf_keys import Fields, KeyReader
+from trainwright.model import BlockChoice, Experts, Norm
+
+_GLM_DSA: Final = replace(
+    DEEPSEEK_V32,
+    layers=78,
+    hidden=6144,
+    ffn=12288,
+    heads=64,
+    vocabulary=154880,
+    latent=LatentRule(
+        query_rank=2048,
+        key_value_rank=512,
+        rotary=64,
+        plain=192,
+        value=256,
+        indexer=(32, 128, 2048),
+    ),
+)
+
+
+def read_glm_moe_dsa(keys: KeyReader) -> Fields:
+    """Fields of a `glm_moe_dsa` config: most indexers of GLM-5.2 are those of an earlier block."""
+    fields = read_decoder(_GLM_DSA, keys)
+    num_layers = fields["num_layers"]
+    keys.pass_over("index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
+    kinds = [kind == "shared" for kind in keys.optional_texts("indexer_types")]
+    if not kinds:
+        letters = keys.value("index_topk_pattern", None)
+        every = keys.optional_count("index_topk_freq") or 1
+        first = keys.optional_count("index_skip_topk_offset") or 2
+        kinds = [max(i - first + 1, 0) % every != 0 for i in range(num_layers)]
+        if isinstance(letters, str):
+            kinds = [letter == "S" for letter in letters]
+        keys.defaults.pop("index_topk_pattern", None)
+    if len(kinds) != num_layers:
+        keys.refuse("indexer_types", f"must have one entry per layer ({num_layers})")
+    elif any(kinds):
+        fields["choices"] = (BlockChoice(), BlockChoice(reuses_index=True))
+        fields["choice_of_layer"] = tuple(map(int, kinds))
+    return fields
+
+
+# Llama 4: chunks of attention in three blocks of four, experts every so many; MiMo-V2: windows with
+# sinks and twice the key heads in five blocks of six
+# --------------------------------------------------------------------------------------------------
+
+_LLAMA4: Final = Decoder(
+    layers=48,
+    hidden=5120,
+    ffn=16384,
+    heads=40,
+    kv_heads=8,
+    head_size=128,
+    vocabulary=202048,
+    query_key_value_bias=BIAS,
+    attention_output_bias=BIAS,
+    ignored=(
+        "use_qk_norm",
+        "no_rope_layer_interval",
+        "attn_scale",
+        "attn_temperature_tuning",
+        "floor_scale",
+        "for_llm_compressor",
+    ),
+)
+
+
+def read_llama4_text(keys: KeyReader) -> Fields:
+    """Fields of a `llama4_text` config: `intermediate_size` is that of experts."""
+    width = keys.count("intermediate_size", 8192)
+    fields = read_decoder(_LLAMA4, keys)
+    fields["ffn_size"] = keys.count("intermediate_size_mlp", 16384)
+    layers = range(fields["num_layers"])
+    step = keys.count("interleave_moe_layer_step", 1)
+    routed = set(keys.counts("moe_layers", tuple(layers[step - 1 :: step])))
+    keys.defaults.pop("moe_layers", None)
+    every = keys.optional_count("no_rope_layer_interval") or 4
+    rotated = keys.value("no_rope_layers", None) or [(i + 1) % every for i in layers]
+    keys.defaults.pop("no_rope_layers", None)
+    kinds = keys.optional_texts("layer_types")
+    full = [kind == "full_attention" for kind in kinds] or [not r for r in rotated]
+    return fields | {
+        "sliding_window": keys.nullable_count("attention_chunk_size", 8192),
+        "chunked": True,
+        "full_attention_layers": tuple(i for i in layers if i < len(full) and full[i]),
+        "experts": Experts(
+            num_experts=keys.count("num_experts", 16),
+            experts_per_token=keys.count("num_experts_per_tok", 1),
+            ffn_size=width,
+            shared_ffn_size=width,
+            dense_layers=tuple(i for i in layers if i not in routed),
+            routed_bias=False,
+        ),
+    }
+
+
+_MIMO: Final = Decoder(
+    layers=48,
+    hidden=4096,
+    ffn=16384,
+    heads=64,
+    kv_heads=4,
+    head_size=192,
+    vocabulary=152576,
+    query_key_value_bias=BIAS,
+    mixture=MixtureRule(
+        num_experts=("num_experts", 256),
+        visited=("num_experts_per_tok", 8),
+        width=("moe_intermediate_size", 2048),
+        first_dense=("first_k_dense_replace", 1),
+        grouped=True,
+    ),
+    ignored=(
+        *("attention_value_scale", "num_shared_experts", "attention_chunk_size", "swa_rope_theta"),
+        *("swa_head_dim", "swa_v_head_dim", "swa_num_attention_heads", "moe_layer_freq"),
+        *("add_swa_attention_sink_bias", "add_full_attention_sink_bias", "layernorm_epsilon"),
+        "sliding_window_size",
+    ),
+)
+
+
+def read_mimo(keys: KeyReader) -> Fields:
+    """Fields of a `mimo_v2_flash` config."""
+    fields = read_decoder(_MIMO, keys)
+    layers = range(fields["num_layers"])
+    kinds = keys.optional_texts("layer_types")
+    pattern = keys.value("hybrid_layer_pattern", None)
+    keys.defaults.pop("hybrid_layer_pattern", None)
+    within = [i != 0 and (i + 1) % 6 != 0 for i in layers]
+    if kinds:
+        within = [kind == "sliding_attention" for kind in kinds]
+    elif isinstance(pattern, list):
+        within = [entry == 1 for entry in pattern]
+    if len(within) != len(layers):
+        keys.refuse("layer_types", f"must have one entry per layer ({len(layers)})")
+        return fields
+    inside = BlockChoice(
+        sliding_window=keys.count("sliding_window", 129),
+        num_kv_heads=keys.optional_count("swa_num_key_value_heads") or 2 * fields["num_kv_heads"],
+        attention_sinks=True,
+    )
+    return fields | {
+        "value_size": keys.count("v_head_dim", 128),
+        "choices": (BlockChoice(), inside),
+        "choice_of_layer": tuple(map(int, within)),
+    }
+
+
+# Falcon: one key head or groups of them, halves side by side with one norm or two; Cohere 2 with
+# experts, behind dense blocks of another width; Laguna: more heads where a block has a window
+# ----------------------------------------------------------------------------------------------
+
+_FALCON: Final = Decoder(
+    layers=32,
+    hidden=4544,
+    ffn=0,
+    heads=71,
+    plain_heads=True,
+    vocabulary=65024,
+    activation="gelu",
+    activation_key="activation",
+    gated=False,
+    tied=True,
+    norm=Norm.LAYER,
+    query_key_value_bias=("bias", False),
+    attention_output_bias=("bias", False),
+    mlp_bias=("bias", False),
+    parallel=("parallel_attn", True),
+    ignored=("alibi", "hidden_dropout", "ffn_size"),
+)
+
+
+def read_falcon(keys: KeyReader) -> Fields:
+    """Fields of a `falcon` config."""
+    fields = read_decoder(_FALCON, keys)
+    groups = keys.flag("new_decoder_architecture", False)
+    one_key = keys.flag("multi_query", True)
+    norms = keys.optional_count("num_ln_in_parallel_attn") or 1 + groups
+    stated = keys.optional_count("num_kv_heads") or fields["num_heads"]
+    width = keys.optional_count("ffn_hidden_size") or 4 * fields["hidden_size"]
+    return fields | {
+        "ffn_size": width,
+        "num_kv_heads": stated if groups else 1 if one_key else fields["num_heads"],
+        "shared_norm": fields["parallel"] and norms == 1,
+    }
+
+
+_COHERE2_MOE: Final = replace(
+    COHERE,
+    head_size=128,
+    query_key_norm=False,
+    mixture=MixtureRule(
+        num_experts=("num_experts", 8),
+        visited=("num_experts_per_tok", 2),
+        shared=("num_shared_experts", 0),
+        first_dense=("first_k_dense_replace", 0),
+    ),
+    ignored=("shared_expert_combination_strategy", "expert_selection_fn"),
+)
+
+
+def read_cohere2_moe(keys: KeyReader) -> Fields:
+    """Fields of a `cohere2_moe` config: dense blocks come first, with a pattern of their own."""
+    first = keys.natural("first_k_dense_replace", 0)
+    patterns = ("prefix_dense_sliding_window_pattern", 1), ("sliding_window_pattern", 4)
+    before, after = (keys.count(*pattern) for pattern in patterns)
+
+    def full_at(layer: int) -> bool:
+        return every(before)(layer) if layer < first else every(after)(layer - first)
+
+    fields = read_decoder(replace(_COHERE2_MOE, window=4096, full_at=full_at), keys)
+    width = keys.optional_count("prefix_dense_intermediate_size")
+    norm = Norm.RMS if keys.states("rms_norm_eps") else fields["norm"]
+    return fields | {"ffn_size": width or fields["ffn_size"], "norm": norm}
+
+
+_LAGUNA: Final = Decoder(
+    layers=40,
+    hidden=2048,
+    ffn=8192,
+    heads=48,
+    kv_heads=8,
+    head_size=128,
+    vocabulary=100352,
+    query_key_norm=True,
+    query_key_value_bias=BIAS,
+    attention_output_bias=BIAS,
+    window=512,
+    full_at=lambda layer: True,
+    mixture=MixtureRule(
+        num_experts=("num_experts", 256),
+        visited=("num_experts_per_tok", 8),
+        width=("moe_intermediate_size", 512),
+        shared_width=("shared_expert_intermediate_size", 512),
+        first_dense=("first_k_dense_replace", 1),
+        router_bias=True,
+    ),
+    ignored=(
+        "moe_apply_router_weight_on_input",
+        "moe_routed_scaling_factor",
+        "moe_router_logit_softcapping",
+    ),
+)
+
+
+def read_laguna(keys: KeyReader) -> Fields:
+    """Fields of a `laguna` config: gates, and heads that a file may list per block."""
+    fields = read_decoder(_LAGUNA, keys)
+    heads, gating = fields["num_heads"], keys.value("gating", True)
+    # True or "per-head" is one output per head, another text one per feature.
+    per_head = 0 if not gating else 1 if gating in (True, "per-head") else fields["head_size"]
+    listed = keys.counts("num_attention_heads_per_layer", (heads,) * fields["num_layers"])
+    if len(listed) != fields["num_layers"] or 0 in listed:
+        problem = f"must have one count per layer ({fields['num_layers']})"
+        keys.refuse("num_attention_heads_per_layer", problem)
+        return fields
+    kinds = sorted(set(listed))
+    if len(kinds) > 1:
+        fields["choices"] = tuple(
+            BlockChoice(num_heads=count, attention_gate=count * per_head) for count in kinds
+        )
+        fields["choice_of_layer"] = tuple(map(kinds.index, listed))
+    return fields | {"num_heads": kinds[0], "attention_gate": kinds[0] * per_head}
+
+
+_HUNYUAN_MOE: Final = replace(
+    HUNYUAN, mixture=MixtureRule(num_experts=("num_experts", 1), visited=1)
+)
+
+
+def read_hunyuan_moe(keys: KeyReader) -> Fields:
+    """Fields of a `hunyuan_v1_moe` config; experts of a token may be one count or one per block."""
+    fields = read_decoder(_HUNYUAN_MOE, keys)
+    stated = keys.value("num_experts_per_tok", 1)
+    each = set(stated) if isinstance(stated, list) else {stated}
+    if len(each) != 1 or type(visited := each.pop()) is not int:
+        keys.refuse("num_experts_per_tok", "must be one count, the same for every block")
+        return fields
+    experts = replace(
+        fields["experts"], experts_per_token=visited, shared_ffn_size=fields["ffn_size"]
+    )
+    return fields | {"experts": experts}
+
+
+_MINIMAX_M2: Final = Decoder(
+    layers=62,
+    hidden=3072,
+    ffn=1536,
+    heads=48,
+    kv_heads=8,
+    head_size=128,
+    vocabulary=200064,
+    query_key_norm=True,
+    mixture=MixtureRule(num_experts=("num_experts", 256), visited=("num_experts_per_tok", 8)),
+    ignored=("rotary_dim", "qk_norm_type", "use_qk_norm", "use_routing_bias", "attn_type_list"),
+    constants={"query_key_norm_whole": True},
+)
+
+
+def read_minimax_m2(keys: KeyReader) -> Fields:
+    """Fields of a `minimax_m2` config: modules that predict further tokens have blocks each."""
+    fields = read_decoder(_MINIMAX_M2, keys)
+    if keys.optional_natural("shared_intermediate_size"):
+        raise UnsupportedFeature(
+            "shared_intermediate_size: shared experts of MiniMax-M2 are not modelled",
+            alternative="files with 0 there are",
+        )
+    modules = keys.optional_natural("num_mtp_modules")
+    blocks = keys.optional_natural("mtp_transformer_layers")
+    keys.pass_over("use_mtp")
+    used = keys.value("use_mtp", False) is True
+    keys.defaults.pop(f"{keys.prefix}use_mtp", None)
+    return fields | {"num_mtp_layers": modules * max(1, blocks) if used else 0}
+
+
+OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
+    "glm_moe_dsa": read_glm_moe_dsa,
+    "llama4_text": read_llama4_text,
+    "mimo_v2_flash": read_mimo,
+    "minimax_m2": read_minimax_m2,
+    "falcon": read_falcon,
+    "cohere2_moe": read_cohere2_moe,
+    "laguna": read_laguna,
+    "hunyuan_v1_moe": read_hunyuan_moe,
+}

@@ -1,0 +1,29 @@
+"""The photographs of pages show what the pages are today."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra [serve]")
+
+from browser import chromium, needs_chromium
+from served import served
+
+pytestmark = [pytest.mark.browser, pytest.mark.serve, needs_chromium]
+
+
+def test_pictures_of_pages_are_current(request, tmp_path, monkeypatch):
+    pictures = request.config.rootpath / "docs" / "pictures"
+    monkeypatch.setattr(sys, "path", [str(pictures), *sys.path])
+    from photograph import STORED, photograph_live, photograph_report
+
+    stored = json.loads(STORED.read_text(encoding="utf-8"))
+    with chromium() as browser, served() as client:
+        found = {
+            "report": photograph_report(browser, tmp_path),
+            "serve": photograph_live(browser, client.address),
+        }
+    assert found == stored, "run `make pages`, and look at the pictures"

@@ -1,0 +1,189 @@
+"""Settings that move time or memory are read, or named: none is passed over as harmless."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trainwright.frameworks.jobs import Beside, read
+from trainwright.frameworks.jobs.detect import format_of
+from trainwright.frameworks.stated_run import StatedRun
+
+GPT = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --vocab-size 1024"
+NEOX = "num_layers: 2\nhidden_size: 256\nnum_attention_heads: 4\npos_emb: rotary\nvocab_size: 1024"
+AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\n"
+
+
+def said(run: StatedRun) -> str:
+    return " ".join((*run.unknown, *run.notes))
+
+
+@pytest.mark.parametrize("key", ["activation_checkpointing", "fsdp_activation_checkpointing"])
+def test_blocks_that_fsdp_wraps_are_recomputed_where_its_table_says_so(key: str) -> None:
+    assert read("axolotl", f"{AXOLOTL}fsdp_config:\n  {key}: true\n").recompute == "full"
+    assert read("axolotl", f"{AXOLOTL}fsdp_config:\n  {key}: false\n").recompute == "none"
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("axolotl", AXOLOTL + "rl: dpo"),
+        ("llamafactory", "model_name_or_path: gpt2\nstage: dpo\n"),
+        ("trl", "model_name_or_path: gpt2\nbeta: 0.1\n"),
+        ("torchtune", "model: {_component_: m}\nloss: {_component_: torchtune.rlhf.loss.DPOLoss}"),
+        ("neox", NEOX + "\ntrain_impl: dpo"),
+    ],
+)
+def test_training_on_preferences_is_named(form: str, text: str) -> None:
+    assert "priced as supervised training" in said(read(form, text))
+    plain = text.replace("dpo", "sft").replace("DPO", "CE").replace("beta", "seed")
+    plain = plain.replace("rl: sft\n", "").replace("\nrl: sft", "").replace("train_impl: sft", "")
+    assert "priced as supervised training" not in said(read(form, plain))
+
+
+def test_a_script_from_before_fused_attention_keeps_the_scores() -> None:
+    old = read("megatron", f"{GPT} --checkpoint-activations --fp16")
+    assert old.flash_attention is False
+    assert (
+        read("megatron", f"{GPT} --checkpoint-activations --use-flash-attn").flash_attention is None
+    )
+    assert read("megatron", f"{GPT} --transformer-impl local").flash_attention is False
+    assert read("megatron", f"{GPT} --attention-backend flash").flash_attention is None
+    assert read("neox", NEOX).flash_attention is False
+    flash = 'attention_config: [[["flash"], 2]]'
+    assert read("neox", f"{NEOX}\n{flash}").flash_attention is None
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["--encoder-tensor-model-parallel-size 2", "--mos", "--random-ltd", "--vision-model-type clip"],
+)
+def test_flags_of_other_models_and_losses_are_named(flag: str) -> None:
+    assert flag.split()[0] in said(read("megatron", f"{GPT} {flag}"))
+
+
+def test_words_of_primus_are_read_as_it_means_them() -> None:
+    run = read(
+        "megatron",
+        f"""{GPT} --mtp_num_layers None --pipeline_model_parallel_size 2
+        --pipeline_model_parallel_layout "'Et|t*3,L'" """,
+    )
+    assert run.blocks == (1, 3)
+
+
+def test_a_part_of_the_optimizer_may_lie_on_the_host() -> None:
+    text = """{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
+      "offload_optimizer": {"device": "cpu", "ratio": 0.3}}}"""
+    assert read("deepspeed", text).on_host == {"optimizer": 0.3}
+
+
+def test_widths_of_neox_are_rounded_up() -> None:
+    text = f"{NEOX}\nactivation: swiglu\nmlp_multiple_of: 256"
+    model = read("neox", text).model
+    assert model is not None
+    assert model.ffn_size == 768  # 8 x 256 / 3 = 682
+
+
+VERL = """python3 -m verl.trainer.main_ppo data.max_prompt_length=1024 \\
+ data.max_response_length=1024 \\
+ actor_rollout_ref.model.path=$HOME/models/Qwen/Qwen2.5-7B-Instruct trainer.n_gpus_per_node=8 \\
+ actor_rollout_ref.actor.use_dynamic_bsz=True \\
+ actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384 \\
+ actor_rollout_ref.actor.fsdp_config.fsdp_size=4
+"""
+
+
+def test_microbatches_that_verl_fills_with_tokens_are_counted_in_sequences() -> None:
+    run = read(None, VERL)
+    assert (run.model_name, run.micro_batch) == ("Qwen2.5-7B-Instruct", 8)
+    assert "fsdp_size 4" in said(run)
+
+
+SCRIPT = """#!/bin/bash
+cat > ds.json <<EOT
+{"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}
+EOT
+torchrun --nproc_per_node 4 train.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 True \\
+  --per_device_train_batch_size 2 --gradient_accumulation_steps 8 --gradient_checkpointing True \\
+  --model_max_length 4096 {how}
+"""
+
+
+def test_a_script_with_arguments_of_the_hugging_face_trainer_is_read(tmp_path) -> None:
+    text = SCRIPT.replace("{how}", "--deepspeed ds.json")
+    assert format_of(text, "finetune.sh") == "trl"
+    run = read(None, text, Beside(name="finetune.sh"))
+    assert (run.zero, run.micro_batch, run.batch_per_replica, run.sequence) == (3, 2, 16, 4096)
+    assert (run.recompute, run.precision, run.num_devices) == ("full", "bf16", 4)
+    assert run.on_host == {"optimizer": 1.0}
+
+
+def test_the_file_that_accelerate_is_started_with_says_what_is_sharded(tmp_path) -> None:
+    torchrun = "torchrun --nproc_per_node 4"
+    text = SCRIPT.replace("{how}", "").replace(
+        torchrun, "accelerate launch --num_processes 4 --config_file fsdp.yaml"
+    )
+    beside = Beside(name="finetune.sh", folder=tmp_path)
+    guessed = read(None, text, beside)
+    assert guessed.zero == 3
+    assert "fsdp.yaml is not beside this file" in said(guessed)
+    (tmp_path / "fsdp.yaml").write_text(
+        "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}\n"
+    )
+    assert read(None, text, beside).zero == 2
+
+
+def test_options_of_accelerate_launch_say_what_is_sharded() -> None:
+    def started(options: str) -> StatedRun:
+        text = SCRIPT.replace("{how}", "").replace(
+            "torchrun --nproc_per_node 4", f"accelerate launch --num_processes 4 {options}"
+        )
+        return read(None, text, Beside(name="finetune.sh"))
+
+    assert started("--multi_gpu").zero == 0
+    assert started("--use_fsdp --fsdp_sharding_strategy FULL_SHARD").zero == 3
+    assert started("--use_fsdp --fsdp_sharding_strategy 2").zero == 2
+    offloaded = started("--use_deepspeed --zero_stage 2 --offload_optimizer_device cpu")
+    assert (offloaded.zero, offloaded.on_host) == (2, {"optimizer": 1.0})
+
+
+def test_a_test_of_nemo_has_its_settings_in_sections() -> None:
+    text = """MODEL_ARGS:
+  trainer.num_nodes: 1
+  trainer.devices: 8
+  trainer.max_steps: 50
+  trainer.strategy.tensor_model_parallel_size: 2
+  model.config.num_layers: 12
+  data.micro_batch_size: 1
+  data.global_batch_size: 8
+"""
+    run = read("megatron", text)
+    assert (run.tp, run.micro_batch, run.global_batch, run.num_devices) == (2, 1, 8, 8)
+    assert (run.precision, run.zero, run.unknown) == ("bf16", 1, ())
+    assert "recipe of NeMo" in said(run)
+
+
+TABLES = {
+    "job": {"print_config": True},
+    "model": {"name": "llama3", "flavor": "8B"},
+    "training": {"local_batch_size": 2, "seq_len": 4096, "global_batch_size": -1},
+    "parallelism": {"tensor_parallel_degree": 2, "data_parallel_shard_degree": -1},
+    "activation_checkpoint": {"mode": "full"},
+    "comm": {"init_timeout_seconds": 300},
+}
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_log_of_torchtitan_says_what_was_run(newest: bool) -> None:
+    shown = f"configs: {json.dumps(TABLES, indent=2)}" if newest else f"args: {TABLES}"
+    text = f"""[rank0]:[titan] 2025-11-01 10:00:00,000 - root - INFO - Running with {shown}
+[rank0]:[titan] - root - INFO - Building 2-D device mesh with ['dp_shard', 'tp'], [8, 2]
+[rank0]:[titan] - root - INFO - step:  1  loss: 12.2  memory: 70.1GiB(88%)  tps: 5,762
+[rank0]:torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+    assert format_of(text, "run.log") == "torchtitan"
+    for name in (None, "log", "torchtitan"):
+        run = read(name, text)
+        assert (run.tp, run.micro_batch, run.sequence, run.recompute) == (2, 2, 4096, "full")
+        assert (run.model_name, run.num_devices, run.unknown) == ("llama3-8b", 16, ())

@@ -1,0 +1,75 @@
+"""What ends a search is said, with the option that buys more, and more effort proves more."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import trainwright
+from mixed_clusters import two_kinds
+from trainwright.documents.open import open_model_plan
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.planning.search.search import THOROUGH
+from trainwright.plans.status import Status
+
+SMALL = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "top": 0}
+
+
+def planned(effort=None, **options):
+    return trainwright.plan("gpt2", **SMALL, pp=4, effort=effort, **options).document
+
+
+@pytest.mark.slow
+def test_more_effort_proves_no_less_and_a_bound_that_it_does_not_raise_is_named():
+    little, usual = (planned(effort, schedule="interleaved") for effort in (0.01, None))
+    assert usual.status is Status.GAP
+    assert little.lower_bound_s <= usual.lower_bound_s
+    assert usual.step_time_s <= little.step_time_s
+    assert "no sharper bound is known of interleaved on 4 ranks" in usual.left_open
+    assert (little.request.effort, usual.request.effort) == (0.01, None)
+
+
+@pytest.mark.slow
+def test_a_search_that_its_effort_ended_names_the_option_that_buys_more(tmp_path):
+    job = {"cluster": "dgx-h100", "devices": 16, "global_batch": 128, "sequence": 8192, "top": 0}
+    little = trainwright.plan("llama3-8b", **job, effort=0.02)
+    assert little.document.left_open.startswith("the effort ended first; --effort 0.08 may win")
+    assert "left open: the effort ended first" in little.explain()
+    little.save(tmp_path / "plan.json")
+    assert open_model_plan(tmp_path / "plan.json") == little.document
+    more = trainwright.plan("llama3-8b", **job).document
+    assert more.status is Status.OPTIMAL
+    assert more.left_open is None
+
+
+def test_a_search_that_the_time_limit_ended_says_so():
+    budget = trainwright.Budget()
+    budget.on_progress = lambda progress: ends_with_a_plan(budget, progress)
+    stopped = trainwright.plan("gpt2", **SMALL, budget=budget).document
+    assert stopped.status is Status.GAP
+    assert stopped.left_open.startswith("the time limit of")
+    assert "--time-limit" in stopped.left_open
+
+
+def ends_with_a_plan(budget, progress):
+    if math.isfinite(progress.best):
+        budget.time_limit_s = 1e-9
+
+
+def test_patience_grows_with_the_effort():
+    twice = THOROUGH.times(2)
+    assert twice.gaps == THOROUGH.gaps
+    for searched in (100, 1000, 4000):
+        assert twice.gap(2 * searched) == THOROUGH.gap(searched)
+
+
+@pytest.mark.parametrize("effort", [0, -1, 1e-3, 1e6])
+def test_efforts_out_of_range_are_refused(effort):
+    with pytest.raises(InvalidInput, match="effort"):
+        planned(effort)
+
+
+def test_effort_is_for_one_kind_of_device():
+    with pytest.raises(UnsupportedFeature, match="effort"):
+        trainwright.plan("gpt2", **{**SMALL, "cluster": two_kinds(), "devices": None}, effort=2)
