@@ -1,4 +1,4 @@
-"""A plan for a framework fits as probably as was asked, by the figure that a device shows."""
+"""Where a probability is asked for, a plan fits so, by the figure that a device shows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+import trainwright
+from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
-from trainwright.formats.framework_memory_toml import framework_memory
+from trainwright.formats.document_json import encode
+from trainwright.formats.framework_memory_toml import deciding_memory, framework_memory
 from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
 from trainwright.planning.question.room import missing_of_plan, room_bytes, run_of_plan
 from trainwright.planning.search.search import plan_model
@@ -19,30 +22,31 @@ ONE = Span.only(1)
 MODEL = replace(catalog.model("llama3-8b").config, num_layers=8)
 
 
-def asked(account: str, memory_gib: float, probability: float) -> ModelQuestion:
+def asked(framework: str, memory_gib: float, probability: float | None) -> ModelQuestion:
     """A short model on a node of devices with so much memory."""
     cluster = catalog.cluster("dgx-a100").with_nodes(1)
     pool = cluster.pool_of()
     device = replace(pool.accelerator, memory_bytes=memory_gib * 2**30)
     cluster = replace(cluster, pools=(replace(pool, accelerator=device),))
+    overheads = replace(DEFAULT_OVERHEADS, fit_probability=probability)
     return ModelQuestion(
         model=MODEL,
         cluster=cluster,
         workload=Workload(global_batch=8, sequence_length=4096),
         num_devices=8,
         allowed=Allowed(tensor=ONE, context=ONE, microbatch_size=ONE, schedules=("1f1b",)),
-        overheads=replace(DEFAULT_OVERHEADS, fit_probability=probability),
-        account=framework_memory(account),
+        overheads=overheads,
+        account=deciding_memory(framework, overheads),
     )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("account", ["megatron", "deepspeed"])
+@pytest.mark.parametrize("framework", ["megatron", "deepspeed"])
 @pytest.mark.parametrize("memory_gib", [16, 30])
-def test_what_is_planned_fits_as_probably_as_was_asked(account: str, memory_gib: float) -> None:
+def test_what_is_planned_fits_as_probably_as_was_asked(framework: str, memory_gib: float) -> None:
     steps_s, bounds_s = [], []
-    for probability in (0.0, 0.9):
-        question = asked(account, memory_gib, probability)
+    for probability in (None, 0.01, 0.9):
+        question = asked(framework, memory_gib, probability)
         found = plan_model(question, Budget())
         bounds_s.append(found.lower_bound_s)
         for each in found.priced:
@@ -53,7 +57,7 @@ def test_what_is_planned_fits_as_probably_as_was_asked(account: str, memory_gib:
                     run_of_plan(question, each.plan, each.profile),
                     each.step,
                     question.cluster.accelerator,
-                    framework_memory(account),
+                    framework_memory(framework),
                 )
                 limit = question.cluster.accelerator.memory_bytes
                 assert figures.fit_probability(limit) >= probability - 1e-6
@@ -64,7 +68,7 @@ def test_what_is_planned_fits_as_probably_as_was_asked(account: str, memory_gib:
 
 
 def test_room_shrinks_with_the_probability_and_the_groups_of_processes() -> None:
-    rooms = [room_bytes(asked("megatron", 80, p), groups=2) for p in (0.0, 0.5, 0.9, 0.99)]
+    rooms = [room_bytes(asked("megatron", 80, p), groups=2) for p in (None, 0.5, 0.9, 0.99)]
     assert rooms == sorted(rooms, reverse=True) and rooms[-1] < rooms[0]
     question = asked("megatron", 80, 0.9)
     assert room_bytes(question, groups=4) < room_bytes(question, groups=0)
@@ -77,3 +81,46 @@ def test_the_most_that_is_allocated_just_fits(probability: float) -> None:
     question = asked("megatron", 80, probability)
     assert 0 < most < limit
     assert room_bytes(question, groups=3) <= most
+
+
+@pytest.mark.slow
+def test_a_probability_decides_only_where_it_is_given() -> None:
+    options = {
+        "cluster": "dgx-a100",
+        "devices": 2,
+        "memory": "8GiB",
+        "global_batch": 8,
+        "sequence": 1024,
+        "tp": "1",
+        "pp": "1",
+    }
+    usual, likely, sure = (
+        trainwright.plan("gpt2", **options, framework="deepspeed", fit_probability=each).document
+        for each in (None, 0.1, 0.9)
+    )
+    assert usual.fit_probability < 0.2 and "memory: by the account" in usual.warnings[0]
+    assert "fit_probability" not in encode(usual.request.overheads)
+    assert likely.step_time_s == usual.step_time_s < sure.step_time_s
+    assert likely.fit_probability >= 0.1 and sure.fit_probability >= 0.9
+    assert sure.lower_bound_s <= sure.step_time_s
+    verdicts = [
+        trainwright.estimate(
+            "gpt2",
+            **options,
+            software="deepspeed",
+            fit_probability=each,
+            dp=2,
+            zero=usual.parallelism.zero_stage,
+            micro_batch=usual.micro_batch,
+            changes=False,
+        ).document.verdict
+        for each in (None, 0.1, 0.9)
+    ]
+    assert verdicts == ["does not fit", "fits", "does not fit"]
+
+
+def test_an_account_that_counts_tensors_decides_nothing() -> None:
+    kept = replace(DEFAULT_OVERHEADS, fit_probability=0.9)
+    with pytest.raises(InvalidInput, match="fit_probability: is not for torchtitan"):
+        deciding_memory("torchtitan", kept)
+    assert deciding_memory("torchtitan", DEFAULT_OVERHEADS) is None

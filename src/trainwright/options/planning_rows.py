@@ -586,7 +586,7 @@ ROWS += section(
         at="overheads.fragmentation",
     ),
     row(
-        "fit_probability",
+        "fit-probability",
         SHARE,
         "With which, by the framework's account of memory, a device must hold the run.",
         at="overheads.fit_probability",

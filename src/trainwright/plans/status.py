@@ -96,7 +96,7 @@ class Relaxation:
 class Binding:
     """What cannot fit: a layer or a stage (layer ids), and the bytes it misses."""
 
-    kind: str  # "layer", "stage", "devices", "schedule"
+    kind: str  # "layer", "stage", "devices", "schedule", "memory"
     layers: tuple[int, ...]
     missing_bytes: float
     description: str

@@ -89,7 +89,18 @@ class _Limit:
 
 
 def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
-    """What binds in the leanest layout, and single changes that are enough."""
+    """What binds in the leanest layout, and single changes that are enough.
+
+    What a framework keeps is known of whole plans, so where its account decides none is told.
+    """
+    if (account := question.account) is not None:
+        chance = question.overheads.fit_probability
+        description = (
+            f"no plan searched fits with a probability of {chance:g} by the account of "
+            f"{account.name}; ask without it for what the margins alone need"
+        )
+        bound = Binding(kind="memory", layers=(), missing_bytes=0.0, description=description)
+        return Diagnosis(binding=bound, relaxations=())
     found = _leanest(question, budget)
     if found is None:
         first = next(_layouts(question, budget, _Limit()), None)
