@@ -217,7 +217,7 @@ def every_step_s(question, candidate, profile):
                 )
             except InvalidInput:  # a rule of the family
                 return
-            if question.holds(step.peak_memory_bytes + own_bytes):
+            if holds(question, step.peak_memory_bytes + own_bytes):
                 yield step.step_time_s
 
 

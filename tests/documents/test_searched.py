@@ -8,6 +8,7 @@ import json
 import pytest
 
 import trainwright
+from exhaustive import holds
 from mixed_clusters import two_kinds
 from trainwright.documents.model_plan import planned, predicted, search_in_words
 from trainwright.documents.open import load_document
@@ -99,7 +100,7 @@ def test_the_order_in_the_document_takes_the_stated_step(answer, tmp_path):
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
     assert step.step_time_s == document.step_time_s
-    assert question.holds(step.peak_memory_bytes)
+    assert holds(question, step.peak_memory_bytes)
     assert tuple(s.memory.total_bytes for s in step.stages) == document.peak_memory_bytes_per_rank
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exhaustive import LLAMA, MODES, asked, on_four_ranks
+from exhaustive import LLAMA, MODES, asked, holds, on_four_ranks
 from family_cases import Case, case, every_cut, is_searched, plan_of, step_of
 from random_cases import cases
 from trainwright.execution import Budget
@@ -181,7 +181,7 @@ def test_where_no_plan_was_found_a_small_space_is_searched_to_its_end():
     """Of 294 splits of 12 blocks that should fit in 20 GiB the order of one does in V-Half."""
     question = on_four_ranks(12, 20, ("v-half",))
     outcome = plan_model(question, Budget(), num_alternatives=0)
-    assert question.holds(outcome.priced[0].step.peak_memory_bytes)
+    assert holds(question, outcome.priced[0].step.peak_memory_bytes)
     assert outcome.exhausted
 
 
