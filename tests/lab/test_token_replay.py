@@ -28,7 +28,7 @@ def test_legal_orders_run_to_their_end_with_the_simulated_memory(drawn):
     assert found.peak_bytes == pytest.approx(simulate(schedule, costs).peak_bytes.tolist())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if FAMILIES[name].is_plain])
 def test_every_family_runs_to_its_end(family):
     schedule = generate(family, FamilyRequest(num_ranks=4, num_microbatches=8))
     memory = ScheduleMemory.of(schedule.placement)

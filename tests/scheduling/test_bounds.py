@@ -155,7 +155,7 @@ def test_no_bound_exceeds_a_family_at_its_peak(objective, pair_s):
     compared = 0
     for p, chunks in ((2, 1), (4, 1), (4, 2), (3, 3)):
         times = 1.0 + 0.25 * np.arange(p * chunks)
-        for family in FAMILIES.values():
+        for family in (known for known in FAMILIES.values() if known.is_plain):
             request = FamilyRequest(num_ranks=p, num_microbatches=3 * p, virtual_stages=chunks)
             if list(family.rules(request)):
                 continue
