@@ -102,7 +102,7 @@ seq_len = 2048
 """
 
 
-@pytest.mark.parametrize("command", ["estimate", "improve"])
+@pytest.mark.parametrize("command", ["estimate", pytest.param("improve", marks=pytest.mark.slow)])
 def test_a_torchtitan_file_without_a_global_batch_has_that_of_all_replicas(
     run: Callable[..., Any], tmp_path: Path, command: str
 ) -> None:

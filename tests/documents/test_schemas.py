@@ -21,6 +21,8 @@ from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
 
 STATED = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
+ONE_WAY = {"tp": 1, "pp": 1, "cp": 1, "schedule": "1f1b", "recompute": "none"}
+TOO_LITTLE = {**ONE_WAY, "memory": "1GiB"}
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -52,7 +54,7 @@ def inner_types(hint):
 
 DOCUMENTS = (
     ("model-plan", lambda: trainwright.plan("gpt2", **STATED).document),
-    ("model-plan", lambda: trainwright.plan("gpt3-175b", tp=1, pp=8, dp=1, **STATED).document),
+    ("model-plan", lambda: trainwright.plan("gpt2", **TOO_LITTLE, **STATED).document),
     ("model-estimate", lambda: trainwright.estimate("gpt2", dp=8, **STATED).document),
     ("schedule", lambda: trainwright.schedule(family="1f1b", ranks=4, microbatches=8).document),
     ("plan", lambda: trainwright.plan(reported.PROFILE).document),

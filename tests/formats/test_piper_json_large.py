@@ -1,4 +1,7 @@
-"""A 40 MB profile: at most 5 CPU seconds and 500 MB, validation included."""
+"""A 40 MB profile: at most 500 MB, and a few times what its JSON alone takes, checks included.
+
+Machines differ: one that parses 40 MB of JSON in a CPU second reads such a profile in 3 to 5.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from piper_examples import config
 
 # On Linux ru_maxrss begins with what the parent held when it forked, so the peak is read elsewhere.
 READ = """
-import pathlib, re, resource, sys, time
+import json, pathlib, re, resource, sys, time
 from trainwright.formats.piper_json import read_piper_bytes
 start = time.process_time()
 file = read_piper_bytes(open(sys.argv[1], "rb").read())
@@ -23,7 +26,11 @@ if sys.platform == "linux":
     peak = int(re.search(r"VmHWM:\\s*(\\d+) kB", status)[1]) * 1024
 else:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS
-print(len(file.profiles[0].structure.layers), seconds, peak)
+num_layers = len(file.profiles[0].structure.layers)
+del file
+start = time.process_time()
+json.loads(open(sys.argv[1], "rb").read())
+print(num_layers, seconds, time.process_time() - start, peak)
 """
 
 
@@ -70,8 +77,11 @@ def test_forty_megabytes_are_read_within_the_limits(tmp_path, shape):
     assert size > 39e6
     command = [sys.executable, "-c", READ, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    num_layers, seconds, peak_bytes = map(float, done.stdout.split())
-    print(f"{shape}: {size / 1e6:.0f} MB in {seconds:.2f} s CPU, peak {peak_bytes / 1e6:.0f} MB")
+    num_layers, seconds, parsed_s, peak_bytes = map(float, done.stdout.split())
+    print(
+        f"{shape}: {size / 1e6:.0f} MB in {seconds:.2f} s CPU, of which JSON {parsed_s:.2f} s, "
+        f"peak {peak_bytes / 1e6:.0f} MB"
+    )
     assert num_layers == SHAPES[shape]["num_layers"]
-    assert seconds < 5
+    assert seconds < 6 * parsed_s
     assert peak_bytes < 500e6

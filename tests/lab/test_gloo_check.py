@@ -125,7 +125,7 @@ def test_more_ranks_train_the_same_model():
 
 @pytest.mark.torch
 def test_every_family_trains_the_same_model():
-    names = list(FAMILIES)
+    names = [name for name in FAMILIES if FAMILIES[name].is_plain]
     results = check_gradients(
         [lowered_run(family(name, 4, 8)) for name in names], stall_timeout_s=PATIENCE_S
     )

@@ -53,6 +53,7 @@ def facts(outcome):
 NARROW = question(context=Span.only(1), zero_stages=(1,), schedules=("1f1b", "interleaved", "zb-v"))
 
 
+@pytest.mark.slow
 def test_a_search_with_helpers_is_the_search_without(monkeypatch):
     made = []
     born = Foresight.__init__

@@ -329,6 +329,7 @@ def test_levels_of_the_network_are_what_the_test_thinks():
     assert (inner.size, outer.size, outer.bandwidth_bytes_per_s) == (8, 2, 1e9)
 
 
+@pytest.mark.slow
 def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch):
     asked = question(
         "llama3-8b",
