@@ -97,7 +97,7 @@ test: venv
 	$(PYTEST)
 
 test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
-	$(PYTEST) -m 'slow or torch or exact or serve or browser or exports'
+	$(PYTEST) -m '(slow or torch or exact or serve or browser or exports) and not papers'
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
 test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed \

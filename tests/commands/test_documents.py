@@ -304,7 +304,10 @@ def test_an_excluded_option_is_not_used(run):
     [
         (*PLAN, "--memory", "2.5GB", "--no-recompute"),
         (*PLAN, "--memory", "500MB"),
-        ("plan", "llama3-70b", "--cluster", "dgx-h100", *LLAMA[6:], "--no-recompute"),
+        pytest.param(
+            ("plan", "llama3-70b", "--cluster", "dgx-h100", *LLAMA[6:], "--no-recompute"),
+            marks=pytest.mark.papers,
+        ),
     ],
 )
 def test_the_sizes_that_are_printed_as_enough_are(run, question):

@@ -30,7 +30,9 @@ def test_a_profile_says_that_it_needs_no_jobs(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", [("--devices", "32"), ("--devices", "16..32")])
+@pytest.mark.parametrize(
+    "sizes", [("--devices", "32"), pytest.param(("--devices", "16..32"), marks=pytest.mark.papers)]
+)
 def test_the_document_is_the_same_for_any_number_of_jobs(run, sizes):
     given = ("plan", *SHORT, "--sequence", "4096", *sizes, "--json")
     one, two = (without_times(json.loads(run(*given, "--jobs", n).out)) for n in "12")

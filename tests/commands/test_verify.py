@@ -312,10 +312,14 @@ def test_stages_with_branches_keep_what_feeds_what():
 @pytest.mark.parametrize(
     "asked",
     [
-        {"family": "v-half", "ranks": 4},
+        pytest.param({"family": "v-half", "ranks": 4}, marks=pytest.mark.papers, id="v-half"),
         {"family": "interleaved", "ranks": 8},
         {"family": "wave", "ranks": 2, "virtual_stages": 4},
-        {"search": True, "ranks": 5, "placement": "v", "evaluations": 500, "memory_limit": 7},
+        pytest.param(
+            {"search": True, "ranks": 5, "placement": "v", "evaluations": 500, "memory_limit": 7},
+            marks=pytest.mark.papers,
+            id="searched on 5",
+        ),
         {"search": True, "spec": THREE_AND_ONE, "evaluations": 500},
     ],
     ids=lambda asked: asked.get("family", f"searched on {asked.get('ranks', 2)}"),
@@ -345,7 +349,10 @@ def test_files_broken_on_purpose_are_caught_by_a_real_run():
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [model_plan, profile_plan, placement])
+@pytest.mark.parametrize(
+    "make",
+    [model_plan, *(pytest.param(m, marks=pytest.mark.papers) for m in (profile_plan, placement))],
+)
 def test_plans_train_the_same_model_and_replicas_are_real_where_processes_are_free(make):
     found = trainwright.verify(make()).document
     assert found.passed, failures(found)

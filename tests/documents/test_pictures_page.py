@@ -21,15 +21,6 @@ def test_the_picture_is_what_its_script_draws(tmp_path):
     )
 
 
-def test_the_example_prints_what_the_page_shows(capsys):
-    found = re.search(
-        r"^```python\n([^`]*gantt_text\([^`]*)^```\n\n^```text\n(.*?)^```$", PAGE, re.S | re.M
-    )
-    example, shown = found.groups()
-    exec(example, {})
-    assert capsys.readouterr().out.strip() == shown.strip()
-
-
 def test_every_named_file_exists():
     for name in re.findall(r"\]\((pictures/[^)]+)\)", PAGE):
         assert (FOLDER / name).is_file()

@@ -153,7 +153,7 @@ def test_replicas_train_on_their_own_data_and_share_gradients():
 
 @pytest.mark.torch
 @needs_reference
-@pytest.mark.parametrize("num_ranks", [2, 4])
+@pytest.mark.parametrize("num_ranks", [2, pytest.param(4, marks=pytest.mark.papers)])
 def test_published_orders_train_the_same_model(num_ranks):
     """V-Half, V-Min, ZB-V, ZB-1P, 1F1B over V and interleaved, as their authors generate them."""
     files = sorted((reference() / "schedules/csv").glob("*.csv"))

@@ -109,8 +109,10 @@ def test_the_same_question_has_the_same_answer():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("micro_batch", [None, 1])
+@pytest.mark.parametrize(
+    ("micro_batch", "slow"),
+    [(None, False), (1, False), (None, True), pytest.param(1, True, marks=pytest.mark.papers)],
+)
 def test_more_nodes_are_never_slower(slow, micro_batch):
     times = [
         best_s(

@@ -41,6 +41,7 @@ def test_the_peak_is_within_3_percent_on_the_mean_and_8_for_nineteen_of_twenty()
     assert max(errors) < 0.15
 
 
+@pytest.mark.slow
 def test_the_fullest_rank_is_the_right_one() -> None:
     by_name: dict[str, list[dict[str, str]]] = defaultdict(list)
     for row in ROWS:
