@@ -28,6 +28,7 @@ CODESIGN: Final[Options] = {
     "tensor-overlap": 0,
     "gradient-overlap": 0,
     "clock": "1.05e9",
+    "software": "none",
     "objective": "geometric",
     "weights": "1",
     "max-area": 8,
