@@ -318,7 +318,8 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
     kernels = "" if fastest is None else kernels_between(run, fastest.run)
     # With the kernels of the fastest change first: what is found is to beat with the run's own.
-    plan, bound_s, unable = None, math.inf, ()
+    plan: PricedPlan | None = None
+    bound_s, unable = math.inf, tuple[str, ...]()
     for added in dict.fromkeys((kernels, "")):
         to_beat_s = math.inf if plan is None else plan.step.step_time_s
         found, found_s, unable = _planned(
