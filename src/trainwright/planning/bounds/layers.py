@@ -632,9 +632,9 @@ def _floor_s(
 ) -> float:
     """All phases of one layer; `spare` allows for tokens that other ways of dealing round up.
 
-    Of the forward pass counts again what the least of `rules` repeats. Exchanges of a tensor group that may hide are left out. So is what shared experts gather again:
-    where tokens stay in their group one gather serves all, and hides under the others, which take
-    longer.
+    Of the forward pass counts again what the least of `rules` repeats. Exchanges of a tensor group
+    that may hide are left out. So is what shared experts gather again: where tokens stay in their
+    group one gather serves all, and hides under the others, which take longer.
     """
     total_s = 0.0
     for phase in _PHASES:
