@@ -75,9 +75,9 @@ def plug_in(
         return PlugIn(option=option, name=str(name), given=given)
     found = entry_points(group=group)
     if given not in found.names:
-        offered = ", ".join((*known, *sorted(found.names)))
-        problem = f'must be one of {offered}, or a plug-in of {group}, got "{given}"'
-        raise InvalidInput.of(option, problem)
+        offered = "".join(f"{name}, " for name in (*known, *sorted(found.names)))
+        wanted = f"must be {offered and 'one of '}{offered}{offered and 'or '}a plug-in of {group}"
+        raise InvalidInput.of(option, f'{wanted}, got "{given}"')
     try:
         return PlugIn(option=option, name=given, given=found[given].load())
     except Exception as error:
