@@ -74,7 +74,7 @@ def refused(run, folder):
         (
             "--planner",
             "best",
-            'planner: must be one of exact, equal, or a plug-in of trainwright.partitioners, got "best"',
+            "planner: must be one of exact, equal, or a plug-in of trainwright.partitioners, got",
         ),
         ("--nodes", "0", 'nodes: must be a whole number >= 1, got "0"'),
         ("--no-such-option", "1", "No such option"),
