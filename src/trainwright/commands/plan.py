@@ -58,6 +58,7 @@ def plan(
         resolve_input,
         resolve_setting,
         setting_overrides,
+        with_costs_of,
     )
     from trainwright.options.table import refuse_foreign
     from trainwright.partitioning.problem import Restrictions
@@ -87,7 +88,7 @@ def plan(
         recompute=options.get("recompute") is not False,
         excluded_options=frozenset(options.get("exclude_options", ())),
     )
-    unused = ("jobs applies to models only and was not used",) if "jobs" in options else ()
+    notes = ("jobs applies to models only and was not used",) if "jobs" in options else ()
     planner = options.get("planner", "exact")
     if isinstance(given, PlacementInput):
         placement = PlacementQuestion(
@@ -95,9 +96,12 @@ def plan(
             restrictions=restrictions,
             cost_model=options.get("cost_model", "native"),
             planner=planner,
-            warnings=unused,
+            warnings=notes,
         )
         return Result(plan_placement(placement, budget))
+    if "cost_model" in options:
+        given, note = with_costs_of(options["cost_model"], given)
+        notes = (*notes, note)
     question = ProfileQuestion(
         given=given,
         setting=resolve_setting(given.setting, overrides),
@@ -105,7 +109,7 @@ def plan(
         planner=planner,
         block_layer=options.get("block_layer"),
         compare=options.get("compare", False),
-        warnings=unused,
+        warnings=notes,
     )
     return Result(plan_profile(question, budget))
 

@@ -287,6 +287,7 @@ def _named(kind: str) -> Reader:
 
 TEXT: Final = _named("TEXT")
 NAME: Final = _named("NAME")
+NAME_OR_CALL: Final = replace(NAME, annotation="str | Callable[..., Any] | None")
 SOFTWARE: Final = replace(NAME, read=read_software)
 DTYPE: Final = _named("DTYPE")
 FILE: Final = Reader(read=_as_it_is, annotation="str | Path | None", metavar="FILE")

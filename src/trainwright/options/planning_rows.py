@@ -17,6 +17,7 @@ from trainwright.options.option import (
     FILE,
     LIST,
     NAME,
+    NAME_OR_CALL,
     NAMES,
     NUMBER,
     OFF,
@@ -719,8 +720,8 @@ ROWS += section(
     ),
     row(
         "planner",
-        TEXT,
-        "exact, or equal; placement: exact, profile.",
+        NAME_OR_CALL,
+        "exact, equal or a plug-in; placement: exact, profile.",
         commands="plan",
         default="exact",
         at="flat.planner",
@@ -752,14 +753,14 @@ ROWS += section(
     ),
     row(
         "cost-model",
-        NAME,
-        "For a placement problem: native, phaze-compat or phaze-general-dag.",
+        NAME_OR_CALL,
+        "For a placement problem: native, phaze-compat or phaze-general-dag. For a profile: a "
+        "plug-in.",
         commands="plan",
         at="request.cost_model",
         foreign={
             Kind.MODEL: (Kind.PLACEMENT, "costs of a model come from --cluster and --calibration"),
-            Kind.PROFILE: (Kind.PLACEMENT, _OWN_COSTS),
-            Kind.MEASURED: (Kind.PLACEMENT, _OWN_COSTS),
+            Kind.MEASURED: (Kind.FLAT, _OWN_COSTS),
         },
     ),
 )
