@@ -72,6 +72,14 @@ def read_qwen2(keys: KeyReader) -> Fields:
     return {**upper_windows(keys, decoder), "query_key_value_bias": True}
 
 
+def read_mimo(keys: KeyReader) -> Fields:
+    """Fields of a `mimo` config: Qwen2 with a layer that predicts a further token (MiMo, 2025)."""
+    bias = keys.flag("attention_bias", True)
+    keys.pass_over("use_mrope", "head_size")
+    further = keys.natural("num_nextn_predict_layers", 1)
+    return {**read_qwen2(keys), "query_key_value_bias": bias, "num_mtp_layers": further}
+
+
 def read_qwen3(keys: KeyReader) -> Fields:
     """Fields of a `qwen3` config."""
     bias = keys.flag("attention_bias", False)
@@ -737,6 +745,7 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "llama": read_llama,
     "mistral": read_mistral,
     "qwen2": read_qwen2,
+    "mimo": read_mimo,
     "qwen3": read_qwen3,
     "phi3": read_phi3,
     "granite": read_granite,
