@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from trainwright.formats.hf_decoder_rules import DECODERS, TEXT_DECODERS
+from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE, TEXT_DECODERS
 from trainwright.formats.hf_decoders import dense_between, read_decoder
 from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_hybrids import HYBRIDS
@@ -70,6 +70,19 @@ def read_qwen2(keys: KeyReader) -> Fields:
         keys, layers=32, hidden=4096, ffn=22016, heads=32, kv_heads=32, vocabulary=151936
     )
     return {**upper_windows(keys, decoder), "query_key_value_bias": True}
+
+
+def read_qwen(keys: KeyReader) -> Fields:
+    """Fields of a `qwen` config, the first: gate and value have half the stated width each."""
+    fields = read_decoder(REMOTE["qwen"], keys)
+    return fields | {"ffn_size": fields["ffn_size"] // 2}
+
+
+def read_chatglm(keys: KeyReader) -> Fields:
+    """Fields of a `chatglm` config: few key heads unless a file says otherwise."""
+    fields = read_decoder(REMOTE["chatglm"], keys)
+    few = keys.flag("multi_query_attention", True)
+    return fields if few else fields | {"num_kv_heads": fields["num_heads"]}
 
 
 def read_mimo(keys: KeyReader) -> Fields:
@@ -761,7 +774,12 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "deepseek_v3": read_deepseek_v3,
     "deepseek_v4": read_deepseek_v4,
     "kimi_k2": read_kimi_k2,
-    **{name: partial(read_decoder, rule) for name, rule in (DECODERS | TEXT_DECODERS).items()},
+    **{
+        name: partial(read_decoder, rule)
+        for name, rule in (DECODERS | TEXT_DECODERS | REMOTE).items()
+    },
+    "qwen": read_qwen,
+    "chatglm": read_chatglm,
     **OTHER_DECODERS,
     **HYBRIDS,
     **ENCODER_DECODERS,
