@@ -763,4 +763,5 @@ def _nothing(document: ModelSweepResult) -> str:
         what = f"no plan on {_range(document)}" if proved else "no row"
         shortest = f"{min(times_s) / _DAY_S:,.1f} days are the shortest of these"
         return f"{what} trains the tokens within the deadline; {shortest}"
-    return "no plan was found for any row"
+    what = "settings" if document.swept else "numbers of devices"
+    return f"no plan was found on any of these {what}"
