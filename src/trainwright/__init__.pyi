@@ -273,7 +273,7 @@ def plan(
 def sweep(
     model: str | Path,
     *,
-    devices: Sizes,
+    devices: Sizes | None = ...,
     budget: Budget | None = ...,
     cluster: str | Path | Cluster | None = ...,
     nodes: int | None = ...,
@@ -327,6 +327,7 @@ def sweep(
     weight_bits: int | None = ...,
     freeze_blocks: int | None = ...,
     freeze: Sequence[str] | None = ...,
+    sweep: Mapping[str, Iterable[Any]] | None = ...,
     objective: str | None = ...,
     pareto: str | Iterable[str] | None = ...,
     tokens: float | None = ...,

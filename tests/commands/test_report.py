@@ -436,6 +436,11 @@ def test_the_command_gives_the_document_again(make, capsys):
             "plan gpt2 --cluster dgx-a100 --devices 1,2 --global-batch 8 --sequence 1024",
             marks=pytest.mark.slow,
         ),
+        pytest.param(
+            "plan gpt2 --cluster dgx-a100 --devices 2 --global-batch 8 --sequence 1024 --tp 1 "
+            "--pp 1 --sweep sequence=512,1024 --sweep precision=bf16,fp32",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_a_page_prints_to_reproduce_it_gives_it_again(asked, tmp_path, capsys):

@@ -158,7 +158,8 @@ def command(
     wanted = options.get("objective") not in (None, "step-time") or "pareto" in options
     result: Result | SweepReport
     with budget(time_limit) as allowed:
-        if isinstance(options.get("devices"), str) or wanted:  # a list or a range
+        several = isinstance(options.get("devices"), str) or "sweep" in options
+        if several or wanted:  # a list or a range
             result = _sweep(model, allowed, options)
         else:
             _refuse_without_sweep(goal)
@@ -196,7 +197,7 @@ def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:
         kind = kind_of(given, on_cluster=on_cluster)
         if kind in kinds and (faults := given_foreign("plan", kind, options)):
             raise InvalidInput(faults)
-    if "devices" not in options:
+    if "devices" not in options and "sweep" not in options:
         raise InvalidInput.of("devices", "must be given for an objective, as --devices 64..4096")
     known = {row.name for row in rows_of("sweep")} | {"devices"}
     of_both = {name: value for name, value in options.items() if name in known}

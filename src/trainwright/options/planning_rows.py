@@ -32,6 +32,7 @@ from trainwright.options.option import (
     SIZE,
     SIZES,
     SOFTWARE,
+    SWEEPS,
     SWITCH,
     TEXT,
     TIME,
@@ -649,6 +650,12 @@ ROWS += section(
 ROWS += section(
     "Several numbers of devices, and what training costs",
     "sweep",
+    row(
+        "sweep",
+        SWEEPS,
+        "A plan for each value of an option, as sequence=2048,4096 (repeatable).",
+        at="sweep.values_swept",
+    ),
     row(
         "objective",
         NAME,

@@ -82,7 +82,7 @@ def _(document: ModelPlanResult | MixedPlanResult) -> Command:
 def _(document: ModelSweepResult) -> Command:
     request = document.request
     asked = _asked(request)
-    sizes = ",".join(str(row.devices) for row in document.rows)
+    sizes = ",".join(dict.fromkeys(str(row.devices) for row in document.rows))
     kept = {
         **asked,
         "machine": asked["machine"]._replace(nodes=None, devices=sizes),
