@@ -176,6 +176,17 @@ def test_a_list_of_layers_that_is_too_short_is_named() -> None:
         parameters("qwen3_5_text", layer_types=["linear_attention"])
 
 
+def test_a_block_of_rwkv_mixes_time_and_channels() -> None:
+    """RWKV-4 (Peng et al., 2023), 7B: 7,392,649,216 parameters, published as 7.39 B."""
+    found = trainwright.describe_model({"model_type": "rwkv"}, sequence_length=64).document
+    assert found.parameters_total == 7_392_649_216
+    h, ffn = 4096, 4 * 4096
+    own = 4 * h * h + 2 * h + 3 * h + 2 * h * ffn + h * h + 2 * h + 2 * 2 * h
+    assert [(r.count, r.parameters) for r in found.layers] == [(1, own + 2 * h), (31, own)]
+    products = 32 * (4 * h * h + 2 * h * ffn + h * h) + h * 50277
+    assert found.flops_forward_per_token == 2 * products
+
+
 # Sizes of public files, and the parameters published with their models.
 REMOTE: dict[str, tuple[dict[str, Any], int]] = {
     "internlm2": (

@@ -19,6 +19,7 @@ from trainwright.formats.hf_decoders import (
 )
 from trainwright.formats.hf_keys import MAX_LAYERS, Fields, KeyReader, activation, stack
 from trainwright.model import (
+    Activation,
     BlockChoice,
     DeltaRule,
     Experts,
@@ -28,6 +29,7 @@ from trainwright.model import (
     Norm,
     ShortConvolution,
     StateSpace,
+    TimeMix,
 )
 
 _ATTENDS: Final = BlockChoice()
@@ -578,6 +580,28 @@ def read_mamba2(keys: KeyReader) -> Fields:
     return _alone(keys, mixer, hidden=hidden, layers=64, vocabulary=32768, tied=False)
 
 
+def read_rwkv(keys: KeyReader) -> Fields:
+    """Fields of an `rwkv` config (RWKV-4): time mix and channel mix, a norm more in the first."""
+    keys.pass_over("context_length", "rescale_every", "hidden_act")
+    hidden = keys.count("hidden_size", 4096)
+    width = keys.optional_count("attention_hidden_size") or hidden
+    mixer = TimeMix(hidden_size=hidden, width=width)
+    fields = _alone(keys, mixer, hidden=hidden, layers=32, vocabulary=50277, tied=False)
+    keys.defaults.pop("hidden_act", None)
+    kinds = [BlockChoice(mixer=mixer, attends=False, entry_norm=own) for own in (True, None)]
+    return fields | {
+        "norm": Norm.LAYER,
+        "activation": Activation.SQUARED_RELU,
+        "ffn_size": keys.optional_count("ffn_size") or 4 * hidden,
+        "receptance": True,
+        "mixer": None,
+        "attends": True,
+        "mlp": True,
+        "choices": tuple(kinds),
+        "choice_of_layer": (0, *(1 for _ in range(fields["num_layers"] - 1))),
+    }
+
+
 _LFM2: Final = Decoder(
     layers=32,
     hidden=2560,
@@ -633,4 +657,5 @@ HYBRIDS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "falcon_mamba": read_mamba,
     "mamba2": read_mamba2,
     "lfm2": read_lfm2,
+    "rwkv": read_rwkv,
 }

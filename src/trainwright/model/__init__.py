@@ -25,6 +25,7 @@ from trainwright.model.mixers import (
     Mixer,
     ShortConvolution,
     StateSpace,
+    TimeMix,
 )
 from trainwright.model.operator import (
     Exchange,
@@ -97,6 +98,7 @@ __all__ = [
     "ShortConvolution",
     "StateSpace",
     "TensorEdge",
+    "TimeMix",
     "TokenDispatcher",
     "Tower",
     "TransformerConfig",

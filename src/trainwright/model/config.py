@@ -414,6 +414,7 @@ class BlockChoice:
     reuses_index: bool = False
     attention_gate: int | None = field(default=None, metadata={RARE: True})
     relative_buckets: int | None = field(default=None, metadata={RARE: True})
+    entry_norm: bool | None = field(default=None, metadata={RARE: True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -433,6 +434,7 @@ _OVERRIDDEN: Final = (
     "compressed",
     "attention_gate",
     "relative_buckets",
+    "entry_norm",
 )
 
 
@@ -501,7 +503,8 @@ class TransformerConfig:
     `towers`. Blocks pass on `streams` of the hidden size, which each half mixes into its input
     (`model.streams`). Where a model `crosses`, its blocks attend to what its one tower gives behind
     their own attention (`model.crossing`). `relative_buckets` of distances have a learned score per
-    head (T5); without a `key_bias` queries and values alone have one.
+    head (T5); without a `key_bias` queries and values alone have one. A `receptance` of the token
+    weighs what the feed-forward part gives (RWKV); an `entry_norm` stands before all of a block.
     """
 
     family: str
@@ -563,6 +566,8 @@ class TransformerConfig:
     crosses: bool = field(default=False, metadata={RARE: True})
     relative_buckets: int = field(default=0, metadata={RARE: True})
     key_bias: bool = field(default=True, metadata={RARE: True})
+    receptance: bool = field(default=False, metadata={RARE: True})
+    entry_norm: bool = field(default=False, metadata={RARE: True})
     tuning: Tuning = TRAIN_ALL
 
     def __post_init__(self) -> None:

@@ -57,6 +57,8 @@ def feed_forward_operators(
         middle = _dense(config, run, part=FeedForward.MLP, width=config.ffn_size)
     else:
         middle = _mixture(config, run, experts)
+    if config.receptance:
+        middle = (*middle, *_receptance(config, run))
     if config.sandwich_norm:
         middle = (*middle, norm("mlp_output_norm", run, kind=config.norm, width=h))
     residual = residual_add("mlp_residual", run, width=h, dropout=config.hidden_dropout)
@@ -83,6 +85,42 @@ def _dense(
     tiles = run.tokens / run.mlp_tokens
     first, *rest = (in_pieces(operator, tiles) for operator in layers)
     return (replace(first, saved=layers[0].saved), *rest)
+
+
+def _receptance(config: TransformerConfig, run: RunShape) -> tuple[Operator, Operator]:
+    """A product with the token whose sigmoid weighs the output; whole, for the output is."""
+    h = config.hidden_size
+    weights = (
+        Parameter(name="mlp_receptance.weight", count=h * h),
+        Parameter(name="mlp_mix.weight", count=2 * h),
+    )
+    product = linear(
+        "mlp_receptance",
+        run,
+        inputs=h,
+        outputs=h,
+        split="sequence",
+        parameters=weights,
+        saved=(_normed(config, run),),
+    )
+    weighed = elementwise(
+        "mlp_receptance_product",
+        run,
+        elements=run.tokens * h / run.sequence_shards,
+        forward=(2, 1),
+        backward=(3, 2),
+        saved=tuple(
+            SavedTensor(
+                name=f"mlp_receptance_product.{name}",
+                elements=run.tokens * h,
+                element_bytes=run.precision.activation_bytes,
+                shard=Shard.SEQUENCE,
+                until=Phase.INPUT_GRAD,
+            )
+            for name in ("weights", "input")
+        ),
+    )
+    return product, weighed
 
 
 def _normed(config: TransformerConfig, run: RunShape) -> SavedTensor:

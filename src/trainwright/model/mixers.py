@@ -357,7 +357,59 @@ class ShortConvolution:
         yield from _head_faults("channels of the convolution", self.width, run)
 
 
-Mixer: TypeAlias = StateSpace | DeltaRule | LinearAttention | ShortConvolution
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeMix:
+    """RWKV-4: of each channel a weighed mean of all values before, by a learned decay (Peng, 2023).
+
+    Key, value and receptance come of the token mixed with the one before, by learned weights.
+    """
+
+    hidden_size: int
+    width: int
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return "RWKV time mix"
+
+    @property
+    def heads(self) -> int:
+        """Parts that can be computed apart: channels."""
+        return self.width
+
+    @property
+    def output_size(self) -> int:
+        """Channels."""
+        return self.width
+
+    def products(self, hidden_size: int) -> tuple[Product, ...]:
+        """Key, value and receptance."""
+        outputs = 3 * self.width
+        return (Product(name="key_value_receptance", inputs=hidden_size, outputs=outputs),)
+
+    def own_parameters(self) -> Iterator[tuple[str, int]]:
+        """Decay and weight of the token itself by channel; three mixes by feature."""
+        yield from (("decay", self.width), ("first", self.width), ("mix", 3 * self.hidden_size))
+
+    norm_size: int = 0
+    channels: int = 0
+    kernel: int = 0
+    convolution_bias: bool = False
+    bias: bool = False
+    flops_per_token: float = 0.0  # element by element, without products
+    chunk_flops_per_token: float = 0.0
+
+    @property
+    def state_elements(self) -> float:
+        """Numerator, denominator and largest exponent of each channel; the token before."""
+        return float(3 * self.width + self.hidden_size)
+
+    def faults_at(self, run: RunShape) -> Iterator[Fault]:
+        """Degrees that do not cut the channels."""
+        yield from _head_faults("channels of the time mix", self.width, run)
+
+
+Mixer: TypeAlias = StateSpace | DeltaRule | LinearAttention | ShortConvolution | TimeMix
 
 
 def _head_faults(what: str, count: int, run: RunShape) -> Iterator[Fault]:

@@ -39,7 +39,7 @@ from trainwright.model.ends import (
 )
 from trainwright.model.feed_forward import FeedForward, expert_exchanges, feed_forward_operators
 from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
-from trainwright.model.operator import Exchange, Operator
+from trainwright.model.operator import Exchange, Operator, inside, norm
 from trainwright.model.recurrence import first_products, mixer_context_exchanges, mixer_operators
 from trainwright.model.run_shape import RunShape
 from trainwright.model.streams import last_mixture, with_streams
@@ -257,6 +257,10 @@ def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
     if config.mlp:
         operators += feed_forward_operators(config, run, experts=config.experts)
         exchanges += _feed_forward_exchanges(config, run, config.experts)
+    if config.entry_norm:
+        h, kind = config.hidden_size, config.norm
+        entry = norm("entry_norm", run, kind=kind, width=h, is_layer_input=True)
+        operators = (entry, *map(inside, operators))
     streams = (config.streams - 1) * config.hidden_size * run.tokens / run.sequence_shards
     beside = run.precision.activation_bytes * streams  # gradients of the other streams
     return LayerClass(
