@@ -33,12 +33,21 @@ FORMATS = {
     "deepspeed": {"bf16": '"bf16"', "fp16": '"fp16"', "fp32": None},
     "trl": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": '"no"'},
     "accelerate": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": '"no"'},
+    "axolotl": {
+        "bf16": "bf16: true", "fp16": "fp16: true", "fp8": "fp8: true", "fp32": "float32: true",
+    },
+    "llamafactory": {"bf16": "bf16: true", "fp16": "fp16: true", "fp32": None},
+    "automodel": {"bf16": None},
+    "maxtext": {"bf16": "dtype: bfloat16", "fp8": "quantization: fp8", "fp32": "dtype: float32"},
     "nanotron": {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"},
 }  # fmt: skip
 
 
+FSDP = ("torchtitan", "accelerate", "trl", "axolotl", "automodel", "maxtext")
+
+
 def plain(target: str, precision: str) -> Job:
-    zero = 3 if target.startswith(("torchtitan", "accelerate", "trl")) else 1
+    zero = 3 if target.startswith(FSDP) else 1
     recipe = Recipe(precision=precision)
     return job("llama3-8b", data=8, zero_stage=zero, global_batch=16, recipe=recipe)
 
@@ -138,7 +147,7 @@ OFFLOADS = {
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_optimizer_states_on_the_host_are_in_the_files_or_refused(target: str) -> None:
-    zero = 3 if target.startswith(("torchtitan", "accelerate", "trl")) else 1
+    zero = 3 if target.startswith(FSDP) else 1
     recipe = Recipe(offload=Offload(optimizer=0.5))
     moved = job("llama3-8b", data=8, zero_stage=zero, global_batch=16, recipe=recipe)
     able = capability_of(target).can(Feature.OFFLOAD)

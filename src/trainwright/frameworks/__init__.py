@@ -33,9 +33,12 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "torchtitan@0.3": ("torchtitan", "export_torchtitan_03"),
         "pytorch": ("pytorch", "export_pytorch"),
         "deepspeed": ("deepspeed", "export_deepspeed"),
-        "accelerate": ("accelerate", "export_accelerate"),
-        "nanotron": ("nanotron", "export_nanotron"),
-        "trl": ("trl", "export_trl"),
+        **{
+            name: ("trainers", f"export_{name}")
+            for name in ("accelerate", "nanotron", "trl", "axolotl", "llamafactory")
+        },
+        "automodel": ("trainers", "export_automodel"),
+        "maxtext": ("trainers", "export_maxtext"),
     }
 )
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})

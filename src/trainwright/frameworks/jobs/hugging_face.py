@@ -275,15 +275,16 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     context = found.count(found.first("sequence_parallel_degree", "context_parallel_size")) or 1
     experts = found.count("expert_parallel_size") or 1
     replicas, shards = found.count("dp_replicate_size") or 1, found.count("dp_shard_size")
-    degrees: dict[str, Any] = {
-        "tp": tensor, "cp": context, "ep": experts, "sequence_parallel": tensor > 1 or None,
-    }  # fmt: skip
+    degrees: dict[str, Any] = {"tp": tensor, "pp": 1, "cp": context, "ep": experts}
+    if shards and not found.is_absent("dp_replicate_size"):
+        degrees["dp"] = replicas * shards
     sharding = _deepspeed(found, beside)
     zero, offload = _fsdp(found)
-    if sharding is None and (zero is not None or shards):
+    if sharding is None and (zero is not None or (shards or 1) > 1):
         degrees["zero"] = 3 if zero is None else zero
-    notes = [] if shards is None else [f"dp_shard_size {shards}: replicas are those of --nodes"]
-    if shards and replicas > 1:
+    said = "dp" in degrees or shards is None
+    notes = [] if said else [f"dp_shard_size {shards}: replicas are those of --nodes"]
+    if shards and shards > 1 and replicas > 1:
         degrees["state_copies"] = replicas
     return _trainer(
         found,
@@ -471,7 +472,7 @@ def _precision(found: Settings) -> str:
     half = found.value("bf16")
     whole = found.value("fp16")
     kept = found.text(found.first("torch_dtype", "dtype")) or ""
-    float16 = found.switch("float16")
+    float16, _ = found.switch("float16"), found.switch("float32")
     pure = found.switch("pure_bf16") or found.value("bf16") == "full" or found.switch("bfloat16")
     if eight:
         return "fp8"
