@@ -21,6 +21,7 @@ from trainwright.errors import Fault, Inexpressible
 from trainwright.formats.catalog import model_entries
 from trainwright.frameworks import deepspeed
 from trainwright.frameworks.launch import commented, header, nodes_of, to_yaml
+from trainwright.frameworks.stated_run import PRODUCTS
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS
 from trainwright.plans.job import ExportBundle
@@ -35,11 +36,41 @@ _DATA_MISSING: Final = ("the data and rates", "predicted times and memory")
 
 
 def hub_name(name: str) -> str:
-    """What the hub calls a model of the catalog; any other name stays."""
+    """What the hub calls a model of the catalog; any other name stays, without what is tuned."""
+    name = name.partition(" + ")[0]
     entry = next((each for each in model_entries() if each.name == name), None)
     if entry is None or _HUB not in entry.source:
         return name
     return "/".join(entry.source.split(_HUB)[-1].split("/")[:2])
+
+
+def _adapted(job: Job, keys: Mapping[str, str], **on: Any) -> dict[str, Any]:
+    """Low-rank adapters by the trainer's `keys` for rank, targets, dropout and bits; none: nothing.
+
+    `on` says that there are any.
+    """
+    low_rank = job.model.tuning.low_rank
+    if low_rank is None:
+        return {}
+    names = {ours: theirs for theirs, ours in reversed(PRODUCTS.items())}
+    said = {
+        "rank": low_rank.rank,
+        "targets": [names[each] for each in low_rank.targets],
+        "dropout": low_rank.dropout or None,
+        "bits": low_rank.bits,
+        "load_in_4bit": low_rank.bits == 4 or None,
+        "load_in_8bit": low_rank.bits == 8 or None,
+    }
+    return {**on, **{key: said[name] for name, key in keys.items() if said[name] is not None}}
+
+
+_OF_PEFT: Final = {
+    "rank": "lora_r",
+    "targets": "lora_target_modules",
+    "dropout": "lora_dropout",
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+}
 
 
 def _is_recomputed(job: Job) -> bool:
@@ -204,6 +235,7 @@ def _trl(job: Job) -> dict[str, Any]:
     }
     if recompute and job.demands.offload_activations:
         found["gradient_checkpointing_kwargs"] = {"offload": True}
+    found |= _adapted(job, _OF_PEFT, use_peft=True)
     if job.degrees.context > 1:
         found |= {"pad_to_multiple_of": 2 * job.degrees.context, "packing": False}
     return found
@@ -241,6 +273,8 @@ def _axolotl(job: Job) -> dict[str, Any]:
         "float32": job.precision == "fp32",
         "optimizer": {"adam": "adamw_torch_fused"}.get(str(job.recipe.optimizer), "muon"),
     }
+    tuned = job.model.tuning.low_rank
+    found |= _adapted(job, _OF_PEFT, adapter="qlora" if tuned and tuned.bits == 4 else "lora")
     if sharding or degrees.tensor > 1:
         copies = degrees.state_copies if sharding else degrees.data
         found |= {
@@ -281,6 +315,8 @@ def export_llamafactory(job: Job, stamp: Stamp) -> ExportBundle:
         "bf16": job.precision == "bf16",
         "fp16": job.precision == "fp16",
     }
+    keys = {"rank": "lora_rank", "dropout": "lora_dropout", "bits": "quantization_bit"}
+    found |= _adapted(job, {**keys, "targets": "lora_target"}, finetuning_type="lora")
     others = {}
     if sharding:
         found["deepspeed"] = deepspeed.FILE
@@ -342,7 +378,10 @@ def _automodel(job: Job) -> dict[str, Any]:
             "pp_schedule": schedules[job.schedule],
             "pp_microbatch_size": job.microbatch_size,
         }
+    keys = {"rank": "dim", "targets": "target_modules", "dropout": "dropout"}
+    peft = _adapted(job, keys, _target_="nemo_automodel.components._peft.lora.PeftConfig")
     return {
+        **({"peft": peft} if peft else {}),
         "model": {
             "_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
             "pretrained_model_name_or_path": hub_name(job.model_name),

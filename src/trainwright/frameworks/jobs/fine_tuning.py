@@ -185,7 +185,11 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     if "peft" in found:
         everywhere = ("all-linear",) * peft.switch("match_all_linear")
         targets = everywhere or peft.texts("target_modules") or ("all-linear",)
-        adapters = {"lora_rank": peft.count("dim") or 8, "lora_targets": products_of(targets)}
+        adapters = {
+            "lora_rank": peft.count("dim") or 8,
+            "lora_targets": products_of(targets),
+            "lora_dropout": peft.number("dropout") or None,
+        }
     stored = model.text(model.first("dtype", "torch_dtype"))
     pure: dict[str, Any] = {}
     if stored is None or "32" not in stored:  # what is stored is what the optimizer changes

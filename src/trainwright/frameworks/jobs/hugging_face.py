@@ -25,7 +25,7 @@ from trainwright.frameworks.jobs.deepspeed import (
 )
 from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
-from trainwright.frameworks.stated_run import StatedRun
+from trainwright.frameworks.stated_run import PRODUCTS, StatedRun
 from trainwright.plans.capability_table import LOSS_CHUNKS
 from trainwright.plans.plan import usual_schedule
 
@@ -73,14 +73,6 @@ _UNMODELLED: Final = (
     "freeze_vision_tower", "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
     "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
 )  # fmt: skip
-# Adapted products by the names that libraries give them.
-_TARGETS: Final = {
-    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "attention_output",
-    "gate_proj": "gate", "up_proj": "up", "down_proj": "down", "output_proj": "attention_output",
-    "w1": "gate", "w2": "down", "w3": "up", "out_proj": "attention_output", "wq": "query",
-    "wk": "key", "wv": "value", "wo": "attention_output", "fc1": "up", "fc2": "down",
-    "query": "query", "value": "value", "key": "key",
-}  # fmt: skip
 _ALL: Final = ("query", "key", "value", "attention_output", "gate", "up", "down")
 
 
@@ -502,7 +494,7 @@ def products_of(targets: Iterable[str]) -> tuple[str, ...]:
     words = tuple(targets)
     if any(each in ("all", "all-linear") for each in words):
         return _ALL
-    known = (_TARGETS.get(each.rpartition(".")[2], "") for each in words)
+    known = (PRODUCTS.get(each.rpartition(".")[2], "") for each in words)
     return tuple(dict.fromkeys(filter(None, known))) or _ALL
 
 
