@@ -556,7 +556,7 @@ def context_degrees(
     return tuple(
         c
         for c in divisors(length)
-        if (c == 1 or not model.is_recurrent)
+        if (c == 1 or not (model.is_recurrent or model.crosses))
         and c <= limit
         and c in allowed
         and (c == 1 or length % (parts * c) == 0)
