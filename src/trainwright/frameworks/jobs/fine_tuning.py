@@ -134,11 +134,13 @@ _AUTO_HARMLESS: Final = re.compile(
     r"backend|mp_policy|defer_.*|patch_.*|scale_grads.*|round_virtual.*|dtype|enable_fsdp2_prefetch|"
     r"fsdp2_.*|timeout.*|tp_plan|use_hf_tp_plan|world_size|_recursive_|_convert_|data_parallel.*|"
     r"overlap_.*|average_.*|check_.*|report_.*|calculate_.*|nccl_.*|megatron_fsdp_unit.*|"
-    r"multimodal|moe_mesh|freeze_config|wrap_outer.*|ignore_router.*|lm_head_precision)(?:\..*)?"
+    r"multimodal|moe|moe_metrics|moe_rank_scaling|fp8|skypilot|compile|quantization|pp_seq_len|"
+    r"load_base_model|mtp_.*|router_aux.*|num_nextn.*|tool_call.*|kd_loss_fn|neftune|_dsv4.*|"
+    r"embedding_row.*|separate_meshes|moe_mesh|freeze_config|wrap_outer.*|ignore_router.*|lm_head_precision)(?:\..*)?"
 )
 _AUTO_UNMODELLED: Final = (
-    "compile", "enable_compile", "enable_async_tensor_parallel", "quantization", "qat",
-    "teacher_model", "kd_ratio", "freeze_config", "vision_model",
+    "enable_compile", "enable_async_tensor_parallel", "qat", "teacher_model", "kd_ratio",
+    "freeze_config", "vision_model",
 )  # fmt: skip
 
 
@@ -156,11 +158,12 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
         zero = mesh.count("zero_dp_strategy", least=0, most=3) or 3
     pipe = mesh.table("pipeline") if "pipeline" in mesh else found.table("autopipeline")
     local, whole = step.count("local_batch_size") or 1, step.count("global_batch_size")
+    in_parts, cuts = pipe.count("pp_microbatch_size") or 1, mesh.switch("sequence_parallel")
     size, order = local, (pipe.text("pp_schedule") or "1f1b").lower().replace("_", "")
     layers = pipe.count("layers_per_stage")
     notes = list[str]()
     if pipeline > 1:
-        size = pipe.count("pp_microbatch_size") or 1
+        size = in_parts
         if order not in ("1f1b", "gpipe"):
             each = "" if layers is None else f", {layers} layers to a stage"
             notes.append(f"pp_schedule {order}{each}: priced as 1f1b; give --schedule")
@@ -195,6 +198,10 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     if stored is None or "32" not in stored:  # what is stored is what the optimizer changes
         pure = {"gradient_dtype": "bf16", "main_weight_dtype": "none", "moment_dtypes": ("bf16",)}
     eight = found.table("fp8").switch("enabled", default="fp8" in found)
+    narrow = found.table("quantization")
+    bits = 4 if narrow.switch("load_in_4bit") else 8 if narrow.switch("load_in_8bit") else None
+    if found.table("compile").switch("enabled"):
+        notes.append("compile: changes the answer, not modelled")
     optimizer = found.table("optimizer").text("_target_")
     notes += odd_optimizer(optimizer)
     offload = ("params to cpu", "optimizer to cpu") if "offload_policy" in mesh else ()
@@ -210,7 +217,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
         dp=sizes["dp"],
         zero=zero if is_sharded or context > 1 else 0,
         state_copies=copies if copies > 1 else None,
-        sequence_parallel=mesh.switch("sequence_parallel") if tensor > 1 else None,
+        sequence_parallel=cuts if tensor > 1 else None,
         schedule="gpipe" if order == "gpipe" else "1f1b",
         micro_batch=size,
         global_batch=whole,
@@ -219,6 +226,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
         recompute=recompute,
         precision="fp8" if eight else "bf16",
         offload=offload,
+        weight_bits=bits,
         model_name=hub,
         **{**pure, **optimizer_of(optimizer), **adapters},
         unknown=unknown,
