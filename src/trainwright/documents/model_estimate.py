@@ -195,8 +195,6 @@ class ModelEstimateResult(StepDocument):
 # `estimate` on a model: one stated run on a cluster, as a document
 # -----------------------------------------------------------------
 
-_LIKELY: Final = 0.5  # a framework's account outvotes margins that leave less
-
 
 def estimate_model(
     given: ModelInput | ProfileInput,
@@ -271,9 +269,8 @@ def price_request(
         assumptions = assumptions_of(cluster, run, spread.source if spread else "")
     shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
     failed = request.failure
-    likely = request.framework is None or shown["fit_probability"] >= _LIKELY
-    asked = run.overheads.fit_probability is not None
-    possible = failed is None and room and (asked or likely)
+    possible = failed is None and room
+    likely = shown["fit_probability"] >= run.overheads.fit_probability
     fits = possible and run_fits(model, run, step, cluster, framework=request.framework)
     tight = possible and likely and step.peak_memory_bytes <= limit_bytes
     verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT

@@ -37,7 +37,12 @@ from trainwright.planning.search.per_stage import plan_per_stage
 from trainwright.planning.search.search import NUM_ALTERNATIVES
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Configuration
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    USUAL_FIT_PROBABILITY,
+    Configuration,
+)
 from trainwright.plans.job import Job
 from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
@@ -412,6 +417,8 @@ def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
     ]
     if overheads.reserve_bytes:
         parts.append(f"{format_bytes(overheads.reserve_bytes)} kept free")
+    if overheads.fit_probability:
+        parts.append(f"fits with a probability of {overheads.fit_probability:.0%} or more")
     return ", ".join(parts)
 
 
@@ -555,7 +562,8 @@ def plan_model(
             left_open=_left_open(call, outcome, budget),
         )
         gaps = tuple(_gaps(document, question))
-        doubts = tuple(filter(None, [doubt(document)])) if question.account is None else ()
+        sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
+        doubts = () if sure else tuple(filter(None, [doubt(document)]))
         document = replace(document, warnings=(*document.warnings, *gaps, *doubts))
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)

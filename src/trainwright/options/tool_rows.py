@@ -391,7 +391,7 @@ ROWS += section(
         "Whose speed and memory to expect, as trl, deepspeed or torchtitan; trl if absent.",
     ),
     row("lora-rank", COUNT, "Of adapters; 16 if absent.", also="tuning.low_rank.rank"),
-    row("probability", SHARE, "With which a run must fit; 0.9 if absent."),
+    row("probability", SHARE, "With which a run must fit; 0.5 if absent."),
 )
 ROWS += section(
     "",

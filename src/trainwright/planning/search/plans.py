@@ -346,8 +346,7 @@ def _beside_account(
 
     How much that is follows from the plan: each try leaves what the one before it lacked.
     """
-    account = question.account
-    if account is None or account.keeps_nothing_beside:
+    if not question.keeps_beside:
         return None
     if candidate.pipeline > 1 and splits_itself(question.allowed):
         return None
