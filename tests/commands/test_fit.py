@@ -70,7 +70,7 @@ def test_nothing_fits_on_too_little_and_the_exit_code_says_so(run):
 def test_the_table_names_model_devices_and_probability(run):
     done = run("fit", MODEL, "--gpu", GPU)
     assert done.code == 0
-    for text in ("2 devices", "LoRA-16", "longest", "probability 90%", "hugging-face"):
+    for text in ("2 devices", "LoRA-16", "longest", "probability 50%", "hugging-face"):
         assert text in done.out
 
 

@@ -270,7 +270,8 @@ def price_request(
     shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
     failed = request.failure
     possible = failed is None and room
-    likely = shown["fit_probability"] >= run.overheads.fit_probability
+    asked = run.overheads.fit_probability
+    likely = request.framework is None or shown["fit_probability"] >= asked
     fits = possible and run_fits(model, run, step, cluster, framework=request.framework)
     tight = possible and likely and step.peak_memory_bytes <= limit_bytes
     verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
