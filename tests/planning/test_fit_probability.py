@@ -1,4 +1,4 @@
-"""Where a probability is asked for, a plan fits so, by the figure that a device shows."""
+"""A plan fits with the probability asked for, by what a device shows; hosts hold the rest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.formats.document_json import encode
 from trainwright.formats.framework_memory_toml import deciding_memory, framework_memory
-from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.model.recipe import Offload, Recipe
+from trainwright.options.clusters import with_host
+from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
+    RunSettings,
+    Span,
+    Workload,
+)
 from trainwright.planning.question.room import missing_of_plan, room_bytes, run_of_plan
+from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.plans import bytes_on_host
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.configuration import DEFAULT_OVERHEADS
 from trainwright.step.figures import fullest_figures, most_allocated_bytes
@@ -80,6 +90,32 @@ def test_the_most_that_is_allocated_just_fits(probability: float) -> None:
     question = asked("megatron", 80, probability)
     assert 0 < most < limit
     assert room_bytes(question, groups=3) <= most
+
+
+def test_where_the_host_is_full_the_search_goes_on() -> None:
+    recipe = Recipe(offload=Offload(activations=1.0))
+    cluster = with_host(catalog.cluster("dgx-a100").with_nodes(1))
+    pool = cluster.pool_of()
+    device, found = pool.accelerator, []
+    assert device.host is not None
+    for memory_bytes in (100 * 2**30, 2 * 2**30):
+        host = replace(device.host, memory_bytes=memory_bytes)
+        small = replace(pool, accelerator=replace(device, host=host))
+        question = ModelQuestion(
+            model=MODEL,
+            cluster=replace(cluster, pools=(small,)),
+            workload=Workload(global_batch=8, sequence_length=16384),
+            num_devices=8,
+            allowed=Allowed(tensor=ONE, context=ONE, pipeline=ONE, microbatch_size=ONE),
+            settings=RunSettings(recipe=recipe),
+        )
+        outcome = plan_runnable(question, Budget())
+        for each in outcome.priced:
+            held = bytes_on_host(question, each.plan, each.profile, each.step)
+            assert 0 < held <= memory_bytes
+        assert outcome.lower_bound_s <= outcome.priced[0].step.step_time_s
+        found.append(outcome.priced[0].step.step_time_s)
+    assert found[0] < found[1]
 
 
 @pytest.mark.slow

@@ -26,7 +26,6 @@ from trainwright.documents.memory_figures import (
     run_fits,
 )
 from trainwright.documents.model_plan import (
-    kept_bytes,
     measured_words,
     memory_assumption,
     mfu_in_words,
@@ -393,7 +392,7 @@ def host_bytes(
         return ()
     whole = price_configuration(model, cluster, replace(run, recipe=without_offload(run.recipe)))
     return tuple(
-        max(0.0, kept_bytes(without.memory) - kept_bytes(own.memory))
+        max(0.0, without.memory.movable_bytes - own.memory.movable_bytes)
         for without, own in zip(whole.stages, step.stages, strict=True)
     )
 

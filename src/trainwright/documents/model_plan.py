@@ -34,6 +34,7 @@ from trainwright.planning.reasons.simpler import (
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
 from trainwright.planning.search.per_stage import plan_per_stage
+from trainwright.planning.search.plans import bytes_on_host
 from trainwright.planning.search.search import NUM_ALTERNATIVES
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
@@ -79,7 +80,6 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import MemoryOverheads, Overlap
-    from trainwright.plans.prediction import StageMemory
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
     from trainwright.step.account import TimeRange
@@ -579,30 +579,13 @@ def plan_model(
 
 
 def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
-    """Raise `InvalidInput` where a host would hold more than it has.
-
-    A device holds so much more of the same plan when nothing lies on the host.
-    """
-    recipe, host = question.settings.recipe, question.cluster.accelerator.host
-    if recipe.offload is None or host is None:
-        return
-    settings = replace(question.settings, recipe=replace(recipe, offload=None))
-    alone = replace(question, settings=settings)
-    profile = alone.estimator().profile(best.profile.point)
-    whole = predicted(alone, best.plan, profile)
-    held = max(
-        kept_bytes(without.memory) - kept_bytes(own.memory)
-        for without, own in zip(whole.stages, best.step.stages, strict=True)
-    )
-    if held > host.memory_bytes:
+    """Raise `InvalidInput` where a host would hold more than it has: a search may leave it out."""
+    host = question.cluster.accelerator.host
+    held = bytes_on_host(question, best.plan, best.profile, best.step)
+    if host is not None and held > host.memory_bytes:
         has = format_bytes(host.memory_bytes)
         problem = f"would keep {format_bytes(held)} of each device on its host, which has {has}"
         raise InvalidInput.of("offload", f"{problem}: give smaller shares, or --recompute full")
-
-
-def kept_bytes(memory: StageMemory) -> float:
-    """What may lie on the host instead."""
-    return memory.gradient_bytes + memory.optimizer_bytes + memory.activation_bytes
 
 
 _OF_A_KIND: Final = 3  # plans that are priced for a runner-up of another kind

@@ -104,8 +104,8 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     layout, least_bytes = found
     needed_bytes = least_bytes + layout.reserve_bytes
     if layout.fits_into(room_of_devices(question).accelerator.usable_bytes):
-        if question.keeps_beside:
-            return Diagnosis(binding=_of_account(question), relaxations=())
+        if question.keeps_beside or question.settings.recipe.offload is not None:
+            return Diagnosis(binding=_of_plans(question), relaxations=())
         fix = next((fix for fix, _ in eased(question.allowed) if fix.change == _SCHEDULE), None)
         return Diagnosis(
             binding=_of_schedule(question, needed_bytes),
@@ -119,13 +119,17 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     )
 
 
-def _of_account(question: ModelQuestion) -> Binding:
-    assert question.account is not None
-    description = (
-        f"no plan searched fits with a probability of {question.overheads.fit_probability:g} by "
-        f"the account of {question.account.name}; --fit-probability 0 asks for what the margins "
-        "alone need"
-    )
+def _of_plans(question: ModelQuestion) -> Binding:
+    """What is known of whole plans alone: what lies on hosts, what a framework keeps besides."""
+    description = "no plan searched fits"
+    if (account := question.account) is not None:
+        description += (
+            f" with a probability of {question.overheads.fit_probability:g} by the account of "
+            f"{account.name}; --fit-probability 0 asks for what the margins alone need"
+        )
+    if (host := question.cluster.accelerator.host) and question.settings.recipe.offload:
+        has = format_bytes(host.memory_bytes)
+        description += f"; a host has {has} for each device: --offload with smaller shares"
     return Binding(kind="memory", layers=(), missing_bytes=0.0, description=description)
 
 

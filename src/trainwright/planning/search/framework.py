@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Aim, ModelQuestion
 
 _ONE: Final = Span.only(1)
+_FULL: Final = (Recompute.FULL,)
 _SEARCHES: Final = 4  # for plans that fit when they are counted
 _NEEDED: Final = (
     ("tensor", Feature.TENSOR),
@@ -99,11 +100,21 @@ def plan_runnable(
 
     A `crew` helps, and changes nothing. Where the account counts tensors one by one, which takes
     too long for every candidate, the margins decide in the search, and what it finds is counted;
-    where nothing of that fits, it searches again with less room.
+    where nothing of that fits, it searches again with less room. Where hosts are too small for what
+    is offloaded, it searches what keeps least.
     """
 
-    def searched(asked: ModelQuestion) -> ModelOutcome:
+    def whole(asked: ModelQuestion) -> ModelOutcome:
         return _plan_all(asked, budget, num_alternatives=num_alternatives, aim=aim, crew=crew)
+
+    def searched(asked: ModelQuestion) -> ModelOutcome:
+        found, modes = whole(asked), asked.allowed.recompute
+        if found.priced or asked.settings.recipe.offload is None or modes == _FULL:
+            return found
+        if Recompute.FULL not in modes:
+            return found
+        leaner = whole(replace(asked, allowed=replace(asked.allowed, recompute=_FULL)))
+        return replace(found, priced=leaner.priced)
 
     account = question.account
     if account is None or not account.counted or not question.keeps_beside:
