@@ -12,6 +12,7 @@ from typing import Final
 
 from trainwright.formats.hf_decoder_rules import DECODERS, TEXT_DECODERS
 from trainwright.formats.hf_decoders import dense_between, read_decoder
+from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
     MAX_LAYERS,
@@ -754,6 +755,7 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     **{name: partial(read_decoder, rule) for name, rule in (DECODERS | TEXT_DECODERS).items()},
     **OTHER_DECODERS,
     **HYBRIDS,
+    **ENCODER_DECODERS,
 }
 
 # Other names under which the same architectures are published.
