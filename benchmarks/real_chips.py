@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.cluster import ChipTemplate, Surroundings, template_device
+from trainwright.chips.technology import dies
+from trainwright.cluster import Surroundings, template_device
 from trainwright.commands.validate import known
 from trainwright.errors import TrainwrightError
 from trainwright.formats.measured_csv import read_beside, read_measured
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import price
 from trainwright.lab.run_shapes import cluster_of, config_of, line_of
-from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
     from trainwright.lab.predict import Question
@@ -36,33 +36,14 @@ SHOWN = 4
 WAYS = ("roofline", "cores", "cores of nobody's chip")
 
 
-def _gpu(
-    num_sm: int, lanes: int, width: int, depth: int, *, sm_kib: int, glb_mib: int
-) -> ChipTemplate:
-    macs = width * depth
-    return ChipTemplate(
-        num_tc=num_sm,
-        num_vc=num_sm * lanes // width,
-        width=width,
-        depth=depth,
-        glb_bytes=glb_mib * MIB,
-        buffer_bytes_per_mac=sm_kib * KIB // macs,
-    )
-
-
-# Public figures. GPUs have an array for each multiprocessor, with all multipliers of its tensor
-# cores, its float32 lanes, and for a buffer its registers and shared memory (NVIDIA's whitepapers:
-# A100, 2020, table 4; H100, 2022, table 3; the second-level cache moves 5,120 bytes a clock on
-# both); TPU v4 has eight 128 x 128 arrays and 4,096
-# lanes of vector units (Jouppi et al., ISCA 2023), TPU v5p twice its rate a clock.
-A100 = (_gpu(108, 64, 32, 32, sm_kib=448, glb_mib=40), 1.41e9, 5120.0)
-H100 = (_gpu(132, 128, 32, 64, sm_kib=484, glb_mib=50), 1.83e9, 5120.0)
-TPU = ChipTemplate(num_tc=8, num_vc=32, width=128, depth=128, glb_bytes=128 * MIB)
+# Cores, clock, and the bytes a clock from the buffer that all share: of GPUs what the second-level
+# cache moves (NVIDIA's architecture papers: 5,120 on both). TPU v5p has the cores of v4.
+A100, H100, TPU = (dies()[name].cores for name in ("A100-80GB-SXM", "H100-80GB-SXM", "TPU-v4"))
 CHIPS = {
-    "A100-40GB-SXM": A100,
-    "A100-80GB-SXM": A100,
-    "H100-80GB-SXM": H100,
-    "H100-96GB-HBM2e-500W": H100,
+    "A100-40GB-SXM": (A100, 1.41e9, 5120.0),
+    "A100-80GB-SXM": (A100, 1.41e9, 5120.0),
+    "H100-80GB-SXM": (H100, 1.83e9, 5120.0),
+    "H100-96GB-HBM2e-500W": (H100, 1.83e9, 5120.0),
     "TPU-v4": (TPU, 1.05e9, 8192.0),
     "TPU-v5p": (TPU, 1.75e9, 8192.0),
 }
@@ -73,6 +54,7 @@ def as_cores(question: Question, line: SoftwareLine, found: Known, *, own: bool)
     pool = question.cluster.pool_of()
     device = pool.accelerator
     chip, clock_hz, port = CHIPS[device.name]
+    assert chip is not None
     cores = template_device(
         chip,
         Surroundings(

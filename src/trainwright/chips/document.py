@@ -320,18 +320,40 @@ def real_chip_records(
     """Chips of the catalog on the first model, same network, software and number of devices."""
     from trainwright.chips.comparisons import real_chip_plan
     from trainwright.chips.losses import device_as_run
+    from trainwright.chips.technology import DieFacts, die_of, dies
 
     variant = question.variants[design.variant]
     links = request.surroundings[question.surroundings.index(variant.surroundings)].surroundings()
     job = question.jobs_of(variant)[0]
+    area_mm2 = question.area_mm2(design.variant, design.index)
+    own_rate = job.tokens_per_step / design.plans[0].step_s
+
+    def denser(rate: float | None, facts: DieFacts, process: str | None) -> float | None:
+        """Throughput by area over the design's, which is drawn in `process` if any is given."""
+        if rate is None or facts.die_mm2 is None:
+            return None
+        own_mm2 = die_of(request.die, process).die_area_mm2(area_mm2)
+        return rate / facts.die_mm2 / (own_rate / own_mm2)
+
     for name, device in devices.items():
         pool = device_as_run(device, links, request.software)
         plan = real_chip_plan(pool, job, links=links, num_devices=question.num_devices)
+        rate = None if plan is None else job.tokens_per_step / plan.step_s
+        facts = dies().get(name, DieFacts(source=""))
+        same = facts.process and denser(rate, facts, facts.process)
         yield RealChipRecord(
             name=name,
             feasible=plan is not None,
             peak_flops_per_s=device.peak(device.default_precision),
-            tokens_per_s=None if plan is None else job.tokens_per_step / plan.step_s,
+            process=facts.process,
+            die_area_mm2=facts.die_mm2,
+            power_watts=device.power_watts,
+            memory_bytes=device.memory_bytes,
+            memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+            ratio_at_equal_area=denser(rate, facts, None),
+            ratio_at_equal_process=same or None,
+            die_source=facts.source,
+            tokens_per_s=rate,
             tensor_parallel=None if plan is None else plan.tensor_degree,
             data_parallel=None if plan is None else plan.data_degree,
             pipeline_parallel=None if plan is None else plan.num_ranks,

@@ -36,9 +36,7 @@ if TYPE_CHECKING:
 
 Quantity = str | float
 
-# A stack of HBM2E as JEDEC JESD235 describes it: 1024 pins at 3.6 Gbit/s, eight layers of 16 Gbit.
-STACK_BYTES: Final = 16.0 * GIB
-STACK_BYTES_PER_S: Final = 460.8e9
+USUAL_MEMORY: Final = "hbm2e"  # of stacks that nothing is said of
 
 
 class _Memory(NamedTuple):
@@ -65,7 +63,8 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
         "link-bandwidth",
         parse_hardware_bandwidth,
     )
-    clocks = tuple(options.get("clock_hz") or (base.clock_hz,))
+    faster = options.get("clock_factor") or 1.0
+    clocks = tuple(hz * faster for hz in options.get("clock_hz") or (base.clock_hz,))
     ports = tuple(options.get("glb_bytes_per_cycle") or (base.glb_bytes_per_cycle,))
     return tuple(
         SurroundingsRecord.of(
@@ -92,6 +91,8 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
 
 def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
     """Sizes with bandwidths, or numbers of stacks, which settle both."""
+    from trainwright.chips.technology import memory_kinds
+
     sizes, paces = options.get("memory"), options.get("memory_bandwidth")
     stacks = options.get("memory_stacks")
     if stacks is None:
@@ -109,10 +110,12 @@ def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
     if sizes or paces:
         given = "memory" if sizes else "memory-bandwidth"
         raise InvalidInput.of(given, "must not be given: stacks settle memory and its bandwidth")
-    (size,) = _values(_one(options.get("stack_memory")), STACK_BYTES, "stack-memory", parse_memory)
+    kind = memory_kinds()[options.get("memory_kind") or USUAL_MEMORY]
+    usual = kind.stack_gib * GIB
+    (size,) = _values(_one(options.get("stack_memory")), usual, "stack-memory", parse_memory)
     (pace,) = _values(
         _one(options.get("stack_bandwidth")),
-        STACK_BYTES_PER_S,
+        kind.stack_bytes_per_s,
         "stack-bandwidth",
         parse_hardware_bandwidth,
     )
@@ -181,6 +184,8 @@ def request_of(
         precisions=options.get("precision") or ("bf16",),
         max_mean_watts=options.get("max_mean_watts"),
         software=options.get("software") or TYPICAL.name,
+        process=options.get("process"),
+        die=options.get("die"),
     )
     return request, tuple(note for _, notes in found for note in notes)
 
@@ -272,6 +277,8 @@ def make_request(
     precisions: Sequence[str] = ("bf16",),
     max_mean_watts: float | None = None,
     software: str = NO_SOFTWARE,
+    process: str | None = None,
+    die: Mapping[str, float] | None = None,
 ) -> CodesignRequest:
     """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
     from trainwright.chips.energy import EnergyTable
@@ -299,6 +306,8 @@ def make_request(
         max_mean_watts=max_mean_watts,
         software=None if software == NO_SOFTWARE else software,
         losses=losses_of(software),
+        process=process,
+        die=None if die is None else dict(die),
     )
 
 

@@ -30,6 +30,7 @@ RESOURCES: Final = (
 )
 _NO_LIMIT_UM2: Final = 1e12
 TWICE: Final = ("num_tc", "num_vc", "glb_mib")
+WITH_PORT: Final = "num_tc+port"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,10 @@ def sensitivities(
 ) -> tuple[Gain, ...]:
     """Gains of the best design by `factor` of each surrounding resource and of area, and by twice
     the cores of a class or the global buffer, whatever their area. Empty without a best design.
+
+    All cores take their operands through one port of the global buffer, which more of them do not
+    widen: twice the cores can gain less than a tenth more area, for which the whole space is
+    searched again and another shape of cores found. `WITH_PORT` is twice the cores and the port.
     """
     best = outcome.best
     if best is None:
@@ -85,6 +90,9 @@ def sensitivities(
         changed = _twice(base, name)
         if changed is not None:
             gains.append(gain(name, 2.0, changed))
+            if name == "num_tc":
+                wider = (_more(variant.surroundings, "glb_bytes_per_cycle", 2.0),)
+                gains.append(gain(WITH_PORT, 2.0, replace(changed, surroundings=wider)))
     return (*gains, _area_gain(question, outcome, rules, budget, factor))
 
 

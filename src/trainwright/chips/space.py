@@ -111,6 +111,7 @@ def template_area_um2(
     glb_mib: ArrayLike,
     *,
     mac_factor: float = 1.0,
+    buffer_bytes_per_mac: int = CORE_BUFFER_BYTES_PER_UNIT,
 ) -> NDArray[np.float64]:
     """Area of each design in µm²; arguments are arrays of one shape, or scalars.
 
@@ -120,7 +121,8 @@ def template_area_um2(
     Raises `InvalidInput` for a buffer beyond the table.
     """
     macs = np.multiply(width, depth)
-    tensor = np.multiply(num_tc, macs * (TC_UM2_PER_MAC * mac_factor) + _core_buffer_um2(macs))
+    buffers = _core_buffer_um2(macs, buffer_bytes_per_mac)
+    tensor = np.multiply(num_tc, macs * (TC_UM2_PER_MAC * mac_factor) + buffers)
     lanes = np.asarray(width)
     vector = np.multiply(num_vc, lanes * VC_UM2_PER_LANE + _core_buffer_um2(lanes))
     area: NDArray[np.float64] = tensor + vector + _table("glb", GLB_UM2, np.divide(glb_mib, 2))
@@ -130,7 +132,8 @@ def template_area_um2(
 def area_um2(chip: ChipTemplate) -> float:
     """Area of one design in µm²."""
     glb_mib = chip.glb_bytes / MIB
-    return float(template_area_um2(chip.num_tc, chip.num_vc, chip.width, chip.depth, glb_mib))
+    made = (chip.num_tc, chip.num_vc, chip.width, chip.depth, glb_mib)
+    return float(template_area_um2(*made, buffer_bytes_per_mac=chip.buffer_bytes_per_mac))
 
 
 def area_mm2(chip: ChipTemplate) -> float:
@@ -144,7 +147,8 @@ def area_parts_mm2(
     """The same, part by part: arrays, lanes, the buffers of both kinds of cores, global buffer."""
     parts = {
         "tensor arrays": chip.num_tc * chip.macs_per_core * TC_UM2_PER_MAC * mac_factor,
-        "tensor buffers": chip.num_tc * float(_core_buffer_um2(chip.macs_per_core)),
+        "tensor buffers": chip.num_tc
+        * float(_core_buffer_um2(chip.macs_per_core, chip.buffer_bytes_per_mac)),
         "vector lanes": chip.num_lanes * VC_UM2_PER_LANE,
         "vector buffers": chip.num_vc * float(_core_buffer_um2(chip.width_vc)),
         "global buffer": float(_table("glb", GLB_UM2, chip.glb_bytes / MIB / 2)),
@@ -153,8 +157,10 @@ def area_parts_mm2(
     return found | ({"interfaces": interface_mm2} if interface_mm2 else {})
 
 
-def _core_buffer_um2(units: ArrayLike) -> NDArray[np.float64]:
-    size = np.maximum(LEAST_CORE_BUFFER_BYTES, CORE_BUFFER_BYTES_PER_UNIT * np.asarray(units))
+def _core_buffer_um2(
+    units: ArrayLike, bytes_per_unit: int = CORE_BUFFER_BYTES_PER_UNIT
+) -> NDArray[np.float64]:
+    size = np.maximum(LEAST_CORE_BUFFER_BYTES, bytes_per_unit * np.asarray(units))
     return _table("core buffer", CORE_BUFFER_UM2, size / KIB)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.chips.technology import die_of
 from trainwright.documents.view import (
     Cell,
     Facts,
@@ -18,7 +19,7 @@ from trainwright.documents.view import (
 from trainwright.errors import InvalidInput, MissingExtra
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status
-from trainwright.units import format_bandwidth, format_bytes, format_seconds
+from trainwright.units import GIB, format_bandwidth, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,7 @@ def codesign_view(found: CodesignResult) -> Iterator[Line]:
     yield from map(_layer, found.layer_schedules)
     if found.sensitivity:
         yield sensitivity_table(found)
+        yield from of_area(found)
     if found.real_chips:
         yield chip_table(found)
     if found.pareto:
@@ -231,6 +233,7 @@ _RESOURCES: Final = {
     "link_bandwidth_bytes_per_s": "link bandwidth",
     "glb_bytes_per_cycle": "bandwidth of the global buffer",
     "num_tc": "tensor cores",
+    "num_tc+port": "tensor cores and that bandwidth",
     "num_vc": "vector cores",
     "glb_mib": "global buffer",
     "area": "area",
@@ -260,33 +263,83 @@ def sensitivity_table(found: CodesignResult) -> Table:
     )
 
 
+def of_area(found: CodesignResult) -> Iterator[str]:
+    """Why more area gains more than more cores, where it does."""
+    gains = {gain.resource: gain for gain in found.sensitivity}
+    area, cores = gains.get("area"), gains.get("num_tc")
+    if area is None or cores is None or not area.design:
+        return
+    if area.throughput_gain > cores.throughput_gain:
+        yield (
+            "area gains more than cores, for it may choose another design: in this one all cores "
+            "share one port of the global buffer, which more of them do not widen"
+        )
+
+
+def _own_chip(found: CodesignResult) -> tuple[object, ...]:
+    """The design as the first row beside chips of the catalog."""
+    best, request = found.best, found.request
+    assert best is not None
+    around, plan = best.architecture.surroundings, best.plans[0]
+    return (
+        "this design",
+        Cell(text=f"{best.architecture.peak_flops_per_s / 1e12:,.4g}"),
+        request.process or "22nm",
+        number(die_of(request.die).die_area_mm2(best.area_mm2), ",.0f"),
+        number(best.peak_power_watts),
+        number(around.memory_bytes / GIB),
+        format_bandwidth(around.memory_bandwidth_bytes_per_s),
+        *(plan.tensor_parallel, plan.data_parallel, plan.pipeline_parallel),
+        number(plan.tokens_per_s),
+        *("1.00",) * 3,
+        "its die estimated as those of real chips" if request.die is None else "its die as stated",
+    )
+
+
 def chip_table(found: CodesignResult) -> Table:
-    """Accelerators of the catalog on the same job."""
+    """Accelerators of the catalog on the same job, after the design itself."""
     own = found.best.plans[0].tokens_per_s if found.best else math.inf
     return table_of(
         "The same models, network and number of devices",
         (
             words("chip", "name"),
-            column("peak TFLOP/s", "peak_flops_per_s"),
-            column("tensor", "tensor_parallel", "t"),
-            column("data", "data_parallel", "d"),
-            column("pipeline", "pipeline_parallel", "p"),
+            column("peak TFLOP/s", "peak_flops_per_s", "TFLOP/s"),
+            words("process"),
+            column("die mm2", "die_area_mm2", "mm2"),
+            column("W", "power_watts"),
+            column("memory GiB", "memory_bytes", "GiB"),
+            words("memory bandwidth", on="page"),
+            column("tensor", "tensor_parallel", on="page"),
+            column("data", "data_parallel", on="page"),
+            column("pipeline", "pipeline_parallel", on="page"),
             column("tokens/s", "tokens_per_s"),
-            column("of this design", "ratio", "against best"),
+            column("of this design", "ratio", "of this"),
+            column("at equal area", "ratio_at_equal_area", "by mm2"),
+            column("and process", "ratio_at_equal_process", "process"),
             words("known from", "source", on="page"),
         ),
         (
-            (
-                chip.name,
-                Cell(text=f"{chip.peak_flops_per_s / 1e12:,.4g}", value=chip.peak_flops_per_s),
-                *(chip.tensor_parallel, chip.data_parallel, chip.pipeline_parallel),
-                "does not fit" if chip.tokens_per_s is None else number(chip.tokens_per_s),
-                number(None if chip.tokens_per_s is None else chip.tokens_per_s / own, ".2f"),
-                chip.source,
-            )
-            for chip in found.real_chips
+            *((_own_chip(found),) if found.best else ()),
+            *(
+                (
+                    chip.name,
+                    Cell(text=f"{chip.peak_flops_per_s / 1e12:,.4g}", value=chip.peak_flops_per_s),
+                    chip.process or "unknown",
+                    number(chip.die_area_mm2, ",.0f") if chip.die_area_mm2 else "unknown",
+                    number(chip.power_watts) if chip.power_watts else "unknown",
+                    number((chip.memory_bytes or 0.0) / GIB),
+                    format_bandwidth(chip.memory_bandwidth_bytes_per_s or 0.0),
+                    *(chip.tensor_parallel, chip.data_parallel, chip.pipeline_parallel),
+                    "does not fit" if chip.tokens_per_s is None else number(chip.tokens_per_s),
+                    number(None if chip.tokens_per_s is None else chip.tokens_per_s / own, ".2f"),
+                    number(chip.ratio_at_equal_area, ".2f"),
+                    number(chip.ratio_at_equal_process, ".2f"),
+                    "; ".join(filter(None, (chip.source, chip.die_source))),
+                )
+                for chip in found.real_chips
+            ),
         ),
-        caption="real chips, same network, first model",
+        caption="real chips on the first model, also by area of the die and in one process",
     )
 
 

@@ -2,6 +2,9 @@
 
 ```toml
 process = "7nm"                        # of technology.toml: density, energy, wafer, defects
+voltage = 0.65                         # in place of its nominal one: clock, energy, leakage
+package = "air"                        # or "liquid": limits the mean power as --tdp does
+memory = "hbm3"                        # what --stacks are, if they do not say
 least_area_share = 0.3                 # as the lower limit of a design's area
 [ranges]                               # in place of the usual values, by the template's names
 width = [32, 64, 128]
@@ -12,28 +15,35 @@ interfaces_mm2 = 80
 ```
 
 Areas of a search stay those of 22 nm, on which the limits are; a process shrinks the die that is
-priced, and multiplies the energy of logic and buffers. What the file states itself goes before what
-the process says.
+priced, and multiplies the energy of logic and buffers. A die has beside its cores what dies of real
+chips have (`die_over_cores`). Dynamic energy goes with the square of the voltage V, leakage with V,
+and clocks with (V - 0.3)^1.3 / V (Sakurai and Newton, IEEE JSSC 1990; the threshold is assumed).
+What the file states itself goes before what the process says.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.chips.energy import EnergyTable
-from trainwright.chips.space import FIELDS, DieModel
+from trainwright.chips.space import FIELDS, DieModel, area_mm2
+from trainwright.cluster import ChipTemplate
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
+from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 _TABLES: Final = ("ranges", "energy", "die")
+_NAMES: Final = ("process", "package", "memory")
+_THRESHOLD_V, _ALPHA, _MOST_V = 0.3, 1.3, 1.5
 _OF_LOGIC: Final = ("mac_j", "lane_j", "core_byte_j", "glb_byte_j")
 
 
@@ -42,9 +52,38 @@ class Process:
     """How a process differs from 22 nm: factors of area and energy, dollars, defects per mm²."""
 
     area: float
+    volts: float
     energy: float
     wafer_price: float
     defects_per_mm2: float
+
+    def clock_at(self, volts: float) -> float:
+        """Clocks at a voltage over those at the nominal one."""
+        return _pace(volts) / _pace(self.volts)
+
+
+def _pace(volts: float) -> float:
+    return float((volts - _THRESHOLD_V) ** _ALPHA / volts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKind:
+    """A stack of one generation of memory; dollars, and watts at full bandwidth."""
+
+    stack_gib: float
+    stack_bytes_per_s: float
+    stack_price: float
+    stack_watts: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DieFacts:
+    """What is published of the die of a catalog chip; `cores` where its units are counted."""
+
+    source: str
+    process: str | None = None
+    die_mm2: float | None = None
+    cores: ChipTemplate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +93,71 @@ class Technology:
     ranges: Mapping[str, tuple[int, ...]]
     energy: Mapping[str, float]
     least_area_share: float | None = None
-    die: DieModel | None = None
+    process: str | None = None
+    die: Mapping[str, float] | None = None
+    clock_factor: float = 1.0
+    package_watts: float | None = None
+    memory: str | None = None
+
+
+@cache
+def _built_in() -> Mapping[str, Any]:
+    file = resources.files("trainwright.chips") / "technology.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 @cache
 def processes() -> Mapping[str, Process]:
     """The processes that are built in, by name."""
-    file = resources.files("trainwright.chips") / "technology.toml"
-    table = tomllib.loads(file.read_text(encoding="utf-8"))["process"]
-    return {name: Process(**values) for name, values in table.items()}
+    return {name: Process(**values) for name, values in _built_in()["process"].items()}
+
+
+@cache
+def memory_kinds() -> Mapping[str, MemoryKind]:
+    """The generations of stacked memory that are built in, by name."""
+    return {name: MemoryKind(**values) for name, values in _built_in()["memory"].items()}
+
+
+@cache
+def dies() -> Mapping[str, DieFacts]:
+    """What is published of dies of the catalog, by accelerator."""
+    table = _built_in()["chip"]
+    return {name: _die_facts(table[facts.get("like", name)]) for name, facts in table.items()}
+
+
+def _die_facts(facts: Mapping[str, Any]) -> DieFacts:
+    stated = facts.get("cores")
+    cores = None if stated is None else _cores(**stated)
+    return DieFacts(**{**facts, "cores": cores})
+
+
+def _cores(*, width: int, depth: int, core_kib: int, glb_mib: int, **counts: int) -> ChipTemplate:
+    per_mac = core_kib * KIB // (width * depth)
+    size = glb_mib * MIB
+    made = {"width": width, "depth": depth, "glb_bytes": size, "buffer_bytes_per_mac": per_mac}
+    return ChipTemplate(**counts, **made)
+
+
+@cache
+def die_over_cores() -> float:
+    """How many times their cores and buffers dies of real chips are: the geometric mean.
+
+    Cores and buffers are what `chips.space` says of those chips whose units are published, in the
+    process of the die; the rest is interfaces, control, other formats, and what is switched off.
+    """
+    shares = [
+        found.die_mm2 / (area_mm2(found.cores) * processes()[found.process].area)
+        for found in {facts.source: facts for facts in dies().values()}.values()
+        if found.cores is not None and found.die_mm2 is not None and found.process is not None
+    ]
+    return math.prod(shares) ** (1.0 / len(shares))
+
+
+def die_of(stated: Mapping[str, float] | None, process: str | None = None) -> DieModel:
+    """The die of a design: as stated, else as dies of real chips are; drawn in `process`."""
+    usual = {"overhead_share": die_over_cores() - 1.0} if stated is None else stated
+    scale = {} if process is None else {"logic_scale": processes()[process].area}
+    return DieModel(**{**usual, **scale})
 
 
 def read_technology(path: Path) -> Technology:
@@ -75,30 +170,47 @@ def read_technology(path: Path) -> Technology:
     refuse(_faults(document))
     stated = {name: float(value) for name, value in document.get("energy", {}).items()}
     die: dict[str, float] | None = document.get("die")
+    process = document.get("process")
+    made_in = processes()[process or "22nm"]
+    volts = document.get("voltage", made_in.volts)
     energy: dict[str, float] = {}
-    if "process" in document:
-        made_in = processes()[document["process"]]
-        usual = EnergyTable()
-        energy = {name: getattr(usual, name) * made_in.energy for name in _OF_LOGIC}
+    if process is not None or "voltage" in document:
+        usual, raised = EnergyTable(), volts / made_in.volts
+        energy = {name: getattr(usual, name) * made_in.energy * raised**2 for name in _OF_LOGIC}
+        energy["leakage_watts_per_mm2"] = usual.leakage_watts_per_mm2 * raised
+    if process is not None:
         of_process = {
             "logic_scale": made_in.area,
+            "overhead_share": die_over_cores() - 1.0,
             "wafer_cost": made_in.wafer_price,
             "defects_per_mm2": made_in.defects_per_mm2,
         }
         die = of_process | (die or {})
+    if die is not None:
+        DieModel(**die)
+    package = document.get("package")
     return Technology(
         ranges={name: tuple(values) for name, values in document.get("ranges", {}).items()},
         energy=energy | stated,
         least_area_share=document.get("least_area_share"),
-        die=None if die is None else replace(DieModel(), **die),
+        process=process,
+        die=die,
+        clock_factor=made_in.clock_at(volts),
+        package_watts=None if package is None else float(_built_in()["package"][package]),
+        memory=document.get("memory"),
     )
 
 
 def _faults(document: Mapping[str, Any]) -> Iterator[Fault]:
-    yield from _unknown("", document, ("process", "least_area_share", *_TABLES))
-    if (process := document.get("process", "22nm")) not in processes():
-        wanted = f"must be one of {', '.join(processes())}"
-        yield Fault("process", f"{wanted}, got {process!r}")
+    yield from _unknown("", document, (*_NAMES, "voltage", "least_area_share", *_TABLES))
+    for name in _NAMES:
+        known = list(_built_in()[name])
+        if (chosen := document.get(name, known[0])) not in known:
+            yield Fault(name, f"must be one of {', '.join(known)}, got {chosen!r}")
+    volts = document.get("voltage", 1.0)
+    if not (_is_number(volts) and _THRESHOLD_V < volts <= _MOST_V):
+        wanted = f"must be a number of volts above {_THRESHOLD_V:g}, at most {_MOST_V:g}"
+        yield Fault("voltage", f"{wanted}, got {volts!r}")
     if not _is_number(share := document.get("least_area_share", 0.0)):
         yield Fault("least_area_share", f"must be a number, got {share!r}")
     for name in _TABLES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +76,8 @@ def codesign(
     models: Sequence[str | Path] | str | Path,
     *,
     devices: int,
-    die: DieModel | None = None,
+    technology: str | Path | None = None,
+    die: DieModel | Mapping[str, float] | None = None,
     extras: Extras | None = None,
     budget: Budget | None = None,
     least_area_share: float | None = None,
@@ -86,6 +87,7 @@ def codesign(
 ) -> CodesignReport:
     """Search all chip designs within an area for the one that trains `models` fastest.
 
+    `technology` is a file of what chips are made of, which goes after what is given beside it;
     `die` adds the rest of the die and its cost, `extras` say what to work out beside the best
     design, `budget` may hold a time limit. Everything else has a default.
 
@@ -110,10 +112,12 @@ def codesign(
     """
     from trainwright.execution import Budget as NoLimit
 
-    options = read("codesign", options, own=("devices", "die", "extras", "budget"))
-    options |= {"least_area_share": least_area_share, "ranges": ranges, "energy": energy}
+    options = read("codesign", options, own=("devices", "technology", "die", "extras", "budget"))
+    stated = {"least_area_share": least_area_share, "ranges": ranges, "energy": energy}
+    options |= {name: value for name, value in stated.items() if value is not None}
+    options |= _made_of(technology, die, options)
     request, warnings = request_of(models, devices=devices, options=options)
-    report = run_request(request, extras=extras or Extras(), die=die, budget=budget or NoLimit())
+    report = run_request(request, extras=extras or Extras(), budget=budget or NoLimit())
     document = report.document
     return CodesignReport(replace(document, warnings=(*warnings, *document.warnings)))
 
@@ -123,7 +127,6 @@ def run_request(
     *,
     extras: Extras,
     budget: Budget,
-    die: DieModel | None = None,
     prepared: Prepared | None = None,
 ) -> CodesignReport:
     """Answer a request, from options or from a document; `prepared` as for `search`."""
@@ -148,7 +151,7 @@ def run_request(
         if outcome.status is Status.INFEASIBLE:
             document = replace(document, infeasible_because=why_infeasible(question))
         return CodesignReport(document)
-    document = _with_best(document, question, outcome, extras, budget, die, prepared)
+    document = _with_best(document, question, outcome, extras, budget, prepared)
     if extras.recheck_sample:
         document = replace(document, recheck=_recheck(question, outcome, extras, budget))
     return CodesignReport(document)
@@ -160,15 +163,16 @@ def _with_best(
     outcome: CodesignOutcome,
     extras: Extras,
     budget: Budget,
-    die: DieModel | None,
     prepared: Prepared | None,
 ) -> CodesignResult:
     from trainwright.chips import document as records
     from trainwright.chips.document import layer_records
+    from trainwright.chips.technology import die_of
     from trainwright.formats.catalog import accelerators
 
-    best = outcome.best
+    best, stated = outcome.best, document.request.die
     assert best is not None
+    die = None if stated is None else die_of(stated)
     document = replace(
         document,
         best=records.design_record(question, best, budget, scale_s=outcome.scale_s, die=die),
@@ -425,11 +429,15 @@ def write_graph(
     *,
     devices: int,
     budget: Budget,
+    technology: str | Path | None = None,
+    die: DieModel | Mapping[str, float] | None = None,
     **options: Any,
 ) -> Report[StageResult]:
     """The first stage: the request and the layers it is about, in `folder`/graph.json."""
     start_s = budget.cpu_s
-    request, _ = request_of(models, devices=devices, options=read("codesign", options))
+    options = read("codesign", options)
+    options |= _made_of(technology, die, options)
+    request, _ = request_of(models, devices=devices, options=options)
     chains = tuple(_chains(question_of(request)))
     path = _folder(folder) / GRAPH_FILE
     Report(GraphResult(request=request, chains=chains)).save(path)
@@ -456,9 +464,7 @@ def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult
     return _stage("estimate", path, {"products": count}, budget, start_s)
 
 
-def solve(
-    folder: str | Path, *, extras: Extras, budget: Budget, die: DieModel | None = None
-) -> CodesignReport:
+def solve(folder: str | Path, *, extras: Extras, budget: Budget) -> CodesignReport:
     """The last stage: reads both files and searches."""
     from trainwright.chips.files import read_estimates
     from trainwright.chips.search import pricers
@@ -472,7 +478,7 @@ def solve(
         for model, pricer in enumerate(prepared[index]):
             mine = {t: figures for (v, m, t), figures in arrays.items() if (v, m) == (index, model)}
             pricer.load(mine)
-    return run_request(request, extras=extras, budget=budget, die=die, prepared=prepared)
+    return run_request(request, extras=extras, budget=budget, prepared=prepared)
 
 
 def read_graph(folder: str | Path) -> GraphResult:
@@ -599,20 +605,9 @@ def command(
         raise InvalidInput.of("model", "must not be given: the file holds the request")
     if not alone and (not models or devices is None):
         raise InvalidInput.of("devices" if models else "model", "must be given")
-    die = _die(defect_density)
-    if technology is not None:
-        if alone or stage is not None:
-            beside = "--recheck" if stage is None else "--stage"
-            raise InvalidInput.of("technology", f"must not be given together with {beside}")
-        from trainwright.chips.technology import read_technology
-
-        made_of = read_technology(technology)
-        die = made_of.die if die is None else die
-        options |= {
-            "ranges": made_of.ranges,
-            "energy": made_of.energy,
-            "least_area_share": made_of.least_area_share,
-        }
+    if alone and (technology is not None or defect_density is not None):
+        given = "technology" if technology is not None else "defect-density"
+        raise InvalidInput.of(given, "must not be given: the file holds the request")
     result: Report[Any]
     with budget(time_limit) as allowed:
         if recheck is not None:
@@ -622,18 +617,21 @@ def command(
         elif stage == "estimate" and artifacts is not None:
             result = write_estimates(artifacts, budget=allowed)
         elif stage == "solve" and artifacts is not None:
-            result = solve(artifacts, extras=extras, die=die, budget=allowed)
+            result = solve(artifacts, extras=extras, budget=allowed)
         else:
             assert devices is not None
             asked: dict[str, Any] = {"devices": devices, "budget": allowed, **options}
+            made: dict[str, Any] = {"technology": technology}
+            if defect_density is not None:
+                made["die"] = {"defects_per_mm2": defect_density}
             if chip is not None:
                 if len(models) > 1:
                     raise InvalidInput.of("model", f"must be one with --chip, got {len(models)}")
                 result = plan_on_chip(models[0], chip=chip, **asked)
             elif artifacts is not None:
-                result = write_graph(artifacts, models, **asked)
+                result = write_graph(artifacts, models, **made, **asked)
             else:
-                result = codesign(models, die=die, extras=extras, **asked)
+                result = codesign(models, extras=extras, **made, **asked)
     if figure is not None:
         _draw(result, figure)
     emit(result, as_json=as_json, output=output)
@@ -659,7 +657,25 @@ def _draw(result: Report[Any], path: Path) -> None:
     plot_codesign(result.document, path)
 
 
-def _die(defects_per_mm2: float | None) -> DieModel | None:
-    from trainwright.chips.space import DieModel
+def _made_of(
+    technology: str | Path | None, die: DieModel | Mapping[str, float] | None, options: Options
+) -> dict[str, Any]:
+    """What chips are made of, as options: of a file where these do not say, and of the die."""
+    from trainwright.chips.technology import read_technology
 
-    return None if defects_per_mm2 is None else DieModel(defects_per_mm2=defects_per_mm2)
+    own = asdict(die) if is_dataclass(die) and not isinstance(die, type) else die
+    if technology is None:
+        return {"die": own}
+    found = read_technology(Path(technology))
+    energy = {**found.energy, **(options.get("energy") or {})}
+    ranges = {**found.ranges, **(options.get("ranges") or {})}
+    of_file = {"least_area_share": found.least_area_share, "max_mean_watts": found.package_watts}
+    return {
+        "ranges": ranges,
+        "energy": energy,
+        "die": found.die if own is None else {**(found.die or {}), **own},
+        "process": found.process,
+        "clock_factor": found.clock_factor,
+        "memory_kind": found.memory,
+        **{name: value for name, value in of_file.items() if options.get(name) is None},
+    }

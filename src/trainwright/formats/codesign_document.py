@@ -204,11 +204,24 @@ class SensitivityRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealChipRecord:
-    """A chip of the catalog on the same models, network and number of devices."""
+    """A chip of the catalog on the first model, with the same network and number of devices.
+
+    `process`, `die_area_mm2` and `power_watts` (its limit) are absent where nothing is published.
+    `ratio_at_equal_area` is its throughput over the design's, both by the area of the die, as both
+    are made; `ratio_at_equal_process` the same with the design's die drawn in the chip's process.
+    """
 
     name: str
     feasible: bool
     peak_flops_per_s: float
+    process: str | None = None
+    die_area_mm2: float | None = None
+    power_watts: float | None = None
+    memory_bytes: float | None = None
+    memory_bandwidth_bytes_per_s: float | None = None
+    ratio_at_equal_area: float | None = None
+    ratio_at_equal_process: float | None = None
+    die_source: str = ""
     tokens_per_s: float | None = None
     tensor_parallel: int | None = None
     data_parallel: int | None = None
@@ -247,7 +260,8 @@ class CodesignRequest:
     """Everything a search depends on; nothing outside the document is needed to run it again.
 
     `losses` are what every design loses to kernels and links, under `software`; without them
-    all of these are perfect.
+    all of these are perfect. `process` and `die` say what dies are made in and have beside cores,
+    as `chips.technology` reads them.
     """
 
     trainwright_version: str
@@ -263,6 +277,8 @@ class CodesignRequest:
     max_mean_watts: float | None = None
     software: str | None = None
     losses: Calibration | None = None
+    process: str | None = None
+    die: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from trainwright.chips.tables import (
     BOUNDS,
     chip_rows,
     chip_table,
+    of_area,
     operator_table,
     plan_table,
     sensitivity_table,
@@ -210,6 +211,7 @@ def _why(document: CodesignResult) -> Section:
         blocks.append(Notes(title="Why nothing fits", lines=(document.infeasible_because,)))
     if document.sensitivity:
         blocks.append(sensitivity_table(document))
+        blocks += [Notes(title="Area and cores", lines=(line,)) for line in of_area(document)]
     title = "Why it is not faster" if document.best else "Why nothing fits"
     return section("why", title, *blocks)
 
