@@ -177,7 +177,7 @@ pages: venv
 
 # Nothing is fetched while the site is built, nor when it is read.
 docs: venv $(VENV)/.docs
-	rm -rf build/docs
+	rm -rf build/docs build/docs-cache
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html \
 	  -d build/docs-cache docs build/docs
 	@echo 'open build/docs/index.html in a browser'

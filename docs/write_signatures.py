@@ -68,7 +68,7 @@ def _verb(name: str, signature: inspect.Signature) -> str:
 
 def _imported(module: str, names: set[str]) -> dict[str, str]:
     """Where the names come from: the imports of the module, or of the readers of options."""
-    usual = dict.fromkeys(("Iterable", "Mapping", "Sequence"), "collections.abc")
+    usual = dict.fromkeys(("Callable", "Iterable", "Mapping", "Sequence"), "collections.abc")
     found = {**usual, "Path": "pathlib", "Cluster": "trainwright.cluster"}
     tree = ast.parse(Path(sys.modules[module].__file__).read_text(encoding="utf-8"))
     for node in ast.walk(tree):

@@ -28,7 +28,22 @@ SETS_A_MACHINE_UP = {"make", "pip", "git", "cd", "export", "apt-get"}
 NEEDS_A_SHELL = re.compile(r"[|<>&;$*]")
 PATIENCE_S = 120  # only to end a test that hangs
 
-pytestmark = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+AT_LENGTH = {"plan", "jobs", "codesign"}  # their commands take a minute each
+
+
+def _named(page: Path) -> str:
+    return page.stem
+
+
+on_each_page = pytest.mark.parametrize("page", PAGES, ids=_named)
+run_on_each_page = pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.papers] if page.stem in AT_LENGTH else [])
+        for page in PAGES
+    ],
+    ids=_named,
+)
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -84,6 +99,7 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
             yield command, [line.rstrip() for line in output if line.strip()]
 
 
+@run_on_each_page
 @pytest.mark.slow
 def test_commands_do_what_the_page_says(page, folder, capfd):
     for command, output in commands(page):
@@ -96,6 +112,7 @@ def test_commands_do_what_the_page_says(page, folder, capfd):
         assert written.read_text(encoding="utf-8") == stored, f"docs/{written.name} is out of date"
 
 
+@on_each_page
 @pytest.mark.slow
 def test_python_runs(page, folder, capfd):
     known = {"piper_text": (folder / "piper.json").read_text(encoding="utf-8")}
@@ -103,6 +120,7 @@ def test_python_runs(page, folder, capfd):
         exec(compile(block, str(page), "exec"), known)
 
 
+@on_each_page
 def test_json_and_toml_can_be_read(page):
     for block in blocks(page, "json"):
         json.loads(block)
@@ -110,6 +128,7 @@ def test_json_and_toml_can_be_read(page):
         tomllib.loads(block)
 
 
+@on_each_page
 def test_links_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -127,6 +146,7 @@ def known_options() -> set[str]:
     return {name for name in names if name.startswith("--")} | {"--help"}
 
 
+@on_each_page
 def test_options_exist(page, known_options):
     """Inline code such as `--memory 8GiB` names an option of some command."""
     prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from generated.commands import commands_part
 from generated.documents import documents_part
-from generated.outputs import with_outputs
+from generated.outputs import REPORTS, gallery_part, with_outputs, write_gallery
 from generated.python import python_part
 from generated.reports import reports_part
 from generated.targets import targets_part
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 PARTS: dict[str, Callable[[], str]] = {
     "commands": commands_part,
     "documents": documents_part,
+    "gallery": gallery_part,
     "python": python_part,
     "reports": reports_part,
     "targets": targets_part,
@@ -36,10 +38,16 @@ def fill(text: str) -> str:
 
 
 def _fill_source(app: Sphinx, page: str, source: list[str]) -> None:
-    source[0] = with_outputs(fill(source[0]))
+    keep = Path(app.outdir, "gallery", REPORTS)
+    source[0] = with_outputs(fill(source[0]), keep=keep)
+
+
+def _write_gallery(app: Sphinx, config: object) -> None:
+    write_gallery(Path(app.srcdir))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Entry point of the Sphinx extension."""
+    app.connect("config-inited", _write_gallery)
     app.connect("source-read", _fill_source)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

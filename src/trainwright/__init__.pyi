@@ -1,7 +1,8 @@
 """Public names with their types, written by docs/write_signatures.py."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainwright.chips.space import DieModel
 from trainwright.cluster import Cluster
@@ -260,10 +261,10 @@ def plan(
     microbatches: int | None = ...,
     point: int | None = ...,
     time_unit: str | None = ...,
-    planner: str | None = ...,
+    planner: str | Callable[..., Any] | None = ...,
     block_layer: str | None = ...,
     compare: bool = ...,
-    cost_model: str | None = ...,
+    cost_model: str | Callable[..., Any] | None = ...,
     top: int | None = ...,
     prefer: str | None = ...,
     effort: float | None = ...,
@@ -272,7 +273,7 @@ def plan(
 def sweep(
     model: str | Path,
     *,
-    devices: Sizes,
+    devices: Sizes | None = ...,
     budget: Budget | None = ...,
     cluster: str | Path | Cluster | None = ...,
     nodes: int | None = ...,
@@ -326,6 +327,7 @@ def sweep(
     weight_bits: int | None = ...,
     freeze_blocks: int | None = ...,
     freeze: Sequence[str] | None = ...,
+    sweep: Mapping[str, Iterable[Any]] | None = ...,
     objective: str | None = ...,
     pareto: str | Iterable[str] | None = ...,
     tokens: float | None = ...,

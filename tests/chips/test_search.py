@@ -50,7 +50,7 @@ def test_the_search_equals_pricing_every_design(seed: int) -> None:
 @pytest.mark.parametrize(
     "schedules",
     [
-        pytest.param(("1f1b",), marks=pytest.mark.slow, id="1f1b"),
+        pytest.param(("1f1b",), marks=pytest.mark.papers, id="1f1b"),
         pytest.param(SCHEDULES, marks=pytest.mark.papers, id="all families"),
     ],
 )

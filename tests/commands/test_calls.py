@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +14,7 @@ import pytest
 import trainwright
 from small_profiles import transformer, write_json
 from trainwright.cluster import Cluster
+from trainwright.documents.open import load_document
 from trainwright.documents.profile_plan import read_stages
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
@@ -20,7 +24,8 @@ from trainwright.formats.piper_json import read_piper
 from trainwright.formats.profile_json import read_profile
 from trainwright.model import TransformerConfig
 from trainwright.options.clusters import without_host
-from trainwright.plans import Plan
+from trainwright.plans import Plan, Stage
+from trainwright.plans.schedule import Action, ActionKind, Schedule
 from trainwright.plans.status import Status
 
 LLAMA = {
@@ -271,7 +276,7 @@ def test_the_hash_tells_models_apart(noun):
 
 
 def test_the_embedded_model_and_cluster_are_nouns_again():
-    request = trainwright.plan("llama3-8b", **LLAMA).to_dict()["request"]
+    request = trainwright.plan("llama3-8b", calibration="none", **LLAMA).to_dict()["request"]
     model = decode(TransformerConfig, request["model"]["content"])
     assert model == catalog.model("llama3-8b").config
     cluster = decode(Cluster, request["cluster"]["content"])
@@ -291,3 +296,104 @@ def test_the_root_names_are_the_verbs_after_any_import(module):
         "assert set(trainwright.__all__) <= set(dir(trainwright))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Plug-ins: judged by the same rules, and named where they go wrong
+# -----------------------------------------------------------------
+
+
+def one_by_one(request):
+    """Both passes of a microbatch, then the next one."""
+    passes = [(m, kind) for m in range(request.num_microbatches) for kind in "FB"]
+    ranks = range(request.num_ranks)
+    return Schedule.from_orders([[Action(ActionKind[k], r, m) for m, k in passes] for r in ranks])
+
+
+def test_the_example_of_plug_ins_is_short_and_runs(request, monkeypatch, capsys):
+    root = request.config.rootpath
+    monkeypatch.chdir(root)
+    example = root / "examples" / "plug_in.py"
+    lines = filter(None, example.read_text(encoding="utf-8").splitlines())
+    assert len(list(lines)) <= 30
+    runpy.run_path(str(example))
+    printed = capsys.readouterr().out
+    assert "costs of profile.json are those of the plug-in slower" in printed
+    assert "one_at_a_time on 4 ranks, 8 microbatches" in printed
+
+
+def test_a_partitioner_of_ones_own_is_priced_as_ours_with_the_bound_of_ours(path, tmp_path):
+    exact = trainwright.plan(path, memory="80GiB")
+    ours = read_stages(json.loads(exact.to_json()))
+
+    def same_plan(profile, setting, restrictions):
+        return Plan(stages=ours, num_microbatches=setting.num_microbatches)
+
+    found = trainwright.plan(path, memory="80GiB", planner=same_plan)
+    assert found.status is Status.OPTIMAL
+    assert found.document.time_per_sample_s == exact.document.time_per_sample_s
+    assert found.document.request.space.planner == "same_plan"
+    found.save(tmp_path / "plan.json")
+    assert load_document(tmp_path / "plan.json") == found.document
+
+    def on_one_device(profile, setting, restrictions):
+        costs, layers = profile.costs, profile.structure.layers
+        rows = [costs.rows_of(layer.layer_class).start for layer in layers]
+        options = tuple(costs.option_ids[row] for row in rows)
+        stage = Stage.uniform(profile.structure.ids, options, data_parallel=1, tensor_parallel=1)
+        return Plan(stages=(stage,), num_microbatches=setting.num_microbatches)
+
+    slow = trainwright.plan(path, memory="80GiB", planner=on_one_device)
+    assert slow.status is Status.GAP
+    assert slow.document.lower_bound_s == pytest.approx(exact.document.time_per_sample_s)
+    assert slow.gap == pytest.approx(
+        1 - exact.document.time_per_sample_s / slow.document.time_per_sample_s
+    )
+    with pytest.raises(InvalidInput, match=r"plug-in on_one_device has a stage \(0\) that needs"):
+        trainwright.plan(path, memory="3GiB", planner=on_one_device)
+    with pytest.raises(InvalidInput, match=r"plug-in same_plan breaks a rule: stages\[0\]"):
+        trainwright.plan(path, memory="80GiB", planner=same_plan, data_parallel=False)
+
+
+def test_what_goes_wrong_in_a_plug_in_is_told_under_its_name(path):
+    def raises(*_):
+        raise KeyError("layer")
+
+    def of_seven(request):
+        return one_by_one(replace(request, num_microbatches=7))
+
+    def backwards(request):
+        own = one_by_one(request)
+        return replace(own, actions=own.actions[::-1].copy(), rank_offsets=own.rank_offsets)
+
+    for wrong, what in ((raises, "raised KeyError: 'layer'"), (lambda *_: 7, "got int")):
+        with pytest.raises(InvalidInput, match=what) as error:
+            trainwright.plan(path, planner=wrong)
+        assert error.value.faults[0].path == "planner"
+        with pytest.raises(InvalidInput, match=what):
+            trainwright.plan(path, cost_model=wrong)
+        with pytest.raises(InvalidInput, match=what):
+            trainwright.schedule(family=wrong, ranks=2, microbatches=4)
+    for wrong, what in ((of_seven, "of 4 microbatches, got 7"), (backwards, "breaks a rule")):
+        with pytest.raises(InvalidInput, match=what):
+            trainwright.schedule(family=wrong, ranks=2, microbatches=4)
+
+
+def test_plug_ins_of_packages_are_found_by_name(path, tmp_path, monkeypatch):
+    about = tmp_path / "mine-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(
+        "[trainwright.schedules]\nin-turn = mine_orders:one_by_one\n"
+        "[trainwright.partitioners]\nlost = mine_orders:nothing\n"
+    )
+    text = inspect.getsource(one_by_one)
+    head = "from trainwright.plans.schedule import Action, ActionKind, Schedule\n"
+    (tmp_path / "mine_orders.py").write_text(head + text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = trainwright.schedule(family="in-turn", ranks=2, microbatches=4)
+    assert found.document.family == "in-turn"
+    assert found.document.makespan_s == 3 * 2 * 4
+    with pytest.raises(InvalidInput, match=r"lost \(mine_orders:nothing\) cannot be loaded"):
+        trainwright.plan(path, planner="lost")
+    with pytest.raises(InvalidInput, match="must be one of exact, equal, lost, or a plug-in of"):
+        trainwright.plan(path, planner="nonsense")

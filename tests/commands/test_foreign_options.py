@@ -137,7 +137,7 @@ def test_flags_of_models_are_refused_for_a_profile_either_way(run, flag):
 
 
 def test_costs_of_placement_problems_are_refused_for_a_profile(run):
-    wanted = "cost-model: must be given for a placement problem only; costs of a profile are"
+    wanted = "cost-model: must be a plug-in of trainwright.cost_models, got"
     assert is_refused(run("plan", "small.json", "--cost-model", "native"), wanted)
 
 

@@ -24,7 +24,7 @@ JOB = {
     ("calibration", "origin", "said"),
     [
         ("megatron-core", "fitted", "90 %, fitted estimate)"),
-        (None, "assumed", "90 %, unfitted estimate)"),
+        ("none", "assumed", "90 %, unfitted estimate)"),
     ],
 )
 def test_the_headline_says_whether_times_rest_on_fitted_constants(calibration, origin, said):
@@ -34,7 +34,7 @@ def test_the_headline_says_whether_times_rest_on_fitted_constants(calibration, o
     shown = console.export_text()
     assert said in shown
     line = "unfitted: 98% of 398 public runs took longer than such an estimate, 1.32x in the median"
-    assert (line in shown) is (calibration is None)
+    assert (line in shown) is (calibration == "none")
     assert document.assumptions["times"].startswith(f"{origin}: roofline of H100-80GB-SXM")
     assert document.lower_bound_s <= document.step_time_s
 

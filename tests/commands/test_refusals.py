@@ -71,7 +71,11 @@ def refused(run, folder):
         ("--time-limit", "soon", 'time-limit: must be a quantity such as 30s or 5min, got "soon"'),
         ("--time-unit", "min", 'time-unit: must be one of s, ms, us, µs, ns, got "min"'),
         ("--time-unit", "", 'time-unit: must be one of s, ms, us, µs, ns, got ""'),
-        ("--planner", "best", 'planner: must be one of exact, equal, got "best"'),
+        (
+            "--planner",
+            "best",
+            "planner: must be one of exact, equal, or a plug-in of trainwright.partitioners, got",
+        ),
         ("--nodes", "0", 'nodes: must be a whole number >= 1, got "0"'),
         ("--no-such-option", "1", "No such option"),
         ("--devices", "8..16", "devices: several numbers and objectives need a --cluster"),

@@ -263,6 +263,7 @@ def test_stages_of_unequal_degrees_have_a_page_without_a_schedule():
         sequence=1024,
         schedule="1f1b",
         per_stage_degrees=True,
+        calibration="none",
     )
     assert made.document.parallelism is None
     page = trainwright.report(made)
@@ -423,6 +424,48 @@ def test_the_command_gives_the_document_again(make, capsys):
     assert again["step_time_s"] == document.step_time_s
     assert again["request"]["model"]["sha256"] == document.request.model.sha256
     assert again["request"]["cluster"]["sha256"] == document.request.cluster.sha256
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "estimate gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8 --sequence 1024",
+        "estimate gpt2 --cluster dgx-a100 --nodes 1 --global-batch 8 --sequence 1024 "
+        "--software megatron-core",
+        pytest.param("fit llama3-8b --gpu rtx4090 --probability 80%", marks=pytest.mark.slow),
+        pytest.param(
+            "plan gpt2 --cluster dgx-a100 --devices 1,2 --global-batch 8 --sequence 1024",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "plan gpt2 --cluster dgx-a100 --devices 2 --global-batch 8 --sequence 1024 --tp 1 "
+            "--pp 1 --sweep sequence=512,1024 --sweep precision=bf16,fp32",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_what_a_page_prints_to_reproduce_it_gives_it_again(asked, tmp_path, capsys):
+    def answer(line):
+        with pytest.raises(SystemExit):
+            main([*shlex.split(line), "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    document = answer(asked)
+    (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")
+    page = Page(trainwright.report(tmp_path / "run.json").html)
+    printed = [text for _, text in page.all("pre") if text.startswith("trainwright ")]
+    again = answer(printed[-1].removeprefix("trainwright "))
+    for key in ("step_time_s", "rows", "request", "device_bytes"):
+        assert without_times(again.get(key)) == without_times(document.get(key)), key
+
+
+def without_times(value):
+    """What two searches of one question have in common."""
+    if isinstance(value, list):
+        return [without_times(each) for each in value]
+    if isinstance(value, dict):
+        return {key: without_times(each) for key, each in value.items() if key != "search_s"}
+    return value
 
 
 def test_a_name_that_means_something_else_by_now_is_told():

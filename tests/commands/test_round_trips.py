@@ -8,6 +8,7 @@ import pytest
 
 import trainwright
 from small_placements import chain_file
+from small_profiles import transformer, write_json
 from trainwright.commands.catalog import CatalogResult, catalog
 from trainwright.documents.difference import Difference
 from trainwright.documents.model_plan import ModelPlanResult
@@ -25,9 +26,11 @@ from trainwright.formats.document_json import decode, encode
 MODEL = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024}
 
 
-@pytest.fixture
-def documents(path, tmp_path):
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
     """One of each kind and outcome."""
+    tmp_path = tmp_path_factory.mktemp("documents")
+    path = write_json(tmp_path / "small.json", transformer())
     planned = trainwright.plan(path, compare=True)
     planned.save(tmp_path / "plan.json")
     tight = {"plan": tmp_path / "plan.json", "memory": "5GiB"}

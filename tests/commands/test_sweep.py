@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -363,3 +364,65 @@ def test_a_bad_option_is_named(options, fault):
 def test_a_profile_has_no_sizes(path):
     with pytest.raises(InvalidInput, match="devices: several numbers and objectives need a --cl"):
         trainwright.sweep(path, devices="8,16")
+
+
+# Values of any option
+# --------------------
+
+PLAIN = {"cluster": "dgx-a100", "devices": 4, "global_batch": 16, "tp": 1, "pp": 1, "cp": 1}
+
+
+def over(**values):
+    return trainwright.sweep("gpt2", **PLAIN, schedule="1f1b", sequence=256, sweep=values)
+
+
+def test_a_row_of_an_option_is_the_plan_with_its_value(tmp_path):
+    found = over(sequence=(256, 512), micro_batch=[1]).document
+    assert [row.settings for row in found.rows] == [
+        {"sequence": "256", "micro-batch": "1"},
+        {"sequence": "512", "micro-batch": "1"},
+    ]
+    for row in found.rows:
+        alone = {**PLAIN, "sequence": int(row.settings["sequence"]), "micro_batch": 1}
+        assert row.step_time_s == trainwright.plan("gpt2", schedule="1f1b", **alone).step_time_s
+    assert found.objective == "tokens-per-device"
+    best = max(found.rows, key=lambda row: row.tokens_per_s_per_device)
+    assert found.rows[found.best] == best
+    assert found.gap is None
+    assert recheck(found) == found
+    text = str(Report(found))
+    assert " sequence " in text
+    assert " devices " not in text.partition("best by")[0]
+    assert "best by tokens-per-device: sequence 512, micro-batch 1" in text
+
+
+@pytest.mark.parametrize(
+    ("values", "fault"),
+    [
+        ({"objective": ("cost",)}, "sweep: must name an option that plans depend on"),
+        ({"journal": ("a",)}, "sweep: must name an option that plans depend on"),
+        ({"zero_stag": (1,)}, 'zero_stag: is no option of sweep; did you mean "zero_stage"'),
+        ({"sequence": "2048"}, "sweep: must have a list of values of sequence, got '2048'"),
+        ({"sequence": ()}, "sweep: must have a value of sequence, got none"),
+        ({"sequence": range(1, 99)}, "sweep: must have at most 64 combinations"),
+        ({"sequence_parallel": ("maybe",)}, "sequence_parallel: is no option of sweep"),
+        ({"per_stage_degrees": ("maybe",)}, 'must be yes or no, got "maybe"'),
+        ({"sequence": (256, 4096)}, "sequence: must be <= the 1024 learned positions, got 4096"),
+    ],
+)
+def test_values_that_cannot_be_swept_are_named(values, fault):
+    with pytest.raises(InvalidInput, match=re.escape(fault)):
+        over(**values)
+
+
+def test_devices_and_options_are_swept_together():
+    own = {**PLAIN, "devices": None}
+    found = trainwright.sweep(
+        "gpt2", **own, sequence=256, schedule="1f1b", sweep={"devices": (2, 4), "sequence": (128,)}
+    ).document
+    assert [(row.devices, row.settings) for row in found.rows] == [
+        (2, {"sequence": "128"}),
+        (4, {"sequence": "128"}),
+    ]
+    with pytest.raises(InvalidInput, match="devices: must be given, or else sweep"):
+        trainwright.sweep("gpt2", **own, sequence=256)

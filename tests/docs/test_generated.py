@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 
 import pytest
 from generated import PARTS, fill
@@ -16,6 +18,7 @@ from generated.documents import (
     type_text,
     unit,
 )
+from generated.outputs import EXAMPLES, Question, questions
 from generated.python import python_part
 from generated.reports import REPORTS, reports_part
 from generated.targets import targets_part
@@ -124,3 +127,30 @@ def test_reports_keep_their_text_and_code():
         for block in re.findall(r"^```.*?^```$", body, re.M | re.S):
             assert block in page
     assert not re.search(r"^# ", re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S), re.M)
+
+
+def test_the_gallery_lists_its_twelve_questions():
+    page = fill("<!-- generated: gallery -->")
+    names = re.findall(r"\(gallery/([a-z-]+)\.md\)", page)
+    assert names == [each.name for each in questions()]
+    assert len(set(names)) == 12
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param(each, id=each.name, marks=pytest.mark.slow if each.dear else ())
+        for each in questions()
+    ],
+)
+def test_a_question_of_the_gallery_is_answered(asked: Question, tmp_path, monkeypatch, capsys):
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^trainwright (.+)$", asked.text, re.M)
+    for line in lines:
+        with pytest.raises(SystemExit) as ended:
+            main(shlex.split(line))
+        assert ended.value.code in (0, 3), line
+        printed = capsys.readouterr().out
+        assert len(printed.splitlines()) > 3, line
+    assert f"<h1>{asked.title}</h1>" in (tmp_path / f"{asked.name}.html").read_text()

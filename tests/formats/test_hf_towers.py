@@ -1,4 +1,4 @@
-"""Models that take images: parameters, work and limits of their encoders."""
+"""Models with an encoder, of images or before a decoder: its parameters, work and limits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import trainwright
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
+from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_towers import WRAPPERS
 from trainwright.model import LayerKind, RunShape, TransformerConfig, count_parameters, layer_graph
 
@@ -189,7 +190,7 @@ def test_an_encoder_is_written_and_read_back() -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", sorted(WRAPPERS))
+@pytest.mark.parametrize("kind", sorted(WRAPPERS | ENCODER_DECODERS))
 def test_parameters_are_those_that_the_library_builds(kind: str) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -222,3 +223,91 @@ def test_flops_of_an_encoder_are_those_that_torch_counts() -> None:
     )
     # Ours multiplies the patch of the class token too, which the library puts there as it is.
     assert own == pytest.approx(counter.get_total_flops() + 2 * 3 * 8 * 8 * 64, rel=1e-6)
+
+
+# An encoder, and a decoder that attends to it
+# --------------------------------------------
+
+T5: dict[str, Any] = {
+    "model_type": "t5",
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 96,
+    "num_heads": 4,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "vocab_size": 500,
+}
+# Parameters as published with the checkpoints (t5-small, bart-large, whisper-tiny).
+PUBLISHED = {"t5": 60_506_624, "bart": 406_291_456, "whisper": 37_760_640}
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_an_encoder_and_its_decoder_have_the_published_parameters(kind: str) -> None:
+    config = config_of({"model_type": kind, "is_encoder_decoder": True})
+    assert count_parameters(config) == PUBLISHED[kind]
+    assert decode(TransformerConfig, encode(config)) == config
+
+
+def test_a_block_scores_its_tokens_with_all_of_the_encoder() -> None:
+    layers = layer_graph(config_of(T5), RunShape(microbatch_size=2, sequence_length=32))
+    blocks = [c for c in layers.classes if c.kind is LayerKind.BLOCK]
+    rows, hidden, inner, ffn = 2 * 32, 64, 64, 96
+    attention = 4 * hidden * inner + 2 * 32 * inner  # products, then scores and values
+    assert blocks[-1].model_flops == 2 * rows * (2 * attention + 2 * hidden * ffn)
+    encoder = [c for c in layers.classes if c.kind is LayerKind.ENCODER_BLOCK]
+    assert encoder[-1].model_flops == 2 * rows * (attention + 2 * hidden * ffn)
+
+
+def test_what_the_encoder_gave_goes_along_with_the_hidden_state() -> None:
+    found = layer_graph(config_of(T5), RunShape(microbatch_size=2, sequence_length=32))
+    sizes = [edge.bytes for edge in found.edges]
+    one = 2 * 32 * 64 * 2.0
+    assert sizes[:5] == [one] * 5  # embedding, three blocks, norm of the encoder
+    assert sizes[5:8] == [2 * one] * 3
+    kept = [t.name for c in found.classes for t in c.saved]
+    assert "cross_attention.key_value" in kept
+    assert found.shared_parameters()["word_embedding"] == (0, 5, 9)
+
+
+def test_a_decoder_that_attends_to_an_encoder_is_cut_by_heads_and_not_along_the_sequence(
+    tmp_path: Any,
+) -> None:
+    config = config_of(T5)
+    whole = layer_graph(config, RunShape(microbatch_size=1, sequence_length=32))
+    run = RunShape(microbatch_size=1, sequence_length=32, tensor_parallel=4, sequence_parallel=True)
+    cut = layer_graph(config, run)
+    assert cut.model_flops == whole.model_flops
+    assert cut.forward_flops < 1.3 * whole.forward_flops
+    with pytest.raises(InvalidInput, match="context_parallel: must be 1: blocks attend"):
+        layer_graph(config, RunShape(microbatch_size=1, sequence_length=32, context_parallel=2))
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(T5))
+    with pytest.raises(InvalidInput, match="takes no images"):
+        trainwright.describe_model(path, images=1)
+    job: dict[str, Any] = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 16, "sequence": 32}
+    assert trainwright.estimate(path, **job, pp=2).document.step_time_s > 0
+
+
+def test_sound_passes_two_convolutions_before_the_encoder() -> None:
+    sizes = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 1, "vocab_size": 500}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    config = config_of({"model_type": "whisper", **sizes, **heads})
+    found = layer_graph(config, RunShape(microbatch_size=1, sequence_length=16))
+    taps = 3000 * 3 * 80 * 64 + 1500 * 3 * 64 * 64
+    assert found.classes[found.layers[0]].model_flops == 2 * taps
+
+
+@pytest.mark.torch
+def test_flops_of_both_stacks_are_those_that_torch_counts() -> None:
+    from trainwright.lab.torch_library import count_model
+
+    bart = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "vocab_size": 500}
+    bart |= {"encoder_attention_heads": 4, "decoder_attention_heads": 8, "encoder_ffn_dim": 96}
+    for document in (T5, {"model_type": "bart", **bart}):
+        ours = trainwright.describe_model(document, sequence_length=32).document
+        theirs = count_model(document, tokens=32)
+        assert ours.flops_forward_per_token * 32 == theirs.forward_flops
+        assert sorted((r.count, r.parameters) for r in ours.layers) == sorted(
+            (r.count, r.parameters) for r in theirs.layers
+        )

@@ -109,6 +109,7 @@ def test_two_ranks_train_the_same_model():
 
 
 @pytest.mark.torch
+@pytest.mark.papers
 def test_more_ranks_train_the_same_model():
     runs = [
         lowered_run(HETEROGENEOUS),

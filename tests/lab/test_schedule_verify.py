@@ -87,7 +87,7 @@ def test_given_orders_cannot_be_folded(tmp_path):
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.papers
 def test_a_searched_schedule_on_many_ranks_is_searched_again_on_four():
     found = trainwright.schedule(search=True, placement="v", ranks=5, microbatches=4, evaluations=9)
     verified = found.verified().document.verification

@@ -53,6 +53,20 @@ def test_where_a_pass_needs_values_parameters_are_exact_and_a_note_says_so() -> 
     assert found.parameters - found.active_parameters == mixtures * 7 * 2 * 64 * 128
 
 
+def test_a_recurrence_run_token_by_token_is_counted_over_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from trainwright.lab import torch_library
+
+    document = {"model_type": "rwkv", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 90}
+    whole = count(document, tokens=60)
+    assert whole.forward_flops is not None
+    monkeypatch.setattr(torch_library, "MOST_OPERATORS", 700)
+    assert count(document, tokens=60).forward_flops == whole.forward_flops
+    assert torch_library._carried_on([10, 30, 60], 8) == 100  # 2.5 n + 1.25 n²
+    assert torch_library._carried_on([10, 20, 31], 8) is None
+
+
 def test_a_tower_and_its_text_are_layers_of_two_stacks() -> None:
     found = count({"model_type": "llava", "text_config": SMALL | {"model_type": "llama"}})
     stacks = {row.path: row.count for row in found.layers}

@@ -252,6 +252,7 @@ def test_the_transformers_module_agrees_too(name: str) -> None:
     require_agreement(found, replace(catalog.model(name).config, num_mtp_layers=0), tolerance=1e-6)
 
 
+@pytest.mark.papers
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs" / "formats.md"

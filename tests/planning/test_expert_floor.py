@@ -12,6 +12,7 @@ from exhaustive import TINY_MIXTURE, asked, two_nodes_of_two
 from trainwright.model import RunShape
 from trainwright.planning.bounds.layers import PointWork, least_layers, least_share, with_exchanges
 from trainwright.planning.question.question import Point, estimate_profile
+from trainwright.profile import Recompute
 
 
 @given(
@@ -56,3 +57,19 @@ def test_a_gather_may_hide_under_other_experts_than_the_shared_ones(inside_bytes
     least = with_exchanges(question, point, least_layers(question, point))
     floor_s = sum(each.time_s * each.num_layers for each in least)
     assert 0 < floor_s <= float(work.trade.time_s[-1]) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("mode", list(Recompute))
+def test_blocks_that_must_recompute_have_it_in_their_floor(mode):
+    """The floor of one mode lies above that of all modes and below what the mode costs."""
+    question = asked(TINY_MIXTURE, memory_gib=60)
+    only = replace(question, allowed=replace(question.allowed, recompute=(mode,)))
+    point = Point(microbatch_size=4, tensor=2, expert=1, expert_tensor=2)
+
+    def floor_s(of):
+        least = with_exchanges(of, point, least_layers(of, point))
+        return sum(each.time_s * each.num_layers for each in least)
+
+    work = PointWork.of(estimate_profile(only.estimator(), only, point))
+    assert floor_s(only) <= float(work.trade.time_s[-1]) * (1 + 1e-9)
+    assert (floor_s(only) > floor_s(question)) is (mode is not Recompute.NONE)

@@ -72,6 +72,20 @@ def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
         assert unsupported(demands, target) == ()
 
 
+@pytest.mark.slow
+def test_what_one_part_of_a_space_found_is_to_beat_in_the_next_and_changes_no_answer():
+    question = asked("megatron", **NARROW)
+    whole, led = (plan_runnable(question, Budget(), num_alternatives=n) for n in (1, 0))
+    assert led.priced[0].plan == whole.priced[0].plan
+    step_s = led.priced[0].step.step_time_s
+    assert whole.lower_bound_s <= led.lower_bound_s * (1 + 1e-9) <= step_s * (1 + 2e-9)
+    beaten = plan_runnable(question, Budget(), num_alternatives=0, to_beat=0.9 * step_s)
+    assert not beaten.priced
+    assert beaten.lower_bound_s <= 0.9 * step_s
+    free = plan_runnable(question, Budget(), num_alternatives=0, is_bounded=False)
+    assert (free.priced[0].plan, free.lower_bound_s) == (led.priced[0].plan, 0.0)
+
+
 @pytest.mark.parametrize("pipeline", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_a_plan_for_a_framework_that_splits_layers_itself_has_its_stages(pipeline):
     question = asked("nanotron", **NARROW | {"pipeline": Span.only(pipeline)})

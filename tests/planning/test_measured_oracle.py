@@ -55,7 +55,7 @@ def test_a_measured_chain_is_planned_as_exhaustion_plans_it(seed):
     assert outcome.lower_bound_s <= least_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", marked(range(4), slow=(1,), papers=(3,)))
+@pytest.mark.parametrize("seed", marked(range(4), papers=(1, 3)))
 def test_no_plan_in_v_of_a_measured_chain_is_below_its_bound(seed):
     rng = Random(100 + seed)
     profile = random_profile(rng, tells_state_apart=True)

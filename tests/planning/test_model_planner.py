@@ -111,7 +111,12 @@ def test_the_same_question_has_the_same_answer():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("micro_batch", "slow"),
-    [(None, False), (1, False), (None, True), pytest.param(1, True, marks=pytest.mark.papers)],
+    [
+        (None, False),
+        (1, False),
+        pytest.param(None, True, marks=pytest.mark.papers),
+        pytest.param(1, True, marks=pytest.mark.papers),
+    ],
 )
 def test_more_nodes_are_never_slower(slow, micro_batch):
     times = [

@@ -9,7 +9,8 @@ hardware does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -225,3 +226,11 @@ class Calibration:
         return replace(
             level, sources=tuple(sources.items()), efficiency=efficiency, latency_s=latency_s
         )
+
+
+def line_of(sources: Iterable[str]) -> str | None:
+    """The line that a device's constants are said to come from, as `Calibration.applied` does."""
+    for source in sources:
+        if found := re.match(r"(?:default of )?calibration (.+?)(?:,| \()", source):
+            return found[1]
+    return None

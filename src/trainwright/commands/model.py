@@ -83,11 +83,8 @@ def _by_library(
     if document is None:
         raise refusal
     if not (find_spec("torch") and find_spec("transformers")):
-        raise UnsupportedFeature(
-            refusal.feature,
-            alternative="with the extra [torch] it is built by the transformers library and "
-            "counted: pip install 'trainwright[torch]'",
-        ) from None
+        counted = "to have it counted: pip install 'trainwright[torch]'"
+        raise UnsupportedFeature(refusal.feature, alternative=counted) from None
     from trainwright.lab.torch_library import count_model
 
     return _summary(name, count_model(document, tokens=sequence_length), document)

@@ -58,6 +58,7 @@ def plan(
         resolve_input,
         resolve_setting,
         setting_overrides,
+        with_costs_of,
     )
     from trainwright.options.table import refuse_foreign
     from trainwright.partitioning.problem import Restrictions
@@ -87,7 +88,7 @@ def plan(
         recompute=options.get("recompute") is not False,
         excluded_options=frozenset(options.get("exclude_options", ())),
     )
-    unused = ("jobs applies to models only and was not used",) if "jobs" in options else ()
+    notes = ("jobs applies to models only and was not used",) if "jobs" in options else ()
     planner = options.get("planner", "exact")
     if isinstance(given, PlacementInput):
         placement = PlacementQuestion(
@@ -95,9 +96,12 @@ def plan(
             restrictions=restrictions,
             cost_model=options.get("cost_model", "native"),
             planner=planner,
-            warnings=unused,
+            warnings=notes,
         )
         return Result(plan_placement(placement, budget))
+    if "cost_model" in options:
+        given, note = with_costs_of(options["cost_model"], given)
+        notes = (*notes, note)
     question = ProfileQuestion(
         given=given,
         setting=resolve_setting(given.setting, overrides),
@@ -105,7 +109,7 @@ def plan(
         planner=planner,
         block_layer=options.get("block_layer"),
         compare=options.get("compare", False),
-        warnings=unused,
+        warnings=notes,
     )
     return Result(plan_profile(question, budget))
 
@@ -154,7 +158,8 @@ def command(
     wanted = options.get("objective") not in (None, "step-time") or "pareto" in options
     result: Result | SweepReport
     with budget(time_limit) as allowed:
-        if isinstance(options.get("devices"), str) or wanted:  # a list or a range
+        several = isinstance(options.get("devices"), str) or "sweep" in options
+        if several or wanted:  # a list or a range
             result = _sweep(model, allowed, options)
         else:
             _refuse_without_sweep(goal)
@@ -192,7 +197,7 @@ def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:
         kind = kind_of(given, on_cluster=on_cluster)
         if kind in kinds and (faults := given_foreign("plan", kind, options)):
             raise InvalidInput(faults)
-    if "devices" not in options:
+    if "devices" not in options and "sweep" not in options:
         raise InvalidInput.of("devices", "must be given for an objective, as --devices 64..4096")
     known = {row.name for row in rows_of("sweep")} | {"devices"}
     of_both = {name: value for name, value in options.items() if name in known}

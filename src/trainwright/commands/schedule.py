@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.commands.output import budget, check_output, emit, finish
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from trainwright.execution import Budget
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
     from trainwright.options.schedule import Time
     from trainwright.pages.schedule_report import ScheduleReport
     from trainwright.plans.schedule import Schedule
+    from trainwright.scheduling.families import Family, FamilyRequest
 
 
 def schedule(
     *,
-    family: str | None = None,
+    family: str | Family | Callable[[FamilyRequest], Schedule] | None = None,
     search: bool = False,
     exact: bool = False,
     pareto: bool = False,
@@ -41,6 +43,8 @@ def schedule(
     budget: Budget | None = None,
 ) -> ScheduleReport:
     """Schedule a pipeline: a named `family`, a `search` within limits, or orders to `simulate`.
+
+    A `family` may be a function of your own, from a request to a `Schedule`.
 
     `exact` lets a solver continue the search (extra [exact]); `pareto` gives memory against time
     over all named families, and together with `search` improves on them. `simulate` takes a file of

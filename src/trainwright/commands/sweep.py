@@ -6,8 +6,11 @@ command, or one for other numbers of devices, takes what is in it as if it had j
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice, product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.printing import Report
@@ -30,26 +33,31 @@ from trainwright.documents.sweep import (
     plan_row,
     row_score,
     sweep_status,
+    words_of_setting,
 )
 from trainwright.errors import InvalidInput
-from trainwright.options.clusters import Sizes, parse_sizes, refuse_several_pools
+from trainwright.options.clusters import MOST_SIZES, Sizes, parse_sizes, refuse_several_pools
 from trainwright.options.question import model_call
-from trainwright.options.table import read, verb
+from trainwright.options.table import read, rows_of, verb
+from trainwright.planning.reasons.objectives import Objective
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.execution import Budget
     from trainwright.execution.budget import Journal
     from trainwright.execution.executor import Crew
+    from trainwright.options.option import Option, Options
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import ModelQuestion
-    from trainwright.planning.reasons.objectives import Objective
 
 _MOST_REFINEMENTS: Final = 8
+_SAID: Final = {"yes": True, "no": False}
+_NOT_OF_A_PLAN: Final = ("sweep", "training")  # heads of nouns
+_NOT_SWEPT: Final = ("jobs", "journal", "top", "point", "time_unit")
 _ONE_BY_ONE: Final = "plan one cluster file at a time, each with the devices of each kind"
 
 
@@ -68,12 +76,14 @@ class SweepReport(Report[ModelSweepResult]):
 def sweep(
     model: str | Path,
     *,
-    devices: Sizes,
+    devices: Sizes | None = None,
     budget: Budget | None = None,
     **options: Any,
 ) -> SweepReport:
-    """The best plan of `model` for each of `devices` ("64..4096", "64,96" or numbers).
+    """The best plan of `model` for each of `devices` ("64..4096", "64,96" or numbers), or `sweep`.
 
+    `sweep` gives options their values, {"sequence": (2048, 4096), "precision": ("bf16", "fp8")},
+    and each combination has a row; tokens per device then say which is best, if nothing else does.
     `objective` says which row is best: step-time, tokens-per-device, cost, energy or devices
     (fewest that train `tokens` within `deadline`); `pareto` names two of them. A single number with
     an objective stands for itself, a half of it, a quarter, … down to one node. `price` is per
@@ -89,6 +99,11 @@ def sweep(
     from trainwright.options.table import refuse_foreign
 
     options = read("sweep", options, own=("devices", "budget"))
+    swept = dict(options.pop("sweep", {}))
+    devices = swept.pop("devices", devices)
+    settings = settings_of(swept)
+    if devices is None and not swept:
+        raise InvalidInput.of("devices", "must be given, or else sweep")
     budget, executor = budget or NoLimit(), executor_of(options.get("jobs"), name="jobs")
     on_cluster = options.get("cluster") is not None
     given = resolve_model(
@@ -101,31 +116,68 @@ def sweep(
         problem = "several numbers and objectives need a --cluster; without one a profile takes one"
         raise InvalidInput.of("devices", problem)
     refuse_foreign("sweep", kind_of(given, on_cluster=on_cluster), options)
-    if options.get("nodes") is not None:
-        raise InvalidInput.of("nodes", "must not be given together with several devices")
+    sizes: tuple[int | None, ...] = (None,)
+    if devices is not None:
+        if options.get("nodes") is not None:
+            raise InvalidInput.of("nodes", "must not be given together with several devices")
+        sizes = parse_sizes(devices)
 
-    def call_for(size: int) -> ModelCall:
-        return model_call(given, {**options, "devices": size})
+    def call_for(size: int | None, setting: Options = MappingProxyType({})) -> ModelCall:
+        call = model_call(given, {**options, "devices": size, **setting})
+        refuse_several_pools(call.question.cluster, "devices", alternative=_ONE_BY_ONE)
+        return call
 
-    sizes = parse_sizes(devices)
-    largest = call_for(sizes[-1])
-    refuse_several_pools(largest.question.cluster, "devices", alternative=_ONE_BY_ONE)
+    calls = [(call_for(size, each), each) for each in settings for size in sizes]
+    largest, _ = calls[-1]
     if largest.question.allowed.searches_orders:
         problem = "searched is for one number of devices; sweep named families, then plan one row"
         raise InvalidInput.of("schedule", problem)
-    goal = goal_of(largest, options)
-    if len(sizes) == 1:
-        sizes = _halves(sizes[0], largest.question.cluster.pool_of().devices_per_node)
+    by_default = {"objective": Objective.TOKENS_PER_DEVICE} if swept else {}
+    goal = goal_of(largest, {**by_default, **options})
+    if len(calls) == 1 and not swept:
+        node = largest.question.cluster.pool_of().devices_per_node
+        calls = [(call_for(size), {}) for size in _halves(largest.question.num_devices, node)]
     journal = None if options.get("journal") is None else _journal(options["journal"])
     with executor.crew() as crew:
         found = _Rows(goal, budget, crew, journal)
-        for size in sizes:
-            found.add(call_for(size))
-        if largest.per_stage_degrees or sizes[-1] > LARGEST_POOL:
+        for at, (call, setting) in enumerate(calls):
+            found.add(call, at=at if swept else None, setting=setting)
+        if swept:
+            pass  # rows are answers to different questions: none bounds another
+        elif largest.per_stage_degrees or largest.question.num_devices > LARGEST_POOL:
             found.refine(call_for, largest.question.cluster.pool_of().devices_per_node)
         else:
             found.search_between(largest)
     return SweepReport(found.document(largest, given.warnings))
+
+
+def settings_of(swept: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
+    """Each combination of the values, the last option's changing first, read as the options are.
+
+    Raises `InvalidInput` for an option that no plan depends on, and for more than `MOST_SIZES`.
+    """
+    rows = {row.name: row for row in rows_of("sweep")}
+    for name in swept:
+        row = rows.get(name)
+        head = row.nouns[0].partition(".")[0] if row is not None and row.nouns else ""
+        if row is not None and (head in _NOT_OF_A_PLAN or name in _NOT_SWEPT):
+            raise InvalidInput.of("sweep", f"must name an option that plans depend on, got {name}")
+    found = [
+        dict(zip(swept, each, strict=True))
+        for each in islice(product(*swept.values()), MOST_SIZES + 1)
+    ]
+    if len(found) > MOST_SIZES:
+        raise InvalidInput.of("sweep", f"must have at most {MOST_SIZES} combinations")
+    return [read("sweep", {name: _said(rows.get(name), v) for name, v in s.items()}) for s in found]
+
+
+def _said(row: Option | None, value: Any) -> Any:
+    """A value of a switch as one."""
+    if row is None or not row.reader.is_flag or not isinstance(value, str):
+        return value
+    if value not in _SAID:
+        raise InvalidInput.of(row.flag, f'must be yes or no, got "{value}"')
+    return _SAID[value]
 
 
 def _halves(size: int, node: int) -> tuple[int, ...]:
@@ -151,31 +203,35 @@ class _Rows:
     ) -> None:
         self.goal, self.budget, self.crew, self.journal = goal, budget, crew, journal
         self.started_s = budget.cpu_s
-        self.plans: dict[int, ModelPlanResult] = {}
+        self.plans: dict[int, ModelPlanResult] = {}  # by number of devices, or by place
         self.rows: dict[int, SweepRow] = {}
         self.fewest: int | None = None
         self.searched: list[SearchedObjective] = []
 
-    def add(self, call: ModelCall) -> None:
-        """Plan one size, unless time is up."""
+    def add(
+        self, call: ModelCall, *, at: int | None = None, setting: Options = MappingProxyType({})
+    ) -> None:
+        """Plan one size, or the setting `at` its place, unless time is up."""
         from trainwright.documents.model_plan import ModelPlanResult, plan_model
         from trainwright.formats.document_json import decode, encode
         from trainwright.options.question import request_of
 
         size, key = call.question.num_devices, self._key(call)
+        place = size if at is None else at
+        told = {name.replace("_", "-"): str(value) for name, value in setting.items()} or None
         known = self._known(key)
         if known is not None:
             asked = request_of(call, time_limit_s=self.budget.time_limit_s)
-            self.plans[size] = replace(decode(ModelPlanResult, known), request=asked)
+            self.plans[place] = replace(decode(ModelPlanResult, known), request=asked)
         elif self.budget.stopped:
-            self.rows[size] = SweepRow(devices=size, status=Status.UNKNOWN)
+            self.rows[place] = SweepRow(devices=size, status=Status.UNKNOWN, settings=told)
             return
         else:
-            self.budget.stage = f"planning for {size} devices"
-            self.plans[size] = plan_model(call, self.budget, crew=self.crew)
+            self.budget.stage = f"planning for {words_of_setting(told, size)}"
+            self.plans[place] = plan_model(call, self.budget, crew=self.crew)
             self.budget.stage = None
-            self._keep(key, lambda: encode(self.plans[size]))
-        self.rows[size] = plan_row(size, self.plans[size], self.goal)
+            self._keep(key, lambda: encode(self.plans[place]))
+        self.rows[place] = replace(plan_row(size, self.plans[place], self.goal), settings=told)
 
     def _key(self, call: ModelCall, *more: object) -> str:
         """Of all that a search is asked; empty where nothing is kept."""
@@ -250,8 +306,6 @@ class _Rows:
 
     def refine(self, call_for: Callable[[int], ModelCall], node: int) -> None:
         """For the fewest devices: halve the distance to the next smaller number that is too few."""
-        from trainwright.planning.reasons.objectives import Objective
-
         if self.goal.objective is not Objective.DEVICES:
             return
         for _ in range(_MOST_REFINEMENTS):
@@ -270,7 +324,8 @@ class _Rows:
         """All rows by number of devices, and what to prefer."""
         from trainwright.options.question import request_of
 
-        self.let_no_row_be_slower()
+        if not any(row.settings for row in self.rows.values()):
+            self.let_no_row_be_slower()
         sizes = sorted(self.rows)
         rows = tuple(self.rows[size] for size in sizes)
         best = best_row(rows, self.goal)

@@ -268,11 +268,20 @@ def not_taken_over(run: Configuration) -> Iterator[str]:
 
 
 def best_plan(
-    question: ModelQuestion, asked: Configuration, options: str, budget: Budget
+    question: ModelQuestion, asked: Configuration, options: str, budget: Budget, *, to_beat_s: float
 ) -> tuple[PricedPlan | None, float]:
-    """The planner's answer, None where it has none, and what no plan is faster than."""
+    """The planner's answer, None where it has none, and what no plan is faster than.
+
+    Plans slower than `to_beat_s` are not looked for.
+    """
     with naming_options(QUESTION_OPTION_OF):
-        outcome = plan_runnable(question, budget, num_alternatives=0)
+        outcome = plan_runnable(
+            question,
+            budget,
+            num_alternatives=0,
+            to_beat=to_beat_s,
+            is_bounded=not any(not_taken_over(asked)),
+        )
     if not outcome.priced:
         return None, outcome.lower_bound_s
     best = outcome.priced[0]

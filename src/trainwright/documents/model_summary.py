@@ -65,11 +65,14 @@ class ModelSummary:
 
 
 def summary_of(found: ModelDescription, *, sequence_length: int) -> ModelSummary:
-    """Figures of a model that our own layers describe."""
-    config = found.config
+    """Figures of a model that our own layers describe, at no more tokens than it has positions."""
+    config, asked = found.config, sequence_length
+    positions = [c.max_positions for c in (config, *(t.stack for t in config.towers))]
+    sequence_length = min([asked, *(count for count in positions if count)])
     run = RunShape(microbatch_size=1, sequence_length=sequence_length, vocabulary_multiple=1)
     graph = layer_graph(config, run)
     without = layer_graph(replace(config, num_mtp_layers=0), run)
+    fewer = f"figures are at {sequence_length} tokens: as many positions are learned"
     return ModelSummary(
         name=found.name,
         model_type=config.family,
@@ -84,7 +87,7 @@ def summary_of(found: ModelDescription, *, sequence_length: int) -> ModelSummary
         flops_backward_per_token=(without.model_step_flops - without.model_flops) / sequence_length,
         cache_bytes=cache_bytes(config, sequence_length),
         limits=tuple(_limits(config)),
-        notes=found.notes,
+        notes=(*found.notes, *([fewer] if sequence_length < asked else [])),
     )
 
 
@@ -111,7 +114,8 @@ def _kinds(config: TransformerConfig, graph: LayerGraph) -> Iterator[LayersOfKin
     images = Counter(c for c in graph.layers if graph.classes[c].kind is LayerKind.ENCODER_BLOCK)
     for index, count in images.items():
         parameters = graph.classes[index].num_parameters
-        yield LayersOfKind(kind="encoder of images", count=count, parameters=parameters)
+        kind = _ENCODERS.get(config.towers[0].name, "encoder")
+        yield LayersOfKind(kind=kind, count=count, parameters=parameters)
     blocks = [c for c in graph.layers if graph.classes[c].kind is LayerKind.BLOCK]
     names = kind_names(config)
     for index in dict.fromkeys(blocks):
@@ -122,6 +126,7 @@ def _kinds(config: TransformerConfig, graph: LayerGraph) -> Iterator[LayersOfKin
         )
 
 
+_ENCODERS = {"vision": "encoder of images", "sound": "encoder of sound"}  # by the tower's name
 _DEGREES = 256  # up to which degrees are listed
 
 

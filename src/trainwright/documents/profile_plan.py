@@ -35,6 +35,7 @@ from trainwright.plans.plan import Plan, Stage
 from trainwright.plans.prediction import TimeBreakdown
 from trainwright.plans.request import FORMAT_VERSION, PlanRequest, SettingRecord, SpaceRecord
 from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, Status, relative_gap
+from trainwright.plugins import PARTITIONERS, PlugIn, plug_in
 from trainwright.profile import Recompute, Setting
 from trainwright.profile.structure import BLOCK_LAYER
 from trainwright.units import format_bytes, format_percent_up, format_seconds
@@ -330,16 +331,20 @@ class ProfileQuestion:
     given: ProfileInput
     setting: Setting
     restrictions: Restrictions
-    planner: str = "exact"
+    planner: str | PlugIn = "exact"
     block_layer: str | None = None
     compare: bool = False
     warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.planner not in PLANNERS:
-            raise InvalidInput.of(
-                "planner", f'must be one of {", ".join(PLANNERS)}, got "{self.planner}"'
-            )
+        if self.planner not in PLANNERS and not isinstance(self.planner, PlugIn):
+            found = plug_in("planner", PARTITIONERS, self.planner, PLANNERS)
+            object.__setattr__(self, "planner", found)
+
+    @property
+    def planner_name(self) -> str:
+        """As a document has it."""
+        return self.planner.name if isinstance(self.planner, PlugIn) else self.planner
 
     @property
     def splits_equally(self) -> bool:
@@ -469,7 +474,7 @@ def profile_request(question: ProfileQuestion, budget: Budget) -> PlanRequest:
             tensor_parallel=restrictions.tensor_parallel,
             recompute=restrictions.recompute,
             excluded_options=tuple(sorted(restrictions.excluded_options)),
-            planner=question.planner,
+            planner=question.planner_name,
             block_layer=question.block_layer if question.splits_equally else None,
         ),
         time_limit_s=budget.time_limit_s,

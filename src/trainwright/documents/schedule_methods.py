@@ -29,7 +29,13 @@ from trainwright.plans.schedule_costs import ScheduleMemory
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LimitTooSmall, limit_below_all, misfit
 from trainwright.scheduling.exact import load_solver, solve_exactly
-from trainwright.scheduling.families import FAMILIES, FamilyRequest, family_named, generate
+from trainwright.scheduling.families import (
+    FAMILIES,
+    FamilyRequest,
+    GivenFamily,
+    family_named,
+    generate,
+)
 from trainwright.scheduling.families.family import without_limits
 from trainwright.scheduling.pareto import named_front, searched_front, some_limits
 from trainwright.scheduling.search import (
@@ -409,7 +415,7 @@ def answer_with(
     case: ScheduleCase,
     options: SearchOptions,
     *,
-    family: str | None,
+    family: GivenFamily | None,
     orders: GivenOrders | None,
     budget: Budget,
 ) -> Answer:
@@ -425,7 +431,7 @@ def answer_with(
     else:
         answer = by_search(case, options, method=method, budget=budget)
     what = answer.family if method is Method.FAMILY else method
-    unused = [*_unused(method, options), *_unused_of_case(method, case, answer.family)]
+    unused = [*_unused(method, options), *_unused_of_case(method, case, family)]
     if math.isfinite(budget.remaining_s) and method in (Method.FAMILY, Method.SIMULATE):
         unused.append("time-limit")  # an order is made in one go, linear in its actions
     more = tuple(f"{name} does not apply to {what} and was not used" for name in unused)
@@ -441,26 +447,26 @@ def _unused(method: Method, options: SearchOptions) -> Iterator[str]:
             yield name
 
 
-def _unused_of_case(method: Method, case: ScheduleCase, family: str) -> Iterator[str]:
-    is_family = method is Method.FAMILY
-    if case.group is not None and not (is_family and family_named(family).reads_group):
+def _unused_of_case(method: Method, case: ScheduleCase, given: GivenFamily | None) -> Iterator[str]:
+    family = None if given is None else family_named(given)
+    if case.group is not None and not (family is not None and family.reads_group):
         yield "group"
     chunks = case.virtual_stages
     if chunks is not None and (
-        method is Method.SIMULATE or (is_family and not _has(family, chunks))
+        method is Method.SIMULATE or (family is not None and not _has(family, chunks))
     ):
         yield "virtual-stages"
 
 
-def _has(family: str, chunks: int) -> bool:
+def _has(family: Family, chunks: int) -> bool:
     """Whether a family, asked for so many chunks per rank, has that many."""
     request = FamilyRequest(num_ranks=2, num_microbatches=2, virtual_stages=chunks)
-    return family_named(family).place(request).num_stages == 2 * chunks
+    return family.place(request).num_stages == 2 * chunks
 
 
-def by_family(case: ScheduleCase, name: str, *, budget: Budget) -> Answer:
-    """The orders of a named family at the given times."""
-    family = family_named(name)
+def by_family(case: ScheduleCase, given: GivenFamily, *, budget: Budget) -> Answer:
+    """The orders of a family, by its name or somebody else's, at the given times."""
+    family = family_named(given)
     request = FamilyRequest(
         num_ranks=case.num_ranks,
         num_microbatches=case.num_microbatches,
@@ -477,7 +483,7 @@ def by_family(case: ScheduleCase, name: str, *, budget: Budget) -> Answer:
             return Answer(family=family.name, shortfall=misfit)
         began = budget.cpu_s
         request = replace(request, costs=costs)
-        schedule = generate(family.name, request)
+        schedule = generate(family, request)
         generate_s = budget.cpu_s - began
         if isinstance(schedule, LimitTooSmall):
             shortfall = family_shortfall(family, request, schedule, case=case)

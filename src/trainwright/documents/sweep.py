@@ -50,7 +50,7 @@ from trainwright.units import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.arrays import Floats
     from trainwright.documents.view import Line, Table
@@ -81,6 +81,8 @@ class TrainingRecord:
 class SweepRow:
     """The best plan on at most `devices`; without one, `reason` says what cannot fit.
 
+    `settings` are the options that were given a value for this row alone, as text by flag.
+
     `goodput` is the share of time that is useful work, with a checkpoint every
     `checkpoint_interval_s`; `train_s`, `cost` and `energy_j` are of the whole training, failures
     and checkpoints included.
@@ -88,6 +90,7 @@ class SweepRow:
 
     devices: int
     status: Status
+    settings: dict[str, str] | None = None
     devices_used: int | None = None
     step_time_s: float | None = None
     step_time_low_s: float | None = None
@@ -125,7 +128,11 @@ class SearchedObjective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSweepResult:
-    """Rows by number of devices; `best` and `pareto` are indices of rows.
+    """Rows by number of devices, or by the values of the options that were swept.
+
+    `best` and `pareto` are indices of rows. Rows of a sweep over options answer different
+    questions, so `objective_bound` and `gap` are absent there.
+
 
     `objective` is what `best` makes least (tokens per second and device: largest) and
     `objective_value` its figure (seconds, tokens per second and device, money, joules, devices). No
@@ -157,6 +164,26 @@ class ModelSweepResult:
     search_s: float | None = None
     best_plan: ModelPlanResult | None = None
     request: PlanRequest
+
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """The options that have a value for each row alone, by flag."""
+        return tuple(self.rows[0].settings or ()) if self.rows else ()
+
+    @property
+    def values_swept(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Each option that was swept, with its values in order."""
+        found = []
+        for flag in self.swept:
+            values = ((row.settings or {}).get(flag, "") for row in self.rows)
+            found.append((flag, tuple(filter(None, dict.fromkeys(values)))))
+        return tuple(found)
+
+
+def words_of_setting(settings: Mapping[str, str] | None, devices: int) -> str:
+    """What tells a row from the others: the values of its options, else its devices."""
+    said = ", ".join(f"{flag} {value}" for flag, value in (settings or {}).items())
+    return said or f"{devices} devices"
 
 
 # What a sweep prefers, and what a training costs beside its steps: from options
@@ -490,7 +517,9 @@ def remake_sweep(document: ModelSweepResult) -> ModelSweepResult:
             rows.append(with_totals(row, goal))
     best, plan = document.best, document.best_plan
     if plan is not None and best is not None and 0 <= best < len(rows):
-        rows[best] = replace(plan_row(rows[best].devices, plan, goal), search_s=rows[best].search_s)
+        row = rows[best]
+        made_row = plan_row(row.devices, plan, goal)
+        rows[best] = replace(made_row, search_s=row.search_s, settings=row.settings)
     made = replace(
         document,
         rows=tuple(rows),
@@ -549,10 +578,12 @@ def model_sweep_view(document: ModelSweepResult) -> Iterator[Line]:
 def row_table(document: ModelSweepResult) -> Table:
     """The best plan on each number of devices."""
     plans = [row.parallelism for row in document.rows]
-    return table_of(
-        "The best plan of each number",
+    several = not document.swept or len({row.devices for row in document.rows}) > 1
+    found = table_of(
+        "The best plan of each setting" if document.swept else "The best plan of each number",
         (
-            column("devices"),
+            *(words(flag) for flag in document.swept),
+            *([column("devices")] if several else []),
             column("step", "step_time_s"),
             column("tokens/s", "tokens_per_s"),
             column("per device", "tokens_per_s_per_device", "/device"),
@@ -566,7 +597,8 @@ def row_table(document: ModelSweepResult) -> Table:
         ),
         (
             (
-                row.devices,
+                *((row.settings or {}).get(flag, "") for flag in document.swept),
+                *([row.devices] if several else []),
                 *_step_cells(row),
                 *layout_cells(row.parallelism, plans),
                 row.micro_batch,
@@ -579,6 +611,7 @@ def row_table(document: ModelSweepResult) -> Table:
         ),
         marked=() if document.best is None else (document.best,),
     )
+    return found.without_empty(same=bool(document.swept))
 
 
 def _step_cells(row: SweepRow) -> Iterator[Cell]:
@@ -650,13 +683,14 @@ def is_late(document: ModelSweepResult, index: int) -> bool:
 def _notes(document: ModelSweepResult) -> Iterator[str]:
     for row in document.rows:
         if row.reason is not None:
-            yield f"{row.devices} devices: {row.reason}"
+            yield f"{words_of_setting(row.settings, row.devices)}: {row.reason}"
     training = document.training
     if document.best is None:
         yield _nothing(document)
     else:
-        best = document.rows[document.best].devices
-        yield f"best by {document.objective}: {best} devices{_bound(document)}"
+        best = document.rows[document.best]
+        said = words_of_setting(best.settings, best.devices)
+        yield f"best by {document.objective}: {said}{_bound(document)}"
     if any(is_late(document, index) for index in range(len(document.rows))):
         days = f"{(training.deadline_s or 0.0) / _DAY_S:,.4g}"
         limit = f"the deadline of {days} {'day' if days == '1' else 'days'}"
@@ -729,4 +763,5 @@ def _nothing(document: ModelSweepResult) -> str:
         what = f"no plan on {_range(document)}" if proved else "no row"
         shortest = f"{min(times_s) / _DAY_S:,.1f} days are the shortest of these"
         return f"{what} trains the tokens within the deadline; {shortest}"
-    return "no plan was found on any of these numbers of devices"
+    what = "settings" if document.swept else "numbers of devices"
+    return f"no plan was found on any of these {what}"

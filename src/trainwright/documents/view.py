@@ -91,6 +91,15 @@ class Table:
         columns = tuple(self.columns[at] for at in kept)
         return replace(self, columns=columns, rows=rows)
 
+    def without_empty(self, *, same: bool = False) -> Table:
+        """The columns in which some row says something, or without `same` ones, another thing."""
+        texts = [{row[at].text for row in self.rows} for at in range(len(self.columns))]
+        drop_same = same and len(self.rows) > 1
+        kept = [at for at, found in enumerate(texts) if found - {""}]
+        kept = [at for at in kept if len(texts[at]) > 1 or not drop_same]
+        rows = tuple(tuple(row[at] for at in kept) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[at] for at in kept), rows=rows)
+
 
 def table_of(
     title: str,

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS, has_head
 from trainwright.formats.hf_families import ALIASES, FAMILIES
 from trainwright.formats.hf_keys import KeyReader, effect_of, is_silent
 from trainwright.formats.hf_towers import TEXT_FAMILIES, WRAPPERS, Wrapper
@@ -88,16 +89,6 @@ def _modified(path: Path) -> tuple[float, str]:
 # ----------------------------------------------------------------------------------
 
 MAX_CONFIG_BYTES: Final = 2**22
-
-# Families people will ask for and that are not transformers of the kind modelled here.
-_OUT_OF_SCOPE: Final = {
-    "rwkv": "state-space models",
-    "zamba2": "hybrid state-space models",
-    "t5": "encoder-decoder models",
-    "bart": "encoder-decoder models",
-    "whisper": "encoder-decoder models",
-    "clip": "multimodal models",
-}
 
 # What follows a family's name in that of its class, and a family whose class is named otherwise.
 _ROLES: Final = ("for", "model", "lmhead", "doubleheads", "pretraining")
@@ -174,10 +165,10 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         raise InvalidInput.of("config", f"must be a JSON object, got {found}", source=source)
     family = _family(document, source=source)
     for key in ("is_encoder_decoder", "add_cross_attention"):
-        if document.get(key) is True:
+        if document.get(key) is True and family not in ENCODER_DECODERS:
             raise UnsupportedFeature(
-                f"{key}: true: encoder-decoder models are not modelled",
-                alternative="models with one stack are",
+                f"{key}: true: an encoder and a decoder of this type are not modelled",
+                alternative=f"those of {', '.join(ENCODER_DECODERS)} are",
             )
     keys = KeyReader(document)
     if (wrapper := WRAPPERS.get(family)) is None:
@@ -210,7 +201,7 @@ def _transformer(
 def _wrapped(
     keys: KeyReader, document: Mapping[str, Any], wrapper: Wrapper, *, source: str | None
 ) -> TransformerConfig:
-    """Text with an encoder of images before it; sizes of the text may stand at the top (Qwen2)."""
+    """Text with an encoder before it; sizes of the text may stand at the top (Qwen2)."""
     text = document.get("text_config")
     if missing := ", ".join(name for name in wrapper.needed if document.get(name) is None):
         raise UnsupportedFeature(
@@ -236,7 +227,7 @@ def _wrapped(
         own = config.tied_embeddings
         tied = own if wrapper.text_alone else tied or (wrapper.asks_text and own)
         config = replace(config, tied_embeddings=tied)
-    tower = wrapper.tower(keys, keys.section("vision_config"), config)
+    tower = wrapper.tower(keys, keys.section(wrapper.section), config)
     return config if keys.all_faults else replace(config, towers=(tower,))
 
 
@@ -256,6 +247,8 @@ def _head(document: Mapping[str, Any], family: str) -> dict[str, Any]:
     """
     names = document.get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    if family in ENCODER_DECODERS:
+        return {} if has_head(name) else {"tied_embeddings": False, "head": Head.NONE}
     is_bert = family == "bert"
     ends = {"tied_embeddings": False, "num_mtp_layers": 0}
     if is_bert:
@@ -299,24 +292,17 @@ def _family(document: Mapping[str, Any], *, source: str | None) -> str:
     stated = ALIASES.get(stated, stated)
     if stated in FAMILIES or stated in WRAPPERS:
         return stated
-    if stated in _OUT_OF_SCOPE:
-        raise UnsupportedFeature(
-            f'model_type "{stated}": {_OUT_OF_SCOPE[stated]} are not modelled',
-            alternative=f"supported are {', '.join(FAMILIES)}",
-        )
-    raise UnsupportedFeature(
-        f'model_type "{stated}" is not modelled',
-        alternative=f"{_nearest(stated)}; a file may name the family whose architecture it shares",
-    )
+    raise UnsupportedFeature(f'model_type "{stated}" is not modelled', alternative=_nearest(stated))
 
 
 def _nearest(stated: str) -> str:
-    """The supported family whose name is like the one stated, where there is one."""
-    near = difflib.get_close_matches(stated, FAMILIES, n=1)
-    known = ", ".join(FAMILIES)
-    if near:
-        return f'the nearest supported one is "{near[0]}" (of {known})'
-    return f"supported are {known}"
+    """What to do about a type without a rule: the family whose name is like it, or to count it."""
+    near = difflib.get_close_matches(stated, [*FAMILIES, *WRAPPERS], n=1)
+    like = f' (the nearest is "{near[0]}")' if near else ""
+    return (
+        f"set model_type to a family of the same layers{like}; `trainwright model` counts others "
+        "with the extra: pip install 'trainwright[torch]'"
+    )
 
 
 def _from_architecture(architectures: object) -> str | None:
@@ -328,7 +314,7 @@ def _from_architecture(architectures: object) -> str | None:
     stem = _squeezed(architectures[0])
     if stem.endswith(_CONDITIONAL):
         line = stem.removesuffix(_CONDITIONAL)
-        known = {_squeezed(kind): kind for kind in (*_OUT_OF_SCOPE, *WRAPPERS)}
+        known = {_squeezed(kind): kind for kind in (*WRAPPERS, *ENCODER_DECODERS)}
         return known.get(line, architectures[0])
     names = {_squeezed(family): family for family in FAMILIES} | _ARCHITECTURES
     fitting = (n for n in names if stem.startswith(n) and stem[len(n) :].startswith(_ROLES))

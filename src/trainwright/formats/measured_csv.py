@@ -346,7 +346,8 @@ def _run_fields(
     parse("sequence_parallel", "sequence_parallel", _FLAG, optional=True)
     parse("options", "options", _OPTIONS, optional=True)
     own = {*_TEXTS, *_COUNTS, *_OPTIONAL_TEXTS, *_AMOUNTS, *_SPECIAL}
-    fields["settings"] = MappingProxyType({k: v for k, v in row.items() if k not in own})
+    settings = {k: v for k, v in row.items() if k not in own and v.strip()}
+    fields["settings"] = MappingProxyType(settings)
     return fields, faults, tuple(unstated)
 
 

@@ -81,7 +81,7 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     if faults := unwritable(job.model, target):
         raise Inexpressible(target, faults, alternatives=sorted(set(_WRITERS) - _WITH_MODEL))
     if job.model.towers and len(job.stages) > 1:
-        fault = Fault("pipeline", "has an encoder of images, which no list of layers here names")
+        fault = Fault("pipeline", "has an encoder, which no list of layers here names")
         raise Inexpressible(target, (fault,), alternatives=())
     if target in _OF_CORE:
         _refuse_illegal(job, target)
@@ -114,7 +114,7 @@ def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
         "attention to keys that an indexer chose": model.latent is not None
         and model.latent.indexer is not None,
         "attention in chunks": model.chunked,
-        "an encoder of images": model.towers,
+        "an encoder": model.towers,
         "attention to compressed entries": model.compressed,
         "several residual streams": model.streams > 1,
         "an activation that learns (xielu)": model.activation is Activation.XIELU,

@@ -140,7 +140,7 @@ def _unsupported(job: Job) -> Iterator[str]:
         f"the optimizer {job.recipe.optimizer}": str(job.recipe.optimizer) != "adam",
         f"the schedule {job.schedule}": job.schedule not in _SCHEDULES,
         "layers that predict further tokens": bool(model.num_mtp_layers),
-        "an encoder of images": bool(model.towers),
+        "an encoder": bool(model.towers),
         "ends on stages of their own": not job.has_usual_ends,
         "blocks recomputed one by one": job.recompute_form
         in (RecomputeForm.MIXED, RecomputeForm.ANY),

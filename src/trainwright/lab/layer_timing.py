@@ -226,7 +226,7 @@ def refuse_untimed(config: TransformerConfig, run: RunShape) -> None:
         "latent attention": config.latent is not None,
         "attention sinks": config.attention_sinks,
         "layers that predict further tokens": config.num_mtp_layers > 0,
-        "an encoder of images": bool(config.towers),
+        "an encoder": bool(config.towers),
         "adapters and frozen layers": config.tuning != TRAIN_ALL,
     }
     if named := ", ".join(name for name, there in parts.items() if there):

@@ -8,7 +8,7 @@ from typing import Final
 from trainwright.cluster import Cluster
 from trainwright.cluster.framework_memory import figure_in
 from trainwright.cluster.software import SoftwareClass
-from trainwright.errors import UnsupportedFeature
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.framework_memory_toml import framework_memory
 from trainwright.lab.run_shapes import (
     SoftwareLine,
@@ -137,6 +137,9 @@ def _stage_blocks(
     listed = run.options.get("blocks")
     if isinstance(listed, str):
         listed = [int(count) for count in listed.split(",") if count.strip().isdecimal()]
+    if listed is not None and not isinstance(listed, list):
+        problem = f"must be a list of whole numbers, one for each stage, got {listed}"
+        raise InvalidInput.of(f"{run.row_id}, options.blocks", problem)
     stated = tuple(listed) if listed else stage_blocks(run, model.num_layers)
     fits = stated is not None and len(stated) == run.pipeline * virtual_stages
     return stated if fits else None

@@ -411,6 +411,8 @@ def config_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> Transformer
         return megatron_config(run)
     given = known.models.get(run.setting("model_config") or "")
     model = _of_sizes(run, line, known.architectures) if given is None else given
+    if run.options.get("num_layers"):
+        model = replace(model, num_layers=int(run.options["num_layers"]))
     rank, targets = run.options.get("lora_rank"), str(run.options.get("lora_targets") or "")
     if rank:
         low_rank = LowRank(rank=int(rank), targets=tuple(t for t in targets.split(",") if t))

@@ -2,8 +2,8 @@
 
 What no rule of `formats` reads, the library may still build: on the meta device, where tensors have
 shapes and no content, a model of any size is made in about a second. Its parameters are then exact
-by construction, each tensor once. FLOPs are those of torch's `FlopCounterMode` in one forward pass
-of text: two per multiply-add of products and convolutions, scores in full square, the head at
+by construction, each tensor once. FLOPs are those of torch's own formulas in one forward pass of
+text: two per multiply-add of products and convolutions, scores in full square, the head at
 every position, each token to as many experts as it visits. A pass that needs values (routing by
 `nonzero`, images) cannot run without content; then there is no figure, and a note says why.
 
@@ -16,27 +16,26 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
 import torch
 import transformers
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 
 _ERRORS_ONLY: Final = 40  # of Python's logging
-LONGEST_PASS_CPU_S: Final = 10.0  # of a forward pass on the meta device; most take under 3
-LONGEST_PASS_S: Final = 20.0  # the same in wall time
+MOST_OPERATORS: Final = 12_000  # of a forward pass; most have under 10,000, up to 0.5 ms each
 
 # The automatic classes in the order in which a file without `architectures` is read.
 _HEADS: Final = (
@@ -371,26 +370,43 @@ def _stated_visits(module: nn.Module, name: str) -> int:
 
 
 _TRUTH: Final = torch.ops.aten._local_scalar_dense.default
+_TOO_LONG: Final = "the pass takes too long"
 
 
-class _Watch(TorchDispatchMode):
-    """Answers checks of values with yes, as of valid data, and ends passes that take too long.
+class _Counter(TorchDispatchMode):
+    """Adds up FLOPs of operators, and ends a pass that has too many.
 
-    Recurrences in the library's reference form run step by step. The limits are those of CPU and
-    wall time together, so that a busy machine does not make anyone wait.
+    Checks of values are answered with yes, as of valid data.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
-        self._cpu_end = time.process_time() + LONGEST_PASS_CPU_S
-        self._end = time.monotonic() + LONGEST_PASS_S
+        self.flops = 0
+        self.operators = 0
+        self._most = most
+        self._composite: dict[Any, bool] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if time.process_time() > self._cpu_end or time.monotonic() > self._end:
-            raise TimeoutError("the pass takes too long")
         if func is _TRUTH and args[0].is_meta and args[0].dtype is torch.bool:
             return True
-        return func(*args, **(kwargs or {}))
+        self.operators += 1
+        if self.operators > self._most:
+            raise TimeoutError(_TOO_LONG)
+        given, formula = kwargs or {}, flop_registry.get(getattr(func, "_overloadpacket", None))
+        if formula is None and self._is_composite(func):
+            with self:
+                return func.decompose(*args, **given)
+        found = func(*args, **given)
+        if formula is not None:
+            self.flops += int(formula(*args, **given, out_val=found))
+        return found
+
+    def _is_composite(self, func: Any) -> bool:
+        known = self._composite.get(func)
+        if known is None:
+            known = isinstance(func, torch._ops.OpOverload) and func._can_decompose()
+            self._composite[func] = known
+        return known
 
 
 def _measure(
@@ -400,7 +416,12 @@ def _measure(
     *,
     tokens: int,
 ) -> tuple[int | None, str | None]:
-    """FLOPs of one pass, and what a token visits; None and the reason where it cannot run."""
+    """FLOPs of one pass, and what a token visits; None and the reason where it cannot run.
+
+    A recurrence that the library runs token by token is run over few tokens. Where FLOPs prove to
+    be linear and quadratic in them (products, scores of pairs) and nothing else, that is carried
+    on; work in chunks of a fixed size would show as a constant.
+    """
     for inner in module.modules():
         own = getattr(inner, "config", None)
         if own is not None and hasattr(own, "_experts_implementation"):
@@ -411,19 +432,54 @@ def _measure(
             note = _note_visits(name, count, visited)
             handle = inner.register_forward_pre_hook(note, with_kwargs=True)
             hooks.callback(handle.remove)
-        failures, watch = [], _Watch()  # one limit for all attempts
-        for masked in (True, False):  # some look into a mask, others make one if there is none
-            counter = FlopCounterMode(display=False)
-            try:
-                with torch.no_grad(), torch.device("meta"), counter, watch:
-                    module(**_inputs(module, tokens, masked=masked))
-            except Exception as error:  # whatever the library's own code raises
-                failures.append(f"{type(error).__name__}: {_first_line(error)}")
-                if isinstance(error, TimeoutError):
-                    break
-            else:
-                return int(counter.get_total_flops()), None
-    return None, failures[0]
+        whole = _pass(module, tokens, most=MOST_OPERATORS)
+        if whole.reason != _TOO_LONG:
+            return whole.flops, whole.reason
+        few = [_pass(module, _FEW * n, most=MOST_OPERATORS) for n in (1, 2, 3)]
+        if few[0].operators == few[2].operators:  # many layers, but no loop over tokens
+            whole = _pass(module, tokens, most=_MANY_TIMES * MOST_OPERATORS)
+            return whole.flops, whole.reason
+    carried = _carried_on([one.flops for one in few], tokens)
+    return carried, None if carried else _TOO_LONG
+
+
+_FEW: Final = 2  # tokens of the shortest pass; the others are of twice and three times as many
+_MANY_TIMES: Final = 5
+
+
+def _carried_on(few: list[int | None], tokens: int) -> int | None:
+    """a n + b n² at `tokens`, where a and b of the first two passes give the third as well."""
+    one, two, three = (0 if flops is None else flops for flops in few)
+    if not one or 3 * (two - one) != three:  # 3 (f(2n) - f(n)) = f(3n) for every such f
+        return None
+    n = Fraction(tokens, _FEW)
+    curved = Fraction(two - 2 * one, 2)
+    return int((one - curved) * n + curved * n * n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passed:
+    """A pass: its FLOPs, else why there are none, and its operators."""
+
+    flops: int | None = None
+    reason: str | None = None
+    operators: int = 0
+
+
+def _pass(module: nn.Module, tokens: int, *, most: int) -> _Passed:
+    """One pass over so many tokens, ended behind the `most` operators."""
+    failures = []
+    for masked in (True, False):  # some look into a mask, others make one if there is none
+        try:
+            with torch.no_grad(), torch.device("meta"), _Counter(most) as counter:
+                module(**_inputs(module, tokens, masked=masked))
+        except TimeoutError:
+            return _Passed(reason=_TOO_LONG)
+        except Exception as error:  # whatever the library's own code raises
+            failures.append(f"{type(error).__name__}: {_first_line(error)}")
+        else:
+            return _Passed(flops=counter.flops, operators=counter.operators)
+    return _Passed(reason=failures[0])
 
 
 def _note_visits(name: str, count: int, visited: dict[str, int]) -> Any:

@@ -208,9 +208,13 @@ def _kept(config: TransformerConfig, run: RunShape) -> tuple[SavedTensor, ...]:
 
 
 def _sinks(config: TransformerConfig, run: RunShape) -> tuple[Parameter, ...]:
-    if not config.attention_sinks:
-        return ()
-    return (Parameter(name="attention.sinks", count=config.num_heads, shards=run.tensor_parallel),)
+    """Learned scores per head: a sink, those of distances."""
+    heads, t = config.num_heads, run.tensor_parallel
+    made = {
+        "attention.sinks": config.attention_sinks,
+        "attention.distances": config.relative_buckets,
+    }
+    return tuple(Parameter(name=n, count=k * heads, shards=t) for n, k in made.items() if k)
 
 
 def _fused(config: TransformerConfig, run: RunShape) -> list[Operator]:
@@ -713,7 +717,7 @@ def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
     if config.query_key_value_bias:
         parameters += [
             Parameter(name="query.bias", count=queries, shards=t),
-            Parameter(name="key_value.bias", count=keys, shards=kv_shards),
+            Parameter(name="key_value.bias", count=biased_width(config, keys), shards=kv_shards),
         ]
     kept = _projection_input(config, run)
     return linear(
@@ -726,6 +730,11 @@ def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
         saved=(kept,),
         model_outputs=queries + keys,
     )
+
+
+def biased_width(config: TransformerConfig, width: int) -> int:
+    """Of keys and values so wide, what has a bias."""
+    return width if config.key_bias else width - config.key_value_size
 
 
 def _projection_input(config: TransformerConfig, run: RunShape) -> SavedTensor:

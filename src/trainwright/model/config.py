@@ -413,6 +413,7 @@ class BlockChoice:
     compressed: CompressedAttention | None = None
     reuses_index: bool = False
     attention_gate: int | None = field(default=None, metadata={RARE: True})
+    relative_buckets: int | None = field(default=None, metadata={RARE: True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -431,6 +432,7 @@ _OVERRIDDEN: Final = (
     "attention_sinks",
     "compressed",
     "attention_gate",
+    "relative_buckets",
 )
 
 
@@ -497,7 +499,9 @@ class TransformerConfig:
     `choice_of_layer` the kind of each; a layer that predicts a further token has blocks of the
     kinds `further_choices`, else one like the last. Each sequence has `images`, which pass the
     `towers`. Blocks pass on `streams` of the hidden size, which each half mixes into its input
-    (`model.streams`).
+    (`model.streams`). Where a model `crosses`, its blocks attend to what its one tower gives behind
+    their own attention (`model.crossing`). `relative_buckets` of distances have a learned score per
+    head (T5); without a `key_bias` queries and values alone have one.
     """
 
     family: str
@@ -556,6 +560,9 @@ class TransformerConfig:
     streams: int = field(default=1, metadata={RARE: True})
     towers: tuple[Tower, ...] = field(default=(), metadata={RARE: True})
     images: int = field(default=0, metadata={RARE: True})
+    crosses: bool = field(default=False, metadata={RARE: True})
+    relative_buckets: int = field(default=0, metadata={RARE: True})
+    key_bias: bool = field(default=True, metadata={RARE: True})
     tuning: Tuning = TRAIN_ALL
 
     def __post_init__(self) -> None:
@@ -568,6 +575,8 @@ class TransformerConfig:
             yield Fault("images", f"must be >= 0, got {self.images}")
         elif self.images and not self.towers:
             yield Fault("images", f"must be 0: the model takes no images, got {self.images}")
+        if self.crosses and (len(self.towers) != 1 or self.images != 1):
+            yield Fault("towers", "must be one, with one input per sequence, to attend to")
         for name in _POSITIVE:
             if (value := getattr(self, name)) < 1:
                 yield Fault(name, f"must be >= 1, got {value}")
@@ -708,6 +717,9 @@ class TransformerConfig:
 
     def context_limits(self) -> Iterator[str]:
         """How context parallelism can be cut."""
+        if self.crosses:
+            yield f"context parallel: none, {_WHOLE_INPUT}"
+            return
         if not self.is_recurrent:
             yield "context parallel: ring or gather by any degree that divides the sequence"
         attends = any(block.attends for block in self.kinds_of_blocks)
@@ -727,6 +739,9 @@ class TransformerConfig:
         for tower in self.towers:
             for fault in tower.stack._block_faults(run):
                 yield Fault(fault.path, f"{fault.problem} ({tower.name} encoder)")
+            if (most := tower.stack.max_positions) and run.sequence_length > most:
+                problem = f"must be <= the encoder's {most} positions, got {run.sequence_length}"
+                yield Fault("sequence_length", problem)
         if self.max_positions and run.sequence_length > self.max_positions:
             yield Fault(
                 "sequence_length",
@@ -760,6 +775,9 @@ class TransformerConfig:
     def _split_faults(self, run: RunShape) -> Iterator[Fault]:
         """Degrees of context and experts that the sizes do not allow."""
         t, x, e = run.tensor_parallel, run.expert_shards, run.expert_parallel
+        if self.crosses and run.context_parallel > 1:
+            problem = f"must be 1: {_WHOLE_INPUT}, got {run.context_parallel}"
+            yield Fault("context_parallel", problem)
         both = t * run.context_parallel
         trades_heads = run.context_exchange is ContextExchange.ALL_TO_ALL
         if run.context_parallel > 1 and trades_heads and self.num_heads % both:
@@ -792,7 +810,7 @@ class Projection:
 
     It sees the tokens that a tower gives, or its patches where they are not `merged` yet. The norm
     before is over `norm_width` features, which may be joined only behind it. A `gated` product is
-    two beside each other.
+    two beside each other. `repeats` are its rows for each of those tokens.
     """
 
     name: str
@@ -805,6 +823,7 @@ class Projection:
     norm_after: Norm | None = None
     activation: bool = False
     gated: bool = False
+    repeats: int = field(default=1, metadata={RARE: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -815,7 +834,9 @@ class Tower:
     the front beside it (a class token, positions, a norm) and behind the stack (a norm, pooling).
     `patches` go through the stack, `tokens` come out of the projector. Where images may have any
     size, `patch_pixels` is the side of a patch and `merge` that of the square of patches that
-    become one token.
+    become one token. `front` are products before the first one. A stack is `normed` where its own
+    last norm is not among the `parameters`. An encoder of `words` has the text's embedding in place
+    of patches, and as many tokens as the text.
     """
 
     name: str
@@ -828,12 +849,19 @@ class Tower:
     projector: tuple[Projection, ...] = ()
     patch_pixels: int | None = None
     merge: int = 1
+    front: tuple[Projection, ...] = field(default=(), metadata={RARE: True})
+    normed: bool = field(default=False, metadata={RARE: True})
+    words: bool = field(default=False, metadata={RARE: True})
 
     def faults(self) -> Iterator[Fault]:
         """Sizes that cannot be."""
-        for name in ("patch_features", "patches", "tokens"):
+        for name in () if self.words else ("patch_features", "patches", "tokens"):
             if (value := getattr(self, name)) < 1:
                 yield Fault(f"{self.name}.{name}", f"must be >= 1, got {value}")
+
+    def at(self, length: int) -> Tower:
+        """The same beside a text of so many tokens."""
+        return replace(self, patches=length, tokens=length) if self.words else self
 
     def resized(self, pixels: int) -> Tower:
         """The same for square images of about `pixels` a side; itself where their size is fixed."""
@@ -843,6 +871,7 @@ class Tower:
         return replace(self, patches=(side * self.merge) ** 2, tokens=side**2)
 
 
+_WHOLE_INPUT: Final = "blocks attend to the encoder's whole output on every device"
 _POSITIVE = (
     "num_layers",
     "hidden_size",

@@ -228,8 +228,14 @@ def _vocabulary_matrix(config: TransformerConfig, run: RunShape, *, name: str) -
         name=f"{name}.weight",
         count=run.padded(config.vocabulary_size) * width,
         shards=run.tensor_parallel,
-        shared=shared if config.tied_embeddings or config.num_mtp_layers else None,
+        shared=shared if _has_copies(config) else None,
     )
+
+
+def _has_copies(config: TransformerConfig) -> bool:
+    """Whether another layer uses the embedding or the head as well."""
+    reads = config.crosses and config.towers[0].words
+    return config.tied_embeddings or config.num_mtp_layers > 0 or reads
 
 
 def _lookup(config: TransformerConfig, run: RunShape) -> Operator:

@@ -1,4 +1,4 @@
-"""Layers of an encoder of images: what turns patches into vectors, its blocks, the projector.
+"""Layers of an encoder: what turns patches, sound or words into vectors, its blocks, the projector.
 
 The stack of a tower is a transformer like any other, run over the patches of one image at a time;
 see `config.Tower` for what it is given. Without images a tower keeps its parameters and does no
@@ -12,6 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from trainwright.model.config import LayerKind, Projection, Tower, TransformerConfig
+from trainwright.model.ends import (
+    embedding_exchanges,
+    embedding_operators,
+    final_norm_operators,
+)
 from trainwright.model.graph import LayerClass
 from trainwright.model.operator import (
     NO_WORK,
@@ -21,6 +26,7 @@ from trainwright.model.operator import (
     SavedTensor,
     Shard,
     elementwise,
+    inside,
     linear,
     linear_input,
     norm,
@@ -32,7 +38,8 @@ Block = Callable[[TransformerConfig, RunShape], LayerClass]
 
 def tower_layers(config: TransformerConfig, run: RunShape, *, block: Block) -> list[LayerClass]:
     """The layers of every tower of `config` in order; `block` makes one of a stack."""
-    return [layer for tower in config.towers for layer in _layers(tower, config, run, block)]
+    towers = [tower.at(run.sequence_length) for tower in config.towers]
+    return [layer for tower in towers for layer in _layers(tower, config, run, block)]
 
 
 def tower_edge_bytes(config: TransformerConfig, run: RunShape) -> list[float]:
@@ -40,9 +47,10 @@ def tower_edge_bytes(config: TransformerConfig, run: RunShape) -> list[float]:
     element = run.precision.activation_bytes / run.tensor_parallel
     count = run.microbatch_size * config.images
     found = []
-    for tower in config.towers:
+    for tower in (tower.at(run.sequence_length) for tower in config.towers):
         hidden = element * count * tower.patches * tower.stack.hidden_size
-        out = element * count * tower.tokens * config.hidden_size
+        width = tower.stack.hidden_size if config.crosses else config.hidden_size
+        out = element * count * tower.tokens * width
         found += [hidden] * (1 + tower.stack.num_layers) + [out]
     return found
 
@@ -91,6 +99,12 @@ def _idle(layer: LayerClass) -> LayerClass:
 
 def _front(tower: Tower, run: RunShape) -> LayerClass:
     """The product of patches, with positions and a norm where there are any."""
+    if tower.words:
+        return LayerClass(
+            kind=LayerKind.PATCH_EMBEDDING,
+            operators=embedding_operators(tower.stack, run),
+            exchanges=embedding_exchanges(tower.stack, run),
+        )
     h = tower.stack.hidden_size
     parameters = [Parameter(name="patch_embedding.weight", count=tower.patch_features * h)]
     if tower.patch_bias:
@@ -116,16 +130,24 @@ def _front(tower: Tower, run: RunShape) -> LayerClass:
         ),
         dtype=run.precision.base_dtype,
     )
-    return LayerClass(kind=LayerKind.PATCH_EMBEDDING, operators=(product,))
+    before: list[Operator] = []
+    for at, narrow in enumerate(tower.front):
+        rows = replace(run, sequence_length=run.sequence_length * narrow.repeats)
+        before += _product(narrow, rows, is_first=at == 0)
+    last = inside(product) if before else product
+    return LayerClass(kind=LayerKind.PATCH_EMBEDDING, operators=(*before, last))
 
 
 def _projector(tower: Tower, config: TransformerConfig, run: RunShape) -> LayerClass:
     """The products between the last block and the text."""
     operators: list[Operator] = []
-    for at, product in enumerate(tower.projector):
+    if tower.normed:
+        own = image_run(run, length=tower.patches, images=config.images)
+        operators += final_norm_operators(tower.stack, own)
+    for product in tower.projector:
         length = tower.tokens if product.merged else tower.patches
         rows = image_run(run, length=length, images=config.images)
-        operators += _product(product, rows, is_first=at == 0)
+        operators += _product(product, rows, is_first=not operators)
     return LayerClass(kind=LayerKind.PROJECTOR, operators=tuple(operators))
 
 

@@ -1,6 +1,6 @@
 """A transformer's layer graph from its hyper-parameters, at one run shape.
 
-The chain is (encoders of images,) embedding, blocks, final norm, (BERT's head transform,) (layers
+The chain is (encoders,) embedding, blocks, final norm, (BERT's head transform,) (layers
 that predict further tokens,) head, loss, with every end a layer of its own so that a stage split
 can place it. Blocks may differ: dense or with experts, attending in full or within a window. Which
 hyper-parameters a family has is read in `formats.hf_config`.
@@ -23,6 +23,7 @@ from trainwright.model.attention import (
     held_key_value_size,
 )
 from trainwright.model.config import TRAIN_ALL, Experts, Head, LayerKind, TransformerConfig
+from trainwright.model.crossing import crossing_exchanges, crossing_operators
 from trainwright.model.ends import (
     embedding_exchanges,
     embedding_operators,
@@ -102,6 +103,8 @@ def cache_bytes(config: TransformerConfig, length: int) -> float:
             total += 2.0 * block.head_size * (length // own.ratio if own.ratio else 0)
             width = block.head_size
         total += 2.0 * width * min(block.sliding_window or length, length)
+        if config.crosses:
+            total += 2.0 * width * config.towers[0].at(length).tokens
     return total
 
 
@@ -123,6 +126,8 @@ def kind_names(config: TransformerConfig) -> list[str]:
                 count = "" if own.indexer is None else f"{own.indexer.num_keys} "
                 attention += f" and to {count}entries of {own.ratio} tokens"
             parts.append(attention)
+        if config.crosses:
+            parts.append("attention to the encoder")
         if block.mixer is not None:
             parts.append(block.mixer.name)
         if block.mlp:
@@ -241,6 +246,9 @@ def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
             key_value_width=held_key_value_size(config, run),
             core="attention" if run.fused_attention else "attention_scores",
         )
+    if config.crosses:
+        operators += crossing_operators(config, run)
+        exchanges += crossing_exchanges(config, run)
     if (mixer := config.mixer) is not None:
         operators += mixer_operators(config, mixer, run)
         first = first_products(mixer, config.hidden_size)
@@ -319,10 +327,11 @@ def _edges(
     hidden = element * run.tokens * config.hidden_size / t
     logits = element * run.tokens * (config.num_classes or run.padded(config.vocabulary_size)) / t
     towers = tower_edge_bytes(config, run)
+    beside = towers[-1] if config.crosses else 0.0  # what an encoder gave goes along
     sizes = {
         LayerKind.LM_HEAD: logits,
-        LayerKind.EMBEDDING: config.streams * hidden,
-        LayerKind.BLOCK: config.streams * hidden,
+        LayerKind.EMBEDDING: config.streams * hidden + beside,
+        LayerKind.BLOCK: config.streams * hidden + beside,
     }
     text = [sizes.get(kind, hidden) for kind in kinds[len(towers) : -1]]
     return tuple(

@@ -18,7 +18,7 @@ from trainwright.plans.request import Embedded, SettingRecord
 from trainwright.units import parse_time_unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from trainwright.formats.hf_config import ModelDescription
     from trainwright.model import TransformerConfig
@@ -93,6 +93,25 @@ def profile_input(
         embedded=embed("profile", name, write_profile(one)),
         points=one.profiles,
     )
+
+
+def with_costs_of(model: str | Callable[..., Any], given: ProfileInput) -> tuple[ProfileInput, str]:
+    """The profile with the costs that a plug-in gives its layers, and a line that says so.
+
+    Raises `InvalidInput` where it returns other layers or other options.
+    """
+    from trainwright.formats.profile_json import write_profile
+    from trainwright.plugins import COST_MODELS, plug_in
+    from trainwright.profile import Profile, ProfileFile
+
+    plugin = plug_in("cost-model", COST_MODELS, model, ())
+    made = plugin.call(Profile, given.profile)
+    if made is None or made.structure.ids != given.profile.structure.ids:
+        raise plugin.fault("must return a Profile of the same layers")
+    file = ProfileFile(profiles=(made,), setting=given.setting)
+    own = embed("profile", given.embedded.name, write_profile(file))
+    note = f"costs of {given.embedded.name} are those of the plug-in {plugin.name}"
+    return replace(given, profile=made, embedded=own, points=(made,)), note
 
 
 def setting_overrides(options: Options) -> dict[str, float]:

@@ -171,6 +171,32 @@ def _variables(given: Any, name: str) -> Mapping[str, str]:
     return found
 
 
+def _sweeps(given: Any, name: str) -> Mapping[str, tuple[Any, ...]]:
+    """Of OPTION=VALUE,VALUE, repeated, or as a mapping from keywords to values."""
+    asked: dict[str, Any] = {}
+    if isinstance(given, Mapping):
+        asked |= given
+    else:
+        for text in (given,) if isinstance(given, str) else given:
+            option, equals, values = text.partition("=")
+            if not equals:
+                raise InvalidInput.of(name, f'must be OPTION=VALUE,VALUE, got "{text}"')
+            asked[option.strip().removeprefix("--").replace("-", "_")] = texts(values, name)
+    for option, values in asked.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise InvalidInput.of(name, f"must have a list of values of {option}, got {values!r}")
+        asked[option] = tuple(values)
+        if not asked[option]:
+            raise InvalidInput.of(name, f"must have a value of {option}, got none")
+    return asked
+
+
+def _sweep_words(value: Any, _: Any) -> Iterator[str]:
+    """Each option with its values, as text."""
+    for option, values in value:
+        yield f"{option.replace('_', '-')}={','.join(map(str, values))}"
+
+
 def _share_words(value: Any, usual: Any) -> Iterator[str]:
     """The fields of a noun of shares that are not as usual."""
     for each in fields(value):
@@ -287,6 +313,7 @@ def _named(kind: str) -> Reader:
 
 TEXT: Final = _named("TEXT")
 NAME: Final = _named("NAME")
+NAME_OR_CALL: Final = replace(NAME, annotation="str | Callable[..., Any] | None")
 SOFTWARE: Final = replace(NAME, read=read_software)
 DTYPE: Final = _named("DTYPE")
 FILE: Final = Reader(read=_as_it_is, annotation="str | Path | None", metavar="FILE")
@@ -350,6 +377,13 @@ EACH: Final = Reader(
     annotation="Sequence[str] | None",
     metavar="TEXT",
     words=_list,
+    repeats=True,
+)
+SWEEPS: Final = Reader(
+    read=_sweeps,
+    annotation="Mapping[str, Iterable[Any]] | None",
+    metavar="OPTION=V,V",
+    words=_sweep_words,
     repeats=True,
 )
 VARIABLES: Final = Reader(

@@ -17,6 +17,7 @@ from trainwright.options.option import (
     FILE,
     LIST,
     NAME,
+    NAME_OR_CALL,
     NAMES,
     NUMBER,
     OFF,
@@ -31,6 +32,7 @@ from trainwright.options.option import (
     SIZE,
     SIZES,
     SOFTWARE,
+    SWEEPS,
     SWITCH,
     TEXT,
     TIME,
@@ -649,6 +651,12 @@ ROWS += section(
     "Several numbers of devices, and what training costs",
     "sweep",
     row(
+        "sweep",
+        SWEEPS,
+        "A plan for each value of an option, as sequence=2048,4096 (repeatable).",
+        at="sweep.values_swept",
+    ),
+    row(
         "objective",
         NAME,
         "step-time (if absent), tokens-per-device, cost, energy or devices.",
@@ -719,8 +727,8 @@ ROWS += section(
     ),
     row(
         "planner",
-        TEXT,
-        "exact, or equal; placement: exact, profile.",
+        NAME_OR_CALL,
+        "exact, equal or a plug-in; placement: exact, profile.",
         commands="plan",
         default="exact",
         at="flat.planner",
@@ -752,14 +760,14 @@ ROWS += section(
     ),
     row(
         "cost-model",
-        NAME,
-        "For a placement problem: native, phaze-compat or phaze-general-dag.",
+        NAME_OR_CALL,
+        "For a placement problem: native, phaze-compat or phaze-general-dag. For a profile: a "
+        "plug-in.",
         commands="plan",
         at="request.cost_model",
         foreign={
             Kind.MODEL: (Kind.PLACEMENT, "costs of a model come from --cluster and --calibration"),
-            Kind.PROFILE: (Kind.PLACEMENT, _OWN_COSTS),
-            Kind.MEASURED: (Kind.PLACEMENT, _OWN_COSTS),
+            Kind.MEASURED: (Kind.FLAT, _OWN_COSTS),
         },
     ),
 )

@@ -256,7 +256,7 @@ def config_with_images(
     that leave a `sequence` of tokens no room for text.
     """
     towers, faults = config.towers, []
-    if not towers:
+    if not towers or config.crosses:
         faults.append(Fault("images", f"{name} takes no images; leave it out"))
     elif pixels is not None and not count:
         faults.append(Fault("image-size", "needs --images N"))

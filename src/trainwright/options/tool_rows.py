@@ -393,16 +393,24 @@ ROWS += section(
         "gpu",
         NAME,
         "The devices, such as 2xRTX4090: how many, and the name of an accelerator.",
+        at="fit.gpu",
         required=True,
     ),
-    row("sequence", COUNT, "Tokens of a sequence; 4096 if absent.", also="sequence_length"),
+    row("sequence", COUNT, "Tokens of a sequence; 4096 if absent.", at="fit.sequence_length"),
     row(
         "software",
         SOFTWARE,
         "Whose speed and memory to expect, as trl, deepspeed or torchtitan; trl if absent.",
+        at="fit.software",
     ),
-    row("lora-rank", COUNT, "Of adapters; 16 if absent.", also="tuning.low_rank.rank"),
-    row("probability", SHARE, "With which a run must fit; 0.9 if absent."),
+    row(
+        "lora-rank",
+        COUNT,
+        "Of adapters; 16 if absent.",
+        at="fit.lora_rank",
+        also="tuning.low_rank.rank",
+    ),
+    row("probability", SHARE, "With which a run must fit; 0.9 if absent.", at="fit.probability"),
 )
 ROWS += section(
     "",

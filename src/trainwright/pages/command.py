@@ -7,12 +7,15 @@ has the same hash. Otherwise the note says that the input is the one embedded in
 from __future__ import annotations
 
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trainwright.cluster.calibration import line_of
+from trainwright.cluster.software import TYPICAL
 from trainwright.documents.explanation import ModelExplanation
+from trainwright.documents.fit import FitResult
 from trainwright.documents.improvement import ImprovementResult
 from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
@@ -42,8 +45,9 @@ from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from trainwright.cluster import Cluster
     from trainwright.documents.model_estimate import ModelEstimateRequest
     from trainwright.plans.request import Embedded, PlanRequest
 
@@ -78,7 +82,7 @@ def _(document: ModelPlanResult | MixedPlanResult) -> Command:
 def _(document: ModelSweepResult) -> Command:
     request = document.request
     asked = _asked(request)
-    sizes = ",".join(str(row.devices) for row in document.rows)
+    sizes = ",".join(dict.fromkeys(str(row.devices) for row in document.rows))
     kept = {
         **asked,
         "machine": asked["machine"]._replace(nodes=None, devices=sizes),
@@ -117,6 +121,16 @@ def _(document: ImprovementResult) -> Command:
     notes = (f"RUN.json is what this writes with -o: {run}", _note(request.model, request.cluster))
     words = ("trainwright", "improve", "RUN.json", *words_of("improve", {"improvement": document}))
     return Command(words=words, note="; ".join(filter(None, notes)))
+
+
+@command_of.register
+def _(document: FitResult) -> Command:
+    request = document.request
+    device = request.cluster.content["pools"][0]["accelerator"]["name"]
+    asked = {field.name: getattr(request, field.name) for field in fields(request)}
+    words = words_of("fit", {"fit": {**asked, "gpu": f"{request.num_devices}x{device}"}})
+    note = _note(request.model, None)
+    return Command(words=("trainwright", "fit", request.model.name, *words), note=note)
 
 
 @command_of.register
@@ -175,9 +189,17 @@ def _made(
     note: str = "",
 ) -> Command:
     words = words_of(name, kept, usual=_USUAL)
-    # The cluster of a document is as it was priced: nothing is to be expected of it again.
-    priced = ("--calibration", NO_CALIBRATION) if getattr(request, "cluster", None) else ()
+    cluster = getattr(request, "cluster", None)
+    priced = () if cluster is None else _priced(cluster)
+    if not priced and getattr(request, "framework", None) == TYPICAL.name:  # asked for by name
+        priced = ("--software", TYPICAL.name)
     return Command(words=("trainwright", name, request.model.name, *words, *priced), note=note)
+
+
+def _priced(cluster: Embedded) -> tuple[str, ...]:
+    """The option that prices the cluster as the document did; one in a file is as it was priced."""
+    known = _in_the_catalog(cluster)
+    return ("--calibration", NO_CALIBRATION) if known is None else known.priced
 
 
 # What documents keep, by the heads of the table's nouns
@@ -265,11 +287,11 @@ def _named(cluster: Embedded) -> _Machine:
     pools = cluster.content["pools"]
     if len(pools) > 1:
         return _Machine(cluster.name)
-    with_memory = _is_catalog_cluster(cluster) is _Known.WITH_MEMORY
+    known = _in_the_catalog(cluster)
     return _Machine(
         cluster.name,
         nodes=_nodes(cluster) if len(pools[0]["levels"]) > 1 else None,
-        memory_bytes=_memory_bytes(cluster) if with_memory else None,
+        memory_bytes=None if known is None else known.memory_bytes,
     )
 
 
@@ -296,7 +318,7 @@ def _note(model: Embedded, cluster: Embedded | None) -> str:
     unknown = []
     if not _is_catalog_model(model):
         unknown.append(f"{model.kind} {model.name}")
-    if cluster is not None and _is_catalog_cluster(cluster) is None:
+    if cluster is not None and _in_the_catalog(cluster) is None:
         unknown.append(f"cluster {cluster.name}")
     if not unknown:
         return ""
@@ -314,27 +336,41 @@ def _is_catalog_model(model: Embedded) -> bool:
     return content_hash(found) == model.sha256
 
 
-class _Known(Enum):
-    """Whether a name of the catalog stands for what a document carries."""
+class _Known(NamedTuple):
+    """How a name of the catalog stands for what a document carries."""
 
-    AS_IT_IS = "as it is"
-    WITH_MEMORY = "with another memory"
+    memory_bytes: float | None  # in place of the catalog's
+    priced: tuple[str, ...]  # the option that gives its devices the efficiencies they have
 
 
-def _is_catalog_cluster(cluster: Embedded) -> _Known | None:
+def _in_the_catalog(cluster: Embedded) -> _Known | None:
     from trainwright.formats.document_json import encode
     from trainwright.options.clusters import resolve_cluster, without_host
 
-    for known, memory_bytes in (
-        (_Known.AS_IT_IS, None),
-        (_Known.WITH_MEMORY, _memory_bytes(cluster)),
-    ):
+    for memory_bytes in (None, _memory_bytes(cluster)):
         try:
             found, _ = resolve_cluster(
                 cluster.name, nodes=_nodes(cluster), devices=None, memory_bytes=memory_bytes
             )
         except InvalidInput:
             return None
-        if cluster.sha256 in {content_hash(encode(each)) for each in (found, without_host(found))}:
-            return known
+        for sized in (without_host(found), found):
+            for priced, each in _pricings(sized, cluster):
+                if content_hash(encode(each)) == cluster.sha256:
+                    return _Known(memory_bytes, priced)
     return None
+
+
+def _pricings(found: Cluster, cluster: Embedded) -> Iterator[tuple[tuple[str, ...], Cluster]]:
+    """The cluster as its description says, and with what the line it names knows of it."""
+    from trainwright.options.clusters import calibrated, expected
+
+    yield ("--calibration", NO_CALIBRATION), found
+    device = cluster.content["pools"][0]["accelerator"]
+    line = line_of(origin["source"] for _, origin in device["sources"])
+    if line is not None:
+        if line == TYPICAL.name:  # what is expected where nobody names a program
+            yield (), expected(found, None)
+        yield ("--software", line), expected(found, line)
+        with suppress(InvalidInput):  # a file that is not built in
+            yield ("--calibration", line), calibrated(found, line)

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainwright.documents.sweep import objective_figure, row_table, training_table
+from trainwright.documents.sweep import (
+    objective_figure,
+    row_table,
+    training_table,
+    words_of_setting,
+)
 from trainwright.documents.view import Notes
 from trainwright.pages.blocks import card, plain_bars, section
 from trainwright.pages.model_plan import model_plan_content
@@ -26,11 +31,14 @@ def model_sweep_content(subject: Subject[ModelSweepResult]) -> Content:
     document = subject.document
     request = document.request
     cluster = request.cluster.name if request.cluster else "?"
-    sizes = ", ".join(str(row.devices) for row in document.rows)
-    best = "no plan" if document.best is None else f"{document.rows[document.best].devices} devices"
+    sizes = ", ".join(str(row.devices) for row in document.rows) + " devices"
+    if document.swept:
+        each = (f"{flag} {', '.join(values)}" for flag, values in document.values_swept)
+        sizes = "; ".join(each)
+    best = "no plan" if document.best is None else _name(document.rows[document.best])
     return Content(
         title=f"{request.model.name} on {cluster}: {best}",
-        subtitle=f"Best by {document.objective} of {sizes} devices",
+        subtitle=f"Best by {document.objective} of {sizes}",
         figures=_figures(subject),
         sections=tuple(_sections(subject)),
     )
@@ -53,12 +61,14 @@ def _sections(subject: Subject[ModelSweepResult]) -> Iterator[Section]:
         blocks.append(training_table(document))
     planned = [row for row in document.rows if row.tokens_per_s]
     if planned:
-        blocks.append(_throughput(planned))
-    reasons = tuple(f"{row.devices} devices: {row.reason}" for row in document.rows if row.reason)
+        blocks.append(_throughput(planned, document.swept))
+    reasons = tuple(f"{_name(row)}: {row.reason}" for row in document.rows if row.reason)
     if reasons:
         blocks.append(Notes(title="Without a plan", lines=reasons))
-    title = "Numbers of devices"
-    yield section("sizes", title, *blocks, label="Devices", cards=_cards(document))
+    title, label = "Numbers of devices", "Devices"
+    if document.swept:
+        title = label = "Settings"
+    yield section("sizes", title, *blocks, label=label, cards=_cards(document))
     best = _best_content(subject)
     if best is None:
         yield provenance_section(subject, {})
@@ -72,7 +82,7 @@ def _cards(document: ModelSweepResult) -> Iterator[Card]:
         yield card("status", str(document.status), tone="bad")
         return
     row = document.rows[document.best]
-    yield card("preferred", f"{row.devices}", f"devices, by {document.objective}")
+    yield card("preferred", _name(row), f"by {document.objective}")
     yield card(
         "tokens per second and device",
         f"{row.tokens_per_s_per_device or 0:,.0f}",
@@ -90,15 +100,19 @@ def _cards(document: ModelSweepResult) -> Iterator[Card]:
         yield card("cost", f"{row.cost:,.0f}", "of the whole training")
 
 
-def _throughput(planned: list[SweepRow]) -> BarChart:
+def _name(row: SweepRow) -> str:
+    return words_of_setting(row.settings, row.devices)
+
+
+def _throughput(planned: list[SweepRow], swept: tuple[str, ...]) -> BarChart:
     rows = (
         (
-            str(row.devices),
+            ", ".join((row.settings or {}).values()) or str(row.devices),
             row.tokens_per_s or 0.0,
             f"{row.tokens_per_s or 0:,.0f}",
             f"step {format_seconds(row.step_time_s or 0.0)}",
         )
         for row in planned
     )
-    title = "Tokens per second by devices"
-    return plain_bars(title, "devices", rows, what="tokens per second")
+    by = ", ".join(swept) or "devices"
+    return plain_bars(f"Tokens per second by {by}", by, rows, what="tokens per second")

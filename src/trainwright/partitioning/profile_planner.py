@@ -9,11 +9,32 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from trainwright.errors import Fault
 from trainwright.partitioning.downset_dp import recompute_least, solve
 from trainwright.partitioning.equal import plan_equal
-from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
-from trainwright.partitioning.problem import PartitionOutcome, surviving_rows
-from trainwright.plans.status import Baseline, Binding, Relaxation, Status
+from trainwright.partitioning.evaluate import (
+    evaluate,
+    find_faults,
+    find_overflows,
+    price,
+    read_prices,
+    time_per_sample_s,
+)
+from trainwright.partitioning.problem import (
+    PartitionOutcome,
+    surviving_data_degrees,
+    surviving_rows,
+)
+from trainwright.plans import Plan
+from trainwright.plans.status import (
+    OPTIMAL_TOLERANCE,
+    Baseline,
+    Binding,
+    Relaxation,
+    Status,
+    relative_gap,
+)
+from trainwright.plugins import PlugIn
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
@@ -275,17 +296,85 @@ def search(
     setting: Setting,
     *,
     restrictions: Restrictions,
-    planner: str,
+    planner: str | PlugIn,
     block_layer: str | None,
     budget: Budget,
 ) -> PartitionOutcome:
-    """The outcome of the named planner, "exact" or "equal"."""
+    """The outcome of the named planner, "exact" or "equal", or of somebody else's."""
+    if isinstance(planner, PlugIn):
+        return judged(planner, profile, setting, restrictions=restrictions, budget=budget)
     if planner == "exact":
         found = solve(profile, setting, restrictions=restrictions, budget=budget)
         return recompute_least(found, profile, setting, restrictions=restrictions)
     return equal_split(
         profile, setting, restrictions=restrictions, block_layer=block_layer, budget=budget
     )
+
+
+def judged(
+    planner: PlugIn,
+    profile: Profile,
+    setting: Setting,
+    *,
+    restrictions: Restrictions,
+    budget: Budget,
+) -> PartitionOutcome:
+    """The plan of somebody else's partitioner, priced as ours, with the bound that ours proves.
+
+    Raises `InvalidInput` with its name and every rule that the plan breaks; a plan must fit.
+    """
+    started_s = budget.cpu_s
+    plan = planner.call(Plan, profile, setting, restrictions)
+    solver_s = budget.cpu_s - started_s
+    best = solve(profile, setting, restrictions=restrictions, budget=budget)
+    if plan is None:
+        if best.status is Status.INFEASIBLE:
+            return replace(best, solver_s=solver_s)
+        return PartitionOutcome(
+            status=Status.UNKNOWN,
+            plan=None,
+            stage_costs=(),
+            time_per_sample_s=None,
+            lower_bound_s=best.lower_bound_s,
+            solver_s=solver_s,
+        )
+    prices = read_prices(profile)
+    if faults := find_faults(plan, prices, setting):
+        raise planner.faults(faults)
+    if faults := tuple(_restricted(plan, profile, setting, restrictions)):
+        raise planner.faults(faults)
+    costs = price(plan, prices, setting)
+    for over in find_overflows(costs, setting):
+        missing = format_bytes_up(over.missing_bytes)
+        raise planner.fault(f"has a stage ({over.stage}) that needs {missing} more than there is")
+    time_s = time_per_sample_s(costs)
+    is_best = relative_gap(time_s, best.lower_bound_s) <= OPTIMAL_TOLERANCE
+    return PartitionOutcome(
+        status=Status.OPTIMAL if is_best else Status.GAP,
+        plan=plan,
+        stage_costs=costs,
+        time_per_sample_s=time_s,
+        lower_bound_s=min(best.lower_bound_s, time_s),
+        solver_s=solver_s,
+        interrupted=best.interrupted,
+    )
+
+
+def _restricted(
+    plan: Plan, profile: Profile, setting: Setting, restrictions: Restrictions
+) -> Iterator[Fault]:
+    """Degrees and options that the plan uses and the restrictions exclude."""
+    kept, costs = surviving_rows(profile.costs, restrictions), profile.costs
+    rows = np.flatnonzero(kept).tolist()
+    allowed = {(int(costs.tensor_parallel[row]), costs.option_ids[row]) for row in rows}
+    degrees = surviving_data_degrees(setting, restrictions)
+    for index, stage in enumerate(plan.stages):
+        if stage.data_parallel not in degrees:
+            yield Fault(f"stages[{index}]", f"data parallel {stage.data_parallel} is not allowed")
+        for option in sorted(
+            {o for o in stage.options if (stage.tensor_parallel, o) not in allowed}
+        ):
+            yield Fault(f"stages[{index}]", f"option {option} is not allowed")
 
 
 def equal_split(

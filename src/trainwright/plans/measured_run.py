@@ -17,6 +17,8 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 
 _PUBLISHED: Final = re.compile(r"arXiv:\d+\.\d+|github\.com/[\w.-]+/[\w.-]+")
+# Arguments of megatron-core that its tests always state, and no other table has as columns.
+_ARGUMENTS: Final = ("transformer_impl", "max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class MeasuredRun:
     @property
     def states_arguments(self) -> bool:
         """Whether the row states the command line of a megatron-core run."""
-        return "transformer_impl" in self.settings
+        return any(self.setting(name) for name in _ARGUMENTS)
 
     @property
     def publication(self) -> str | None:

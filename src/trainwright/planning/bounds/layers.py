@@ -17,6 +17,7 @@ import numpy as np
 
 from trainwright.costing.communication import exchange_time_s, operator_time_s
 from trainwright.costing.estimate import axis_hops
+from trainwright.costing.layer import RECOMPUTABLE
 from trainwright.model import Phase, layer_graph
 from trainwright.model.feed_forward import FeedForward, expert_exchanges
 from trainwright.planning.bounds.exchanges import ChainEnds
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Accelerator, Hop
+    from trainwright.costing.layer import RecomputeRule
     from trainwright.model import LayerClass, Operator, RunShape
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.plans.configuration import Overlap
@@ -582,10 +584,17 @@ def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ..
     hops = axis_hops(pool, tensor=point.tensor, context=point.context, expert=1, expert_tensor=1)
     overlap = question.settings.overlap
     spare = 1.0 if experts is None else least_share(run, experts.experts_per_token)
+    rules = question.recompute_rules
     return tuple(
         LeastLayers(
             time_s=_floor_s(
-                layer, hops, pool.accelerator, run.precision.base_dtype, spare, overlap
+                layer,
+                hops,
+                pool.accelerator,
+                run.precision.base_dtype,
+                spare,
+                overlap,
+                rules if layer.kind in RECOMPUTABLE else (),
             ),
             num_layers=graph.layers.count(number),
             has_experts=any(map(_of_experts, layer.operators)),
@@ -619,12 +628,13 @@ def _floor_s(
     dtype: str,
     spare: float,
     overlap: Overlap,
+    rules: Sequence[RecomputeRule],
 ) -> float:
     """All phases of one layer; `spare` allows for tokens that other ways of dealing round up.
 
-    Exchanges of a tensor group that may hide are left out. So is what shared experts gather again:
-    where tokens stay in their group one gather serves all, and hides under the others, which take
-    longer.
+    Of the forward pass counts again what the least of `rules` repeats. Exchanges of a tensor group
+    that may hide are left out. So is what shared experts gather again: where tokens stay in their
+    group one gather serves all, and hides under the others, which take longer.
     """
     total_s = 0.0
     for phase in _PHASES:
@@ -635,6 +645,14 @@ def _floor_s(
             for op in layer.operators
         }
         total_s += math.fsum(operator_s.values())
+        if phase is Phase.FORWARD:
+            total_s += min(
+                (
+                    math.fsum(operator_s[op.name] for op in layer.operators if rule.repeats(op))
+                    for rule in rules
+                ),
+                default=0.0,
+            )
         for exchange in layer.exchanges:
             if exchange.phase is not phase or exchange.axis.startswith("expert"):
                 continue

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
     from trainwright.cluster.framework_memory import FrameworkMemory
+    from trainwright.costing.layer import RecomputeRule
     from trainwright.model import TransformerConfig
     from trainwright.plans.configuration import Configuration, MemoryOverheads
     from trainwright.profile import Profile, ProfileSource
@@ -369,6 +370,13 @@ class ModelQuestion:
             return self.model
         return self.settings.estimator(self.model, cluster or self.cluster)
 
+    @property
+    def recompute_rules(self) -> tuple[RecomputeRule, ...]:
+        """What a block repeats in each mode that is allowed."""
+        source = self.settings.estimator(self.config, self.cluster)
+        fused = FUSED_ATTENTION in self.settings.kernels
+        return tuple(source.rule(mode, fused_attention=fused) for mode in self.allowed.recompute)
+
     def _faults(self) -> Iterator[Fault]:
         if not 1 <= self.num_devices <= self.cluster.num_devices:
             wanted = f"must be from 1 to {self.cluster.num_devices}"
@@ -548,7 +556,7 @@ def context_degrees(
     return tuple(
         c
         for c in divisors(length)
-        if (c == 1 or not model.is_recurrent)
+        if (c == 1 or not (model.is_recurrent or model.crosses))
         and c <= limit
         and c in allowed
         and (c == 1 or length % (parts * c) == 0)

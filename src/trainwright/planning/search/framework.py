@@ -8,6 +8,7 @@ Frameworks that recompute the first k blocks of every stage are planned as recom
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     ModelOutcome,
     best_first,
+    key_of,
     plan_model,
 )
 from trainwright.plans.capability import (
@@ -92,21 +94,29 @@ def plan_runnable(
     num_alternatives: int = NUM_ALTERNATIVES,
     aim: Aim | None = None,
     crew: Crew | None = None,
+    to_beat: float = math.inf,
+    is_bounded: bool = True,
 ) -> ModelOutcome:
     """The best plan of all parts of the space, its runners-up, and a bound on every other.
 
-    A `crew` helps, and changes nothing.
+    A `crew` helps, and changes nothing. Where no runners-up are asked for, what a part of the space
+    has found is to beat in the next; so is the figure `to_beat` of a plan from elsewhere.
+    The bound is 0 unless it `is_bounded`.
     """
-    found = [
-        plan_model(
+    found: list[ModelOutcome] = []
+    for space in runnable_spaces(question.allowed):
+        outcome = plan_model(
             replace(question, allowed=space),
             budget,
             num_alternatives=num_alternatives,
             aim=aim,
             crew=crew,
+            to_beat=to_beat,
+            is_bounded=is_bounded,
         )
-        for space in runnable_spaces(question.allowed)
-    ]
+        found.append(outcome)
+        if not num_alternatives:
+            to_beat = min((to_beat, *(key_of(each, aim) for each in outcome.priced)))
     loosest = _loosest(found)
     outcome = ModelOutcome(
         priced=best_first((p for each in found for p in each.priced), aim)[: 1 + num_alternatives],

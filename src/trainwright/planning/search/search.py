@@ -66,7 +66,7 @@ def best_first(priced: Iterable[Priced], aim: Aim | None = None) -> tuple[Priced
     """
     seen: set[tuple[object, ...]] = set()
     kept = []
-    for found in sorted(priced, key=lambda each: (_key(each, aim), *_rank(each))):
+    for found in sorted(priced, key=lambda each: (_rounded(key_of(each, aim)), *_rank(each))):
         alike = _figures(found)
         if alike not in seen:
             seen.add(alike)
@@ -74,9 +74,10 @@ def best_first(priced: Iterable[Priced], aim: Aim | None = None) -> tuple[Priced
     return tuple(kept)
 
 
-def _key(found: Priced, aim: Aim | None) -> float:
+def key_of(found: Priced, aim: Aim | None) -> float:
+    """The figure of a plan that the aim makes least."""
     step_s = found.step.step_time_s
-    return _rounded(step_s if aim is None else aim.key(step_s, found.plan.devices_used))
+    return step_s if aim is None else aim.key(step_s, found.plan.devices_used)
 
 
 def _rank(found: Priced) -> tuple[float, ...]:
@@ -220,7 +221,8 @@ class ModelSearch:
     no plan did; `in_v` are those in V whose splits were looked for, with their coarse bounds.
     `looked_through` holds bounds of candidates all of whose splits were looked at.
     Bounds, `best_s` among them, are on what the aim makes least: seconds of a step, unless it is
-    another. With more than `num_told` plans, only those near the best are kept.
+    another. `best_s` is at first what a plan of another search has, `is_led` where there is one.
+    With more than `num_told` plans, only those near the best are kept.
     """
 
     frontier: Frontier
@@ -233,6 +235,7 @@ class ModelSearch:
     splits: list[tuple[float, int, Candidate, Split]] = field(default_factory=list)
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
+    is_led: bool = field(init=False)
     bounds: list[tuple[float, int, Candidate]] = field(default_factory=list)
     undecided: set[Candidate] = field(default_factory=set)
     in_v: dict[Candidate, float] = field(default_factory=dict)
@@ -242,6 +245,14 @@ class ModelSearch:
     _in_chunks: int = 0
     _too_large: dict[Candidate, int] = field(default_factory=dict)
     _seen: set[Candidate] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.is_led = math.isfinite(self.best_s)
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether there is one, here or in the search whose plan leads this one."""
+        return self.is_led or bool(self.priced)
 
     @property
     def shelf(self) -> Shelf:
@@ -333,7 +344,7 @@ class ModelSearch:
     @property
     def _enough(self) -> float:
         """At which share of the best step the least bound ends the search: the gap it may leave."""
-        if self._searched >= self.patience.most and self.priced:
+        if self._searched >= self.patience.most and self.has_plan:
             return 0.0
         return _TIE - self.patience.gap(self._searched)
 
@@ -369,7 +380,7 @@ class ModelSearch:
         self._spend(1, candidate)
         devices = candidate.num_devices
         bound_s = self.aim.longest_s(bound, devices)
-        to_the_end = candidate in self._seen or (not self.priced and self._searched % _BLIND == 0)
+        to_the_end = candidate in self._seen or (not self.has_plan and self._searched % _BLIND == 0)
         near_s, limit_s = self._near_s(bound, candidate, limit, to_the_end=to_the_end)
         split = self.answers.find(bound_family_splits, candidate, limit_s=near_s)
         if math.isinf(split.bound_s):
@@ -409,7 +420,7 @@ class ModelSearch:
             if not key < horizon_s:
                 break
             if split.cuts or candidate.virtual_stages == 1:
-                yield PlanAsk(candidate, split, may_tighten=not self.priced)
+                yield PlanAsk(candidate, split, may_tighten=not self.has_plan)
             elif ask := self.answers.unanswered(
                 best_family_split, candidate, limit_s=_NEAR * split.bound_s
             ):
@@ -427,7 +438,7 @@ class ModelSearch:
             self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)
             limit_s = _NEAR * split.bound_s
             split = self.answers.find(best_family_split, candidate, limit_s=limit_s)
-        if not self.price_within(longest_s, candidate, split, may_tighten=not self.priced):
+        if not self.price_within(longest_s, candidate, split, may_tighten=not self.has_plan):
             self.undecided.add(candidate)
 
     def price_within(
@@ -453,7 +464,7 @@ class ModelSearch:
 
     def longest_worth_pricing_s(self, candidate: Candidate) -> float:
         """No plan with a longer pipeline is kept, once there are enough to tell of."""
-        if len(self.priced) <= self.num_told:
+        if len(self.priced) <= self.num_told and not self.is_led:
             return math.inf
         return self.aim.longest_s(_WORTH_KEEPING * self.best_s, candidate.num_devices)
 
@@ -529,7 +540,7 @@ def try_uneven(search: ModelSearch) -> None:
         if candidate != first:
             count = candidate.num_microbatches(search.shelf.question.workload)
             actions += 6 * candidate.pipeline * count
-        fresh = bool(search.priced) or candidate not in search.undecided
+        fresh = search.has_plan or candidate not in search.undecided
         limit_s = min(search.step_to_beat_s(candidate), search.longest_worth_pricing_s(candidate))
         roomy -= 1
         search.price_within(limit_s, candidate, own, may_tighten=fresh, in_rooms=roomy >= 0)
@@ -562,7 +573,7 @@ def try_small_spaces(search: ModelSearch) -> None:
     """Where no plan was found at all, try every split in V of small spaces."""
     shelf = search.shelf
     for candidate in sorted(search.undecided, key=repr):
-        if search.priced or candidate.schedule not in IN_V or search.poll():
+        if search.has_plan or candidate.schedule not in IN_V or search.poll():
             continue
         tries = split_tries(shelf.question, candidate, shelf.profile(candidate.point))
         split = best_of_space(asked_of(shelf, candidate), tries)
@@ -671,11 +682,15 @@ def plan_model(
     num_alternatives: int = NUM_ALTERNATIVES,
     aim: Aim | None = None,
     crew: Crew | None = None,
+    to_beat: float = math.inf,
+    is_bounded: bool = True,
 ) -> ModelOutcome:
     """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
 
     With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
-    outcome of a search that runs to its end does not depend on the `crew` that helps.
+    outcome of a search that runs to its end does not depend on the `crew` that helps. With the
+    figure `to_beat` of a plan from elsewhere, plans and bounds above it are not looked for; the
+    bound is 0 where none is asked for.
     """
     aim = aim or StepAim()
     shelf = Shelf.of(question)
@@ -690,6 +705,7 @@ def plan_model(
         *(frontier, budget, aim, foresight, SplitAnswers(foresight)),
         num_told=NUM_ALTERNATIVES,
         patience=THOROUGH.times(question.effort),
+        best_s=to_beat,
     )
     search.run()
     finish(search)
@@ -697,7 +713,8 @@ def plan_model(
     try_uneven(search)
     try_small_spaces(search)
     chain_s = search.chain_bound_s
-    proof = prove(search, least_s=least_s, below=chain_s) if is_complete else Proof(0.0)
+    is_bounded = is_bounded and is_complete
+    proof = prove(search, least_s=least_s, below=chain_s) if is_bounded else Proof(0.0)
     bound_s = proof.bound_s
     best_s = search.best_s
     proved = is_complete and math.isfinite(bound_s)

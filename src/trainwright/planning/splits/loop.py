@@ -167,6 +167,11 @@ class LoopMemory:
     held: list[Floats]
     running: list[Floats]
     switches_of_row: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
+    # A move of one block leaves most chunks and ranks as they were.
+    fastest_of_kind: dict[int, Ints] = field(default_factory=dict)
+    choice_of_rank: dict[tuple[int, tuple[int, ...]], list[Ints] | None] = field(
+        default_factory=dict
+    )
 
     def recomputed(self, lengths: Ints) -> tuple[tuple[int, ...], ...] | None:
         """Layers by row for every stage, [S, R], so that all ranks fit; None if some cannot."""
@@ -174,16 +179,19 @@ class LoopMemory:
         cuts = np.concatenate(([0], np.cumsum(lengths)))
         for rank in range(len(self.held)):
             stages = list(range(rank, len(lengths), len(self.held)))
-            own = self._rank_choice(rank, stages, cuts)
+            kinds = tuple(int(self.kinds.kind_of[cuts[s], cuts[s + 1]]) for s in stages)
+            key = (rank, kinds)
+            if key not in self.choice_of_rank:
+                self.choice_of_rank[key] = self._rank_choice(rank, kinds)
+            own = self.choice_of_rank[key]
             if own is None:
                 return None
             chosen.update(zip(stages, own, strict=True))
         return tuple(tuple(chosen[stage].tolist()) for stage in range(len(lengths)))
 
-    def _rank_choice(self, rank: int, stages: list[int], cuts: Ints) -> list[Ints] | None:
+    def _rank_choice(self, rank: int, kind_of: tuple[int, ...]) -> list[Ints] | None:
         costs = self.kinds.profile.costs
         assert costs.phases is not None, "an estimate has phases"
-        kind_of = [int(self.kinds.kind_of[cuts[s], cuts[s + 1]]) for s in stages]
         held, running = self.held[rank], self.running[rank]
         choice = [self._fastest(kind) for kind in kind_of]
         room = self.room_bytes(kind_of)
@@ -207,12 +215,15 @@ class LoopMemory:
         return self.usable_bytes * (1 - _HAIR) - float(static)
 
     def _fastest(self, kind: int) -> Ints:
+        if kind in self.fastest_of_kind:
+            return self.fastest_of_kind[kind]
         costs = self.kinds.profile.costs
         assert costs.phases is not None, "an estimate has phases"
         own, total_s = np.zeros(costs.num_rows, dtype=np.int64), costs.phases.total_s
         for layer_class, count in enumerate(self.kinds.counts[kind].tolist()):
             rows = list(costs.rows_of(layer_class))
             own[rows[int(np.argmin(total_s[rows]))]] = count
+        self.fastest_of_kind[kind] = own
         return own
 
     def _recompute_more(self, choice: list[Ints], held: Floats, over_bytes: float) -> bool:

@@ -13,7 +13,7 @@ priced, and lowers it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -77,14 +77,14 @@ def _finished(
 
 def num_lengths(least: Sequence[int], most: Sequence[int], blocks: int) -> int:
     """How many ways `every_lengths` finds."""
-    counts = [1]
+    counts = [1, *[0] * blocks]  # by blocks that the stages so far hold
     for fewest, many in zip(least, most, strict=True):
-        longer = [0] * (len(counts) + many)
-        for before, count in enumerate(counts):
-            for own in range(fewest, many + 1):
-                longer[before + own] += count
-        counts = longer
-    return counts[blocks] if blocks < len(counts) else 0
+        up_to = (0, *accumulate(counts))
+        counts = [
+            up_to[max(0, held - fewest + 1)] - up_to[max(0, held - many)]
+            for held in range(blocks + 1)
+        ]
+    return counts[blocks]
 
 
 def every_lengths(

@@ -6,13 +6,15 @@ simulator and the pages have to know of it are fields of `Family`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from trainwright.errors import InvalidInput
 from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plugins import SCHEDULES, plug_in
 from trainwright.scheduling.bounds import limit_below_all, misfit
 from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V
 from trainwright.scheduling.families.breadth_first import BREADTH_FIRST
@@ -80,16 +82,58 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def family_named(name: str) -> Family:
-    """Look a family up by its name or alias; raises InvalidInput listing the names."""
-    found = FAMILIES.get(ALIASES.get(name, name))
-    if found is None:
-        names = ", ".join((*FAMILIES, *ALIASES))
-        raise InvalidInput.of("family", f'must be one of {names}, got "{name}"')
-    return found
+# By name, as it is, or a function that gives the orders of a request.
+GivenFamily: TypeAlias = "str | Family | Callable[[FamilyRequest], Schedule]"
 
 
-def generate(name: str, request: FamilyRequest) -> Schedule | LimitTooSmall:
+def family_named(name: GivenFamily) -> Family:
+    """Look a family up by its name or alias, or take one of somebody else's.
+
+    Raises InvalidInput listing the names.
+    """
+    if isinstance(name, Family):
+        return name
+    found = FAMILIES.get(ALIASES.get(name, name)) if isinstance(name, str) else None
+    return found or _plugged_in(name)
+
+
+@lru_cache(maxsize=16)
+def _plugged_in(name: str | Callable[[FamilyRequest], Schedule]) -> Family:
+    """A family of a function: its orders keep the laws, and their placement is the family's."""
+    from trainwright.plans.schedule import Schedule
+    from trainwright.scheduling.validate import validate
+
+    found = plug_in("family", SCHEDULES, name, (*FAMILIES, *ALIASES))
+    if isinstance(found.given, Family):
+        return found.given
+
+    def order(request: FamilyRequest) -> Schedule:
+        made = found.call(Schedule, request)
+        if made is None:
+            raise found.fault("must return a Schedule, got None")
+        for what, asked, own in (
+            ("ranks", request.num_ranks, made.placement.num_ranks),
+            ("microbatches", request.num_microbatches, made.num_microbatches),
+        ):
+            if asked != own:
+                raise found.fault(f"must return orders of {asked} {what}, got {own}")
+        try:
+            validate(made)
+        except InvalidInput as error:
+            raise found.faults(error.faults) from None
+        return made
+
+    return Family(
+        name=found.name,
+        summary="a plug-in",
+        source=f"plug-in {found.name}",
+        place=lambda request: order(request).placement,
+        order=order,
+        reads_costs=True,
+    )
+
+
+def generate(name: GivenFamily, request: FamilyRequest) -> Schedule | LimitTooSmall:
     """Orders of the family `name` within the limits of `request`, or why there are none.
 
     Where any schedule of the placement needs more, the answer says so; otherwise what this family
@@ -108,7 +152,15 @@ def generate(name: str, request: FamilyRequest) -> Schedule | LimitTooSmall:
     if too_much is None:
         return schedule
     least = limit_below_all(placement, memory, max_activations=limit) if family.is_plain else None
-    return least or replace(too_much, family=name)
+    return least or replace(too_much, family=family.name)
 
 
-__all__ = ["ALIASES", "FAMILIES", "Family", "FamilyRequest", "family_named", "generate"]
+__all__ = [
+    "ALIASES",
+    "FAMILIES",
+    "Family",
+    "FamilyRequest",
+    "GivenFamily",
+    "family_named",
+    "generate",
+]
