@@ -70,13 +70,10 @@ def served(**limits: Any) -> Iterator[Client]:
 
     import uvicorn
 
-    from trainwright.commands.live import make_app
-    from trainwright.commands.serve import Guard, Limits
+    from trainwright.commands.serve import Limits, configured
 
     listening = socket.create_server(("127.0.0.1", 0))
-    bounds = Limits(**limits)
-    app = Guard(make_app(bounds), bounds)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(configured(Limits(**limits)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     until = time.monotonic() + PATIENCE_S

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import zipfile
+from contextlib import ExitStack
 
 import pytest
 
@@ -160,6 +161,40 @@ def test_other_paths_lead_nowhere(client, path):
     assert client.get(path).status in (404, 422)
 
 
+def test_the_file_of_a_job_is_read_and_planned_without_its_neighbours(client, request):
+    text = (request.config.rootpath / "examples" / "megatron_job.sh").read_text()
+    given = {"name": "megatron_job.sh", "text": text}
+    stated = client.call("POST", "/api/jobs", given).value
+    assert (stated["devices"], stated["global_batch"], stated["sequence"]) == (16, 64, 4096)
+    assert stated["options"]["tp"] == "4"
+    sizes = {"cluster": "dgx-h100", "devices": 16, "global_batch": 64, "sequence": 4096}
+    found = client.ask(job=given, options=stated["options"], **sizes).value["document"]
+    assert found["parallelism"]["tensor"] == 4
+    assert found["request"]["model"]["name"] == "megatron_job"
+    for text in ("source ./secrets.sh\n", "torchrun train.py --model /etc/passwd", ""):
+        refused = client.call("POST", "/api/jobs", {"name": "../x.sh", "text": text})
+        assert refused.status == 422, text
+        assert refused.faults
+
+
+def test_connections_that_are_held_block_nobody():
+    """Half of the headers, or of a body, and nothing more; each is closed after its time."""
+    with served(header_s=1.0, body_s=1.0) as client, ExitStack() as held:
+        begun = [b"POST /api/plans HTTP/1.1\r\nHost:", b"", _chunked(client, 1)]
+        connections = [
+            held.enter_context(socket.create_connection(("127.0.0.1", client.port), timeout=20))
+            for _ in range(300)
+        ]
+        for at, each in enumerate(connections):
+            each.sendall(begun[at % 3])
+        began = time.monotonic()
+        assert client.get("/").status == 200
+        assert time.monotonic() - began < 20  # not as long as they would wait
+        for each in connections:
+            while each.recv(4096):
+                pass
+
+
 def test_other_hosts_are_not_served(client):
     for host in ("evil.example", "127.0.0.1.evil.example", "", "[::1"):
         assert client.get("/api/choices", Host=host).status == 421
@@ -167,8 +202,8 @@ def test_other_hosts_are_not_served(client):
 
 
 def test_other_pages_may_not_ask(client):
-    elsewhere = {"Origin": "https://evil.example"}
-    assert client.call("POST", "/api/plans", GPT2, elsewhere).status == 403
+    for origin in ("https://evil.example", "http://[", "null", "http://[::1"):
+        assert client.call("POST", "/api/plans", GPT2, {"Origin": origin}).status == 403
     plain = {"Content-Type": "text/plain"}
     assert client.call("POST", "/api/plans", GPT2, plain).status == 415
     own = {"Origin": f"http://127.0.0.1:{client.port}"}

@@ -279,20 +279,39 @@ def test_an_error_never_stands_beside_an_old_answer(browser, page):
     assert "ZeRO-" in text(browser, "layout")
 
 
+def drop(browser, name, content):
+    """A file, anywhere on the page."""
+    browser.run(
+        "(() => { const given = new DataTransfer(); "
+        f"given.items.add(new File([{json.dumps(content)}], {json.dumps(name)})); "
+        "window.dispatchEvent(new DragEvent('drop', {dataTransfer: given})); })()"
+    )
+    browser.wait_until(
+        f"document.getElementById('uploaded').textContent.includes({json.dumps(name)})"
+    )
+    settled(browser)
+
+
+def test_the_file_of_a_job_is_dropped_anywhere(browser, page, request):
+    page()
+    job = request.config.rootpath / "examples" / "megatron_job.sh"
+    drop(browser, job.name, job.read_text(encoding="utf-8"))
+    assert browser.run("document.getElementById('option-tp').value") == "4"
+    assert browser.run("explorer.question.global_batch") == 64
+    assert browser.run("explorer.plan.parallelism.tensor") == 4
+    assert "megatron_job.sh" in text(browser, "asked-line")
+    browser.run("document.getElementById('forget').click()")
+    settled(browser)
+    assert "gpt2" in text(browser, "asked-line")
+
+
 def test_a_cluster_of_ones_own_is_dropped_anywhere(browser, page):
     page()
     cluster = (
         '[[level]]\nname = "link"\nsize = 4\nbandwidth_gb_per_s = 100\nlatency_us = 3\n'
         "[accelerator]\n"
     )
-    name = json.dumps("mine.toml")
-    browser.run(
-        f"(() => {{ const given = new DataTransfer(); "
-        f"given.items.add(new File([{json.dumps(cluster)}], {name})); "
-        f"window.dispatchEvent(new DragEvent('drop', {{dataTransfer: given}})); }})()"
-    )
-    browser.wait_until("!document.getElementById('uploaded').hidden")
-    settled(browser)
+    drop(browser, "mine.toml", cluster)
     assert "mine.toml" in text(browser, "uploaded")
     assert text(browser, "faults")  # what it lacks is said, and nothing of the old answer is left
 

@@ -176,6 +176,43 @@ def test_a_list_of_layers_that_is_too_short_is_named() -> None:
         parameters("qwen3_5_text", layer_types=["linear_attention"])
 
 
+# Sizes of public files, and the parameters published with their models.
+REMOTE: dict[str, tuple[dict[str, Any], int]] = {
+    "internlm2": (
+        {
+            "vocab_size": 92544,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "bias": False,
+        },
+        7_737_708_544,
+    ),
+    "baichuan": ({}, 7_505_973_248),
+    "exaone": (
+        {"hidden_size": 4096, "intermediate_size": 14336, "num_key_value_heads": 8},
+        7_818_448_896,
+    ),
+    "chatglm": ({"add_qkv_bias": True, "kv_channels": 128}, 6_243_584_000),
+    "qwen": ({"kv_channels": 128}, 7_721_324_544),
+    "mimo": (
+        {
+            "num_hidden_layers": 36,
+            "intermediate_size": 11008,
+            "num_key_value_heads": 8,
+            "vocab_size": 151680,
+        },
+        7_622_619_136,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REMOTE)
+def test_families_that_the_library_lacks_have_the_published_parameters(kind: str) -> None:
+    stated, published = REMOTE[kind]
+    found = read_config({"model_type": kind, **stated}, name="x").config
+    assert count_parameters(found) == published
+
+
 def test_reading_is_quick() -> None:
     start = time.process_time()
     for kind in (*DECODERS, *HYBRIDS):

@@ -61,13 +61,15 @@ _TOP = 12  # runners-up to pick from
 class Question:
     """What is asked: a `model` of the catalog or a `config`; absent figures are the catalog's.
 
-    `bandwidth_bytes_per_s` is that of one device across the outermost network level,
-    `cluster_file` the text of a TOML file in place of the catalog's `cluster`, and `options` are
-    further ones of `plan` by keyword, of those in `OPTIONS`.
+    `bandwidth_bytes_per_s` is that of one device across the outermost network level, `job` the
+    name and the text of a framework's file, which describes the model, `cluster_file` the text of a
+    TOML file in place of the catalog's `cluster`, and `options` are further ones of `plan` by
+    keyword, of those in `OPTIONS`.
     """
 
     model: str | None = None
     config: dict[str, Any] | None = None
+    job: tuple[str, str] | None = None
     cluster: str
     devices: int
     global_batch: int
@@ -233,6 +235,11 @@ def _model(question: Question) -> ModelInput:
     from trainwright.formats.catalog import model_names
     from trainwright.options.inputs import catalog_input, config_input
 
+    if question.job is not None:
+        from trainwright.frameworks.read_job import stated_in, stated_model
+
+        name, text = question.job
+        return stated_model(stated_in(text, name), None)
     if question.config is not None:
         if question.model is not None:
             raise InvalidInput.of("model", "must not be given together with a config")
@@ -258,6 +265,26 @@ GIB: Final = 2**30
 GB: Final = 1e9
 
 
+class JobFile(BaseModel):
+    """A file of a framework's job, as text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    text: Annotated[str, Field(max_length=900_000)]
+
+
+class Stated(BaseModel):
+    """What a job states, as the controls of the page have it, and what else is to be said."""
+
+    model: str
+    devices: int | None
+    global_batch: int | None
+    sequence: int | None
+    options: dict[str, str]
+    notes: list[str]
+
+
 class Ask(BaseModel):
     """A question; `model` is a name of the catalog, `config` the content of a config.json.
 
@@ -269,6 +296,7 @@ class Ask(BaseModel):
 
     model: Annotated[str, _NAME] | None = None
     config: dict[str, Any] | None = None
+    job: JobFile | None = None
     cluster: Annotated[str, _NAME]
     devices: Annotated[int, Field(strict=True, ge=1, le=MOST_DEVICES)]
     global_batch: Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
@@ -288,6 +316,7 @@ class Ask(BaseModel):
         return Question(
             model=self.model,
             config=self.config,
+            job=None if self.job is None else (self.job.name, self.job.text),
             cluster=self.cluster,
             devices=self.devices,
             global_batch=self.global_batch,
@@ -622,6 +651,9 @@ def make_app(bounds: Limits) -> App:
         "/api/searches", routes.search, methods=["POST"], response_class=Response, responses=_SAID
     )
     app.add_api_route(
+        "/api/jobs", routes.job, methods=["POST"], response_model=Stated, responses=_SAID
+    )
+    app.add_api_route(
         "/api/searches/{ticket}/stop",
         routes.stop,
         methods=["POST"],
@@ -672,6 +704,12 @@ class _Routes:
     async def choices(self) -> Choices:
         """The models, clusters and frameworks to choose from."""
         return self._choices
+
+    def job(self, given: JobFile) -> Stated:
+        """What a framework's file states of its run."""
+        from trainwright.frameworks.read_job import stated_controls
+
+        return Stated(**stated_controls(given.text, given.name, OPTIONS))
 
     async def plan(self, ask: Ask, request: Request) -> Response:
         """The best plan within the time limit; stopped when nobody waits for it any more."""

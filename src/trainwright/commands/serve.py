@@ -14,7 +14,10 @@ from urllib.parse import urlsplit
 from trainwright.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
+    from asyncio import Protocol, Transport
     from collections.abc import Awaitable, Callable, MutableMapping
+
+    from uvicorn import Config
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -37,10 +40,12 @@ _LINGERING_S: Final = 1.0
 class Limits:
     """Bounds of a server; `max_waiting` counts questions beside those being answered.
 
-    A body has `body_s` seconds to arrive, so that nobody holds a connection with half of one.
+    Headers have `header_s` seconds to arrive and a body `body_s`, so that nobody holds a
+    connection with half of them.
     """
 
     max_body_bytes: int = 2**20
+    header_s: float = 5.0
     body_s: float = 5.0
     max_running: int = 2
     max_waiting: int = 8
@@ -159,7 +164,7 @@ async def _refuse(receive: Receive, send: Send, refusal: tuple[int, str, str], m
 
 LOOPBACK: Final = "127.0.0.1"
 _LARGEST_PORT: Final = 65_535
-_MOST_CONNECTIONS: Final = 64
+_MOST_CONNECTIONS: Final = 512  # each is waited for no longer than its limits say
 _KEEP_ALIVE_S: Final = 5
 
 
@@ -177,7 +182,7 @@ def serve(
     try:
         import uvicorn
 
-        from trainwright.commands.live import make_app
+        import trainwright.commands.live  # noqa: F401
     except ImportError:
         raise MissingExtra("the live page needs FastAPI and uvicorn", extra="serve") from None
     if not 0 <= port <= _LARGEST_PORT:
@@ -185,8 +190,22 @@ def serve(
     bounds = limits or Limits()
     bounds = replace(bounds, hosts=tuple(dict.fromkeys((*bounds.hosts, host))))
     listening = _listen(host, port)
-    config = uvicorn.Config(
+    with listening:
+        if on_ready is not None:
+            name = f"[{host}]" if ":" in host else host
+            on_ready(f"http://{name}:{listening.getsockname()[1]}/")
+        uvicorn.Server(configured(bounds)).run(sockets=[listening])
+
+
+def configured(bounds: Limits) -> Config:
+    """The application on a server that keeps to the limits."""
+    import uvicorn
+
+    from trainwright.commands.live import make_app
+
+    return uvicorn.Config(
         Guard(make_app(bounds), bounds),
+        http=_impatient(bounds.header_s),
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -194,11 +213,29 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=1,
     )
-    with listening:
-        if on_ready is not None:
-            name = f"[{host}]" if ":" in host else host
-            on_ready(f"http://{name}:{listening.getsockname()[1]}/")
-        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _impatient(header_s: float) -> type[Protocol]:
+    """The protocol of the server, which closes a connection whose next request does not begin."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class Impatient(AutoHTTPProtocol):  # type: ignore[misc]
+        def connection_made(self, transport: Transport) -> None:
+            super().connection_made(transport)
+            self._expect_request()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._expect_request()
+
+        def _expect_request(self) -> None:
+            self.loop.call_later(header_s, self._close_unless_begun, self.cycle)
+
+        def _close_unless_begun(self, last: object) -> None:
+            if self.cycle is last and not self.transport.is_closing():
+                self.transport.close()
+
+    return Impatient
 
 
 def _listen(host: str, port: int) -> socket.socket:

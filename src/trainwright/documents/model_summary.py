@@ -114,7 +114,7 @@ def _kinds(config: TransformerConfig, graph: LayerGraph) -> Iterator[LayersOfKin
     images = Counter(c for c in graph.layers if graph.classes[c].kind is LayerKind.ENCODER_BLOCK)
     for index, count in images.items():
         parameters = graph.classes[index].num_parameters
-        kind = "encoder" if config.crosses else "encoder of images"
+        kind = _ENCODERS.get(config.towers[0].name, "encoder")
         yield LayersOfKind(kind=kind, count=count, parameters=parameters)
     blocks = [c for c in graph.layers if graph.classes[c].kind is LayerKind.BLOCK]
     names = kind_names(config)
@@ -126,6 +126,7 @@ def _kinds(config: TransformerConfig, graph: LayerGraph) -> Iterator[LayersOfKin
         )
 
 
+_ENCODERS = {"vision": "encoder of images", "sound": "encoder of sound"}  # by the tower's name
 _DEGREES = 256  # up to which degrees are listed
 
 

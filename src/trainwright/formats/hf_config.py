@@ -201,7 +201,7 @@ def _transformer(
 def _wrapped(
     keys: KeyReader, document: Mapping[str, Any], wrapper: Wrapper, *, source: str | None
 ) -> TransformerConfig:
-    """Text with an encoder of images before it; sizes of the text may stand at the top (Qwen2)."""
+    """Text with an encoder before it; sizes of the text may stand at the top (Qwen2)."""
     text = document.get("text_config")
     if missing := ", ".join(name for name in wrapper.needed if document.get(name) is None):
         raise UnsupportedFeature(
@@ -227,7 +227,7 @@ def _wrapped(
         own = config.tied_embeddings
         tied = own if wrapper.text_alone else tied or (wrapper.asks_text and own)
         config = replace(config, tied_embeddings=tied)
-    tower = wrapper.tower(keys, keys.section("vision_config"), config)
+    tower = wrapper.tower(keys, keys.section(wrapper.section), config)
     return config if keys.all_faults else replace(config, towers=(tower,))
 
 

@@ -728,3 +728,42 @@ DECODERS: Final[dict[str, Decoder]] = {
         window=0,
     ),
 }
+
+# Families whose files carry code of their own, which the library does not have
+# ------------------------------------------------------------------------------
+
+_OLDER: Final = Decoder(layers=32, hidden=4096, ffn=11008, heads=32, vocabulary=103168)
+REMOTE: Final[dict[str, Decoder]] = {
+    "internlm2": replace(
+        _OLDER, query_key_value_bias=("bias", True), attention_output_bias=("bias", True)
+    ),
+    "baichuan": replace(_OLDER, vocabulary=125696),
+    "xverse": replace(_OLDER, vocabulary=100278),
+    "exaone": replace(
+        _OLDER, hidden=2048, ffn=0, vocabulary=102400, activation_key="activation_function"
+    ),
+    "chatglm": replace(
+        _OLDER,
+        ffn=13696,
+        layers=28,
+        kv_heads=2,
+        vocabulary=65024,
+        query_key_value_bias=("add_qkv_bias", False),
+        unknown=("add_bias_linear",),
+        ignored=("layernorm_epsilon", "original_rope", "fp32_residual_connection", "max_positions"),
+        spelled={
+            "ffn_size": "ffn_hidden_size",
+            "vocabulary_size": "padded_vocab_size",
+            "num_kv_heads": "multi_query_group_num",
+            "head_size": "kv_channels",
+        },
+    ),
+    "qwen": replace(
+        _OLDER,
+        ffn=22016,
+        vocabulary=151936,
+        query_key_value_bias=True,
+        spelled={"head_size": "kv_channels"},
+        ignored=("no_bias", "use_logn_attn", "use_dynamic_ntk", "rotary_emb_base", "rotary_pct"),
+    ),
+}

@@ -71,7 +71,8 @@ class Decoder:
     With `plain_heads` a file cannot say how many heads keys have, or how wide a head is. A
     `head_size` of 0 is the hidden size over heads, rounded down; an `ffn` of 0 four times the
     hidden size. Flags that are `unknown` may not be set: what they add has no formula here.
-    `constants` are further fields that no key of a file changes.
+    `constants` are further fields that no key of a file changes; fields that the family calls by
+    another key than others do are `spelled`.
     """
 
     layers: int
@@ -104,11 +105,13 @@ class Decoder:
     further: Switch = False
     ignored: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
+    spelled: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
 
 
 def read_decoder(rule: Decoder, keys: KeyReader) -> Fields:
     """Fields of a file by the rule of its family; raises `UnsupportedFeature` by its flags."""
+    keys.spell(rule.spelled)
     keys.pass_over(*rule.ignored)
     refuse_flags(keys, *rule.unknown)
     latent = None if rule.latent is None else _latent(keys, rule.latent, rule)

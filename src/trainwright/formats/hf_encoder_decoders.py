@@ -208,21 +208,17 @@ _WHISPER: Final = _Biased(
 _TAPS: Final = 3  # of either convolution; the second halves the rows
 
 
-def _read_whisper(keys: KeyReader) -> Fields:
-    decoder, encoder = _stacks(keys, _WHISPER)
-    hidden = decoder["hidden_size"]
+def sound_front(keys: KeyReader, *, hidden: int, bins: int) -> Fields:
+    """Of a tower over a window of sound: what comes before its blocks, and how many rows it has."""
     rows = keys.count("max_source_positions", 1500)
     first = Projection(
         name="convolution",
-        inputs=_TAPS * keys.count("num_mel_bins", 80),
+        inputs=_TAPS * keys.count("num_mel_bins", bins),
         outputs=hidden,
         activation=True,
         repeats=2,
     )
-    unread = [key for key in keys.unread if key.startswith(("mask_", "apply_spec"))]
-    keys.pass_over(*unread)
-    tower = {
-        "words": False,
+    return {
         "front": (first,),
         "patch_features": _TAPS * hidden,
         "patches": rows,
@@ -230,6 +226,14 @@ def _read_whisper(keys: KeyReader) -> Fields:
         "parameters": rows * hidden,
         "normed": True,
     }
+
+
+def _read_whisper(keys: KeyReader) -> Fields:
+    decoder, encoder = _stacks(keys, _WHISPER)
+    hidden = decoder["hidden_size"]
+    unread = [key for key in keys.unread if key.startswith(("mask_", "apply_spec"))]
+    keys.pass_over(*unread)
+    tower = {"words": False, **sound_front(keys, hidden=hidden, bins=80)}
     plain = {"key_bias": False, "max_positions": keys.count("max_target_positions", 448)}
     return _both(keys, decoder | plain, encoder | {"key_bias": False}, tower=tower)
 

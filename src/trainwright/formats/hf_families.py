@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from trainwright.formats.hf_decoder_rules import DECODERS, TEXT_DECODERS
+from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE, TEXT_DECODERS
 from trainwright.formats.hf_decoders import dense_between, read_decoder
 from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_hybrids import HYBRIDS
@@ -70,6 +70,27 @@ def read_qwen2(keys: KeyReader) -> Fields:
         keys, layers=32, hidden=4096, ffn=22016, heads=32, kv_heads=32, vocabulary=151936
     )
     return {**upper_windows(keys, decoder), "query_key_value_bias": True}
+
+
+def read_qwen(keys: KeyReader) -> Fields:
+    """Fields of a `qwen` config, the first: gate and value have half the stated width each."""
+    fields = read_decoder(REMOTE["qwen"], keys)
+    return fields | {"ffn_size": fields["ffn_size"] // 2}
+
+
+def read_chatglm(keys: KeyReader) -> Fields:
+    """Fields of a `chatglm` config: few key heads unless a file says otherwise."""
+    fields = read_decoder(REMOTE["chatglm"], keys)
+    few = keys.flag("multi_query_attention", True)
+    return fields if few else fields | {"num_kv_heads": fields["num_heads"]}
+
+
+def read_mimo(keys: KeyReader) -> Fields:
+    """Fields of a `mimo` config: Qwen2 with a layer that predicts a further token (MiMo, 2025)."""
+    bias = keys.flag("attention_bias", True)
+    keys.pass_over("use_mrope", "head_size")
+    further = keys.natural("num_nextn_predict_layers", 1)
+    return {**read_qwen2(keys), "query_key_value_bias": bias, "num_mtp_layers": further}
 
 
 def read_qwen3(keys: KeyReader) -> Fields:
@@ -737,6 +758,7 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "llama": read_llama,
     "mistral": read_mistral,
     "qwen2": read_qwen2,
+    "mimo": read_mimo,
     "qwen3": read_qwen3,
     "phi3": read_phi3,
     "granite": read_granite,
@@ -752,7 +774,12 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "deepseek_v3": read_deepseek_v3,
     "deepseek_v4": read_deepseek_v4,
     "kimi_k2": read_kimi_k2,
-    **{name: partial(read_decoder, rule) for name, rule in (DECODERS | TEXT_DECODERS).items()},
+    **{
+        name: partial(read_decoder, rule)
+        for name, rule in (DECODERS | TEXT_DECODERS | REMOTE).items()
+    },
+    "qwen": read_qwen,
+    "chatglm": read_chatglm,
     **OTHER_DECODERS,
     **HYBRIDS,
     **ENCODER_DECODERS,

@@ -51,15 +51,25 @@ class KeyReader:
         self.faults: list[Fault] = []
         self._spelling: dict[str, str] = {}
         self._preferred: dict[str, str] = {}
+        self._own: dict[str, str] = {}
 
     def prefer(self, **spelling: str) -> None:
         """Say by which of its aliases the family itself calls a field."""
         self._preferred.update(spelling)
 
+    def spell(self, spelling: Mapping[str, str]) -> None:
+        """Say by which one key the family states a field, in place of the usual ones."""
+        self._own.update(spelling)
+
+    def _spellings(self, field: str) -> tuple[str, ...]:
+        if field in self._own:
+            return (self._own[field],)
+        return ALIASES.get(field, (field,))
+
     def pass_over(self, *fields: str) -> None:
         """Leave keys unread that the rest of the file makes irrelevant."""
         for field in fields:
-            self.known.update(_spellings(field))
+            self.known.update(self._spellings(field))
 
     def section(self, field: str) -> KeyReader:
         """The object under `field`, empty where it is absent or null."""
@@ -167,7 +177,7 @@ class KeyReader:
 
     def states(self, field: str) -> bool:
         """Whether the file says anything under `field`."""
-        return any(self._document.get(key) is not None for key in _spellings(field))
+        return any(self._document.get(key) is not None for key in self._spellings(field))
 
     def optional_texts(self, field: str) -> tuple[str, ...]:
         """A list of strings, or empty where it is absent (no default is reported)."""
@@ -177,9 +187,9 @@ class KeyReader:
 
     def nullable_count(self, field: str, default: int) -> int | None:
         """An integer >= 1, None where the file says null, the default where it says nothing."""
-        stated = [k for k in _spellings(field) if k in self._document]
+        stated = [k for k in self._spellings(field) if k in self._document]
         if stated and all(self._document[k] is None for k in stated):
-            self.known.update(_spellings(field))
+            self.known.update(self._spellings(field))
             return None
         return self.count(field, default)
 
@@ -193,7 +203,7 @@ class KeyReader:
         """An integer >= 1, or absent (null counts as absent; no default is reported)."""
         if self.states(field):
             return self.count(field, None)
-        self.known.update(_spellings(field))
+        self.known.update(self._spellings(field))
         return None
 
     def refuse(self, field: str, problem: str) -> None:
@@ -205,7 +215,7 @@ class KeyReader:
 
     def _find(self, field: str, default: object) -> tuple[str, object]:
         """The value under the field's first spelling that is present and not null."""
-        spellings = _spellings(field)
+        spellings = self._spellings(field)
         self.known.update(spellings)
         present = [k for k in spellings if self._document.get(k) is not None]
         if not present:
@@ -220,10 +230,6 @@ class KeyReader:
                 problem = f"must equal {present[0]} ({show_value(value)}), got "
                 self._fault(other, problem + show_value(self._document[other]))
         return present[0], value
-
-
-def _spellings(field: str) -> tuple[str, ...]:
-    return ALIASES.get(field, (field,))
 
 
 # Keys of a `config.json` that the reader passes over: in silence, or with what that may cost

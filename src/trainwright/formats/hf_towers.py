@@ -1,4 +1,4 @@
-"""Models that take images beside text: which text family they wrap, and their encoder of images.
+"""Models that take images or sound beside text: which text family they wrap, and their encoder.
 
 Every encoder is a rule over the keys of `vision_config`, every projector one over its sizes and
 those of the text. Defaults are those of the public configuration classes of transformers 5. Where
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from trainwright.formats.hf_encoder_decoders import sound_front
 from trainwright.formats.hf_keys import KeyReader, activation
 from trainwright.model import Norm, Projection, Tower, TransformerConfig
 
@@ -83,6 +84,7 @@ def _stack(
     names: tuple[str, str, str] = _LONG,
     hidden_key: str = "hidden_size",
     ffn_key: str = "intermediate_size",
+    act_key: str = "hidden_act",
     act: str = "gelu_pytorch_tanh",
     norm: Norm = Norm.LAYER,
     biased: bool = True,
@@ -107,7 +109,7 @@ def _stack(
         ffn_size=keys.count(ffn_key, ffn) if ffn_key else ffn,
         vocabulary_size=1,
         norm=norm,
-        activation=activation(keys, "hidden_act", act),
+        activation=activation(keys, act_key, act),
         gated=gated,
         causal=False,
         query_key_value_bias=biased if qkv_bias is None else qkv_bias,
@@ -485,6 +487,51 @@ def _cohere(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Towe
     return found.tower(projector=products, merge=merge)
 
 
+def _sound(
+    sizes: tuple[str, str, str], *, averaged: int = 1, joined: int = 1, two: bool = True
+) -> Callable[[KeyReader, KeyReader, TransformerConfig], Tower]:
+    """Whisper's encoder; of its rows so many are averaged, then joined for one or `two` products.
+
+    `sizes` are the keys of layers, heads and feed-forward width.
+    """
+
+    def tower(keys: KeyReader, sound: KeyReader, text: TransformerConfig) -> Tower:
+        keys.pass_over("projector_hidden_act", "projector_bias", "hidden_size")
+        sound.pass_over("scale_embedding", "vocab_size", "encoder_layerdrop", "layerdrop")
+        sound.pass_over(
+            "hidden_dropout", "num_layers", "head_size", "num_kv_heads", "max_positions"
+        )
+        layers, heads, ffn = sizes
+        stack = _stack(
+            sound,
+            layers=32,
+            hidden=1280,
+            heads=20,
+            ffn=5120,
+            names=(layers, heads, "num_mel_bins"),
+            ffn_key=ffn,
+            act_key="activation_function",
+            act="gelu",
+        )
+        front = sound_front(sound, hidden=stack.hidden_size, bins=128)
+        wide, h = joined * stack.hidden_size, text.hidden_size
+        products: tuple[Projection, ...] = (Projection(name="linear", inputs=wide, outputs=h),)
+        if two:
+            products = _two_layers(wide, h, h, bias=joined == 1)
+        return Tower(
+            name="sound",
+            stack=replace(stack, key_bias=False),
+            projector=products,
+            **(front | {"tokens": front["tokens"] // (averaged * joined)}),
+        )
+
+    return tower
+
+
+_OWN_KEYS: Final = ("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim")
+_USUAL_KEYS: Final = ("num_hidden_layers", "num_attention_heads", "intermediate_size")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
     """A wrapped family: its text where the section names none, its tower, and how it ties its head.
@@ -503,11 +550,12 @@ class Wrapper:
     text_alone: bool = False
     flat: bool = False
     default_encoder: bool = False
+    section: str = "vision_config"
 
     @property
     def needed(self) -> tuple[str, ...]:
         """Sections that a file must have."""
-        return ("text_config",) * (not self.flat) + ("vision_config",) * self.default_encoder
+        return ("text_config",) * (not self.flat) + (self.section,) * self.default_encoder
 
 
 _QWEN3_VL: Final = _qwen(_qwen3_vl, Norm.LAYER)
@@ -537,5 +585,12 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "glm46v": Wrapper(text="glm4v_text", tower=_glm),
     "cohere2_vision": Wrapper(text="cohere2", tower=_cohere, tied=True, default_encoder=True),
     "llama4": Wrapper(text="llama4_text", tower=_llama4_wrapper, text_alone=True),
+    "qwen2_audio": Wrapper(
+        text="qwen2", tower=_sound(_OWN_KEYS, averaged=2, two=False), section="audio_config"
+    ),
+    "audioflamingo3": Wrapper(
+        text="qwen2", tower=_sound(_USUAL_KEYS, averaged=2), section="audio_config"
+    ),
+    "voxtral": Wrapper(text="llama", tower=_sound(_USUAL_KEYS, joined=4), section="audio_config"),
     "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
 }

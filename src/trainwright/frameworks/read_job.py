@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -150,6 +151,50 @@ def open_stated(
         nodes=nodes,
         software=predicted_for(text) or framework,
     )
+
+
+def stated_in(text: str, name: str) -> StatedJob:
+    """A job that came as text alone, as `name`: nothing that it names is looked for.
+
+    Raises `InvalidInput` with every fault of the text, and for a model outside of the catalog.
+    """
+    from trainwright.formats.catalog import model_names
+    from trainwright.frameworks.jobs import Beside, read
+    from trainwright.frameworks.jobs.detect import format_of
+    from trainwright.frameworks.jobs.models import catalog_name
+
+    run = read(None, text, Beside(name=name))
+    if run.model is None and run.model_name is not None:
+        known = catalog_name(run.model_name) or run.model_name
+        if known not in model_names():
+            problem = f"must be chosen: {name} names {run.model_name}, which the catalog lacks"
+            raise InvalidInput.of("model", problem)
+        run = replace(run, model_name=known)
+    warnings = tuple(_warnings(run, name, names_model=True))
+    return StatedJob(
+        name=Path(name).stem, framework=format_of(text, name), run=run, warnings=warnings
+    )
+
+
+def stated_controls(text: str, name: str, options: Iterable[str]) -> dict[str, Any]:
+    """A job that came as text: its model, sizes and those of `options` that it states, as text.
+
+    Raises as `stated_in`.
+    """
+    job = stated_in(text, name)
+    model = stated_model(job, None)
+    stated = stated_options(job, {})
+    degrees = (stated.get(degree) or 1 for degree in ("tp", "pp", "cp", "dp"))
+    devices = job.run.num_devices or math.prod(degrees)
+    stated = with_stated_batch(job, stated, num_devices=devices)
+    return {
+        "model": model.embedded.name,
+        "devices": devices,
+        "global_batch": stated.get("global_batch"),
+        "sequence": stated.get("sequence"),
+        "options": {each: str(stated[each]) for each in options if stated.get(each) is not None},
+        "notes": [*job.warnings, *model.warnings],
+    }
 
 
 def text_of(path: str | Path) -> str:

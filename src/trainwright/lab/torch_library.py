@@ -379,17 +379,18 @@ class _Counter(TorchDispatchMode):
     Checks of values are answered with yes, as of valid data.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         super().__init__()
         self.flops = 0
-        self._left = MOST_OPERATORS
+        self.operators = 0
+        self._most = most
         self._composite: dict[Any, bool] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _TRUTH and args[0].is_meta and args[0].dtype is torch.bool:
             return True
-        self._left -= 1
-        if self._left < 0:
+        self.operators += 1
+        if self.operators > self._most:
             raise TimeoutError(_TOO_LONG)
         given, formula = kwargs or {}, flop_registry.get(getattr(func, "_overloadpacket", None))
         if formula is None and self._is_composite(func):
@@ -431,16 +432,19 @@ def _measure(
             note = _note_visits(name, count, visited)
             handle = inner.register_forward_pre_hook(note, with_kwargs=True)
             hooks.callback(handle.remove)
-        flops, reason = _pass(module, tokens)
-        if reason != _TOO_LONG:
-            return flops, reason
-        few = [_pass(module, _FEW * n)[0] for n in (1, 2, 3)]
-    if (carried := _carried_on(few, tokens)) is None:
-        return None, reason
-    return carried, None
+        whole = _pass(module, tokens, most=MOST_OPERATORS)
+        if whole.reason != _TOO_LONG:
+            return whole.flops, whole.reason
+        few = [_pass(module, _FEW * n, most=MOST_OPERATORS) for n in (1, 2, 3)]
+        if few[0].operators == few[2].operators:  # many layers, but no loop over tokens
+            whole = _pass(module, tokens, most=_MANY_TIMES * MOST_OPERATORS)
+            return whole.flops, whole.reason
+    carried = _carried_on([one.flops for one in few], tokens)
+    return carried, None if carried else _TOO_LONG
 
 
 _FEW: Final = 2  # tokens of the shortest pass; the others are of twice and three times as many
+_MANY_TIMES: Final = 5
 
 
 def _carried_on(few: list[int | None], tokens: int) -> int | None:
@@ -453,20 +457,29 @@ def _carried_on(few: list[int | None], tokens: int) -> int | None:
     return int((one - curved) * n + curved * n * n)
 
 
-def _pass(module: nn.Module, tokens: int) -> tuple[int | None, str | None]:
-    """FLOPs of a pass over so many tokens, else why there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passed:
+    """A pass: its FLOPs, else why there are none, and its operators."""
+
+    flops: int | None = None
+    reason: str | None = None
+    operators: int = 0
+
+
+def _pass(module: nn.Module, tokens: int, *, most: int) -> _Passed:
+    """One pass over so many tokens, ended behind the `most` operators."""
     failures = []
     for masked in (True, False):  # some look into a mask, others make one if there is none
         try:
-            with torch.no_grad(), torch.device("meta"), _Counter() as counter:
+            with torch.no_grad(), torch.device("meta"), _Counter(most) as counter:
                 module(**_inputs(module, tokens, masked=masked))
         except TimeoutError:
-            return None, _TOO_LONG
+            return _Passed(reason=_TOO_LONG)
         except Exception as error:  # whatever the library's own code raises
             failures.append(f"{type(error).__name__}: {_first_line(error)}")
         else:
-            return counter.flops, None
-    return None, failures[0]
+            return _Passed(flops=counter.flops, operators=counter.operators)
+    return _Passed(reason=failures[0])
 
 
 def _note_visits(name: str, count: int, visited: dict[str, int]) -> Any:

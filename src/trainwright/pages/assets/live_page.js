@@ -24,7 +24,7 @@ const SLIDERS = ["devices", "memory", "bandwidth", "batch", "sequence"];
 class Explorer {
   constructor(choices) {
     this.choices = choices;
-    this.config = this.clusterFile = null;
+    this.config = this.clusterFile = this.job = null;
     this.exact = {};
     this.last = this.before = this.pinned = null;  // figures of this plan, of the one before, pinned
     fill(at("model"), choices.models.map(({ name }) => name), "llama3-70b");
@@ -48,7 +48,7 @@ class Explorer {
     });
     at("framework").addEventListener("change", () => this.changed());
     at("options").addEventListener("change", () => this.changed());
-    at("model").addEventListener("change", () => { this.config = null; this.showUploaded(); this.changed(); });
+    at("model").addEventListener("change", () => { this.config = this.job = null; this.showUploaded(); this.changed(); });
     at("cluster").addEventListener("change", () => { this.clusterFile = null; this.showUploaded(); this.chooseCluster(); });
     at("reset").addEventListener("click", () => this.reset());
     at("config").addEventListener("change", () => this.readFile(at("config").files[0]));
@@ -110,7 +110,7 @@ class Explorer {
     const asked = {
       cluster: cluster.name,
       devices: exact.devices ?? cluster.devices_per_node * 2 ** Number(at("devices").value),
-      global_batch: 2 ** Number(at("batch").value),
+      global_batch: exact.batch ?? 2 ** Number(at("batch").value),
       sequence: exact.sequence ?? 2 ** Number(at("sequence").value),
       memory_gib: exact.memory ?? Math.min(Math.max(this.scaled("memory", cluster.memory_gib), 1), 4096),
       bandwidth_gb_per_s: this.scaled("bandwidth", cluster.bandwidth_gb_per_s),
@@ -122,6 +122,7 @@ class Explorer {
       .map(({ name, value }) => [name, value.trim()]).filter(([, value]) => value));
     if (Object.keys(options).length) asked.options = options;
     if (this.clusterFile) asked.cluster_file = this.clusterFile.text;
+    if (this.job) return { ...asked, job: { name: this.job.name, text: this.job.text } };
     return { ...asked, ...(this.config ? { config: this.config.content } : { model: at("model").value }) };
   }
 
@@ -145,7 +146,7 @@ class Explorer {
     for (const id of ["memory", "bandwidth"]) at(id).value = 100;
     for (const id of SLIDERS) if (kept.has(id)) at(id).value = kept.get(id);
     this.exact = {};
-    for (const id of ["devices", "memory", "sequence"]) {
+    for (const id of ["devices", "memory", "sequence", "batch"]) {
       const value = Number(kept.get(`exact.${id}`));
       if (value > 0) this.exact[id] = value;
     }
@@ -185,7 +186,7 @@ class Explorer {
     show("batch", question.global_batch.toLocaleString("en"), `${question.global_batch} sequences`);
     show("sequence", question.sequence.toLocaleString("en"), `${question.sequence} tokens`);
     at("asked-line").textContent = (
-      `${this.config?.name ?? question.model} on ${question.devices} of ${this.clusterFile?.name ?? cluster.name}`);
+      `${(this.job ?? this.config)?.name ?? question.model} on ${question.devices} of ${this.clusterFile?.name ?? cluster.name}`);
     at("answer").setAttribute("aria-busy", "true");
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
@@ -264,7 +265,7 @@ class Explorer {
   }
 
   show({ id, document: plan, command, targets, is_complete: isComplete }, tookMs) {
-    at("faults").replaceChildren(...(plan.warnings ?? []).map(item));
+    at("faults").replaceChildren(...[...(this.notes ?? []), ...(plan.warnings ?? [])].map(item));
     this.command = command;
     this.plan = plan;
     this.showFigures(plan);
@@ -276,9 +277,9 @@ class Explorer {
     at("longer").hidden = isComplete;
     const known = at("target").value;
     at("target").replaceChildren();
-    const able = targets.length ? targets : this.choices.frameworks;
-    fill(at("target"), [...able, ...this.choices.frameworks.filter((name) => !able.includes(name))],
-      able.includes(known) ? known : able[0]);
+    const others = this.choices.frameworks.filter((name) => !targets.includes(name));
+    if (!targets.length) at("target").append(new Option("none as it is", ""));
+    fill(at("target"), [...targets, ...others], targets.includes(known) ? known : targets[0]);
     this.offer(id);
     this.showPinned();
     this.showPage(id);
@@ -378,28 +379,58 @@ class Explorer {
   async readFile(file) {
     if (!file) return;
     const text = await file.text();
-    if (file.name.endsWith(".toml")) {
+    if (/^\s*\[+(pool|level|accelerator)\b/m.test(text)) {
       this.clusterFile = { name: file.name, text };
-    } else {
+    } else if (file.name.endsWith(".json") && !text.includes("zero_optimization")) {
       try {
         this.config = { name: file.name, content: JSON.parse(text) };
+        this.job = null;
       } catch {
         this.refuse([{ path: file.name, problem: "is not JSON" }]);
         return;
       }
+    } else {
+      await this.readJob(file.name, text);
     }
     this.showUploaded();
     this.changed();
   }
 
+  /** A framework's own file: its model, its sizes and its degrees, to start from. */
+  async readJob(name, text) {
+    const response = await fetch("/api/jobs", {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name, text }),
+    });
+    const stated = await response.json();
+    this.reset();
+    this.job = response.ok ? { name, text } : null;
+    this.config = null;
+    if (!response.ok) {
+      clearTimeout(this.timer);
+      this.refuse(stated.faults);
+      return;
+    }
+    for (const [id, value] of [["devices", stated.devices], ["batch", stated.global_batch], ["sequence", stated.sequence]]) {
+      if (value) this.exact[id] = value;
+    }
+    for (const [option, value] of Object.entries(stated.options)) {
+      const control = at(`option-${option}`);
+      if (control.options && ![...control.options].some((each) => each.value === value)) fill(control, [value]);
+      control.value = value;
+    }
+    at("more").open = true;
+    this.notes = stated.notes;
+  }
+
   showUploaded() {
-    const names = [this.config, this.clusterFile].filter(Boolean).map(({ name }) => name);
+    const names = [this.job ?? this.config, this.clusterFile].filter(Boolean).map(({ name }) => name);
     at("uploaded").hidden = names.length === 0;
     at("uploaded").querySelector("span").textContent = names.join(", ");
   }
 
   forget() {
-    this.config = this.clusterFile = null;
+    this.config = this.clusterFile = this.job = null;
+    this.notes = [];
     at("config").value = "";
     this.showUploaded();
   }
@@ -407,6 +438,7 @@ class Explorer {
   /** Files for a framework; what it cannot express is said in place of them. */
   async exportPlan() {
     const target = at("target").value;
+    if (!target) return;
     const response = await fetch(`/api/plans/${this.id}/exports/${target}`);
     if (!response.ok) {
       const { faults } = await response.json();
