@@ -268,8 +268,11 @@ def next_values(
     """Every axis one value up, or down from its last, with the same design planned anew."""
     room, one = pricer.room, np.array([found.design])
     now = dict(zip(AXES, found.place, strict=True))
+    alone = room.system(found.place).node_devices == 1
     for axis in ("stacks", *AXES):
         values = getattr(room, axis)
+        if alone and axis in ("node_gbytes_per_s", "topology"):
+            continue  # a domain of one chip has no links
         at = values.index(found.stacks) if axis == "stacks" else now[axis]
         after = at + 1 if at + 1 < len(values) else at - 1
         if after < 0:
