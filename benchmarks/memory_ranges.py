@@ -3,18 +3,26 @@
     python benchmarks/memory_ranges.py FOLDER... [--least 4] [--without SOURCE...]
 
 Prints for each table of measured runs the 5th, 50th and 95th percentile of measured over predicted,
-of the figure that its rows name. Then, with each table left out, the mean of the 5th and of the
-95th over the others, and the share of its own rows between them. `cluster/memory/*.toml` hold what
-came out.
+of the figure that its rows name; the range in which nine of ten runs of a source that nobody has
+seen shall lie, by account; and with each table left out the share of its own rows in the range that
+the others give. `cluster/memory/*.toml` hold what came out.
+
+A run's error is log(measured / predicted), and a source's spread its root mean square. With v the
+mean square over all n sources, each counting as one, and v_1 … v_m those of the account itself, the
+square of the account's spread is (v_1 + … + v_m + v) / (m + 1): what nobody measured gets the
+spread of all, and each source of its own counts as much as that. The range is e to the power of
+± t·√(1 + 1/n) times the spread, with Student's t of n − 1 degrees of freedom at 95 %.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
+from typing import Final
 
 from trainwright.commands.validate import known
 from trainwright.errors import TrainwrightError
@@ -24,6 +32,17 @@ from trainwright.lab.fitting import answer
 from trainwright.lab.run_shapes import cluster_of, config_of, line_of
 from trainwright.lab.scores import Quality, quality_of, repeat_key
 from trainwright.plans.measured_run import MeasuredRun
+
+STUDENT: Final = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.89, 8: 1.86}
+
+
+def half_width(account: str, by_source: dict[tuple[str, str], list[float]]) -> float:
+    """Of the range of an account, as a logarithm; `by_source` holds ratios by table and account."""
+    squares = {key: mean(math.log(v) ** 2 for v in values) for key, values in by_source.items()}
+    own = [square for (_, other), square in squares.items() if other == account]
+    square = (sum(own) + mean(squares.values())) / (len(own) + 1)
+    count = len(squares)
+    return STUDENT[min(count - 1, max(STUDENT))] * math.sqrt(square * (1 + 1 / count))
 
 
 def ratios(path: Path) -> dict[str, list[float]]:
@@ -80,14 +99,18 @@ def main() -> None:
     for (source, account), values in by_source.items():
         shown = " ".join(f"{percentile(values, share):.3f}" for share in (0.05, 0.5, 0.95))
         print(source, account, len(values), shown)
-    print("left out: mean p05 and p95 of the others, share of its rows inside")
+    if len(by_source) < 3:
+        return
+    print("range of a source not seen, by account")
+    for account in sorted({account for _, account in by_source} | {"typical"}):
+        width = half_width(account, by_source)
+        print(account, f"{math.exp(-width):.3f} {math.exp(width):.3f}")
+    print("left out: the range that the others give, share of its rows inside")
     for (source, account), values in by_source.items():
-        others = [v for (other, _), v in by_source.items() if other != source]
-        if others:
-            low = mean(percentile(v, 0.05) for v in others)
-            high = mean(percentile(v, 0.95) for v in others)
-            inside = sum(low <= value <= high for value in values) / len(values)
-            print(source, account, f"{low:.3f} {high:.3f} {inside:.0%}")
+        others = {key: v for key, v in by_source.items() if key[0] != source}
+        width = half_width(account, others)
+        inside = sum(abs(math.log(value)) <= width for value in values) / len(values)
+        print(source, account, f"{math.exp(-width):.3f} {math.exp(width):.3f} {inside:.0%}")
 
 
 if __name__ == "__main__":

@@ -158,6 +158,7 @@ def mixed_plan(layout: str = "across") -> MixedPlanResult:
         recompute="none",
         schedule="1f1b",
         top=2,
+        calibration="none",
     )
     assert document.layout == layout
     return document

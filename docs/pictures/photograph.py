@@ -18,7 +18,6 @@ import trainwright
 STORED = Path(__file__).with_name("screens.json")
 # The first command of the README.
 PLAN = {"cluster": "dgx-h100", "nodes": 2, "global_batch": 512, "sequence": 8192}
-PLAN |= {"software": "auto"}
 LIVE = "?model=llama3-8b&cluster=dgx-h100&devices=1&batch=9&sequence=13&option.software=typical"
 QUICK = "?model=gpt2&cluster=dgx-a100&devices=0&batch=4&sequence=9"
 # What a reader sees of a page first.

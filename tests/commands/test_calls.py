@@ -276,7 +276,7 @@ def test_the_hash_tells_models_apart(noun):
 
 
 def test_the_embedded_model_and_cluster_are_nouns_again():
-    request = trainwright.plan("llama3-8b", **LLAMA).to_dict()["request"]
+    request = trainwright.plan("llama3-8b", calibration="none", **LLAMA).to_dict()["request"]
     model = decode(TransformerConfig, request["model"]["content"])
     assert model == catalog.model("llama3-8b").config
     cluster = decode(Cluster, request["cluster"]["content"])

@@ -188,7 +188,7 @@ def test_where_nothing_fits_only_what_the_framework_runs_is_enough() -> None:
 
 def test_every_number_says_where_it_comes_from() -> None:
     said = wasteful().assumptions
-    assert said["times"].startswith("assumed: ")
+    assert said["times"].startswith("fitted: ")
     assert said["peak rates"].startswith("datasheet: ")
     assert "nvlink: bandwidth datasheet" in said["network"]
     assert "nine of ten measured steps" in said["range"]

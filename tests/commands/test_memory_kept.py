@@ -10,7 +10,7 @@ import trainwright
 from trainwright.errors import InvalidInput
 from trainwright.options.question import call_of
 from trainwright.pages.command import command_of
-from trainwright.plans.configuration import DEFAULT_OVERHEADS, NO_OVERHEADS
+from trainwright.plans.configuration import NO_OVERHEADS, USUAL_OVERHEADS
 
 QUESTION = {"cluster": "dgx-h100", "devices": 8, "global_batch": 64, "sequence": 8192, "top": 0}
 TIGHT = {"tp": 1, "zero_stage": 1, "micro_batch": 2, "pp": 1, "cp": 1}
@@ -22,9 +22,9 @@ def usual():
 
 
 def test_by_default_a_plan_leaves_what_an_estimate_wants_free(usual):
-    assert usual.request.overheads == DEFAULT_OVERHEADS
+    assert usual.request.overheads == USUAL_OVERHEADS
     peak = max(usual.peak_memory_bytes_per_rank)
-    assert DEFAULT_OVERHEADS.needed_bytes(peak) <= usual.memory_limit_bytes
+    assert USUAL_OVERHEADS.needed_bytes(peak) <= usual.memory_limit_bytes
     filled = trainwright.plan(
         "llama3-8b", workspace="0", fragmentation=0, reserve=0, **TIGHT, **QUESTION
     ).document
@@ -69,9 +69,9 @@ def test_what_is_kept_is_in_the_command_and_in_the_differences(usual):
 
 def test_another_question_about_the_plan_keeps_it_too(usual):
     asked = trainwright.what_if(usual, flops_scale=2.0).document
-    assert asked.after.request.overheads == DEFAULT_OVERHEADS
+    assert asked.after.request.overheads == USUAL_OVERHEADS
     peak = max(asked.after.peak_memory_bytes_per_rank)
-    assert DEFAULT_OVERHEADS.needed_bytes(peak) <= asked.after.memory_limit_bytes
+    assert USUAL_OVERHEADS.needed_bytes(peak) <= asked.after.memory_limit_bytes
 
 
 def test_a_document_from_before_is_read_as_it_was_made(usual):

@@ -263,6 +263,7 @@ def test_stages_of_unequal_degrees_have_a_page_without_a_schedule():
         sequence=1024,
         schedule="1f1b",
         per_stage_degrees=True,
+        calibration="none",
     )
     assert made.document.parallelism is None
     page = trainwright.report(made)

@@ -25,6 +25,7 @@ JOB = {
     "sequence": 4096,
     "cp": 2,
     "top": 0,
+    "calibration": "none",
     "schedule": "1f1b",  # what is asked again does not depend on it
 }
 EVERY_FAMILY = {key: value for key, value in JOB.items() if key != "schedule"}
@@ -169,6 +170,7 @@ def test_a_mixed_plan_at_hand_is_refused_as_its_file_is():
 class TestDiffOfRuns:
     def estimate(self, **options):
         asked = {"cluster": "dgx-h100", "nodes": 2, "global_batch": 32, "sequence": 4096}
+        asked["calibration"] = "none"
         return trainwright.estimate("llama3-8b", **asked, **options)
 
     def test_of_two_estimates_shows_layout_and_price(self):

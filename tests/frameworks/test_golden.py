@@ -42,7 +42,8 @@ def test_golden_bundle(name: str, target: str, snapshot: SnapshotAssertion) -> N
 @pytest.mark.parametrize("launcher", Launcher)
 @pytest.mark.parametrize("target", TARGETS)
 def test_scripts_and_programs_are_well_formed(target: str, launcher: Launcher) -> None:
-    pipelined = target not in ("accelerate", "trl")
+    flat = ("accelerate", "trl", "axolotl", "llamafactory", "automodel", "maxtext")
+    pipelined = target not in flat
     made = job(
         "llama3-8b",
         data=8,
@@ -53,8 +54,8 @@ def test_scripts_and_programs_are_well_formed(target: str, launcher: Launcher) -
         global_batch=32,
         blocks_per_stage=(17, 15) if target != "nanotron" and pipelined else None,
     )
-    if target in ("primus", "accelerate", "trl"):
-        made = job("llama3-8b", data=16, zero_stage=2, global_batch=32)
+    if target == "primus" or not pipelined:
+        made = job("llama3-8b", data=16, zero_stage=3, global_batch=32)
     if target == "nanotron":
         made = job("llama3-8b", data=4, zero_stage=1, global_batch=32)
     for name, text in bundle(made, target, launcher=launcher).files.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +12,12 @@ import trainwright
 from export_jobs import STAMP, bundle, job
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.frameworks import write
-from trainwright.frameworks.jobs import Beside
+from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import Launcher
 from trainwright.model import Recipe
+from trainwright.model.config import LowRank, Tuning
 from trainwright.model.recipe import Offload
 from trainwright.plans.capability import TARGETS, capability_of
 from trainwright.plans.capability_table import Feature
@@ -33,12 +36,21 @@ FORMATS = {
     "deepspeed": {"bf16": '"bf16"', "fp16": '"fp16"', "fp32": None},
     "trl": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": '"no"'},
     "accelerate": {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp32": '"no"'},
+    "axolotl": {
+        "bf16": "bf16: true", "fp16": "fp16: true", "fp8": "fp8: true", "fp32": "float32: true",
+    },
+    "llamafactory": {"bf16": "bf16: true", "fp16": "fp16: true", "fp32": None},
+    "automodel": {"bf16": None},
+    "maxtext": {"bf16": "dtype: bfloat16", "fp8": "quantization: fp8", "fp32": "dtype: float32"},
     "nanotron": {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"},
 }  # fmt: skip
 
 
+FSDP = ("pytorch", "torchtitan", "accelerate", "trl", "axolotl", "automodel", "maxtext")
+
+
 def plain(target: str, precision: str) -> Job:
-    zero = 3 if target.startswith(("torchtitan", "accelerate", "trl")) else 1
+    zero = 3 if target.startswith(FSDP) else 1
     recipe = Recipe(precision=precision)
     return job("llama3-8b", data=8, zero_stage=zero, global_batch=16, recipe=recipe)
 
@@ -138,7 +150,7 @@ OFFLOADS = {
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_optimizer_states_on_the_host_are_in_the_files_or_refused(target: str) -> None:
-    zero = 3 if target.startswith(("torchtitan", "accelerate", "trl")) else 1
+    zero = 3 if target.startswith(FSDP) else 1
     recipe = Recipe(offload=Offload(optimizer=0.5))
     moved = job("llama3-8b", data=8, zero_stage=zero, global_batch=16, recipe=recipe)
     able = capability_of(target).can(Feature.OFFLOAD)
@@ -154,3 +166,47 @@ def test_a_share_of_the_optimizer_on_the_host_is_read_back() -> None:
     moved = job("llama3-8b", data=8, zero_stage=1, global_batch=16, recipe=recipe)
     script = bundle(moved, "megatron").files["megatron_args.sh"]
     assert read_megatron(script, Beside()).on_host == {"optimizer": 0.5}
+
+
+ADAPTERS = LowRank(rank=16, targets=("query", "value"), dropout=0.05)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("bits", [None, 4, 8])
+def test_adapters_are_in_the_files_or_refused(
+    target: str, bits: int | None, tmp_path: Path
+) -> None:
+    zero = 3 if target.startswith(FSDP) else 1
+    made = job("llama3-8b", data=8, zero_stage=zero, global_batch=16)
+    low_rank = replace(ADAPTERS, bits=bits)
+    made = replace(made, model=replace(made.model, tuning=Tuning(low_rank=low_rank)))
+    try:
+        found = bundle(made, target)
+    except Inexpressible as error:
+        assert error.faults[0].path in ("lora_rank", "weight_bits")
+        assert target not in ("trl", "axolotl", "llamafactory")
+        return
+    if target not in ("trl", "axolotl", "llamafactory", "automodel"):
+        assert any("adapted" in each for each in found.asked_of_user)
+        return
+    for name, text in found.files.items():
+        (tmp_path / name).write_text(text)
+    name = "sft.yaml" if target == "trl" else f"{target}.yaml"
+    run = read(target, found.files[name], Beside(folder=tmp_path, name=name))
+    stated = (run.lora_rank, run.lora_targets, run.lora_dropout, run.weight_bits)
+    assert stated == (16, ("query", "value"), 0.05, bits)
+    assert run.unknown == ()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_formats_of_optimizer_states_are_in_the_files_or_refused(target: str) -> None:
+    zero = 3 if target.startswith(FSDP) else 1
+    recipe = Recipe(main_weight_dtype="none", moment_dtypes=("bf16",))
+    made = job("llama3-8b", data=8, zero_stage=zero, global_batch=16, recipe=recipe)
+    try:
+        found = bundle(made, target)
+    except (Inexpressible, InvalidInput) as error:
+        assert {fault.path for fault in error.faults} <= {"main_weight_dtype", "moment_dtypes"}
+    else:
+        said = " ".join(found.not_represented)
+        assert target == "pytorch" or "number formats of gradients and optimizer state" in said

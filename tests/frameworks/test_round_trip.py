@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -14,15 +16,22 @@ from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
 from trainwright.formats.pytorch_csv import parse_compute_comms, parse_compute_only
 from trainwright.frameworks import write
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
-from trainwright.frameworks.jobs.hugging_face import read_accelerate
+from trainwright.frameworks.jobs.fine_tuning import read_automodel
+from trainwright.frameworks.jobs.hugging_face import (
+    read_accelerate,
+    read_axolotl,
+    read_llamafactory,
+)
 from trainwright.frameworks.jobs.megatron import read_megatron
-from trainwright.frameworks.jobs.pretraining import read_nanotron, read_primus
+from trainwright.frameworks.jobs.pretraining import read_maxtext, read_nanotron, read_primus
+from trainwright.frameworks.jobs.settings import Beside
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import Launcher
 from trainwright.frameworks.megatron_bridge import read_megatron_bridge
 from trainwright.frameworks.primus import recomputed
 from trainwright.frameworks.pytorch import read_pytorch
 from trainwright.frameworks.stated_run import StatedRun
+from trainwright.frameworks.trainers import hub_name
 from trainwright.plans.capability import TARGETS, RecomputeForm
 from trainwright.plans.job import Job
 from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
@@ -38,6 +47,10 @@ READERS = {
     "accelerate": ("accelerate.yaml", read_accelerate),
     "trl": ("accelerate.yaml", read_accelerate),
     "nanotron": ("nanotron.yaml", read_nanotron),
+    "axolotl": ("axolotl.yaml", read_axolotl),
+    "llamafactory": ("llamafactory.yaml", read_llamafactory),
+    "automodel": ("automodel.yaml", read_automodel),
+    "maxtext": ("maxtext.yml", read_maxtext),
 }
 # Fields that a target's files do not state; where a reader states one all the same, it must agree.
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "global_batch", "sequence")
@@ -48,10 +61,16 @@ SILENT = {
     "deepspeed": {"tp", "pp", "cp", "ep", "sequence"},
     "accelerate": {"ep", "micro_batch", "global_batch", "sequence"},
     "trl": {"ep", "micro_batch", "global_batch", "sequence"},
+    "axolotl": {"global_batch"},
+    "llamafactory": {"tp", "pp", "cp", "ep", "global_batch"},
+    "maxtext": {"global_batch"},
 }
 
 
-def facts(job: Job) -> dict[str, Any]:
+HUB = ("axolotl", "llamafactory", "automodel")
+
+
+def facts(job: Job, target: str) -> dict[str, Any]:
     """The job by the names of a stated run."""
     degrees, form = job.degrees, job.recompute_form
     recompute = {
@@ -86,12 +105,16 @@ def facts(job: Job) -> dict[str, Any]:
             "hierarchical" if degrees.expert > 1 and job.recipe.dispatches_once else "all_to_all"
         ),
         "vocabulary_multiple": job.vocabulary_multiple,
-        "model_name": job.model_name,
+        "model_name": hub_name(job.model_name) if target in HUB else job.model_name,
+        "batch_per_replica": job.microbatch_size * job.num_microbatches,
     }
 
 
 def assert_agrees(target: str, read: StatedRun, job: Job, files: dict[str, str]) -> None:
-    wanted, stated = facts(job), {**read.options, "model_name": read.model_name}
+    wanted, stated = facts(job, target), {**read.options, "model_name": read.model_name}
+    if read.global_batch is None and target in ("axolotl", "llamafactory", "maxtext"):
+        stated["batch_per_replica"] = read.batch_per_replica
+        assert read.batch_per_replica
     loose = {"dp"} if read.dp is None else set()
     for name in DEGREES:
         if name not in SILENT.get(target, set()) | loose:
@@ -130,7 +153,12 @@ def check(job: Job) -> int:
             continue
         assert not gaps_of(job, target)
         name, reader = READERS[target]
-        assert_agrees(target, reader(found.files[name]), job, dict(found.files))
+        with TemporaryDirectory() as folder:  # of what a file names beside it
+            for each in set(found.files) & {"ds_config.json"}:
+                Path(folder, each).write_text(found.files[each])
+            beside = {"beside": Beside(folder=Path(folder))} if target == "llamafactory" else {}
+            run = reader(found.files[name], **beside)
+        assert_agrees(target, run, job, dict(found.files))
         _check_orders(target, dict(found.files), job)
         written += 1
     return written

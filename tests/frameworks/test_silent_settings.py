@@ -9,6 +9,7 @@ import pytest
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.stated_run import StatedRun
+from trainwright.model import Norm
 
 GPT = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --vocab-size 1024"
 NEOX = "num_layers: 2\nhidden_size: 256\nnum_attention_heads: 4\npos_emb: rotary\nvocab_size: 1024"
@@ -187,3 +188,58 @@ def test_a_log_of_torchtitan_says_what_was_run(newest: bool) -> None:
         run = read(name, text)
         assert (run.tp, run.micro_batch, run.sequence, run.recompute) == (2, 2, 4096, "full")
         assert (run.model_name, run.num_devices, run.unknown) == ("llama3-8b", 16, ())
+
+
+def test_a_file_of_nemo_1_means_what_its_own_words_say() -> None:
+    """Its switches for 8 bits stand beside one that is off, and its optimizer may not shard."""
+    text = (
+        "trainer: {devices: 8, num_nodes: 2, precision: bf16}\n"
+        "model:\n  mcore_gpt: true\n  megatron_amp_O2: true\n  micro_batch_size: 1\n"
+        "  global_batch_size: 32\n  tensor_model_parallel_size: 2\n"
+        "  pipeline_model_parallel_size: 2\n  encoder_seq_length: 4096\n  num_layers: 4\n"
+        "  hidden_size: 512\n  ffn_hidden_size: ${multiply:4, ${.hidden_size}}\n"
+        "  num_attention_heads: 8\n  normalization: rmsnorm\n  bias: false\n"
+        "  activation: fast-swiglu\n  share_embeddings_and_output_weights: false\n"
+        "  activations_checkpoint_granularity: full\n  activations_checkpoint_method: block\n"
+        "  activations_checkpoint_num_layers: 1\n  sequence_parallel: true\n"
+        "  fp8: false\n  fp8_hybrid: true\n"
+        "  tokenizer: {library: megatron, type: GPT2BPETokenizer}\n"
+        "  optim: {name: fused_adam}\n"
+    )
+    run = read("megatron-bridge", text, Beside(name="llama.yaml"))
+    assert (run.precision, run.zero, run.recompute) == ("bf16", 0, "full:1")
+    assert run.model is not None
+    model = run.model
+    assert (model.ffn_size, model.gated, model.tied_embeddings) == (2048, True, False)
+    assert (model.norm, model.mlp_bias, model.vocabulary_size) == (Norm.RMS, False, 50257)
+    assert run.unknown == ()
+    eight = read("megatron-bridge", text.replace("fp8: false", "fp8: true"), Beside(name="a.yaml"))
+    assert eight.precision == "fp8"
+
+
+def test_replicas_of_sharded_state_in_maxtext_are_copies() -> None:
+    text = (
+        "base_config: base.yml\nmodel_name: llama3-8b\nper_device_batch_size: 0.5\n"
+        "dcn_data_parallelism: 2\nici_fsdp_parallelism: -1\nici_tensor_parallelism: 4\n"
+    )
+    run = read("maxtext", text)
+    assert (run.zero, run.state_copies, run.tp, run.micro_batch) == (3, 2, 4, 2)
+    assert not any("part of a sequence" in note for note in run.notes)
+
+
+def test_a_recipe_of_automodel_is_read() -> None:
+    text = (
+        "step_scheduler: {global_batch_size: 64, local_batch_size: 4}\n"
+        "model:\n  _target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained\n"
+        "  pretrained_model_name_or_path: meta-llama/Llama-3.1-8B\n  torch_dtype: bf16\n"
+        "distributed:\n  strategy: fsdp2\n  dp_size: none\n  tp_size: 2\n  pp_size: 2\n"
+        "  sequence_parallel: true\n  activation_checkpointing: true\n"
+        "  pipeline: {pp_schedule: 1f1b, pp_microbatch_size: 2}\n"
+        "peft: {dim: 16, match_all_linear: true}\npacked_sequence: {packed_sequence_size: 4096}\n"
+    )
+    assert format_of(text, "recipe.yaml") == "automodel"
+    run = read("automodel", text)
+    assert (run.tp, run.pp, run.dp, run.zero, run.sequence_parallel) == (2, 2, None, 2, True)
+    assert (run.micro_batch, run.global_batch, run.sequence) == (2, 64, 4096)
+    assert (run.recompute, run.lora_rank, run.main_weight_dtype) == ("full", 16, "none")
+    assert run.unknown == ()

@@ -209,7 +209,9 @@ def test_options_that_leave_nothing_say_what_is_offered(options, fault):
 
 def test_top_says_how_many_runners_up_are_shown():
     for top in (0, 1, 3):
-        others = trainwright.plan("gpt2", **JOB, schedule="1f1b", top=top).document.alternatives
+        others = trainwright.plan(
+            "gpt2", **JOB, schedule="1f1b", top=top, calibration="none"
+        ).document.alternatives
         assert len(others) == top
         times = [other.step_time_s for other in others]
         assert times == sorted(times)

@@ -125,7 +125,7 @@ def design_record(
         for pricer, plan in zip(priced, design.plans, strict=True)
     ]
     plans = tuple(
-        _plan_record(question, job, plan, energy_j, _peak(question, design))
+        plan_record(question, job, plan, energy_j, design)
         for job, plan, energy_j in zip(jobs, design.plans, energies, strict=True)
     )
     area = question.area_mm2(design.variant, design.index)
@@ -166,17 +166,18 @@ def _peak(question: CodesignQuestion, design: Design) -> float:
     return peak_flops_per_s(question.space.template(design.index), variant.surroundings)
 
 
-def _plan_record(
+def plan_record(
     question: CodesignQuestion,
     job: TrainingJob,
     plan: UniformPlan,
     energy_j: float,
-    peak_flops_per_s: float,
+    design: Design,
 ) -> ChipPlanRecord:
+    """A plan on a design of the question, with the joules of its step on all chips."""
     from trainwright.model import model_flops_per_sequence
 
     flops = model_flops_per_sequence(job.model, job.sequence_length) * job.global_batch
-    peak = peak_flops_per_s * question.num_devices
+    peak = _peak(question, design) * question.num_devices
     return ChipPlanRecord(
         model=job.name,
         step_time_s=plan.step_s,

@@ -309,6 +309,8 @@ def improve_with_families(
     num_devices: int,
 ) -> None:
     """Replace plans of `best` (None: none below `limit_s`) by faster ones of other families."""
+    if set(job.schedules) == {DEFAULT_SCHEDULE}:
+        return
     problem = problem_of(chain, job=job, surroundings=surroundings, num_devices=num_devices)
     degrees = job.data_degrees.tolist()
     replications = {degree: Replication.over(degree, surroundings) for degree in degrees}

@@ -59,6 +59,18 @@ class JobPricer:
         """The model at one tensor degree, be it among those searched or not."""
         return cls(replace(job, tensor_degrees=(degree,)), variant, question)
 
+    def move(self, surroundings: Surroundings, num_devices: int) -> None:
+        """Stand in other links and another size of memory, among so many devices.
+
+        Estimates stay, so memory's bandwidth, clock and losses must be the same.
+        """
+        self._variant = replace(self._variant, surroundings=surroundings)
+        self._question = replace(self._question, num_devices=num_devices)
+        pairs = zip(self.chains, self._caches, strict=True)
+        kept = [(chain, cache) for chain, cache in pairs if chain.tensor_degree <= num_devices]
+        self.chains = tuple(chain for chain, _ in kept)
+        self._caches = tuple(cache for _, cache in kept)
+
     def estimates(self) -> dict[int, Floats]:
         """Every product on every core configuration of the space, by tensor degree."""
         for cache in self._caches:
@@ -173,6 +185,16 @@ class JobPricer:
             )
         return found
 
+    def least_joules(self, designs: Indices) -> Floats:
+        """No plan of a step spends less beside static power: no exchange, no repeat."""
+        found = []
+        for chain, cache in zip(self.chains, self._caches, strict=True):
+            layers_j = layer_energy_j(chain, cache.table(designs), self._energy).min(axis=1)
+            work_j = layers_j @ chain.class_counts * chain.tensor_degree
+            found.append(self.job.num_microbatches * work_j)
+        least: Floats = np.min(found, axis=0)
+        return least
+
     def hungriest_watts(self, designs: Indices) -> Floats:
         """Power of a chip while the hungriest operator runs, static power included."""
         space = subspace(self._question.space, designs)
@@ -224,6 +246,14 @@ def operator_uses(
     surroundings = question.variants[design.variant].surroundings
     most = int(np.argmax(chain.class_counts))
     return tuple(_uses(space, surroundings, chain, chain.kernels[most]))
+
+
+def uses_of(
+    space: DesignSpace, design: int, surroundings: Surroundings, chain: Chain, index: int
+) -> Iterator[OperatorUse]:
+    """The kernels of one class of layers on a design."""
+    one = subspace(space, np.array([design]))
+    return _uses(one, surroundings, chain, chain.kernels[index])
 
 
 def _uses(

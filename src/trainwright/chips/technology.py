@@ -28,6 +28,7 @@ import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.chips.energy import EnergyTable
@@ -116,6 +117,11 @@ def processes() -> Mapping[str, Process]:
 def memory_kinds() -> Mapping[str, MemoryKind]:
     """The generations of stacked memory that are built in, by name."""
     return {name: MemoryKind(**values) for name, values in _built_in()["memory"].items()}
+
+
+def room_defaults() -> Mapping[str, Any]:
+    """Values of the axes of a machine room, and its prices, where a file names none."""
+    return MappingProxyType(_built_in()["room"])
 
 
 @cache

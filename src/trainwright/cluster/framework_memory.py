@@ -66,8 +66,10 @@ class FrameworkMemory:
     a float32 softmax and the gradient of 16-bit logits, at the loss and while nothing is fused;
     with `keeps_gathered_inputs` a tensor group keeps what it gathered for a product, not its shard.
 
-    `reports` is the figure that the program's own log calls its peak memory.
-    `allocated` is what tensors were measured to hold over what is predicted, `reserved` what the
+    `reports` is the figure that the program's own log calls its peak memory. Where tensors are
+    `counted` one by one (`step.fsdp2`), the account's facts serve what is not known there.
+    `allocated` is what tensors hold over what is predicted, of a source that nobody has seen: wider
+    the fewer sources measured this framework. `reserved` is what the
     allocator took over what tensors hold. `context_bytes` are of a process, `communicator_bytes` of
     each of its groups: one for each degree above 1, and `more_communicators` besides. `sources`
     say where a fact or figure comes from, by field.
@@ -75,6 +77,7 @@ class FrameworkMemory:
 
     name: str
     software: tuple[str, ...] = ()
+    counted: bool = False
     reports: Figure = Figure.ALLOCATED
     kept_gradient_bytes: float = 0.0
     update_bytes: float = 0.0
@@ -121,7 +124,6 @@ class FrameworkMemory:
         return self.context_bytes + self.communicator_bytes * groups
 
 
-COUNTED: Final = "fsdp2"  # the account whose tensors are counted one by one
 TYPICAL_MEMORY: Final = "typical"
 
 

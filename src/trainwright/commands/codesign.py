@@ -19,6 +19,7 @@ from trainwright.formats.codesign_document import (
     KernelRecord,
     LayerRecord,
     RecheckRecord,
+    RoomResult,
     StageResult,
 )
 from trainwright.options.inputs import naming_options
@@ -112,7 +113,8 @@ def codesign(
     """
     from trainwright.execution import Budget as NoLimit
 
-    options = read("codesign", options, own=("devices", "technology", "die", "extras", "budget"))
+    own = ("devices", "technology", "die", "extras", "budget")
+    options = read("codesign", options, own=own)
     stated = {"least_area_share": least_area_share, "ranges": ranges, "energy": energy}
     options |= {name: value for name, value in stated.items() if value is not None}
     options |= _made_of(technology, die, options)
@@ -551,6 +553,67 @@ def _layers(chain: Chain) -> Iterator[LayerRecord]:
         )
 
 
+# Whole systems: chips and the machine room around them
+# -----------------------------------------------------
+
+
+def machine_room(
+    models: Sequence[str | Path] | str | Path,
+    *,
+    devices: int,
+    aim: str = "time",
+    room: str | Path | None = None,
+    max_dollars: float | None = None,
+    max_watts: float | None = None,
+    max_silicon_mm2: float | None = None,
+    gap: float | None = None,
+    technology: str | Path | None = None,
+    die: DieModel | Mapping[str, float] | None = None,
+    budget: Budget | None = None,
+    **options: Any,
+) -> Report[RoomResult]:
+    """Search designs and systems of up to `devices` chips together, by `aim` of a token.
+
+    `aim` is "time", "cost" or "energy", `room` a file of axes and prices (usual ones where absent).
+    `max_dollars`, `max_watts` and `max_silicon_mm2` limit the whole system. The answer is at most
+    `gap` (0.01) from the best, with a certificate. Other options are those of `codesign`, one value
+    of each. Raises `InvalidInput` with everything wrong with the request.
+    """
+    from trainwright.chips.room import read_room
+    from trainwright.chips.room_answer import USUAL_GAP, answer, room_request
+    from trainwright.execution import Budget as NoLimit
+
+    options = read("codesign", options, own=("devices", "aim", "room", "gap", "budget"))
+    options = {**options, "schedule": ("1f1b",)} if not options.get("schedule") else options
+    options |= _made_of(technology, die, options)
+    chips, warnings = request_of(models, devices=devices, options=options)
+    path = None if room is None else Path(room)
+    request = room_request(
+        chips,
+        read_room(path, devices=devices, memory=options.get("memory_kind")),
+        aim=aim,
+        gap=USUAL_GAP if gap is None else gap,
+        dollars=max_dollars,
+        watts=max_watts,
+        silicon_mm2=max_silicon_mm2,
+    )
+    return Report(replace(answer(request, budget or NoLimit()), warnings=warnings))
+
+
+def _recheck_of(path: Path, *, sample: int, seed: int, budget: Budget) -> Report[Any]:
+    """The document checked as its kind is."""
+    from trainwright.chips.room_answer import recheck
+    from trainwright.formats.atomic_file import read_bytes
+    from trainwright.formats.document_json import decode_document
+    from trainwright.formats.json_text import parse_json
+
+    value = parse_json(read_bytes(path, name="document"), source=str(path))
+    if not (isinstance(value, dict) and value.get("kind") == "machine-room"):
+        return recheck_document(path, sample=sample, seed=seed, budget=budget)
+    stored = decode_document(value, {"machine-room": RoomResult}, source=str(path))
+    return Report(recheck(stored, sample=sample, seed=seed, budget=budget))
+
+
 # `trainwright codesign`
 # ----------------------
 
@@ -562,6 +625,12 @@ def command(
     chip: str | None = None,
     defect_density: float | None = None,
     technology: Path | None = None,
+    aim: str | None = None,
+    room: Path | None = None,
+    budget_money: float | None = None,
+    budget_power: float | None = None,
+    budget_area: float | None = None,
+    gap: float | None = None,
     sample: int | None = None,
     recheck: Path | None = None,
     figure: Path | None = None,
@@ -600,6 +669,18 @@ def command(
                 "workers": extras.workers,
             }
         )
+    of_room: dict[str, Any] = {
+        "aim": aim,
+        "room": room,
+        "max_dollars": budget_money,
+        "max_watts": budget_power,
+        "max_silicon_mm2": budget_area,
+        "gap": gap,
+    }
+    of_room = {name: value for name, value in of_room.items() if value is not None}
+    if of_room and (chip is not None or stage is not None or recheck is not None):
+        beside = "chip" if chip is not None else "stage" if stage is not None else "recheck"
+        raise InvalidInput.of(beside, "must not be given where whole systems are sought")
     alone = recheck is not None or stage in ("estimate", "solve")
     if alone and models:
         raise InvalidInput.of("model", "must not be given: the file holds the request")
@@ -611,9 +692,7 @@ def command(
     result: Report[Any]
     with budget(time_limit) as allowed:
         if recheck is not None:
-            result = recheck_document(
-                recheck, sample=sample or 1000, seed=extras.seed, budget=allowed
-            )
+            result = _recheck_of(recheck, sample=sample or 1000, seed=extras.seed, budget=allowed)
         elif stage == "estimate" and artifacts is not None:
             result = write_estimates(artifacts, budget=allowed)
         elif stage == "solve" and artifacts is not None:
@@ -628,6 +707,8 @@ def command(
                 if len(models) > 1:
                     raise InvalidInput.of("model", f"must be one with --chip, got {len(models)}")
                 result = plan_on_chip(models[0], chip=chip, **asked)
+            elif of_room:
+                result = machine_room(models, **of_room, **made, **asked)
             elif artifacts is not None:
                 result = write_graph(artifacts, models, **made, **asked)
             else:

@@ -9,6 +9,7 @@ from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
 from trainwright.options.table import read, verb
+from trainwright.plans.configuration import USUAL_FIT_PROBABILITY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 _GPU: Final = re.compile(r"\s*(?:(\d+)\s*[xX*]\s*)?(\S.*?)\s*")
 SEQUENCE: Final = 4096
 RANK: Final = 16
-PROBABILITY: Final = 0.9
 SOFTWARE: Final = "trl"
 
 
@@ -59,7 +59,7 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
 
 def _probability(given: float | None) -> float:
     if given is None:
-        return PROBABILITY
+        return USUAL_FIT_PROBABILITY
     if not 0 < given < 1:
         raise InvalidInput.of("probability", f"must be above 0 and below 1, got {given!r}")
     return float(given)

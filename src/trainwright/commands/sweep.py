@@ -36,7 +36,13 @@ from trainwright.documents.sweep import (
     words_of_setting,
 )
 from trainwright.errors import InvalidInput
-from trainwright.options.clusters import MOST_SIZES, Sizes, parse_sizes, refuse_several_pools
+from trainwright.options.clusters import (
+    MOST_SIZES,
+    Sizes,
+    opened,
+    parse_sizes,
+    refuse_several_pools,
+)
 from trainwright.options.question import model_call
 from trainwright.options.table import read, rows_of, verb
 from trainwright.planning.reasons.objectives import Objective
@@ -121,6 +127,8 @@ def sweep(
         if options.get("nodes") is not None:
             raise InvalidInput.of("nodes", "must not be given together with several devices")
         sizes = parse_sizes(devices)
+        several = opened(options.get("cluster")).cluster
+        refuse_several_pools(several, "devices", alternative=_ONE_BY_ONE)
 
     def call_for(size: int | None, setting: Options = MappingProxyType({})) -> ModelCall:
         call = model_call(given, {**options, "devices": size, **setting})

@@ -33,10 +33,10 @@ from trainwright.options.inputs import ModelInput, embed
 from trainwright.options.run import tuned
 from trainwright.options.table import keywords_of
 from trainwright.plans import Parallelism
-from trainwright.plans.configuration import Configuration, broken_rules
+from trainwright.plans.configuration import DEFAULT_OVERHEADS, Configuration, broken_rules
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.profile import Recompute
-from trainwright.step.figures import memory_figures
+from trainwright.step.figures import memory_figures, missing_bytes
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes, format_count
 
@@ -199,6 +199,7 @@ class _Way:
             sequence_length=sequence,
             recompute=recompute,
             vocabulary_multiple=1,
+            overheads=replace(DEFAULT_OVERHEADS, fit_probability=self.request.probability),
         )
 
     def priced(self, run: Configuration) -> tuple[StepPrediction, MemoryFigures]:
@@ -208,10 +209,11 @@ class _Way:
         return step, max(ranks, key=lambda rank: rank.device.typical_bytes)
 
     def fits(self, run: Configuration) -> bool:
-        """Whether the run is legal and stays within the device as probably as was asked for."""
+        """Whether the run is legal and a device holds it, by the rule of `estimate`."""
         if broken_rules(run, self.model, self.cluster.pool_of()):
             return False
-        return self.chance(self.priced(run)[1]) >= self.request.probability
+        step, device = price_configuration(self.model, self.cluster, run), self.cluster.accelerator
+        return missing_bytes(self.model, run, step, device, self.account) <= 0
 
     def chance(self, found: MemoryFigures) -> float:
         """How probable it is that the device's figure stays within its memory."""
@@ -249,7 +251,7 @@ def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
         trained_parameters=layer_graph(way.model, _ONE_TOKEN).num_trainable_parameters,
         zero_stage=chosen.parallelism.zero_stage,
         recompute=chosen.recompute,
-        fits=probability >= way.request.probability,
+        fits=way.fits(chosen),
         fit_probability=probability,
         allocated_bytes=found.allocated.typical_bytes,
         reserved_bytes=found.reserved.typical_bytes,

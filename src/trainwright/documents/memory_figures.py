@@ -171,4 +171,7 @@ def doubt(document: ShowsMemory) -> str | None:
         return None
     shown = format_bytes(document.device_bytes or 0.0)
     account = account_words(document.memory_account)
-    return f"memory: {account} a device shows {shown}; it {fit_line(document)}"
+    return (
+        f"memory: {account} a device shows {shown}; it {fit_line(document)}; "
+        "--fit-probability 0.9 asks for a surer one"
+    )

@@ -26,7 +26,6 @@ from trainwright.documents.memory_figures import (
     run_fits,
 )
 from trainwright.documents.model_plan import (
-    kept_bytes,
     measured_words,
     memory_assumption,
     mfu_in_words,
@@ -195,8 +194,6 @@ class ModelEstimateResult(StepDocument):
 # `estimate` on a model: one stated run on a cluster, as a document
 # -----------------------------------------------------------------
 
-_LIKELY: Final = 0.5  # a framework's account outvotes margins that leave less
-
 
 def estimate_model(
     given: ModelInput | ProfileInput,
@@ -271,9 +268,9 @@ def price_request(
         assumptions = assumptions_of(cluster, run, spread.source if spread else "")
     shown = figure_fields(model, run, step, cluster.accelerator, framework=request.framework)
     failed = request.failure
-    likely = request.framework is None or shown["fit_probability"] >= _LIKELY
-    asked = run.overheads.fit_probability is not None
-    possible = failed is None and room and (asked or likely)
+    possible = failed is None and room
+    asked = run.overheads.fit_probability
+    likely = request.framework is None or shown["fit_probability"] >= asked
     fits = possible and run_fits(model, run, step, cluster, framework=request.framework)
     tight = possible and likely and step.peak_memory_bytes <= limit_bytes
     verdict = Verdict.TIGHT if tight else Verdict.DOES_NOT_FIT
@@ -395,7 +392,7 @@ def host_bytes(
         return ()
     whole = price_configuration(model, cluster, replace(run, recipe=without_offload(run.recipe)))
     return tuple(
-        max(0.0, kept_bytes(without.memory) - kept_bytes(own.memory))
+        max(0.0, without.memory.movable_bytes - own.memory.movable_bytes)
         for without, own in zip(whole.stages, step.stages, strict=True)
     )
 

@@ -34,10 +34,16 @@ from trainwright.planning.reasons.simpler import (
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
 from trainwright.planning.search.per_stage import plan_per_stage
+from trainwright.planning.search.plans import bytes_on_host
 from trainwright.planning.search.search import NUM_ALTERNATIVES
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, Configuration
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    USUAL_FIT_PROBABILITY,
+    Configuration,
+)
 from trainwright.plans.job import Job
 from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
@@ -74,7 +80,6 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import MemoryOverheads, Overlap
-    from trainwright.plans.prediction import StageMemory
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
     from trainwright.step.account import TimeRange
@@ -412,6 +417,8 @@ def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
     ]
     if overheads.reserve_bytes:
         parts.append(f"{format_bytes(overheads.reserve_bytes)} kept free")
+    if overheads.fit_probability:
+        parts.append(f"fits with a probability of {overheads.fit_probability:.0%} or more")
     return ", ".join(parts)
 
 
@@ -555,7 +562,8 @@ def plan_model(
             left_open=_left_open(call, outcome, budget),
         )
         gaps = tuple(_gaps(document, question))
-        doubts = tuple(filter(None, [doubt(document)])) if question.account is None else ()
+        sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
+        doubts = () if sure else tuple(filter(None, [doubt(document)]))
         document = replace(document, warnings=(*document.warnings, *gaps, *doubts))
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
@@ -571,30 +579,13 @@ def plan_model(
 
 
 def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
-    """Raise `InvalidInput` where a host would hold more than it has.
-
-    A device holds so much more of the same plan when nothing lies on the host.
-    """
-    recipe, host = question.settings.recipe, question.cluster.accelerator.host
-    if recipe.offload is None or host is None:
-        return
-    settings = replace(question.settings, recipe=replace(recipe, offload=None))
-    alone = replace(question, settings=settings)
-    profile = alone.estimator().profile(best.profile.point)
-    whole = predicted(alone, best.plan, profile)
-    held = max(
-        kept_bytes(without.memory) - kept_bytes(own.memory)
-        for without, own in zip(whole.stages, best.step.stages, strict=True)
-    )
-    if held > host.memory_bytes:
+    """Raise `InvalidInput` where a host would hold more than it has: a search may leave it out."""
+    host = question.cluster.accelerator.host
+    held = bytes_on_host(question, best.plan, best.profile, best.step)
+    if host is not None and held > host.memory_bytes:
         has = format_bytes(host.memory_bytes)
         problem = f"would keep {format_bytes(held)} of each device on its host, which has {has}"
         raise InvalidInput.of("offload", f"{problem}: give smaller shares, or --recompute full")
-
-
-def kept_bytes(memory: StageMemory) -> float:
-    """What may lie on the host instead."""
-    return memory.gradient_bytes + memory.optimizer_bytes + memory.activation_bytes
 
 
 _OF_A_KIND: Final = 3  # plans that are priced for a runner-up of another kind

@@ -157,6 +157,9 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "export": _kind("documents.export", "ExportResult", "export_view"),
         "calibration": _kind("documents.calibration", "CalibrationResult", "calibration_view"),
         "constants": _kind("documents.calibration", "ConstantsResult", "constants_view"),
+        "machine-room": Kind(
+            record="formats.codesign_document:RoomResult", view="chips.room_answer:room_view"
+        ),
         "codesign-stage": Kind(
             record="formats.codesign_document:StageResult", view="chips.tables:stage_view"
         ),

@@ -636,9 +636,10 @@ def training_table(document: ModelSweepResult) -> Table:
     planned = [(at, row) for at, row in enumerate(document.rows) if row.step_time_s is not None]
     priced = "none" if training.price_per_hour is None else "both"
     powered = "none" if training.power_watts is None else "both"
-    return table_of(
+    found = table_of(
         "The whole training",
         (
+            *(words(flag) for flag in document.swept),
             column("devices"),
             column("useful", "goodput"),
             column("days", "train_s"),
@@ -648,6 +649,7 @@ def training_table(document: ModelSweepResult) -> Table:
         ),
         (
             (
+                *((row.settings or {}).get(flag, "") for flag in document.swept),
                 row.devices_used,
                 percent(row.goodput),
                 _scaled(row.train_s, _DAY_S, ",.1f"),
@@ -659,6 +661,7 @@ def training_table(document: ModelSweepResult) -> Table:
         ),
         caption="the whole training",
     )
+    return found.without_empty()
 
 
 def _scaled(value: float | None, unit: float, shown: str) -> Cell:

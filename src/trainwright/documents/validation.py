@@ -154,7 +154,8 @@ QUANTITIES = (
 def validation_view(found: ValidationResult) -> Iterator[Line]:
     """Errors, then ranking and intervals, then what was not modelled."""
     yield error_table(found)
-    yield ranking_table(found)
+    if is_ranked(found):
+        yield ranking_table(found)
     yield interval_table(found)
     if any(dataset.skipped for dataset in found.datasets):
         yield skipped_table(found)
@@ -197,11 +198,16 @@ def _error_rows(dataset: DatasetScore) -> Iterator[tuple[Cell | float | str, ...
         yield *head, *("",) * 7
 
 
+def is_ranked(found: ValidationResult) -> bool:
+    """Whether some job ran in several layouts."""
+    return any(dataset.ranked_groups for dataset in found.datasets)
+
+
 def ranking_table(found: ValidationResult) -> Table:
     """How well layouts of one job are ranked, and what choosing the first loses."""
     ranked = [dataset for dataset in found.datasets if dataset.ranked_groups]
     jobs = sum(dataset.ranked_groups for dataset in ranked)
-    return table_of(
+    made = table_of(
         "Ranking",
         (
             words("file"),
@@ -228,6 +234,7 @@ def ranking_table(found: ValidationResult) -> Table:
         note="Tau is 1 where layouts of a job are ranked as measured; its ceiling is what the "
         "scatter of repeated runs allows. Regret is what the layout predicted fastest loses.",
     )
+    return made.without_empty()
 
 
 def _regrets(found: RegretRecord | None) -> tuple[Cell, Cell]:
@@ -236,7 +243,7 @@ def _regrets(found: RegretRecord | None) -> tuple[Cell, Cell]:
 
 def interval_table(found: ValidationResult) -> Table:
     """False fits, and how many steps lie inside their interval beside how many should."""
-    return table_of(
+    made = table_of(
         "Fits and intervals",
         (
             words("file"),
@@ -260,6 +267,7 @@ def interval_table(found: ValidationResult) -> Table:
         ),
         caption="fits and intervals",
     )
+    return made.without_empty()
 
 
 def skipped_table(found: ValidationResult) -> Table:
@@ -300,7 +308,7 @@ def rows_table(found: ValidationResult, *, most: int | None = None) -> Table:
     hidden = 0 if most is None else len(runs) - most
     if hidden > 0:
         runs = sorted(runs, key=lambda pair: -_time_error(pair[1]))[:most]
-    return table_of(
+    made = table_of(
         "Predicted and measured",
         (
             words("file", on="page"),
@@ -324,6 +332,7 @@ def rows_table(found: ValidationResult, *, most: int | None = None) -> Table:
         caption="runs",
         note=f"{hidden:,} more with smaller errors are in the document." if hidden > 0 else "",
     )
+    return made.without_empty()
 
 
 def _time_error(run: ScoredRun) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from trainwright.cluster import (
@@ -49,11 +49,11 @@ class SurroundingsRecord:
     @classmethod
     def of(cls, around: Surroundings) -> SurroundingsRecord:
         """Surroundings as a document carries them."""
-        return cls(**{field.name: getattr(around, field.name) for field in fields(cls)})
+        return cls(**{each.name: getattr(around, each.name) for each in fields(cls)})
 
     def surroundings(self) -> Surroundings:
         """What the record describes."""
-        return Surroundings(**{field.name: getattr(self, field.name) for field in fields(self)})
+        return Surroundings(**{each.name: getattr(self, each.name) for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,6 +330,153 @@ class CodesignResult:
     infeasible_because: str | None = None
     search_s: float
     front_s: float | None = None
+    warnings: tuple[str, ...] = ()
+
+
+# The document of a machine room: chips and what stands around them, chosen together
+# ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomRecord:
+    """Values of every axis, from least to most capable, and prices; see `chips.room.Room`."""
+
+    devices: tuple[int, ...]
+    stacks: tuple[int, ...]
+    stack_gib: tuple[float, ...]
+    node_devices: tuple[int, ...]
+    node_gbytes_per_s: tuple[float, ...]
+    topology: tuple[str, ...]
+    cards: tuple[float, ...]
+    oversubscription: tuple[float, ...]
+    memory: str
+    prices: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomRequest:
+    """What a search of systems depends on; budgets are of the whole system, None: no limit.
+
+    `aim` is "time" (seconds), "cost" (dollars) or "energy" (joules) of a token. `chips` has the
+    jobs, the designs and what all of them lose; its number of devices is the largest there may be.
+    """
+
+    trainwright_version: str
+    chips: CodesignRequest
+    room: RoomRecord
+    aim: str
+    wanted_gap: float
+    budget_dollars: float | None = None
+    budget_watts: float | None = None
+    budget_mm2: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemRecord:
+    """One system with its figures; `plans` are of the models, in their order.
+
+    `seconds_per_token` is of several models as the objective combines them; `watts` are rated,
+    `dollars` what the system costs at once, `dollars_per_token` with its electricity.
+    """
+
+    architecture: ArchitectureRecord
+    stacks: int
+    devices: int
+    stack_gib: float
+    node_devices: int
+    node_gbytes_per_s: float
+    topology: str
+    cards: float
+    oversubscription: float
+    seconds_per_token: float
+    dollars_per_token: float
+    joules_per_token: float
+    watts: float
+    dollars: float
+    silicon_mm2: float
+    plans: tuple[ChipPlanRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchRecord:
+    """A box of the certificate: its path, the axis it was cut along, the designs that went on.
+
+    The path has 0 or 1 for the half of every cut before it. Designs are ranges of numbers of the
+    space by stacks, as "3-7,12".
+    """
+
+    path: str
+    axis: str | None = None
+    left: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePartRecord:
+    """A part of the first model's step: what takes it, and what binds that; parts add up to it."""
+
+    part: str
+    bound: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextValueRecord:
+    """The next value of an axis, planned anew: gains are relative, a positive one is better.
+
+    `value_gain` is of the aim, `dollars` what the system costs more. `fits` says whether the
+    budgets allow it.
+    """
+
+    axis: str
+    now: str
+    then: str
+    step_gain: float
+    value_gain: float
+    dollars: float
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomProofRecord:
+    """A certificate checked again: boxes, closed designs, those priced, systems drawn."""
+
+    boxes: int
+    closed: int
+    repriced: int
+    drawn: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomResult:
+    """The best system of a machine room with its proof.
+
+    `systems` counts all that the request admits, of which `priced` were priced in full. No system
+    has less of the aim than `lower_bound`; `certificate` says why. `front` has of the priced
+    systems those that no other beats in seconds and dollars of a token and in watts; it is not
+    proved to be complete.
+    """
+
+    kind: str = "machine-room"
+    format_version: int = FORMAT_VERSION
+    request: RoomRequest
+    status: Status
+    bound_kind: BoundKind = BoundKind.PROVED
+    objective: str
+    best: SystemRecord | None = None
+    value: float | None = None
+    lower_bound: float | None = None
+    gap: float | None = None
+    systems: int
+    priced: int
+    space_sha256: str
+    certificate: tuple[BranchRecord, ...] = ()
+    front: tuple[SystemRecord, ...] = ()
+    step_parts: tuple[TimePartRecord, ...] = ()
+    next_values: tuple[NextValueRecord, ...] = ()
+    proof: RoomProofRecord | None = None
+    search_s: float
     warnings: tuple[str, ...] = ()
 
 

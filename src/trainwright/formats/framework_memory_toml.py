@@ -20,13 +20,11 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from trainwright.cluster.framework_memory import (
-    COUNTED,
     Figure,
     FrameworkMemory,
     Share,
     memory_of_software,
 )
-from trainwright.errors import InvalidInput
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
@@ -49,20 +47,8 @@ def framework_memory(name: str | None) -> FrameworkMemory:
 
 
 def deciding_memory(name: str | None, kept: MemoryOverheads) -> FrameworkMemory | None:
-    """The account by which a run of a program fits; None where the margins alone decide.
-
-    Raises `InvalidInput` where the account counts tensors one by one: a second for each layout.
-    """
-    if kept.fit_probability is None:
-        return None
-    account = framework_memory(name)
-    if account.name == COUNTED:
-        raise InvalidInput.of(
-            "fit_probability",
-            f"is not for {name}, whose tensors are counted one by one, which takes too long for "
-            "every layout; leave it out, and read the probability of what is found",
-        )
-    return account
+    """The account by which a run of a program fits; None where the margins alone decide."""
+    return framework_memory(name) if kept.fit_probability else None
 
 
 def _read(text: str) -> FrameworkMemory:

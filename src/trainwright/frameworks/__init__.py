@@ -16,7 +16,8 @@ from trainwright.documents.view import printable
 from trainwright.errors import Fault, Inexpressible, InvalidInput
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
-from trainwright.model import Activation, Head, Norm
+from trainwright.frameworks.stated_run import PRODUCTS
+from trainwright.model import TRAIN_ALL, Activation, Head, Norm
 from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
 
 if TYPE_CHECKING:
@@ -33,14 +34,24 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "torchtitan@0.3": ("torchtitan", "export_torchtitan_03"),
         "pytorch": ("pytorch", "export_pytorch"),
         "deepspeed": ("deepspeed", "export_deepspeed"),
-        "accelerate": ("accelerate", "export_accelerate"),
-        "nanotron": ("nanotron", "export_nanotron"),
-        "trl": ("trl", "export_trl"),
+        **{
+            name: ("trainers", f"export_{name}")
+            for name in ("accelerate", "nanotron", "trl", "axolotl", "llamafactory")
+        },
+        "automodel": ("trainers", "export_automodel"),
+        "maxtext": ("trainers", "export_maxtext"),
     }
 )
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
 # Targets whose files say what the model is; the others run a model of the user's own.
 _WITH_MODEL: Final = _OF_CORE | {"nanotron"}
+# Targets that run a model and an optimizer of the user's own code.
+_OWN_CODE: Final = frozenset(
+    {"pytorch", "deepspeed", "accelerate", "torchtitan@0.2", "torchtitan@0.3"}
+)
+# Targets whose files say which low-rank adapters are trained; with weights in few bits beside them.
+_ADAPTS: Final = frozenset({"trl", "axolotl", "llamafactory", "automodel"})
+_QUANTIZES: Final = _ADAPTS - {"automodel"}
 # Targets that take the order of every action from a file.
 _WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
 
@@ -78,6 +89,8 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         from trainwright.frameworks.dry_run import export_dry_run
 
         return export_dry_run(job, stamp)
+    if faults := (*_unsaid_tuning(job, target), *_unsaid_formats(job, target)):
+        raise Inexpressible(target, faults, alternatives=())
     if faults := unwritable(job.model, target):
         raise Inexpressible(target, faults, alternatives=sorted(set(_WRITERS) - _WITH_MODEL))
     if job.model.towers and len(job.stages) > 1:
@@ -87,9 +100,45 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         _refuse_illegal(job, target)
     module, function = _WRITERS[target]
     bundle: ExportBundle = _function(module, function)(job, stamp)
+    if target in _OWN_CODE and job.model.tuning != TRAIN_ALL:
+        asked = (*bundle.asked_of_user, "a model whose weights are frozen and adapted as planned")
+        bundle = replace(bundle, asked_of_user=asked)
     scripts = launch_scripts(bundle, job, launcher, stamp)
     page = printable(readme(bundle, job, launcher, stamp))
     return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
+
+
+def _unsaid_tuning(job: Job, target: str) -> Iterator[Fault]:
+    """What of the weights that train the files of a target would leave out."""
+    tuning = job.model.tuning
+    if tuning == TRAIN_ALL or target in _OWN_CODE:
+        return
+    low_rank = tuning.low_rank
+    if low_rank is None or replace(tuning, low_rank=None) != TRAIN_ALL:
+        yield Fault("freeze", f"{target} trains all weights in what is exported")
+    if low_rank is not None and target not in _ADAPTS:
+        yield Fault(
+            "lora_rank", f"{low_rank.rank}: {target} trains all weights in what is exported"
+        )
+    elif low_rank is not None and not {*low_rank.targets} <= {*PRODUCTS.values()}:
+        left = ", ".join(each for each in low_rank.targets if each not in {*PRODUCTS.values()})
+        yield Fault("lora_targets", f"{left}: have no name that all models share")
+    elif low_rank is not None and low_rank.bits is not None and target not in _QUANTIZES:
+        problem = f"{low_rank.bits}: {target} keeps 16 bits of a weight in what is exported"
+        yield Fault("weight_bits", problem)
+
+
+def _unsaid_formats(job: Job, target: str) -> Iterator[Fault]:
+    """Number formats of the optimizer's state that the files of a target would leave out."""
+    recipe = job.recipe
+    if target in _OF_CORE or target in _OWN_CODE - {"deepspeed", "accelerate"}:
+        return
+    if recipe.main_weight_dtype not in (None, "fp32"):
+        said = recipe.main_weight_dtype
+        yield Fault("main_weight_dtype", f"{said}: {target} keeps fp32 in what is exported")
+    if {*recipe.moment_dtypes} != {"fp32"}:
+        said = ", ".join(recipe.moment_dtypes)
+        yield Fault("moment_dtypes", f"{said}: {target} keeps fp32 in what is exported")
 
 
 def unwritable(model: TransformerConfig, target: str) -> tuple[Fault, ...]:

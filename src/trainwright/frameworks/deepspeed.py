@@ -36,7 +36,7 @@ def export_deepspeed(job: Job, stamp: Stamp) -> ExportBundle:
         "not_represented": list(missing),
     }
     files = {
-        FILE: json.dumps(settings(job), indent=2) + "\n",
+        FILE: text_of(job),
         "ds_config.meta.json": json.dumps(meta, indent=2) + "\n",
     }
     if job.degrees.pipeline > 1:
@@ -67,6 +67,11 @@ def _unsaid(job: Job) -> Iterator[str]:
     if degrees.pipeline == 1 and job.recompute_form is RecomputeForm.ALL:
         yield "recomputation: checkpoint every block in the model's code"
     yield f"sequences of {job.sequence_length} tokens"
+
+
+def text_of(job: Job) -> str:
+    """The JSON."""
+    return json.dumps(settings(job), indent=2) + "\n"
 
 
 def settings(job: Job) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def launch_scripts(
 
 
 def _node_script(bundle: ExportBundle, job: Job, top: str) -> str:
-    nodes, per_node = _nodes(job)
+    nodes, per_node = nodes_of(job)
     settings = "".join(
         f"export {name}={shlex.quote(value)}\n" if value else f"unset {name}\n"
         for name, value in bundle.environment.items()
@@ -77,7 +77,7 @@ def _node_script(bundle: ExportBundle, job: Job, top: str) -> str:
 {top}set -euo pipefail
 cd "$(dirname "$0")"
 {settings}{setup}\
-{_START[bundle.starter].format(nodes=nodes, per_node=per_node)} \\
+{_START[bundle.starter].format(nodes=nodes, per_node=per_node, last=per_node - 1)} \\
   {" ".join(bundle.command)} "$@"
 """
 
@@ -93,11 +93,18 @@ accelerate launch --config_file accelerate.yaml \\
   --num_machines "${{NUM_NODES:-{nodes}}}" --machine_rank "${{NODE_RANK:-${{SLURM_NODEID:-0}}}}" \\
   --main_process_ip "${{MASTER_ADDR:-localhost}}" \\
   --main_process_port "${{MASTER_PORT:-29500}}\"""",
+    # One process of a node drives its devices.
+    "jax": """\
+export CUDA_VISIBLE_DEVICES="$(seq -s , 0 {last})"
+export NNODES="${{NUM_NODES:-{nodes}}}" NODE_RANK="${{NODE_RANK:-${{SLURM_NODEID:-0}}}}"
+export JAX_COORDINATOR_IP="${{MASTER_ADDR:-localhost}}"
+export JAX_COORDINATOR_PORT="${{MASTER_PORT:-29500}}"
+python3""",
 }
 
 
 def _slurm_script(job: Job, top: str) -> str:
-    nodes, per_node = _nodes(job)
+    nodes, per_node = nodes_of(job)
     return f"""\
 #!/usr/bin/env bash
 #SBATCH --nodes={nodes}
@@ -112,7 +119,7 @@ srun bash {NODE_SCRIPT} "$@"
 """
 
 
-def _nodes(job: Job) -> tuple[int, int]:
+def nodes_of(job: Job) -> tuple[int, int]:
     """Nodes and devices of each: as many processes as the plan has devices, alike on all nodes."""
     devices = job.degrees.num_devices
     most = min(devices, job.devices_per_node)

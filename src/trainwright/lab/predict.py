@@ -446,17 +446,21 @@ def _whole_bytes(question: Question) -> float:
 def _with_loss(question: Question) -> Configuration:
     """The configuration with the loss as the software of the row computes it."""
     asked = question.configuration
-    fused = asked.fused_cross_entropy or _compiles_loss(question)
+    fused = asked.fused_cross_entropy or _fuses_loss(question)
     return replace(asked, fused_cross_entropy=fused)
 
 
 # torchtitan's tables of H100 are of December 2024; those of later devices are of releases that
 # compile the loss with the blocks (`components/loss.py`, April 2025).
 _OF_2024: Final = ("A100", "H100")
+# MPT's default loss is flash-attn's kernel (`loss_fn`, `llmfoundry/models/mpt/modeling_mpt.py`).
+_FUSING: Final = frozenset({"llm-foundry"})
 
 
-def _compiles_loss(question: Question) -> bool:
+def _fuses_loss(question: Question) -> bool:
     software = question.line.software
+    if software.name in _FUSING:
+        return True
     return software.kind is SoftwareClass.COMPILED_FSDP and not question.run.accelerator.startswith(
         _OF_2024
     )

@@ -51,9 +51,9 @@ def priced_as_run(
 ) -> Cluster:
     """The cluster as the options `calibration` and `software` say that it is priced.
 
-    A calibration goes before; without either a device is as its description says. `framework` is
-    what "auto" stands for, that of the options where absent. Layers that were `measured` need no
-    expectation; what was fitted may still price their network.
+    A calibration goes before; "none" leaves a device as its description says. `framework` is what
+    "auto" stands for, which is meant where no software is named: that of the options where absent.
+    Layers that were `measured` need no expectation; what was fitted may still price their network.
     """
     if not options.get("offload"):  # what no figure follows from is in no document
         cluster = without_host(cluster)
@@ -66,7 +66,7 @@ def priced_as_run(
             return cluster
         refuse_several_pools(cluster, "calibration")
         return calibrated(cluster, calibration)
-    if measured or software is None:
+    if measured:
         return cluster
     return expected(cluster, software_named_by(options, framework=framework))
 

@@ -590,7 +590,8 @@ ROWS += section(
     row(
         "fit-probability",
         SHARE,
-        "With which, by the framework's account of memory, a device must hold the run.",
+        "With which, by the framework's account, a device must hold the run; 0.5 if absent, 0 for "
+        "the margins alone.",
         at="overheads.fit_probability",
     ),
     foreign=_OF_A_MODEL,

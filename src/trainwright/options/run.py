@@ -215,9 +215,9 @@ def _recompute(text: str) -> tuple[Any, int | None]:
 
 def overheads_of(options: Options) -> MemoryOverheads:
     """What a device keeps beside the model; raises `InvalidInput` under the names of fields."""
-    from trainwright.plans.configuration import MemoryOverheads
+    from trainwright.plans.configuration import USUAL_OVERHEADS
 
-    return MemoryOverheads(**fields_given("plan", "overheads", options))
+    return replace(USUAL_OVERHEADS, **fields_given("plan", "overheads", options))
 
 
 # Images beside text

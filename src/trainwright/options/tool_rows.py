@@ -195,6 +195,17 @@ ROWS += section(
     ),
 )
 ROWS += section(
+    "The machine room",
+    "codesign",
+    row("aim", TEXT, "Choose whole systems by time, cost or energy of a token.", metavar="AIM"),
+    row("room", PATH, "TOML of axes and prices of these systems.", metavar="FILE"),
+    row("budget-money", AMOUNT, "Most dollars of a system.", metavar="DOLLARS"),
+    row("budget-power", AMOUNT, "Most watts of it, rated.", metavar="WATTS"),
+    row("budget-area", AMOUNT, "Most mm2 of all its dies.", metavar="MM2"),
+    row("gap", AMOUNT, "How far from the best it may be; 0.01 if absent.", metavar="SHARE"),
+    shell=True,
+)
+ROWS += section(
     "What is worked out",
     "codesign",
     row("defect-density", AMOUNT, "Defects per mm2: also price a good die.", metavar="D"),
@@ -399,7 +410,7 @@ ROWS += section(
         at="fit.lora_rank",
         also="tuning.low_rank.rank",
     ),
-    row("probability", SHARE, "With which a run must fit; 0.9 if absent.", at="fit.probability"),
+    row("probability", SHARE, "With which a run must fit; 0.5 if absent.", at="fit.probability"),
 )
 ROWS += section(
     "",

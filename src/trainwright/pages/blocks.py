@@ -400,6 +400,55 @@ def lay_out(
     )
 
 
+def lay_out_agreement(
+    points: Sequence[Point],
+    *,
+    title: str,
+    x_title: str,
+    y_title: str,
+    point_text: str,
+    line_text: str,
+) -> Scatter:
+    """Two figures of the same unit, both above 0, on logarithmic axes with their diagonal."""
+    values = [each for point in points for each in (point.x, point.y)]
+    low, high = _round_up_to_a_tick(min(values), -1), _round_up_to_a_tick(max(values), 1)
+    low, high = math.log10(low), math.log10(high)
+
+    def share(value: float) -> float:
+        return (math.log10(value) - low) / (high - low)
+
+    steps = [s * 10.0**p for p in range(math.floor(low), math.ceil(high) + 1) for s in (1, 2, 5)]
+    shown = [value for value in steps if low - 1e-9 <= math.log10(value) <= high + 1e-9]
+    shown = shown if len(shown) <= 2 * _MOST_TICKS else [v for v in shown if f"{v:e}"[0] == "1"]
+    return Scatter(
+        title=title,
+        x_title=x_title,
+        y_title=y_title,
+        marks=tuple(
+            Mark(
+                point=point,
+                x=percent(share(point.x)),
+                y=percent(1 - share(point.y)),
+                on_front=False,
+            )
+            for point in points
+        ),
+        front=(Line(x1="0%", y1="100%", x2="100%", y2="0%"),),
+        x_ticks=tuple(Tick(at=percent(share(value)), text=f"{value:.6g}") for value in shown),
+        y_ticks=tuple(Tick(at=percent(1 - share(value)), text=f"{value:.6g}") for value in shown),
+        winner_text="",
+        front_text=f"line: {line_text}",
+        beaten_text=point_text,
+    )
+
+
+def _round_up_to_a_tick(value: float, sign: int) -> float:
+    """The next of 1, 2, 5 times a power of ten above the value, or below it."""
+    power = 10.0 ** math.floor(math.log10(value))
+    steps = [step * power for step in (0.5, 1, 2, 5, 10, 20)]
+    return min((s for s in steps if sign * (s - value) > 0), key=lambda step: sign * step)
+
+
 def upside_down(made: Scatter) -> Scatter:
     """The same with y going up, for points whose y is minus what is better the more there is."""
 

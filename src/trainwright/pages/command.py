@@ -36,9 +36,9 @@ from trainwright.options.space import allowed_of, schedule_words
 from trainwright.options.table import words_of
 from trainwright.planning.question.question import EVERYTHING
 from trainwright.plans.configuration import (
-    DEFAULT_OVERHEADS,
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
+    USUAL_OVERHEADS,
     Configuration,
 )
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
@@ -209,7 +209,7 @@ def _priced(cluster: Embedded) -> tuple[str, ...]:
 _USUAL: Final[Mapping[str, Any]] = {
     "recipe": DEFAULT_RECIPE,
     "overlap": DEFAULT_OVERLAP,
-    "overheads": DEFAULT_OVERHEADS,
+    "overheads": USUAL_OVERHEADS,
     "space": EVERYTHING,
     "parallelism": {"tensor": 1, "pipeline": 1, "context": 1, "expert": 1, "virtual_stages": 1}
     | {"state_copies": 1, "axis_order": DATA_INSIDE},

@@ -57,7 +57,7 @@ def _best_content(subject: Subject[ModelSweepResult]) -> Content | None:
 def _sections(subject: Subject[ModelSweepResult]) -> Iterator[Section]:
     document = subject.document
     blocks: list[Table | BarChart | Notes] = [row_table(document)]
-    if any(row.goodput is not None for row in document.rows):
+    if document.training.tokens is not None:
         blocks.append(training_table(document))
     planned = [row for row in document.rows if row.tokens_per_s]
     if planned:

@@ -9,18 +9,20 @@ from trainwright.documents.validation import (
     QUANTITIES,
     error_table,
     interval_table,
+    is_ranked,
     ranking_table,
     rows_table,
     skipped_table,
 )
-from trainwright.pages.blocks import card, plain_bars, section
+from trainwright.pages.blocks import Point, card, lay_out_agreement, plain_bars, section
 from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
+from trainwright.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.documents.validation import ValidationResult
-    from trainwright.pages.blocks import BarChart, Card, Section
+    from trainwright.pages.blocks import BarChart, Card, Scatter, Section
     from trainwright.pages.subject import Subject
 
 _MOST_RUNS: Final = 500  # in the table, those with the largest error of time first
@@ -51,10 +53,14 @@ def _figures(document: ValidationResult) -> Iterator[Figure]:
 def _sections(subject: Subject[ValidationResult]) -> Iterator[Section]:
     document = subject.document
     yield section("summary", "Summary", cards=_cards(document))
-    errors = (*_error_bars(document), error_table(document))
+    errors = (*_agreement(document), *_error_bars(document), error_table(document))
     yield section("errors", "How far predictions are off", *errors)
-    ranked = (ranking_table(document), interval_table(document))
-    yield section("ranking", "Which layout is faster, and how sure", *ranked)
+    if is_ranked(document):
+        ranked = (ranking_table(document), interval_table(document))
+        yield section("ranking", "Which layout is faster, and how sure", *ranked)
+    else:
+        title = "How sure predictions are"
+        yield section("ranking", title, interval_table(document), label="Ranges")
     if any(dataset.runs for dataset in document.datasets):
         yield section("runs", "Run by run", rows_table(document, most=_MOST_RUNS))
     if any(dataset.skipped for dataset in document.datasets):
@@ -79,6 +85,41 @@ def _cards(document: ValidationResult) -> Iterator[Card]:
         yield card("slower by choosing", f"{regret.mean:.1%}", note)
     skipped = sum(one.rows for dataset in document.datasets for one in dataset.skipped)
     yield card("not modelled", f"{skipped:,}", "rows, each with its reason")
+
+
+def _agreement(document: ValidationResult) -> Iterator[Scatter]:
+    """Predicted against measured steps, those with the largest errors of many."""
+    runs = [
+        (abs(run.step_time_s / run.measured_step_time_s - 1), dataset.name, run)
+        for dataset in document.datasets
+        for run in dataset.runs
+        if run.step_time_s and run.measured_step_time_s
+    ]
+    worst = sorted(runs, key=lambda each: -each[0])[:_MOST_RUNS]
+    points = [
+        Point(
+            name=f"{name}: {run.row_id}",
+            x=run.measured_step_time_s or 0.0,
+            y=run.step_time_s or 0.0,
+            x_text=format_seconds(run.measured_step_time_s or 0.0),
+            y_text=format_seconds(run.step_time_s or 0.0),
+            facts=(
+                ("measured", format_seconds(run.measured_step_time_s or 0.0)),
+                ("predicted", format_seconds(run.step_time_s or 0.0)),
+                ("off", f"{(run.step_time_s or 0) / (run.measured_step_time_s or 1) - 1:+.1%}"),
+            ),
+        )
+        for _, name, run in worst
+    ]
+    if points:
+        yield lay_out_agreement(
+            points,
+            title="Predicted against measured step times",
+            x_title="measured, s",
+            y_title="predicted, s",
+            point_text="a run",
+            line_text="as predicted",
+        )
 
 
 def _error_bars(document: ValidationResult) -> Iterator[BarChart]:

@@ -119,6 +119,10 @@ TARGETS: Final[Mapping[str, str]] = MappingProxyType(
         "accelerate": "1.15.0",
         "nanotron": "0.4 (schema only)",
         "trl": "1.13 (read, not run)",
+        "axolotl": "0.19.0 (read, not run)",
+        "llamafactory": "0.9.5 (read, not run)",
+        "automodel": "0.7.0 (read, not run)",
+        "maxtext": "2026 (read, not run)",
     }
 )
 

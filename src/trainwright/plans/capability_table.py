@@ -4,7 +4,8 @@ A cell is a word, then how or why: yes · global (one value for the whole model)
 user's model or script, not in the exported file) · no. Read from the frameworks' sources and
 manuals at the versions of `capability.TARGETS`: megatron-core 0.16.1 with Megatron-LM's arguments,
 Megatron-Bridge 0.3, Primus, torchtitan 0.2.2 and 0.3.0, PyTorch 2.13.0, DeepSpeed 0.19.8,
-accelerate 1.15.0, nanotron 0.4, TRL 1.13.
+accelerate 1.15.0, nanotron 0.4, TRL 1.13, axolotl 0.19, LLaMA-Factory 0.9.5, NeMo Automodel 0.7,
+MaxText of 2026.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ _BLOCK = "yes recompute_method block"
 _ONE_SET = "no recomputes one set of layers in every stage"
 
 # megatron, megatron-bridge, primus, torchtitan@0.2, torchtitan@0.3, pytorch, deepspeed, accelerate,
-# nanotron; TRL follows from accelerate
+# nanotron
 _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     Feature.PIPELINE: (
         "yes",
@@ -380,15 +381,102 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     ),
     Feature.DEGREES_PER_STAGE: (*(_PER_STAGE,) * 9,),
 }
-_ON_ACCELERATE: Final = 7  # whose file TRL is started with
-# Where TRL can do more than accelerate says of itself.
-_TRL: Final[dict[Feature, str]] = {
-    Feature.OFFLOAD_ACTIVATIONS: "yes gradient_checkpointing_kwargs offload",
-    Feature.LOSS_CHUNK: "yes loss_type chunked_nll, of 256 tokens",
-    Feature.MLP_TILE: "code a forward of the model's MLP that splits its tokens",
-}
+# Columns that follow from another: which, and where they differ from it.
+_ACCELERATE: Final = 7
+_TORCHTITAN: Final = 4
+_ALONE = "no runs replicas only"
+_OWN_CHUNKS = "no orders several stages per rank in another way"
+_DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
+    (  # trl
+        _ACCELERATE,
+        {
+            Feature.OFFLOAD_ACTIVATIONS: "yes gradient_checkpointing_kwargs offload",
+            Feature.LOSS_CHUNK: "yes loss_type chunked_nll, of 256 tokens",
+            Feature.MLP_TILE: "code a forward of the model's MLP that splits its tokens",
+        },
+    ),
+    (  # axolotl
+        _ACCELERATE,
+        {
+            Feature.ZERO_2: "yes reshard_after_forward false",
+            Feature.ZERO_3: "yes reshard_after_forward true",
+            Feature.HYBRID_SHARD: "yes dp_replicate_size",
+            Feature.OFFLOAD: "yes offload_params",
+            Feature.TENSOR: "yes tensor_parallel_size",
+            Feature.CONTEXT: "yes context_parallel_size",
+        },
+    ),
+    (  # llamafactory
+        _ACCELERATE,
+        {
+            **dict.fromkeys(
+                (Feature.ZERO_1, Feature.ZERO_2, Feature.ZERO_3), "yes zero_optimization.stage"
+            ),
+            Feature.HYBRID_SHARD: "no copies sharded state with MiCS only, which is not exported",
+            Feature.OFFLOAD: "yes offload_optimizer",
+            Feature.TENSOR: _ALONE,
+            Feature.CONTEXT: _ALONE,
+        },
+    ),
+    (  # automodel
+        _TORCHTITAN,
+        {
+            Feature.UNEVEN_STAGES: "no splits the layers itself",
+            Feature.ENDS_APART: "no splits the layers itself",
+            Feature.LOOP: _OWN_CHUNKS,
+            Feature.UNEQUAL_CHUNKS: _OWN_CHUNKS,
+            Feature.V_PLACEMENT: _OWN_CHUNKS,
+            Feature.ANY_PLACEMENT: _OWN_CHUNKS,
+            Feature.CUSTOM_ORDER: "no runs 1F1B and GPipe in what is exported",
+            Feature.SPLIT_BACKWARD: "no runs 1F1B and GPipe in what is exported",
+            Feature.RECOMPUTE_MODULES: "no chooses the parts by a policy of its own",
+            **dict.fromkeys(
+                (Feature.ZERO_2, Feature.ZERO_2_PIPELINE), "yes reshard_after_forward false"
+            ),
+            **dict.fromkeys(
+                (Feature.ZERO_3, Feature.ZERO_3_PIPELINE), "yes reshard_after_forward true"
+            ),
+            Feature.UNSHARDED_TENSOR: "no needs sharded replicas beside tensor parallel",
+            Feature.HYBRID_SHARD: "yes dp_replicate_size",
+            Feature.HYBRID_SHARD_EXPERTS: "no is not known to copy experts that are split",
+            Feature.OFFLOAD: "no moves weights too, where it moves anything (offload_policy)",
+            Feature.SEQUENCE_PARALLEL: "yes sequence_parallel",
+            Feature.NO_SEQUENCE_PARALLEL: "yes sequence_parallel",
+            Feature.EXPERTS_WHOLE: "no is not known to run experts beside tensor parallel",
+            Feature.DISPATCH_ONCE: "code the backend of the model",
+        },
+    ),
+    (  # maxtext
+        _ACCELERATE,
+        {
+            Feature.ZERO_2: "no shards parameters too (ZeRO 3), or nothing",
+            Feature.ZERO_3: "yes ici_fsdp_parallelism",
+            Feature.UNSHARDED_BESIDE: "no shards parameters over context and expert ranks",
+            Feature.UNSHARDED_TENSOR: "yes",
+            Feature.HYBRID_SHARD: "yes ici_data_parallelism",
+            Feature.OFFLOAD: "yes optimizer_memory_host_offload",
+            Feature.LOSS_CHUNK: "no computes all logits of a microbatch in what is exported",
+            Feature.MLP_TILE: "no runs a feed-forward part on all tokens",
+            Feature.TENSOR: "yes ici_tensor_parallelism",
+            Feature.SEQUENCE_PARALLEL: "yes always beside tensor parallel",
+            Feature.NO_SEQUENCE_PARALLEL: "no always cuts what lies between split layers, too",
+            Feature.CONTEXT: "yes ici_context_parallelism",
+            Feature.EXPERT: "yes ici_expert_parallelism",
+            Feature.EXPERTS_CUT: "no is not known to run experts beside tensor parallel",
+            Feature.EXPERTS_WHOLE: "no is not known to run experts beside tensor parallel",
+            Feature.EXPERT_TENSOR: "no is not known to run experts beside tensor parallel",
+            Feature.EXPERT_GROUPS: "code the model's own router",
+            Feature.CAPACITY: "yes capacity_factor",
+            **dict.fromkeys((Feature.DISPATCH_ONCE, Feature.DISPATCH_ONCE_CUT), _EACH_COPY),
+            Feature.NARROW_DISPATCH: _AS_ACTIVATIONS,
+        },
+    ),
+)
 CELLS: Final[Mapping[Feature, tuple[str, ...]]] = MappingProxyType(
-    {feature: (*row, _TRL.get(feature, row[_ON_ACCELERATE])) for feature, row in _ROWS.items()}
+    {
+        feature: (*row, *(own.get(feature, row[like]) for like, own in _DERIVED))
+        for feature, row in _ROWS.items()
+    }
 )
 
 _OF_MEGATRON = {"1f1b": "1F1B", "interleaved": "interleaved 1F1B"}
@@ -412,7 +500,8 @@ SCHEDULES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "pytorch": {},
         "deepspeed": {"1f1b": "TrainSchedule"},
         "accelerate": {},
-        "trl": {},
+        **dict.fromkeys(("trl", "axolotl", "llamafactory", "maxtext"), MappingProxyType({})),
+        "automodel": {"1f1b": "1f1b", "gpipe": "gpipe"},
         "nanotron": {"1f1b": "1f1b", "gpipe": "afab"},
     }
 )
@@ -423,6 +512,7 @@ AXIS_ORDERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = MappingProxyType
         **dict.fromkeys(("megatron", "megatron-bridge", "primus"), (DATA_INSIDE, PIPELINE_INSIDE)),
         **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), (DATA_INSIDE,)),
         **dict.fromkeys(("deepspeed", "accelerate", "nanotron", "trl"), (DATA_INSIDE,)),
+        **dict.fromkeys(("axolotl", "llamafactory", "automodel", "maxtext"), (DATA_INSIDE,)),
     }
 )
 
@@ -433,7 +523,8 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _OF_CORE),
         **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3"), ("adam",)),
         **dict.fromkeys(("pytorch", "accelerate", "trl"), _ANY_OPTIMIZER),
-        "deepspeed": ("adam",),
+        **dict.fromkeys(("deepspeed", "llamafactory", "automodel", "maxtext"), ("adam",)),
+        "axolotl": ("adam", "muon"),
         "nanotron": ("adam", "sgd", "momentum"),
     }
 )
@@ -446,7 +537,10 @@ PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "torchtitan@0.3": ("bf16", "fp32"),  # fp8 is an argument of the model's own function
         "pytorch": ("bf16", "fp16", "fp32", "fp8", "tf32", "fp4"),
         "deepspeed": ("bf16", "fp16", "fp32"),
-        **dict.fromkeys(("accelerate", "trl"), ("bf16", "fp16", "fp32", "fp8")),
+        **dict.fromkeys(("accelerate", "trl", "axolotl"), ("bf16", "fp16", "fp32", "fp8")),
+        "llamafactory": ("bf16", "fp16", "fp32"),
+        "automodel": ("bf16",),
+        "maxtext": ("bf16", "fp32", "fp8"),
         "nanotron": ("bf16", "fp16", "fp32"),
     }
 )
@@ -473,5 +567,6 @@ MODULES: Final[Mapping[str, Mapping[str, str] | None]] = MappingProxyType(
         **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _OF_MEGATRON_MODULES),
         **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3", "pytorch"), None),
         **dict.fromkeys(("deepspeed", "accelerate", "nanotron", "trl"), _NOTHING),
+        **dict.fromkeys(("axolotl", "llamafactory", "automodel", "maxtext"), _NOTHING),
     }
 )

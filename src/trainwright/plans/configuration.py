@@ -69,15 +69,16 @@ class MemoryOverheads:
     `workspace_bytes` is what matrix libraries keep (two of 32 MiB on Hopper), `reserve_bytes` what
     the user wants free, `fragmentation` the share by which the allocator reserves more than it
     gives out; the last two count for the verdict, not for the predicted peak. `buffers` says
-    whether communication buffers are counted. With a `fit_probability` the figure of a device, by
-    the account of the framework (`step.figures`), must stay within its memory so probably, too.
+    whether communication buffers are counted. The figure of a device, by the account of the
+    framework (`step.figures`), must stay within its memory with the `fit_probability`, too; at 0
+    these margins alone decide.
     """
 
     workspace_bytes: float = 64.0 * MIB
     reserve_bytes: float = 0.0
     fragmentation: float = 0.05
     buffers: bool = True
-    fit_probability: float | None = field(default=None, metadata={RARE: True})
+    fit_probability: float = field(default=0.0, metadata={RARE: True})
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -102,12 +103,17 @@ class MemoryOverheads:
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
         if not 0 <= (share := self.fragmentation) < 1:
             yield Fault("fragmentation", f"must be a share from 0 to below 1, got {share!r}")
-        if (chance := self.fit_probability) is not None and not 0 < chance < 1:
-            yield Fault("fit_probability", f"must be above 0 and below 1, got {chance!r}")
+        if not 0 <= (chance := self.fit_probability) < 1:
+            yield Fault("fit_probability", f"must be from 0 to below 1, got {chance!r}")
 
 
 DEFAULT_OVERLAP: Final = Overlap()
 DEFAULT_OVERHEADS: Final = MemoryOverheads()
+# Who trains fills devices: of 137 runs of llm-foundry, which took the largest microbatch that ran,
+# all have a probability of 0.5, 95 % one of 0.6 and 90 % one of 0.7. Layouts that are known to have
+# run out of memory have 0.00 to 0.32, but for one (tests/step/test_figures.py).
+USUAL_FIT_PROBABILITY: Final = 0.5
+USUAL_OVERHEADS: Final = MemoryOverheads(fit_probability=USUAL_FIT_PROBABILITY)
 NO_OVERHEADS: Final = MemoryOverheads(workspace_bytes=0.0, fragmentation=0.0, buffers=False)
 
 

@@ -63,6 +63,11 @@ class StageMemory:
         return kept + self.transient_bytes + self.buffer_bytes + self.workspace_bytes
 
     @property
+    def movable_bytes(self) -> float:
+        """What may lie on the host instead."""
+        return self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
+
+    @property
     def by_class(self) -> dict[str, float]:
         """Bytes of each of `MEMORY_CLASSES`; they add up to `total_bytes`."""
         return {name: float(getattr(self, f"{name}_bytes")) for name in MEMORY_CLASSES}

@@ -10,9 +10,9 @@ those of the account (`cluster.framework_memory`): of the tensors for all three,
 for the last two. With D the device's figure and H the upper end of its range, a run fits into M
 bytes with the probability that a logarithm of the spread ln(H/D) / 1.645 stays below ln(M/D).
 
-Where a probability is asked for, a run fits where it reaches that and its margins are kept. What is
-needed for a probability grows with the step's peak, so a limit of the one is a limit of the other
-(`most_allocated_bytes`): so planner, bounds and estimate share the rule.
+A run fits where it reaches the probability asked for (0.5 unless said) and keeps its margins. What
+is needed for a probability grows with the step's peak, so a limit of the one is a limit of the
+other (`most_allocated_bytes`): so planner, bounds and estimate share the rule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
-from trainwright.cluster.framework_memory import COUNTED
 from trainwright.model import LayerKind, layer_graph
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
@@ -139,14 +138,29 @@ def _most_bytes(
     low, high = 0.0, max(0.0, limit_bytes)
     while high - low > 1:  # byte
         middle = (low + high) / 2
-        ends = zip(_shares(allocated), _shares(reserved), strict=True)
-        device = _ranged(*(middle * a * r + outside for a, r in ends))
-        found = MemoryFigures(allocated=device, reserved=device, device=device)
-        if found.needed_bytes(probability) <= limit_bytes:
+        if _shown_bytes(allocated, reserved, outside, middle, probability) <= limit_bytes:
             low = middle
         else:
             high = middle
     return low
+
+
+def least_device_bytes(
+    account: FrameworkMemory, groups: int, allocated_bytes: float, probability: float
+) -> float:
+    """What a device must have for such a peak: `most_allocated_bytes`, the other way."""
+    outside = account.outside_bytes(groups)
+    shares = account.allocated, account.reserved
+    return _shown_bytes(*shares, outside, allocated_bytes, probability)
+
+
+def _shown_bytes(
+    allocated: Share, reserved: Share, outside: float, peak_bytes: float, probability: float
+) -> float:
+    ends = zip(_shares(allocated), _shares(reserved), strict=True)
+    device = _ranged(*(peak_bytes * a * r + outside for a, r in ends))
+    found = MemoryFigures(allocated=device, reserved=device, device=device)
+    return found.needed_bytes(probability)
 
 
 def missing_bytes(
@@ -165,7 +179,7 @@ def missing_bytes(
     kept = run.overheads
     peak_bytes, chance = step.peak_memory_bytes, kept.fit_probability
     over_bytes = kept.over_bytes(peak_bytes, device.usable_bytes)
-    if account is None or chance is None or over_bytes > 0:
+    if account is None or not chance or over_bytes > 0:
         return over_bytes
     limit_bytes = device.memory_bytes - kept.reserve_bytes
     if model is None or account.keeps_nothing_beside:
@@ -222,10 +236,10 @@ def memory_figures(
 ) -> tuple[MemoryFigures, ...]:
     """The figures of every pipeline rank of a priced step; `precision` is that of the run.
 
-    Where the account is of plain modules under FSDP2, and knows every tensor of the run, tensors
-    and segments are counted one by one (`step.fsdp2`).
+    Where the account is `counted`, and knows every tensor of the run, tensors and segments are
+    counted one by one (`step.fsdp2`).
     """
-    if account.name == COUNTED and accounts_for(model, run):
+    if account.counted and accounts_for(model, run):
         return tuple(
             figures_of(
                 peak.allocated_bytes, account, run.parallelism, reserved_bytes=peak.reserved_bytes

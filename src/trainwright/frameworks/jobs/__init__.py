@@ -26,6 +26,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "axolotl": ("hugging_face", "read_axolotl"),
         "llamafactory": ("hugging_face", "read_llamafactory"),
         "torchtune": ("fine_tuning", "read_torchtune"),
+        "automodel": ("fine_tuning", "read_automodel"),
         "verl": ("fine_tuning", "read_verl"),
         "neox": ("pretraining", "read_neox"),
         "nanotron": ("pretraining", "read_nanotron"),

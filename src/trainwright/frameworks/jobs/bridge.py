@@ -54,7 +54,32 @@ _ALSO: Final = {
     "cp": "context_parallel_size", "ep": "expert_model_parallel_size",
     "et": "expert_tensor_parallel_size", "vp": "virtual_pipeline_model_parallel_size",
     "mb": "micro_batch_size", "gb": "global_batch_size",
+    # of NeMo 1
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "ub_tp_comm_overlap": "tp_comm_overlap", "fp8_params": "fp8_param_gather",
 }  # fmt: skip
+# What NeMo 1 sets of every model, without an effect on time or memory.
+_NEMO_HARMLESS: Final = (
+    "mcore_gpt", "megatron_amp_O2", "use_scaled_init_method", "pre_process", "post_process",
+    "transformer_block_type", "normalize_attention_scores", "attention_type", "headscale",
+    "native_amp_init_scale", "native_amp_growth_interval", "grad_allreduce_chunk_size_mb",
+    "grad_div_ar_fusion", "apex_transformer_log_level", "gradient_as_bucket_view",
+    "transformer_engine", "gc_interval", "scale_positional_embedding", "tp_only_amax_red",
+    "reduce_amax", "get_attention_mask_from_fusion", "use_emha", "precision",
+    "fsdp_grad_reduce_dtype", "ffn_dropout",
+)  # fmt: skip
+_PRODUCT: Final = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*\$\{\.(\w+)\}\s*\}")
+# Optimizers of NeMo 1, and whether they shard what they keep.
+_OPTIMIZERS: Final = {
+    "mcore_distributed_optim": True, "distributed_fused_adam": True, "fused_adam": False,
+    "adamw": False, "adam": False, "sgd": False, "megatron_fused_adam": False,
+}  # fmt: skip
+_NEMO_FSDP: Final = {
+    "full": "optim_grads_params",
+    "grad": "optim_grads",
+    "hybrid": "optim_grads_params",
+}
 _TABLES: Final = ("model", "train", "ddp", "dist", "optimizer", "dataset", "data", "comm_overlap")
 _TARGETS: Final = {
     "linear_qkv": ("q_proj", "k_proj", "v_proj"),
@@ -90,6 +115,8 @@ def run_of(
 ) -> StatedRun:
     """The run of fields by their names, over what the recipe of a name decides."""
     notes = list[str]()
+    if "megatron_amp_O2" in values or "mcore_gpt" in values:
+        values = _of_nemo_one(values)
     given = {_ALSO.get(name, name): value for name, value in values.items() if value is not None}
     adapters = adapters_of(given, notes)
     numbers = _number_format(given)
@@ -123,6 +150,40 @@ def run_of(
         notes=tuple(notes),
         model_name=None if run.model else name or recipe,
     )
+
+
+def _of_nemo_one(values: Values) -> Values:
+    """Megatron's switches for the words of NeMo 1, which has its own for the same."""
+    found = {key: value for key, value in values.items() if key not in _NEMO_HARMLESS}
+    if "precision" in values:
+        found["precision"] = values["precision"]
+    for key, value in found.items():
+        product = _PRODUCT.fullmatch(value) if isinstance(value, str) else None
+        if product and type(found.get(product[2])) is int:
+            found[key] = int(product[1]) * found[product[2]]
+    kind = str(found.get("activation", "gelu")).lower()
+    switch = "swiglu" if "swiglu" in kind else "squared_relu" if "squared" in kind else None
+    if switch or kind in ("gelu", "fast-gelu"):
+        found.pop("activation", None)
+    if switch:
+        found[switch] = True
+    if "normalization" in found:
+        is_rms = "rms" in str(found["normalization"]).lower()
+        found["normalization"] = "RMSNorm" if is_rms else "LayerNorm"
+    if found.pop("share_embeddings_and_output_weights", True) is False:
+        found["untie_embeddings_and_output_weights"] = True
+    if found.pop("bias", True) is False:
+        found["disable_bias_linear"] = True
+    hybrid, narrow = found.pop("fp8_hybrid", False), found.pop("fp8_e4m3", False)
+    if found.pop("fp8", False) is True:
+        found["fp8_format"] = "e4m3" if narrow and not hybrid else "hybrid"
+    strategy = found.pop("fsdp_sharding_strategy", "full")
+    if found.pop("fsdp", False) is True:
+        found["use_megatron_fsdp"] = True
+        found["data_parallel_sharding_strategy"] = _NEMO_FSDP.get(
+            str(strategy), "optim_grads_params"
+        )
+    return found
 
 
 def _has_experts(recipe: str) -> bool:
@@ -206,7 +267,14 @@ def flat(whole: Mapping[str, Any]) -> Values:
             elif is_data and key not in ("micro_batch_size", "global_batch_size"):
                 continue
             elif key == "optim" and isinstance(value, dict):
-                values["optimizer"] = "sgd" if "sgd" in str(value.get("name", "")) else "adam"
+                optimizer = str(value.get("name", ""))
+                values["optimizer"] = "sgd" if "sgd" in optimizer else "adam"
+                if optimizer in _OPTIMIZERS:
+                    values["use_distributed_optimizer"] = _OPTIMIZERS[optimizer]
+            elif key == "tokenizer" and isinstance(value, dict):
+                hub, kind = value.get("library") == "huggingface", value.get("type")
+                values["tokenizer_type"] = "HuggingFaceTokenizer" if hub else kind
+                values["tokenizer_model"] = kind if hub else value.get("model")
             elif not isinstance(value, dict):
                 values[str(key)] = value
     for key in ("mixed_precision", "peft", "lora"):

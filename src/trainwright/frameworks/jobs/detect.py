@@ -33,6 +33,8 @@ _KEYS: Final = (
     ("primus", ("modules", "exp_name")),
     ("accelerate", ("distributed_type",)),
     ("torchtune", ("model._component_",)),
+    ("automodel", ("step_scheduler", "distributed")),
+    ("automodel", ("step_scheduler", "model._target_")),
     ("nanotron", ("parallelism", "tokens")),
     ("llm-foundry", ("train_loader", "global_train_batch_size")),
     ("llm-foundry", ("model.d_model", "max_duration", "train_loader")),

@@ -335,6 +335,23 @@ def _trainer(size: str, on: str, off: str | None = None) -> Spell:
     return spell
 
 
+def _automodel(run: Configuration, model: TransformerConfig) -> Words | None:
+    degrees = run.parallelism
+    if degrees.pipeline > 1 or degrees.zero_stage < 2 or run.global_batch % degrees.data:
+        return None
+    words: Words = {
+        "distributed.dp_size": degrees.data,
+        "distributed.tp_size": degrees.tensor,
+        "distributed.cp_size": degrees.context,
+        "distributed.ep_size": degrees.expert,
+        "distributed.dp_replicate_size": degrees.state_copies,
+        "distributed.sequence_parallel": degrees.sequence_parallel and degrees.tensor > 1,
+        "distributed.reshard_after_forward": degrees.zero_stage == 3,
+        "step_scheduler.local_batch_size": run.microbatch_size,
+    }
+    return _with(words, _checkpointed(run, "distributed.activation_checkpointing"))
+
+
 def _deepspeed(run: Configuration, model: TransformerConfig) -> Words | None:
     return {
         "train_micro_batch_size_per_gpu": run.microbatch_size,
@@ -473,6 +490,12 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "llamafactory": Dialect(
         decisions=_TRAINER,
         spell=_trainer("per_device_train_batch_size", "", "disable_gradient_checkpointing"),
+    ),
+    "automodel": Dialect(
+        decisions=_SHARDED | {"tensor", "context", "expert", "sequence parallel", "copies"},
+        spell=_automodel,
+        target="automodel",
+        batch="step_scheduler.global_batch_size",
     ),
     "torchtune": Dialect(
         decisions=_TRAINER, spell=_trainer("batch_size", "enable_activation_checkpointing")

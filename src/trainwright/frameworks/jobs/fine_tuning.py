@@ -1,6 +1,6 @@
-"""torchtune's recipes, and verl's scripts: what their trainers do to a named model.
+"""torchtune's recipes, NeMo Automodel's, and verl's scripts: trainers of a named model.
 
-Sources: `torchtune/recipes`, `verl/trainer/config`.
+Sources: `torchtune/recipes`, `nemo_automodel/recipes`, `verl/trainer/config`.
 """
 
 from __future__ import annotations
@@ -121,6 +121,123 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+_AUTO_HARMLESS: Final = re.compile(
+    r"(?:recipe|seed|benchmark|dist_env|rng|checkpoint|checkpointer|loss_fn|dataset|dataloader|"
+    r"optimizer|lr_scheduler|wandb|mlflow|comet|validation_.*|slurm|tokenizer|processor|clip_grad.*|"
+    r"step_scheduler|packed_sequence|ci|launcher|logging|profiling|profiler|nsys|ema|generation|"
+    r"collate.*|auto_map|cache_dir|model\.(?:_target_|trust_remote_code|attn_implementation|"
+    r"is_meta_device|use_liger.*|use_sdpa.*|sdpa_method|output_hidden.*|text_config|backend|config|"
+    r"num_labels|force_hf|revision|tokenizer.*|has_packed.*|use_cache))(?:\..*)?|"
+    r"(?:_target_|alpha|dropout.*|use_triton|lora_A_init|use_memory.*|lora_dtype|exclude_modules|"
+    r"backend|mp_policy|defer_.*|patch_.*|scale_grads.*|round_virtual.*|dtype|enable_fsdp2_prefetch|"
+    r"fsdp2_.*|timeout.*|tp_plan|use_hf_tp_plan|world_size|_recursive_|_convert_|data_parallel.*|"
+    r"overlap_.*|average_.*|check_.*|report_.*|calculate_.*|nccl_.*|megatron_fsdp_unit.*|"
+    r"multimodal|moe|moe_metrics|moe_rank_scaling|fp8|skypilot|compile|quantization|pp_seq_len|"
+    r"load_base_model|mtp_.*|router_aux.*|num_nextn.*|tool_call.*|kd_loss_fn|neftune|_dsv4.*|"
+    r"embedding_row.*|separate_meshes|moe_mesh|freeze_config|wrap_outer.*|ignore_router.*|lm_head_precision)(?:\..*)?"
+)
+_AUTO_UNMODELLED: Final = (
+    "enable_compile", "enable_async_tensor_parallel", "qat", "teacher_model", "kd_ratio",
+    "freeze_config", "vision_model",
+)  # fmt: skip
+
+
+def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A recipe of NeMo Automodel: FSDP2 unless it names another, on a mesh it fills with shards."""
+    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    mesh, step, model = (found.table(name) for name in ("distributed", "step_scheduler", "model"))
+    sizes = {name: _size(mesh, name) for name in ("tp", "pp", "cp", "ep", "dp", "dp_replicate")}
+    tensor, pipeline, context = (sizes[name] or 1 for name in ("tp", "pp", "cp"))
+    name = f"{mesh.text('strategy') or ''} {mesh.text('_target_') or ''}".lower()
+    is_sharded = "ddp" not in name and sizes["dp"] != 1
+    gathers = mesh.value("reshard_after_forward")
+    zero = 2 if gathers is False or (gathers is None and pipeline > 1) else 3
+    if "megatron" in name:
+        zero = mesh.count("zero_dp_strategy", least=0, most=3) or 3
+    pipe = mesh.table("pipeline") if "pipeline" in mesh else found.table("autopipeline")
+    local, whole = step.count("local_batch_size") or 1, step.count("global_batch_size")
+    in_parts, cuts = pipe.count("pp_microbatch_size") or 1, mesh.switch("sequence_parallel")
+    size, order = local, (pipe.text("pp_schedule") or "1f1b").lower().replace("_", "")
+    layers = pipe.count("layers_per_stage")
+    notes = list[str]()
+    if pipeline > 1:
+        size = in_parts
+        if order not in ("1f1b", "gpipe"):
+            each = "" if layers is None else f", {layers} layers to a stage"
+            notes.append(f"pp_schedule {order}{each}: priced as 1f1b; give --schedule")
+    again = mesh.value("activation_checkpointing")
+    if again is None:
+        again = found.table("parallelizer").value("activation_checkpointing")
+    recompute = "selective" if again == "selective" else "none"
+    if again not in (None, False, "selective", "false", "none", "off"):
+        recompute = "full"
+    sequence = found.table("packed_sequence").count("packed_sequence_size", least=0)
+    data = found.table("dataset")
+    sequence = sequence or data.count(data.first("seq_length", "max_length", "seq_len"))
+    if sequence is None:
+        notes.append(f"the longest sequence is not said: priced as {_SEQUENCE}; give --sequence")
+    config = model.value("config")
+    inside = model.table("config") if isinstance(config, dict) else model
+    hub = inside.text("pretrained_model_name_or_path")
+    if hub is None and isinstance(config, str):
+        hub = config
+    peft = found.table("peft")
+    adapters: dict[str, Any] = {}
+    if "peft" in found:
+        everywhere = ("all-linear",) * peft.switch("match_all_linear")
+        targets = everywhere or peft.texts("target_modules") or ("all-linear",)
+        adapters = {
+            "lora_rank": peft.count("dim") or 8,
+            "lora_targets": products_of(targets),
+            "lora_dropout": peft.number("dropout") or None,
+        }
+    stored = model.text(model.first("dtype", "torch_dtype"))
+    pure: dict[str, Any] = {}
+    if stored is None or "32" not in stored:  # what is stored is what the optimizer changes
+        pure = {"gradient_dtype": "bf16", "main_weight_dtype": "none", "moment_dtypes": ("bf16",)}
+    eight = found.table("fp8").switch("enabled", default="fp8" in found)
+    narrow = found.table("quantization")
+    bits = 4 if narrow.switch("load_in_4bit") else 8 if narrow.switch("load_in_8bit") else None
+    if found.table("compile").switch("enabled"):
+        notes.append("compile: changes the answer, not modelled")
+    optimizer = found.table("optimizer").text("_target_")
+    notes += odd_optimizer(optimizer)
+    offload = ("params to cpu", "optimizer to cpu") if "offload_policy" in mesh else ()
+    unknown, changing = found.remarks(harmless=_AUTO_HARMLESS, unmodelled=_AUTO_UNMODELLED)
+    found.check()
+    copies = sizes["dp_replicate"] or 1
+    return StatedRun(
+        tp=tensor,
+        pp=pipeline,
+        cp=context,
+        ep=sizes["ep"] or 1,
+        etp=1 if (sizes["ep"] or 1) > 1 else None,
+        dp=sizes["dp"],
+        zero=zero if is_sharded or context > 1 else 0,
+        state_copies=copies if copies > 1 else None,
+        sequence_parallel=cuts if tensor > 1 else None,
+        schedule="gpipe" if order == "gpipe" else "1f1b",
+        micro_batch=size,
+        global_batch=whole,
+        batch_per_replica=None if whole else local,
+        sequence=sequence or _SEQUENCE,
+        recompute=recompute,
+        precision="fp8" if eight else "bf16",
+        offload=offload,
+        weight_bits=bits,
+        model_name=hub,
+        **{**pure, **optimizer_of(optimizer), **adapters},
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+def _size(mesh: Settings, name: str) -> int | None:
+    """A size of the mesh; "none" is left to the number of devices."""
+    word = mesh.value(f"{name}_size")
+    return None if word in (None, "none", "auto") else mesh.count(f"{name}_size", least=0) or None
 
 
 _VERL_HARMLESS: Final = re.compile(

@@ -25,7 +25,7 @@ from trainwright.frameworks.jobs.deepspeed import (
 )
 from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
-from trainwright.frameworks.stated_run import StatedRun
+from trainwright.frameworks.stated_run import PRODUCTS, StatedRun
 from trainwright.plans.capability_table import LOSS_CHUNKS
 from trainwright.plans.plan import usual_schedule
 
@@ -73,14 +73,6 @@ _UNMODELLED: Final = (
     "freeze_vision_tower", "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
     "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
 )  # fmt: skip
-# Adapted products by the names that libraries give them.
-_TARGETS: Final = {
-    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "attention_output",
-    "gate_proj": "gate", "up_proj": "up", "down_proj": "down", "output_proj": "attention_output",
-    "w1": "gate", "w2": "down", "w3": "up", "out_proj": "attention_output", "wq": "query",
-    "wk": "key", "wv": "value", "wo": "attention_output", "fc1": "up", "fc2": "down",
-    "query": "query", "value": "value", "key": "key",
-}  # fmt: skip
 _ALL: Final = ("query", "key", "value", "attention_output", "gate", "up", "down")
 
 
@@ -275,15 +267,16 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     context = found.count(found.first("sequence_parallel_degree", "context_parallel_size")) or 1
     experts = found.count("expert_parallel_size") or 1
     replicas, shards = found.count("dp_replicate_size") or 1, found.count("dp_shard_size")
-    degrees: dict[str, Any] = {
-        "tp": tensor, "cp": context, "ep": experts, "sequence_parallel": tensor > 1 or None,
-    }  # fmt: skip
+    degrees: dict[str, Any] = {"tp": tensor, "pp": 1, "cp": context, "ep": experts}
+    if shards and not found.is_absent("dp_replicate_size"):
+        degrees["dp"] = replicas * shards
     sharding = _deepspeed(found, beside)
     zero, offload = _fsdp(found)
-    if sharding is None and (zero is not None or shards):
+    if sharding is None and (zero is not None or (shards or 1) > 1):
         degrees["zero"] = 3 if zero is None else zero
-    notes = [] if shards is None else [f"dp_shard_size {shards}: replicas are those of --nodes"]
-    if shards and replicas > 1:
+    said = "dp" in degrees or shards is None
+    notes = [] if said else [f"dp_shard_size {shards}: replicas are those of --nodes"]
+    if shards and shards > 1 and replicas > 1:
         degrees["state_copies"] = replicas
     return _trainer(
         found,
@@ -471,7 +464,7 @@ def _precision(found: Settings) -> str:
     half = found.value("bf16")
     whole = found.value("fp16")
     kept = found.text(found.first("torch_dtype", "dtype")) or ""
-    float16 = found.switch("float16")
+    float16, _ = found.switch("float16"), found.switch("float32")
     pure = found.switch("pure_bf16") or found.value("bf16") == "full" or found.switch("bfloat16")
     if eight:
         return "fp8"
@@ -501,7 +494,7 @@ def products_of(targets: Iterable[str]) -> tuple[str, ...]:
     words = tuple(targets)
     if any(each in ("all", "all-linear") for each in words):
         return _ALL
-    known = (_TARGETS.get(each.rpartition(".")[2], "") for each in words)
+    known = (PRODUCTS.get(each.rpartition(".")[2], "") for each in words)
     return tuple(dict.fromkeys(filter(None, known))) or _ALL
 
 

@@ -532,6 +532,7 @@ _AXES: Final = (
     "data", "fsdp", "fsdp_transpose", "sequence", "context", "tensor", "tensor_transpose",
     "tensor_sequence", "expert", "pipeline", "autoregressive",
 )  # fmt: skip
+_ROUNDING: Final = 1e-6  # of a batch of a device
 # What each policy of rematerialisation comes to.
 _POLICIES: Final = {
     "full": "full", "minimal": "selective", "minimal_flash": "selective",
@@ -569,10 +570,13 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     tensor = ways("tensor", "tensor_transpose", "tensor_sequence")
     pipeline, context = ways("pipeline"), ways("sequence", "context")
     experts, fills = ways("expert"), inside["expert"] == -1
+    copies = ways("data")
     is_sharded = inside["fsdp"] == -1 or across["fsdp"] == -1 or ways("fsdp", "fsdp_transpose") > 1
     notes = list[str]()
-    if size != int(size):
+    each = size * tensor * context  # a batch is spread over these devices, too
+    if abs(each - round(each)) > _ROUNDING or round(each) < 1:
         notes.append(f"per_device_batch_size {size} is a part of a sequence; priced as 1")
+    each = max(1, int(each + _ROUNDING))
     unfused = found.text("attention") == "dot_product"
     policy = found.text("remat_policy") or "full"
     recompute = _POLICIES.get(policy)
@@ -603,7 +607,6 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     )
     found.check()
     devices_of_experts = 8 if fills else experts
-    each = max(1, int(size))
     return StatedRun(
         flash_attention=False if unfused else None,
         tp=tensor,
@@ -613,9 +616,9 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
         etp=1 if devices_of_experts > 1 else None,
         virtual_stages=chunks if chunks and chunks > 1 and pipeline > 1 else None,
         zero=3 if is_sharded else 0,
-        # a batch is spread over all devices, those of tensor parallelism too
-        micro_batch=each * tensor * context,
-        batch_per_replica=each * tensor * context * pipeline * steps,
+        state_copies=copies if is_sharded and copies > 1 else None,
+        micro_batch=each,
+        batch_per_replica=each * pipeline * steps,
         sequence=sequence,
         recompute=recompute,
         precision=precision,

@@ -168,8 +168,12 @@ class MixedShelf:
 
     def alone(self, pool: int) -> ModelQuestion:
         """The question on one pool."""
-        cluster = self.cluster.alone(pool)
-        return replace(self.question, cluster=cluster, num_devices=cluster.num_devices)
+        cluster, account = self.cluster.alone(pool), self.question.account
+        if account is not None:  # tensors are counted of equal ranks alone
+            account = replace(account, counted=False)
+        return replace(
+            self.question, cluster=cluster, num_devices=cluster.num_devices, account=account
+        )
 
     def usable_bytes(self, pool: int) -> float:
         """What plans may fill of a device of a pool, buffers included."""

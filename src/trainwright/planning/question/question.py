@@ -361,6 +361,13 @@ class ModelQuestion:
             return None
         return model_flops_per_sequence(self.model, self.workload.sequence_length)
 
+    @property
+    def keeps_beside(self) -> bool:
+        """Whether who runs it keeps tensors beside the model's, which is known of plans alone."""
+        measured = isinstance(self.model, MeasuredModel)
+        account = self.account
+        return account is not None and not measured and not account.keeps_nothing_beside
+
     def estimator(self, cluster: Cluster | None = None) -> ProfileSource:
         """What prices the layers, on the question's cluster where no other is given.
 
@@ -388,13 +395,6 @@ class ModelQuestion:
         if sizes.least == sizes.most and batch % sizes.least:
             wanted = f"must divide the global batch of {batch}"
             yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
-        account = self.account
-        if len(self.cluster.pools) > 1 and account and not account.keeps_nothing_beside:
-            yield Fault(
-                "fit_probability",
-                f"must be left out on several pools: what {account.name} keeps beside the model is "
-                "known of equal ranks alone",
-            )
         if self.settings.recipe.offload is not None:
             yield from offload_faults(self.cluster.accelerator)
 

@@ -71,10 +71,11 @@ def room_bytes(question: ModelQuestion, *, groups: int) -> float:
 def account_bytes(question: ModelQuestion, *, groups: int) -> float:
     """What the peak of a plan with so many process groups may reach by the account, if any."""
     kept = question.overheads
-    if question.account is None or kept.fit_probability is None:
-        return math.inf
+    account, measured = question.account, isinstance(question.model, MeasuredModel)
+    if account is None or not kept.fit_probability or (account.counted and not measured):
+        return math.inf  # what is counted one by one may be less than the step's own peak
     limit_bytes = question.cluster.accelerator.memory_bytes - kept.reserve_bytes
-    return most_allocated_bytes(question.account, groups, limit_bytes, kept.fit_probability)
+    return most_allocated_bytes(account, groups, limit_bytes, kept.fit_probability)
 
 
 def missing_of_plan(

@@ -44,6 +44,7 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Binding, Relaxation
 from trainwright.profile import Recompute
 from trainwright.step import zero
+from trainwright.step.figures import least_device_bytes
 from trainwright.step.places import group_replicas
 from trainwright.units import format_bytes, format_bytes_up
 
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 _MAX_DOUBLINGS: Final = 6
 _MAX_HALVINGS: Final = 4
 _TOLERANCE: Final = 1e-4
+_MOST_GROUPS: Final = 5  # of processes, of a device whose degrees are all above 1
 _SCHEDULE: Final = "schedule"
 _SPANS: Final = (
     ("tensor", "tensor-parallel", "allow other tensor degrees"),
@@ -91,16 +93,9 @@ class _Limit:
 def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     """What binds in the leanest layout, and single changes that are enough.
 
-    What a framework keeps is known of whole plans, so where its account decides none is told.
+    What a framework keeps beside the model is known of whole plans alone, so nothing more is told
+    where that binds.
     """
-    if (account := question.account) is not None:
-        chance = question.overheads.fit_probability
-        description = (
-            f"no plan searched fits with a probability of {chance:g} by the account of "
-            f"{account.name}; ask without it for what the margins alone need"
-        )
-        bound = Binding(kind="memory", layers=(), missing_bytes=0.0, description=description)
-        return Diagnosis(binding=bound, relaxations=())
     found = _leanest(question, budget)
     if found is None:
         first = next(_layouts(question, budget, _Limit()), None)
@@ -109,6 +104,8 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     layout, least_bytes = found
     needed_bytes = least_bytes + layout.reserve_bytes
     if layout.fits_into(room_of_devices(question).accelerator.usable_bytes):
+        if question.keeps_beside or question.settings.recipe.offload is not None:
+            return Diagnosis(binding=_of_plans(question), relaxations=())
         fix = next((fix for fix, _ in eased(question.allowed) if fix.change == _SCHEDULE), None)
         return Diagnosis(
             binding=_of_schedule(question, needed_bytes),
@@ -120,6 +117,20 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
         binding=binding and replace(binding, description=_with_state(question, binding)),
         relaxations=(memory, *_relaxations(question, budget)),
     )
+
+
+def _of_plans(question: ModelQuestion) -> Binding:
+    """What is known of whole plans alone: what lies on hosts, what a framework keeps besides."""
+    description = "no plan searched fits"
+    if (account := question.account) is not None:
+        description += (
+            f" with a probability of {question.overheads.fit_probability:g} by the account of "
+            f"{account.name}; --fit-probability 0 asks for what the margins alone need"
+        )
+    if (host := question.cluster.accelerator.host) and question.settings.recipe.offload:
+        has = format_bytes(host.memory_bytes)
+        description += f"; a host has {has} for each device: --offload with smaller shares"
+    return Binding(kind="memory", layers=(), missing_bytes=0.0, description=description)
 
 
 def _with_state(question: ModelQuestion, binding: Binding) -> str:
@@ -268,8 +279,12 @@ def _no_layout(question: ModelQuestion, first: _Layout | None, budget: Budget) -
 def _memory(filled_bytes: float, question: ModelQuestion) -> Relaxation:
     """What the driver would have to show, of which a fraction is usable and some is kept free."""
     accelerator, overheads = question.cluster.accelerator, question.overheads
-    needed_bytes = overheads.needed_bytes(filled_bytes + overheads.workspace_bytes)
-    return memory_change(needed_bytes / accelerator.usable_fraction, question)
+    peak_bytes = filled_bytes + overheads.workspace_bytes
+    shown_bytes = overheads.needed_bytes(peak_bytes) / accelerator.usable_fraction
+    if (account := question.account) is not None and overheads.fit_probability:
+        asked = account, _MOST_GROUPS, peak_bytes, overheads.fit_probability
+        shown_bytes = max(shown_bytes, least_device_bytes(*asked) + overheads.reserve_bytes)
+    return memory_change(shown_bytes, question)
 
 
 def memory_change(shown_bytes: float, question: ModelQuestion) -> Relaxation:
@@ -424,10 +439,11 @@ def priced_relaxations(
 ) -> Iterator[Relaxation]:
     """The changes with the step of the best plan found under each, where time sufficed.
 
-    They were tried under 1F1B; those that prove too little for the families asked for are left out,
-    and memory is grown until a plan of theirs is found.
+    They were tried under 1F1B, without what a framework keeps beside the model; those that prove
+    too little for what was asked for are left out, and memory is grown until a plan is found.
     """
-    is_tried = DEFAULT_SCHEDULE in (question.allowed.schedules or (DEFAULT_SCHEDULE,))
+    usual = DEFAULT_SCHEDULE in (question.allowed.schedules or (DEFAULT_SCHEDULE,))
+    is_tried = usual and not question.keeps_beside
     for fix in relaxations:
         if fix.change == "memory" and not is_tried:
             continue

@@ -20,6 +20,7 @@ from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
 from trainwright.planning.question.layouts import ONLY_BOUNDED, SEARCHED_UNLESS_NAMED
 from trainwright.planning.question.question import Allowed, Span, StepAim
+from trainwright.planning.question.room import missing_of_plan, with_usable
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     ModelOutcome,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Aim, ModelQuestion
 
 _ONE: Final = Span.only(1)
+_FULL: Final = (Recompute.FULL,)
+_SEARCHES: Final = 4  # for plans that fit when they are counted
 _NEEDED: Final = (
     ("tensor", Feature.TENSOR),
     ("tensor", Feature.SEQUENCE_PARALLEL),
@@ -101,8 +104,59 @@ def plan_runnable(
 
     A `crew` helps, and changes nothing. Where no runners-up are asked for, what a part of the space
     has found is to beat in the next; so is the figure `to_beat` of a plan from elsewhere.
-    The bound is 0 unless it `is_bounded`.
+    The bound is 0 unless it `is_bounded`. Where the account counts tensors one by one, which takes
+    too long for every candidate, the margins decide in the search, and what it finds is counted;
+    where nothing of that fits, it searches again with less room. Where hosts are too small for what
+    is offloaded, it searches what keeps least.
     """
+
+    def whole(asked: ModelQuestion) -> ModelOutcome:
+        return _plan_all(
+            asked,
+            budget,
+            num_alternatives=num_alternatives,
+            aim=aim,
+            crew=crew,
+            to_beat=to_beat,
+            is_bounded=is_bounded,
+        )
+
+    def searched(asked: ModelQuestion) -> ModelOutcome:
+        found, modes = whole(asked), asked.allowed.recompute
+        if found.priced or asked.settings.recipe.offload is None or modes == _FULL:
+            return found
+        if Recompute.FULL not in modes:
+            return found
+        leaner = whole(replace(asked, allowed=replace(asked.allowed, recompute=_FULL)))
+        return replace(found, priced=leaner.priced)
+
+    account = question.account
+    if account is None or not account.counted or not question.keeps_beside:
+        return searched(question)
+    alone, less_bytes = replace(question, account=None), 0.0
+    first = found = searched(alone)
+    for tried in range(_SEARCHES):
+        lacks = [missing_of_plan(question, p.plan, p.profile, p.step) for p in found.priced]
+        fitting = [p for p, lack in zip(found.priced, lacks, strict=True) if lack <= 0]
+        if fitting or not lacks or budget.stopped or tried + 1 == _SEARCHES:
+            break
+        less_bytes += min(lacks)
+        usable_bytes = question.cluster.accelerator.usable_bytes - less_bytes
+        found = searched(replace(alone, cluster=with_usable(question.cluster, usable_bytes)))
+    proved = first.exhausted and bool(fitting or not first.priced)
+    return replace(first, priced=tuple(fitting), exhausted=proved)
+
+
+def _plan_all(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    num_alternatives: int,
+    aim: Aim | None,
+    crew: Crew | None,
+    to_beat: float,
+    is_bounded: bool,
+) -> ModelOutcome:
     found: list[ModelOutcome] = []
     for space in runnable_spaces(question.allowed):
         outcome = plan_model(

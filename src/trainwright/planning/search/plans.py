@@ -346,8 +346,7 @@ def _beside_account(
 
     How much that is follows from the plan: each try leaves what the one before it lacked.
     """
-    account = question.account
-    if account is None or account.keeps_nothing_beside:
+    if not question.keeps_beside:
         return None
     if candidate.pipeline > 1 and splits_itself(question.allowed):
         return None
@@ -359,6 +358,8 @@ def _beside_account(
         step = _predicted(question, profile, plan)
         lacks_bytes = missing_of_plan(question, plan, profile, step)
         if lacks_bytes <= 0:
+            if not _host_holds(question, plan, profile, step):
+                return None
             return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
         less_bytes += lacks_bytes
     return None
@@ -372,6 +373,29 @@ def _predicted(question: ModelQuestion, profile: Profile, plan: Plan) -> StepPre
         model_flops_per_sequence=question.flops_per_sequence,
         overlap=question.settings.overlap,
         overheads=question.overheads,
+    )
+
+
+def _host_holds(
+    question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
+) -> bool:
+    host = question.cluster.accelerator.host
+    return host is None or bytes_on_host(question, plan, profile, step) <= host.memory_bytes
+
+
+def bytes_on_host(
+    question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
+) -> float:
+    """The most that a device keeps on its host: so much more it would hold itself without."""
+    settings = question.settings
+    if settings.recipe.offload is None or isinstance(question.model, MeasuredModel):
+        return 0.0
+    settings = replace(settings, recipe=replace(settings.recipe, offload=None))
+    alone = replace(question, settings=settings)
+    whole = _predicted(alone, alone.estimator().profile(profile.point), plan)
+    return max(
+        without.memory.movable_bytes - own.memory.movable_bytes
+        for without, own in zip(whole.stages, step.stages, strict=True)
     )
 
 
@@ -404,6 +428,8 @@ def _priced(
     """The plan priced; None where it does not fit."""
     step = _predicted(question, profile, plan)
     if missing_of_plan(question, plan, profile, step) > 0:
+        return None
+    if not _host_holds(question, plan, profile, step):
         return None
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
 
@@ -484,6 +510,8 @@ def price_own_stages(
     )
     step = _predicted(question, profile, plan)
     if missing_of_plan(question, plan, profile, step) > 0:
+        return None
+    if not _host_holds(question, plan, profile, step):
         return None
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
 

@@ -1,0 +1,427 @@
+"""The machine room: what stands around chips as variables, with its price and its power.
+
+A system is a design with `stacks` of memory, and values of the axes of a `Room`: number of devices,
+size of a stack, size, bandwidth and topology of a scale-up domain, network cards of a chip, and
+oversubscription of the network above. Values of an axis are ordered from least to most capable: a
+later one never costs less, and never slows a given plan, but for the size of a domain, whose links
+may start later than those between. On that the bounds of `room_search` rest.
+
+    price = devices · (die + stacks + domain links + cards and ports + host + facility · watts)
+    rate  = price / lifetime + watts · load · overhead · price of a joule        dollars a second
+    cost  = rate · step / tokens
+
+Watts are rated: the hungriest operator of any model, idle memory, links, cards, ports, the host.
+Constants stand in `technology.toml`, with sources. Plans are uniform ones under 1F1B.
+"""
+
+from __future__ import annotations
+
+import copy
+import tomllib
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from trainwright.chips.losses import with_losses
+from trainwright.chips.price import JobPricer
+from trainwright.chips.question import Objective, Variant, cost
+from trainwright.chips.space import UM2_PER_MM2
+from trainwright.chips.technology import (
+    die_of,
+    memory_kinds,
+    processes,
+    room_defaults,
+)
+from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.formats.atomic_file import read_bytes
+from trainwright.units import GIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from trainwright.arrays import Floats, Indices
+    from trainwright.chips.plans import UniformPlan
+    from trainwright.chips.question import CodesignQuestion
+    from trainwright.cluster import Calibration, Surroundings
+
+AXES: Final = (
+    "devices",
+    "stack_gib",
+    "node_devices",
+    "node_gbytes_per_s",
+    "topology",
+    "cards",
+    "oversubscription",
+)
+AIMS: Final = ("time", "cost", "energy")
+USUAL_PROCESS: Final = "7nm"  # of a room whose request names none
+_GB: Final = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Values of every axis, from least to most capable, and the prices; see the module."""
+
+    devices: tuple[int, ...]
+    stacks: tuple[int, ...]
+    stack_gib: tuple[float, ...]
+    node_devices: tuple[int, ...]
+    node_gbytes_per_s: tuple[float, ...]
+    topology: tuple[str, ...]
+    cards: tuple[float, ...]
+    oversubscription: tuple[float, ...]
+    memory: str
+    prices: Mapping[str, float]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many values each of `AXES` has."""
+        return tuple(len(getattr(self, name)) for name in AXES)
+
+    def system(self, place: tuple[int, ...]) -> System:
+        """The values at a place of every axis."""
+        return System(*(getattr(self, name)[at] for name, at in zip(AXES, place, strict=True)))
+
+
+class System(NamedTuple):
+    """One value of each axis."""
+
+    devices: int
+    stack_gib: float
+    node_devices: int
+    node_gbytes_per_s: float
+    topology: str
+    cards: float
+    oversubscription: float
+
+
+def read_room(path: Path | None, *, devices: int, memory: str | None = None) -> Room:
+    """The axes and prices of a TOML file, usual ones where it (or None) says nothing.
+
+    Without a list of devices there are `devices`, a half, a quarter and an eighth of them. Raises
+    `InvalidInput` with everything that is wrong with the file.
+    """
+    stated: dict[str, Any] = {}
+    if path is not None:
+        try:
+            stated = tomllib.loads(read_bytes(path, name="room").decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput.of("room", f"must be TOML: {error}", source=str(path)) from None
+    usual = dict(room_defaults())
+    refuse(_faults(stated, usual))
+    prices = {**usual.pop("prices"), **stated.pop("prices", {})}
+    counts = sorted({max(1, devices // part) for part in (8, 4, 2, 1)})
+    values = {"devices": counts, "memory": memory or "hbm3", **usual, **stated}
+    ordered = {name: _ordered(name, values[name]) for name in (*AXES, "stacks")}
+    numbers = {name: float(value) for name, value in prices.items()}
+    return Room(**ordered, memory=values["memory"], prices=numbers)
+
+
+def _ordered(name: str, values: list[Any]) -> tuple[Any, ...]:
+    if name == "topology":
+        return tuple(kind for kind in ("torus", "switch") if kind in values)
+    return tuple(sorted(set(values), reverse=name == "oversubscription"))
+
+
+def _faults(stated: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Fault]:
+    known = ("devices", "memory", *usual)
+    for name, values in stated.items():
+        if name not in known:
+            yield Fault(name, f"is not a known key; there are {', '.join(known)}")
+        elif name == "memory":
+            if values not in memory_kinds():
+                wanted = f"must be one of {', '.join(memory_kinds())}"
+                yield Fault(name, f"{wanted}, got {values!r}")
+        elif name == "prices":
+            yield from _price_faults(values, usual["prices"])
+        elif name == "topology":
+            if not (isinstance(values, list) and values and set(values) <= {"torus", "switch"}):
+                yield Fault(name, f"must be a list of torus and switch, got {values!r}")
+        elif not (isinstance(values, list) and values and all(_is_positive(v) for v in values)):
+            yield Fault(name, f"must be a list of numbers > 0, got {values!r}")
+        elif name in ("devices", "stacks", "node_devices") and any(v % 1 for v in values):
+            yield Fault(name, f"must be a list of whole numbers, got {values!r}")
+        elif name == "oversubscription" and min(values) < 1:
+            yield Fault(name, f"must be a list of numbers >= 1, got {values!r}")
+
+
+def _price_faults(stated: object, usual: Mapping[str, float]) -> Iterator[Fault]:
+    if not isinstance(stated, dict):
+        yield Fault("prices", "must be a table")
+        return
+    for name, value in stated.items():
+        if name not in usual:
+            yield Fault(f"prices.{name}", f"is not a known key; there are {', '.join(usual)}")
+        elif not (_is_positive(value) or value == 0):
+            yield Fault(f"prices.{name}", f"must be a number >= 0, got {value!r}")
+        elif name in ("torus_price_share", "torus_bandwidth_share") and value > 1:
+            yield Fault(f"prices.{name}", f"must be at most 1, got {value!r}")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e30
+
+
+# What a system costs and draws, part by part, of one chip
+# --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """Dollars and watts of a chip's share of a system beside its die; no later value is less."""
+
+    dollars: Mapping[str, float]
+    watts: Mapping[str, float]
+
+    @classmethod
+    def of(cls, room: Room, stacks: int, system: System) -> Bill:
+        """The parts of one chip with `stacks` of memory."""
+        p, kind = room.prices, memory_kinds()[room.memory]
+        share = system.stack_gib / kind.stack_gib
+        rate, reach = system.node_gbytes_per_s * _GB, _reach(room, system.node_devices)
+        plain = p["torus_price_share"] if system.topology == "torus" else 1.0
+        ports = 1.0 + 2.0 / system.oversubscription
+        links = ("", 0.0, 0.0) if reach is None else reach
+        return cls(
+            dollars={
+                "memory": stacks * kind.stack_price * share,
+                "domain links": plain * links[1] * rate,
+                "cards": system.cards * p["card_price"],
+                "network ports": system.cards * ports * p["port_price"],
+                "host": p["host_price"],
+            },
+            watts={
+                "idle memory": stacks * kind.stack_watts * p["stack_idle_share"] * share,
+                "domain links": plain * links[2] * rate,
+                "cards": system.cards * p["card_watts"],
+                "network ports": system.cards * ports * p["port_watts"],
+                "host": p["host_watts"],
+            },
+        )
+
+
+def _reach(room: Room, size: int) -> tuple[str, float, float] | None:
+    """How far links of a domain of `size` chips reach: dollars and joules of a byte per second."""
+    p = room.prices
+    if size == 1:
+        return None
+    word = "board" if size <= p["reach_board"] else "rack" if size <= p["reach_rack"] else "row"
+    return word, p[f"{word}_price_per_byte_per_s"], p[f"{word}_joules_per_byte"]
+
+
+class Figures(NamedTuple):
+    """What a system does and costs, arrays over designs: seconds, dollars and joules of a token.
+
+    `pace_s` is the step time over its tokens, of several models as their objective combines them;
+    `watts` and `dollars` are of the whole system, `silicon_mm2` of all its dies.
+    """
+
+    pace_s: Floats
+    cost: Floats
+    energy_j: Floats
+    watts: Floats
+    dollars: Floats
+    silicon_mm2: Floats
+
+    def of(self, aim: str) -> Floats:
+        """The figure that an aim minimises."""
+        return {"time": self.pace_s, "cost": self.cost, "energy": self.energy_j}[aim]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Budgets of a whole system, absent where there is none."""
+
+    dollars: float | None = None
+    watts: float | None = None
+    silicon_mm2: float | None = None
+
+    def kept(self, figures: Figures) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which designs keep to all of them."""
+        kept = np.ones(figures.pace_s.size, dtype=np.bool_)
+        for field in fields(self):
+            limit = getattr(self, field.name)
+            if limit is not None:
+                kept &= getattr(figures, field.name) <= limit
+        return kept
+
+
+# Systems priced exactly: the fastest plans of every model, and what they cost
+# -----------------------------------------------------------------------------
+
+
+class RoomPricer:
+    """Designs with stacks of memory in the systems of a room; products are estimated once.
+
+    `links_apart` has the seconds of layers without any exchange of a tensor group, as bounds and
+    nothing else need them.
+    """
+
+    def __init__(
+        self, question: CodesignQuestion, room: Room, losses: Calibration | None, request_die: Any
+    ) -> None:
+        self.question, self.room = question, room
+        raw = question.surroundings[0]
+        self._base = with_losses(raw, losses)
+        self._usable = self._base.memory_bytes / raw.memory_bytes
+        self._size, self._precision = question.microbatch_sizes[0], question.precisions[0]
+        self.tokens = np.array([job.tokens_per_step for job in question.jobs], dtype=np.float64)
+        die = die_of(request_die, None if request_die else USUAL_PROCESS)
+        if not request_die:
+            made_in = processes()[USUAL_PROCESS]
+            defects, wafer = made_in.defects_per_mm2, made_in.wafer_price
+            die = replace(die, defects_per_mm2=defects, wafer_cost=wafer)
+        bare_mm2 = question.areas_um2(self.variant(self._base)) / UM2_PER_MM2
+        self.die_mm2 = np.array([die.die_area_mm2(area) for area in bare_mm2.tolist()])
+        self.die_price = np.array([die.cost_per_good_die(a) for a in self.die_mm2.tolist()])
+        self._pricers: dict[int, tuple[JobPricer, ...]] = {}
+        self._watts: dict[int, Floats] = {}
+
+    def variant(self, around: Surroundings) -> Variant:
+        """What the chips of the room share, in what stands around them."""
+        return Variant(surroundings=around, microbatch_size=self._size, precision=self._precision)
+
+    def surroundings(self, stacks: int, system: System) -> Surroundings:
+        """What a chip stands in; a torus has a part of its links for a group in one dimension."""
+        p, kind = self.room.prices, memory_kinds()[self.room.memory]
+        torus = p["torus_bandwidth_share"] if system.topology == "torus" else 1.0
+        return replace(
+            self._base,
+            memory_bytes=stacks * system.stack_gib * GIB * self._usable,
+            memory_bandwidth_bytes_per_s=stacks * kind.stack_bytes_per_s,
+            node_devices=system.node_devices,
+            node_bandwidth_bytes_per_s=system.node_gbytes_per_s * _GB * torus,
+            link_bandwidth_bytes_per_s=self.link_bandwidth(system),
+        )
+
+    def link_bandwidth(self, system: System) -> float:
+        """Of a chip over its cards, as far as the network above is not oversubscribed."""
+        return system.cards * self.room.prices["card_bytes_per_s"] / system.oversubscription
+
+    def is_sound(self, stacks: int, system: System) -> bool:
+        """Whether links inside a domain are no slower than those between; else none is sought."""
+        around = self.surroundings(stacks, system)
+        inside = around.node_bandwidth_bytes_per_s * around.node_efficiency
+        across = around.link_bandwidth_bytes_per_s * around.link_efficiency
+        return inside >= across or system.node_devices == 1
+
+    def pricers(self, stacks: int) -> tuple[JobPricer, ...]:
+        """One pricer per model with so much memory, in a network without any delay."""
+        if stacks not in self._pricers:
+            bandwidth = stacks * memory_kinds()[self.room.memory].stack_bytes_per_s
+            around = replace(
+                self._base,
+                memory_bandwidth_bytes_per_s=bandwidth,
+                node_devices=1 << 20,
+                node_bandwidth_bytes_per_s=1e40,
+                link_bandwidth_bytes_per_s=1e40,
+                node_latency_s=0.0,
+                link_latency_s=0.0,
+            )
+            variant = self.variant(around)
+            question = replace(self.question, num_devices=max(self.room.devices))
+            jobs = question.jobs_of(variant)
+            self._pricers[stacks] = tuple(JobPricer(job, variant, question) for job in jobs)
+        return self._pricers[stacks]
+
+    def chip_watts(self, stacks: int, designs: Indices) -> Floats:
+        """Rated watts of chips: the hungriest operator of any model."""
+        known = self._watts.setdefault(stacks, np.full(len(self.question.space), np.nan))
+        missing = designs[np.isnan(known[designs])]
+        if missing.size:
+            each = [pricer.hungriest_watts(missing) for pricer in self.pricers(stacks)]
+            known[missing] = np.max(each, axis=0)
+        return known[designs]
+
+    def pace_s(self, steps_s: Floats) -> Floats:
+        """Seconds of a token from step times [n, models], as the objective combines models."""
+        if steps_s.shape[1] == 1:
+            return np.asarray(steps_s[:, 0] / self.tokens[0])
+        objective, weights = self.question.objective, self.question.weights
+        objective = Objective.MEAN if objective is Objective.ARITHMETIC else objective
+        return cost(objective, steps_s, scale_s=self.tokens, weights=weights)
+
+    def figures(
+        self,
+        stacks: int,
+        system: System,
+        designs: Indices,
+        steps_s: Floats,
+        dynamic_j: Floats,
+    ) -> Figures:
+        """From step times and dynamic joules of a step [n, models] to what is minimised."""
+        bill, p = Bill.of(self.room, stacks, system), self.room.prices
+        chip_watts = self.chip_watts(stacks, designs) + sum(bill.watts.values())
+        watts = chip_watts * p["overhead_of_power"] * system.devices
+        per_chip = self.die_price[designs] + sum(bill.dollars.values())
+        dollars = per_chip * system.devices + watts * p["facility_price_per_watt"]
+        rate = dollars / p["lifetime_s"] + watts * p["load"] * p["electricity_price_per_joule"]
+        pace_s = self.pace_s(steps_s)
+        areas_mm2 = self.question.areas_um2(self.variant(self._base))[designs] / UM2_PER_MM2
+        static = self.question.energy.static_watts(areas_mm2) + sum(bill.watts.values())
+        spent = dynamic_j + (static * system.devices)[:, None] * steps_s
+        return Figures(
+            pace_s=pace_s,
+            cost=rate * pace_s,
+            energy_j=(spent / self.tokens * self.question.weights).sum(axis=1)
+            * p["overhead_of_power"],
+            watts=watts,
+            dollars=dollars,
+            silicon_mm2=self.die_mm2[designs] * system.devices,
+        )
+
+    def price(
+        self, stacks: int, system: System, designs: Indices, cutoffs_s: Floats | None = None
+    ) -> tuple[Figures, list[tuple[UniformPlan, ...] | None]]:
+        """Figures of designs with their fastest plans, infinite where one holds no model.
+
+        `cutoffs_s` [n, models] are step times above which a plan is of no interest.
+        """
+        around = self.surroundings(stacks, system)
+        steps_s = np.full((designs.size, len(self.question.jobs)), np.inf)
+        dynamic_j = np.zeros_like(steps_s)
+        found: list[list[UniformPlan | None]] = []
+        areas_mm2 = self.question.areas_um2(self.variant(self._base))[designs] / UM2_PER_MM2
+        static = self.question.energy.static_watts(areas_mm2) * system.devices
+        for model, pricer in enumerate(self.pricers(stacks)):
+            here = standing_in(pricer, around, system.devices)
+            limit = np.full(designs.size, np.inf) if cutoffs_s is None else cutoffs_s[:, model]
+            plans = here.plans(here.times(designs), limit.copy()) if here.chains else []
+            found.append(plans or [None] * designs.size)
+            rows = np.array([i for i, plan in enumerate(plans) if plan is not None], dtype=np.int64)
+            if not rows.size:
+                continue
+            chosen = [plan for plan in plans if plan is not None]
+            steps_s[rows, model] = [plan.step_s for plan in chosen]
+            spent_j = here.energies_j(designs[rows], chosen)
+            dynamic_j[rows, model] = spent_j - static[rows] * steps_s[rows, model]
+        figures = self.figures(stacks, system, designs, steps_s, np.maximum(dynamic_j, 0.0))
+        together = [tuple(p for p in row if p is not None) for row in zip(*found, strict=True)]
+        return figures, [row if len(row) == len(found) else None for row in together]
+
+    def steps_s(self, stacks: int, system: System, designs: Indices) -> Floats:
+        """Step times of the fastest plans, [n, models]."""
+        around = self.surroundings(stacks, system)
+        found = np.full((designs.size, len(self.question.jobs)), np.inf)
+        for model, pricer in enumerate(self.pricers(stacks)):
+            here = standing_in(pricer, around, system.devices)
+            if here.chains:
+                plans = here.plans(here.times(designs), np.full(designs.size, np.inf))
+                found[:, model] = [np.inf if plan is None else plan.step_s for plan in plans]
+        return found
+
+    def every_system(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """All stacks and places of a room; for rooms that are small."""
+        for stacks in self.room.stacks:
+            for place in product(*(range(size) for size in self.room.sizes)):
+                yield stacks, place
+
+
+def standing_in(pricer: JobPricer, around: Surroundings, num_devices: int) -> JobPricer:
+    """The same designs and estimates with other memory and links, and so many devices."""
+    made = copy.copy(pricer)
+    made.move(around, num_devices)
+    return made

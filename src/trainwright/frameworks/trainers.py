@@ -1,0 +1,501 @@
+"""Trainers that take a YAML file, from accelerate to nanotron.
+
+Keys are those that `frameworks.jobs` reads; each file is read back as the plan that it was written
+from. Most of these trainers run models of a hub, shard by FSDP2 or DeepSpeed and have no pipeline.
+What their parsers take without a word is why only keys of the versions below are written, and why
+the product of degrees is the number of processes by construction.
+
+Sources: accelerate 1.15; trl/trainer/sft_config.py 1.13; axolotl/utils/schemas 0.19;
+llamafactory/hparams 0.9.5; nemo_automodel/recipes/_dist_utils.py 0.7; maxtext/configs/base.yml;
+nanotron's configuration (0.4, and the repository of 2026 for recomputation and context), which does
+not import without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.errors import Fault, Inexpressible
+from trainwright.formats.catalog import model_entries
+from trainwright.frameworks import deepspeed
+from trainwright.frameworks.launch import commented, header, nodes_of, to_yaml
+from trainwright.frameworks.stated_run import PRODUCTS
+from trainwright.plans.capability import RecomputeForm, capability_of
+from trainwright.plans.capability_table import LOSS_CHUNKS
+from trainwright.plans.job import ExportBundle
+from trainwright.plans.plan import DEFAULT_SCHEDULE
+
+if TYPE_CHECKING:
+    from trainwright.plans.job import Job, Stamp
+
+_HUB: Final = "huggingface.co/"
+_ASKS_MODEL: Final = "the model's folder or its name at the hub, where the file has another"
+_DATA_MISSING: Final = ("the data and rates", "predicted times and memory")
+
+
+def hub_name(name: str) -> str:
+    """What the hub calls a model of the catalog; any other name stays, without what is tuned."""
+    name = name.partition(" + ")[0]
+    entry = next((each for each in model_entries() if each.name == name), None)
+    if entry is None or _HUB not in entry.source:
+        return name
+    return "/".join(entry.source.split(_HUB)[-1].split("/")[:2])
+
+
+def _adapted(job: Job, keys: Mapping[str, str], **on: Any) -> dict[str, Any]:
+    """Low-rank adapters by the trainer's `keys` for rank, targets, dropout and bits; none: nothing.
+
+    `on` says that there are any.
+    """
+    low_rank = job.model.tuning.low_rank
+    if low_rank is None:
+        return {}
+    names = {ours: theirs for theirs, ours in reversed(PRODUCTS.items())}
+    said = {
+        "rank": low_rank.rank,
+        "targets": [names[each] for each in low_rank.targets],
+        "dropout": low_rank.dropout or None,
+        "bits": low_rank.bits,
+        "load_in_4bit": low_rank.bits == 4 or None,
+        "load_in_8bit": low_rank.bits == 8 or None,
+    }
+    return {**on, **{key: said[name] for name, key in keys.items() if said[name] is not None}}
+
+
+_OF_PEFT: Final = {
+    "rank": "lora_r",
+    "targets": "lora_target_modules",
+    "dropout": "lora_dropout",
+    "load_in_4bit": "load_in_4bit",
+    "load_in_8bit": "load_in_8bit",
+}
+
+
+def _is_recomputed(job: Job) -> bool:
+    return job.recompute_form is RecomputeForm.ALL
+
+
+def _bundle(
+    target: str,
+    stamp: Stamp,
+    files: Mapping[str, Mapping[str, Any]],
+    command: tuple[str, ...],
+    *,
+    missing: tuple[str, ...] = _DATA_MISSING,
+    others: Mapping[str, str] | None = None,
+    **more: Any,
+) -> ExportBundle:
+    """YAML files with their headers, and `others` as they are."""
+    version = capability_of(target).version
+    top = commented(header(stamp, target, version, missing))
+    written = {name: top + to_yaml(values) for name, values in files.items()}
+    return ExportBundle(
+        target=target,
+        version=version,
+        files={**written, **(others or {})},
+        command=command,
+        not_represented=missing,
+        **more,
+    )
+
+
+# Hugging Face accelerate: the file of `accelerate launch`, with FSDP2 for ZeRO 2 and 3
+# -------------------------------------------------------------------------------------
+
+ACCELERATE: Final = "accelerate.yaml"
+PREFIX: Final = "parallelism_config_"
+_MIXED: Final = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
+
+
+def export_accelerate(job: Job, stamp: Stamp) -> ExportBundle:
+    """The file, and the command that takes it in place of torchrun's own program."""
+    target, version = "accelerate", capability_of("accelerate").version
+    degrees = job.degrees
+    missing = (
+        f"microbatches: {job.microbatch_size} sequences each, {job.num_microbatches} accumulated, "
+        f"of {job.sequence_length} tokens",
+        "the model itself, and its tensor-parallel plan",
+        "predicted times and memory",
+    )
+    top = commented(header(stamp, target, version, missing))
+    return ExportBundle(
+        target=target,
+        version=version,
+        files={ACCELERATE: top + to_yaml(launched(job))},
+        command=('"${TRAIN_SCRIPT:?a training script for accelerate}"',),
+        not_represented=missing,
+        starter="accelerate",
+        asked_of_user=(
+            f"TRAIN_SCRIPT, with gradient_accumulation_steps={job.num_microbatches}",
+            *_shape_note(degrees.tensor),
+        ),
+    )
+
+
+def _shape_note(tensor: int) -> tuple[str, ...]:
+    return () if tensor == 1 else ("a model with a tensor-parallel plan (tp_plan)",)
+
+
+def launched(job: Job) -> dict[str, Any]:
+    """The file's values by section."""
+    degrees, sharding = job.degrees, job.demands.zero_stage
+    shards = degrees.data // degrees.state_copies if sharding else 1
+    found: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "FSDP" if sharding else "MULTI_GPU",
+        "num_machines": -(-degrees.num_devices // min(job.devices_per_node, degrees.num_devices)),
+        "num_processes": degrees.num_devices,
+        "mixed_precision": _MIXED.get(job.precision, "no"),
+    }
+    if sharding:
+        found["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": sharding == 3,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_activation_checkpointing": job.recompute_form is RecomputeForm.ALL,
+        }
+        if job.demands.offload:
+            found["fsdp_config"]["fsdp_offload_params"] = True
+    if sharding or degrees.tensor > 1:
+        found["parallelism_config"] = {
+            f"{PREFIX}dp_replicate_size": degrees.data // shards,
+            f"{PREFIX}dp_shard_size": shards,
+            f"{PREFIX}tp_size": degrees.tensor,
+            f"{PREFIX}cp_size": degrees.context,
+            f"{PREFIX}sp_size": 1,
+        }
+    return found
+
+
+# TRL's supervised fine-tuning: accelerate's file, and the arguments of its trainer beside it
+# -------------------------------------------------------------------------------------------
+# TRL runs on the trainer of transformers. What makes long sequences fit are arguments of that
+# trainer: its loss computes the logits of 256 tokens at a time, and checkpointed layers may keep
+# their inputs in the host's memory (transformers 5.16, docs/source/long_context_training.md).
+
+TRL: Final = "sft.yaml"
+_TRL_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
+
+
+def export_trl(job: Job, stamp: Stamp) -> ExportBundle:
+    """Both files, and the command that starts the trainer."""
+    target, version = "trl", capability_of("trl").version
+    tile = job.recipe.mlp_tile
+    missing: tuple[str, ...] = ("the data", "predicted times and memory")
+    chunk, usual = job.recipe.loss_chunk, LOSS_CHUNKS[target]
+    if chunk not in (None, usual):
+        missing += (f"a loss over {chunk} tokens at a time: it takes {usual}",)
+    top = commented(header(stamp, target, version, missing))
+    found = _trl(job)
+    return ExportBundle(
+        target=target,
+        version=version,
+        files={ACCELERATE: top + to_yaml(_launched_trl(job)), TRL: top + to_yaml(found)},
+        command=(
+            "-m",
+            "trl.scripts.sft",
+            "--config",
+            TRL,
+            "--model_name_or_path",
+            '"${MODEL:?a model of the hub or its folder}"',
+            "--dataset_name",
+            '"${DATASET:?a dataset of the hub}"',
+        ),
+        not_represented=missing,
+        starter="accelerate",
+        asked_of_user=(
+            "MODEL and DATASET",
+            *((f"a forward of the model's MLP that takes {tile} tokens at a time",) * bool(tile)),
+        ),
+    )
+
+
+def _launched_trl(job: Job) -> dict[str, Any]:
+    """Accelerate's values; the trainer checkpoints activations itself."""
+    found = launched(job)
+    if "fsdp_config" in found:
+        found["fsdp_config"] = {**found["fsdp_config"], "fsdp_activation_checkpointing": False}
+    return found
+
+
+def _trl(job: Job) -> dict[str, Any]:
+    """The trainer's arguments."""
+    recompute = job.recompute_form is RecomputeForm.ALL
+    found: dict[str, Any] = {
+        "max_length": job.sequence_length,
+        "per_device_train_batch_size": job.microbatch_size,
+        "gradient_accumulation_steps": job.num_microbatches,
+        "loss_type": "nll" if job.recipe.loss_chunk is None else "chunked_nll",
+        "gradient_checkpointing": recompute,
+        "bf16": job.precision == "bf16",
+        "fp16": job.precision == "fp16",
+        "dtype": _TRL_DTYPES.get(job.precision, "float32"),
+    }
+    if recompute and job.demands.offload_activations:
+        found["gradient_checkpointing_kwargs"] = {"offload": True}
+    found |= _adapted(job, _OF_PEFT, use_peft=True)
+    if job.degrees.context > 1:
+        found |= {"pad_to_multiple_of": 2 * job.degrees.context, "packing": False}
+    return found
+
+
+# axolotl: FSDP2 and a mesh of replicas, shards, tensor and context ranks
+# -----------------------------------------------------------------------
+
+AXOLOTL: Final = "axolotl.yaml"
+
+
+def export_axolotl(job: Job, stamp: Stamp) -> ExportBundle:
+    """Its file: model, batch, degrees."""
+    return _bundle(
+        "axolotl",
+        stamp,
+        {AXOLOTL: _axolotl(job)},
+        ("-m", "axolotl.cli.train", AXOLOTL),
+        asked_of_user=("datasets and learning_rate", _ASKS_MODEL),
+    )
+
+
+def _axolotl(job: Job) -> dict[str, Any]:
+    degrees, sharding = job.degrees, job.demands.zero_stage
+    found: dict[str, Any] = {
+        "base_model": hub_name(job.model_name),
+        "sequence_len": job.sequence_length,
+        "sample_packing": True,
+        "micro_batch_size": job.microbatch_size,
+        "gradient_accumulation_steps": job.num_microbatches,
+        "gradient_checkpointing": _is_recomputed(job),
+        "bf16": job.precision in ("bf16", "fp8"),
+        "fp16": job.precision == "fp16",
+        "fp8": job.precision == "fp8",
+        "float32": job.precision == "fp32",
+        "optimizer": {"adam": "adamw_torch_fused"}.get(str(job.recipe.optimizer), "muon"),
+    }
+    tuned = job.model.tuning.low_rank
+    found |= _adapted(job, _OF_PEFT, adapter="qlora" if tuned and tuned.bits == 4 else "lora")
+    if sharding or degrees.tensor > 1:
+        copies = degrees.state_copies if sharding else degrees.data
+        found |= {
+            "dp_replicate_size": copies,
+            "dp_shard_size": degrees.data // copies,
+            "tensor_parallel_size": degrees.tensor,
+            "context_parallel_size": degrees.context,
+        }
+    if sharding:
+        found["fsdp_version"] = 2
+        found["fsdp_config"] = {
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "reshard_after_forward": sharding == 3,
+            "offload_params": job.demands.offload,
+        }
+    return found
+
+
+# LLaMA-Factory: the trainer of transformers on replicas, which DeepSpeed's JSON shards
+# -------------------------------------------------------------------------------------
+
+LLAMAFACTORY: Final = "llamafactory.yaml"
+
+
+def export_llamafactory(job: Job, stamp: Stamp) -> ExportBundle:
+    """Its file, and DeepSpeed's where something is sharded."""
+    sharding = job.demands.zero_stage
+    found: dict[str, Any] = {
+        "model_name_or_path": hub_name(job.model_name),
+        "stage": "sft",
+        "do_train": True,
+        "finetuning_type": "full",
+        "cutoff_len": job.sequence_length,
+        "packing": True,
+        "per_device_train_batch_size": job.microbatch_size,
+        "gradient_accumulation_steps": job.num_microbatches,
+        "disable_gradient_checkpointing": not _is_recomputed(job),
+        "bf16": job.precision == "bf16",
+        "fp16": job.precision == "fp16",
+    }
+    keys = {"rank": "lora_rank", "dropout": "lora_dropout", "bits": "quantization_bit"}
+    found |= _adapted(job, {**keys, "targets": "lora_target"}, finetuning_type="lora")
+    others = {}
+    if sharding:
+        found["deepspeed"] = deepspeed.FILE
+        others[deepspeed.FILE] = deepspeed.text_of(job)
+    return _bundle(
+        "llamafactory",
+        stamp,
+        {LLAMAFACTORY: found},
+        ("-m", "llamafactory.launcher", LLAMAFACTORY),
+        others=others,
+        asked_of_user=("dataset, template, output_dir and learning_rate", _ASKS_MODEL),
+    )
+
+
+# NeMo Automodel: FSDP2, or replicas, on a mesh with a pipeline of PyTorch's
+# --------------------------------------------------------------------------
+
+AUTOMODEL: Final = "automodel.yaml"
+
+
+def export_automodel(job: Job, stamp: Stamp) -> ExportBundle:
+    """The sections that a plan decides."""
+    degrees, sharding = job.degrees, job.demands.zero_stage
+    if not sharding and degrees.data > 1 and degrees.pipeline > 1:
+        fault = Fault("zero", "0: automodel shards what lies beside a pipeline (ZeRO 2 or 3)")
+        raise Inexpressible("automodel", (fault,), alternatives=())
+    return _bundle(
+        "automodel",
+        stamp,
+        {AUTOMODEL: _automodel(job)},
+        ("-m", "nemo_automodel.recipes.llm.train_ft", "--config", AUTOMODEL),
+        asked_of_user=("dataset, loss_fn and the rates of the optimizer", _ASKS_MODEL),
+    )
+
+
+def _automodel(job: Job) -> dict[str, Any]:
+    degrees, sharding = job.degrees, job.demands.zero_stage
+    alone = not sharding and degrees.data > 1
+    mesh: dict[str, Any] = {
+        "strategy": "ddp" if alone else "fsdp2",
+        "dp_size": degrees.data,
+        "tp_size": degrees.tensor,
+        "pp_size": degrees.pipeline,
+        "cp_size": degrees.context,
+        "ep_size": degrees.expert,
+        "activation_checkpointing": _is_recomputed(job),
+    }
+    if not alone:
+        mesh |= {
+            "dp_replicate_size": degrees.state_copies if sharding else 1,
+            "sequence_parallel": degrees.sequence_parallel,
+            "reshard_after_forward": sharding == 3,
+        }
+    local = job.microbatch_size
+    if degrees.pipeline > 1:
+        local *= job.num_microbatches  # all of them pass the pipeline in one run of its schedule
+        schedules = capability_of("automodel").schedules
+        mesh["pipeline"] = {
+            "pp_schedule": schedules[job.schedule],
+            "pp_microbatch_size": job.microbatch_size,
+        }
+    keys = {"rank": "dim", "targets": "target_modules", "dropout": "dropout"}
+    peft = _adapted(job, keys, _target_="nemo_automodel.components._peft.lora.PeftConfig")
+    return {
+        **({"peft": peft} if peft else {}),
+        "model": {
+            "_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
+            "pretrained_model_name_or_path": hub_name(job.model_name),
+            "torch_dtype": "float32",  # what is stored; its policy of FSDP computes in bf16
+        },
+        "step_scheduler": {"global_batch_size": job.global_batch, "local_batch_size": local},
+        "distributed": mesh,
+        "packed_sequence": {"packed_sequence_size": job.sequence_length},
+        "optimizer": {"_target_": "torch.optim.AdamW"},
+    }
+
+
+# MaxText: one program on a mesh of devices
+# -----------------------------------------
+
+MAXTEXT: Final = "maxtext.yml"
+
+
+def export_maxtext(job: Job, stamp: Stamp) -> ExportBundle:
+    """What it changes of `base.yml`; the batch of a device may be a part of a sequence."""
+    degrees, recipe = job.degrees, job.recipe
+    shards = degrees.data // degrees.state_copies if job.demands.zero_stage else 1
+    copies, nodes = degrees.data // shards, nodes_of(job)[0]
+    # Its meshes are one of nodes (dcn) and one of the devices of a node (ici): copies of state go
+    # to different nodes first, then shards of it. What cuts a layer lies in a node.
+    apart = gcd(nodes, copies)
+    across = nodes // apart
+    if shards % (across * degrees.expert):
+        wanted = f"must divide the {shards} ranks that share state, on {nodes} nodes"
+        fault = Fault("ep", f"{degrees.expert}: {wanted}: maxtext has a mesh of nodes")
+        raise Inexpressible("maxtext", (fault,), alternatives=())
+    found: dict[str, Any] = {
+        "base_config": "base.yml",
+        "hardware": "gpu",
+        "model_name": job.model_name,
+        "per_device_batch_size": job.microbatch_size / (degrees.tensor * degrees.context),
+        "gradient_accumulation_steps": job.num_microbatches,
+        "max_target_length": job.sequence_length,
+        "remat_policy": "full" if _is_recomputed(job) else "none",
+        "dtype": "float32" if job.precision == "fp32" else "bfloat16",
+        "quantization": "fp8" if job.precision == "fp8" else "",
+        "opt_type": "adamw",
+        "optimizer_memory_host_offload": job.demands.offload,
+        "dcn_data_parallelism": apart,
+        "dcn_fsdp_parallelism": across,
+        "ici_data_parallelism": copies // apart,
+        "ici_fsdp_parallelism": shards // (across * degrees.expert),
+        "ici_tensor_parallelism": degrees.tensor,
+        "ici_context_parallelism": degrees.context,
+        "ici_expert_parallelism": degrees.expert,
+    }
+    if recipe.capacity_factor is not None:
+        found["capacity_factor"] = recipe.capacity_factor
+    return _bundle(
+        "maxtext",
+        stamp,
+        {MAXTEXT: found},
+        ("-m", "MaxText.train", MAXTEXT),
+        starter="jax",
+        asked_of_user=("model_name as MaxText spells it", "dataset, run_name and output directory"),
+    )
+
+
+# nanotron: its sections of parallelism, tokens and optimizer
+# -----------------------------------------------------------
+# It cuts the model itself: blocks and head have weights by their matrix products, and a stage ends
+# after the block with which the running sum passes its share. A plan with other stages is refused.
+
+NANOTRON: Final = "nanotron.yaml"
+
+
+def export_nanotron(job: Job, stamp: Stamp) -> ExportBundle:
+    """The three sections that a plan decides."""
+    target, version = "nanotron", capability_of("nanotron").version
+    missing = ("the model, its tokenizer and data", "predicted times and memory")
+    top = commented(header(stamp, target, version, missing))
+    return ExportBundle(
+        target=target,
+        version=version,
+        files={NANOTRON: top + to_yaml(_nanotron(job))},
+        command=('"${NANOTRON_PATH:?a checkout}"/run_train.py', "--config-file", NANOTRON),
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+        not_represented=missing,
+        asked_of_user=("the sections general, model, tokenizer, data_stages and optimizer rates",),
+        warnings=("checked against our reading of its schema only",),
+    )
+
+
+_NANOTRON_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def _nanotron(job: Job) -> dict[str, Any]:
+    """The sections with their values."""
+    degrees, engines = job.degrees, capability_of("nanotron").schedules
+    parallelism: dict[str, Any] = {
+        "dp": degrees.data,
+        "pp": degrees.pipeline,
+        "tp": degrees.tensor,
+        "pp_engine": engines.get(job.schedule, engines[DEFAULT_SCHEDULE]),
+        "tp_mode": "REDUCE_SCATTER" if degrees.sequence_parallel else "ALL_REDUCE",
+        "recompute_layer": job.recompute_form is RecomputeForm.ALL,
+        "expert_parallel_size": degrees.expert,
+        "context_parallel_size": degrees.context,
+    }
+    return {
+        "parallelism": parallelism,
+        "tokens": {
+            "micro_batch_size": job.microbatch_size,
+            "batch_accumulation_per_replica": job.num_microbatches,
+            "sequence_length": job.sequence_length,
+        },
+        "model": {"dtype": _NANOTRON_DTYPES[job.precision]},
+        "optimizer": {
+            "zero_stage": job.demands.zero_stage,
+            "accumulate_grad_in_fp32": job.recipe.gradient_dtype in (None, "fp32"),
+        },
+    }
