@@ -241,7 +241,7 @@ def _read_whisper(keys: KeyReader) -> Fields:
 # Which classes of these families have both stacks
 # ------------------------------------------------
 
-_WITH_HEAD: Final = ("ForConditionalGeneration", "MTModel")
+_WITH_HEAD: Final = ("ForConditionalGeneration", "MTModel", "WithLMHeadModel")
 
 
 def has_head(architecture: str) -> bool:
