@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 import trainwright
-from trainwright.commands.live import Question, answer
 from trainwright.commands.main import main
 from trainwright.documents.printing import render, unfitted_line
 from trainwright.execution import Budget
@@ -51,9 +50,6 @@ def test_every_door_expects_what_runs_reached_where_nobody_names_software(capsys
     assert called.step_time_s == typical.step_time_s
     roofline = trainwright.plan("gpt2", **asked, **known, calibration="none").document
     assert roofline.step_time_s < called.step_time_s
-    only = {"schedule": "1f1b"}
-    shown = Question(model="gpt2", cluster="dgx-h100", options=only, **asked)
-    assert answer(shown, Budget()).document.step_time_s == called.step_time_s
     options = [f"--{name.replace('_', '-')}={each}" for name, each in {**asked, **known}.items()]
     with pytest.raises(SystemExit):
         main(["plan", "gpt2", *options, "--json"])
@@ -64,3 +60,13 @@ def test_public_runs_say_nothing_of_a_chip_that_was_never_built():
     times = "assumed: operators tiled onto a chip"
     assert list(unfitted_line({"times": times})) == []
     assert list(unfitted_line({})) == []
+
+
+@pytest.mark.serve
+def test_the_live_page_expects_what_python_does():
+    from trainwright.commands.live import Question, answer
+
+    asked = {"devices": 1, "global_batch": 4, "sequence": 512}
+    called = trainwright.plan("gpt2", cluster="dgx-h100", schedule="1f1b", **asked).document
+    shown = Question(model="gpt2", cluster="dgx-h100", options={"schedule": "1f1b"}, **asked)
+    assert answer(shown, Budget()).document.step_time_s == called.step_time_s
