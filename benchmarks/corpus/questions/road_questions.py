@@ -30,6 +30,7 @@ ROAD: Final[Options] = {
     "reserve": "0",
     "workspace": "64MiB",
     "fragmentation": "0.05",
+    "fit-probability": "0",
     "top": 3,
     "jobs": 1,
 }
