@@ -79,6 +79,7 @@ FIELDS = {
     "cluster_file": st.just('[[pool]]\ndevice_kind = "x"') | texts | values,
     "options": st.dictionaries(st.sampled_from(["tp", "zero_stage", "calibration"]) | texts, texts),
     "ticket": st.just("0123456789abcdef") | values,
+    "job": st.fixed_dictionaries({"name": texts, "text": texts}) | values,
 }
 
 

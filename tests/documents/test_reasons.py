@@ -20,6 +20,7 @@ from trainwright.plans.parallelism import Parallelism
 from trainwright.plans.status import Status
 
 JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 16, "sequence": 4096, "top": 1}
+JOB["calibration"] = "none"
 BOUNDS = {"memory": "20GiB", "cp": 1, "micro_batch": "..2", "schedule": "1f1b"}
 
 

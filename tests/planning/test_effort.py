@@ -14,6 +14,7 @@ from trainwright.planning.search.search import THOROUGH
 from trainwright.plans.status import Status
 
 SMALL = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "top": 0}
+SMALL["calibration"] = "none"
 
 
 def planned(effort=None, **options):

@@ -19,8 +19,8 @@ from trainwright.profile import Recompute
 from trainwright.scheduling.families import family_named
 
 
-def asked(framework: str | None, **allowed) -> ModelQuestion:
-    cluster = catalog.cluster("dgx-h100").with_memory(20 * 2**30)
+def asked(framework: str | None, *, memory_gib: int = 20, **allowed) -> ModelQuestion:
+    cluster = catalog.cluster("dgx-h100").with_memory(memory_gib * 2**30)
     return ModelQuestion(
         model=catalog.model("llama3-8b").config,
         cluster=cluster,
@@ -38,11 +38,12 @@ NARROW = {"schedules": ("1f1b",), "context": Span.only(1)}
 
 
 @cache
-def best_of_anything():
-    return plan_model(asked(None, **NARROW), Budget())
+def best_of_anything(memory_gib):
+    return plan_model(asked(None, memory_gib=memory_gib, **NARROW), Budget())
 
 
 AT_ONCE = ("megatron",)
+MEMORY_GIB = {"llamafactory": 40}  # neither cuts layers nor keeps two copies of their state
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,9 @@ AT_ONCE = ("megatron",)
     [t if t in AT_ONCE else pytest.param(t, marks=pytest.mark.slow) for t in TARGETS],
 )
 def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
-    found = plan_runnable(asked(target, **NARROW), Budget())
-    assert found.lower_bound_s >= best_of_anything().lower_bound_s * (1 - 1e-9)
+    memory_gib = MEMORY_GIB.get(target, 20)
+    found = plan_runnable(asked(target, memory_gib=memory_gib, **NARROW), Budget())
+    assert found.lower_bound_s >= best_of_anything(memory_gib).lower_bound_s * (1 - 1e-9)
     assert found.priced
     for priced in found.priced:
         plan = priced.plan
