@@ -27,7 +27,7 @@ def line(step_s: float) -> str:
 @pytest.fixture
 def estimate(tmp_path: Path) -> Path:
     path = tmp_path / "run.json"
-    trainwright.estimate("llama3-8b", **RUN).save(path)
+    trainwright.estimate("llama3-8b", **RUN, calibration="none").save(path)
     return path
 
 
@@ -41,7 +41,7 @@ def test_a_log_moves_the_estimate_to_what_was_measured(tmp_path: Path, estimate:
 
 
 def test_a_run_as_fast_as_predicted_keeps_the_defaults(estimate: Path) -> None:
-    predicted_s = trainwright.estimate("llama3-8b", **RUN).document.step_time_s
+    predicted_s = trainwright.estimate("llama3-8b", **RUN, calibration="none").document.step_time_s
     (made,) = trainwright.calibrate([estimate], logs=[line(predicted_s)]).document.calibrations
     values = {c.name: c.value for c in made.constants}
     assert values == pytest.approx({"gemm_max": 0.8, "memory_max": 0.85}, rel=0.01)
@@ -85,7 +85,7 @@ def test_a_calibration_of_another_accelerator_is_refused(tmp_path: Path, estimat
 
 
 def test_a_log_of_another_run_is_told_and_lies_in_the_range(tmp_path: Path, estimate: Path) -> None:
-    predicted_s = trainwright.estimate("llama3-8b", **RUN).document.step_time_s
+    predicted_s = trainwright.estimate("llama3-8b", **RUN, calibration="none").document.step_time_s
     found = trainwright.calibrate([estimate], logs=[line(6 * predicted_s)]).document
     (warning,) = found.warnings
     assert "check that the estimate states the run of the log" in warning

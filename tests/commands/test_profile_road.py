@@ -42,7 +42,8 @@ def roads(tmp_path_factory):
             }
         )
     )
-    made = estimate(folder / "config.json", cluster="dgx-a100-40gb", nodes=1, **BATCH).document
+    priced = {"cluster": "dgx-a100-40gb", "nodes": 1, "calibration": "none"}
+    made = estimate(folder / "config.json", **priced, **BATCH).document
     cluster = decode(Cluster, made.request.cluster.content, path="cluster")
     config = catalog.model("gpt2").config
     config = decode(type(config), made.request.model.content, path="model")

@@ -67,6 +67,7 @@ def unequal() -> ModelPlanResult:
         sequence=1024,
         schedule="1f1b",
         per_stage_degrees=True,
+        calibration="none",
     )
     assert made.document.parallelism is None
     return made.document

@@ -215,6 +215,7 @@ def test_a_trace_of_the_order_can_be_drawn(answer, tmp_path):
 
 def test_the_nearest_plan_has_the_order_of_a_family():
     job = {**JOB, "devices": 8, "dp": 2, "zero_stage": 1, "schedule": "v-half,searched"}
+    job["calibration"] = "none"
     answer = trainwright.plan("llama3-8b", **job)
     assert answer.document.schedule == "searched"
     for target, schedule in (("megatron", "interleaved"), ("torchtitan", "v-half")):

@@ -265,7 +265,8 @@ def test_a_model_of_several_kinds_of_layers_is_planned_and_read_back(tmp_path) -
     document = {"model_type": "qwen3_5_text", **SMALL, **sizes, "hidden_size": 1024}
     file = tmp_path / "config.json"
     file.write_text(json.dumps(document))
-    planned = trainwright.plan(file, cluster="dgx-h100", global_batch=8, sequence=512)
+    asked = {"global_batch": 8, "sequence": 512, "schedule": "1f1b"}
+    planned = trainwright.plan(file, cluster="dgx-h100", **asked)
     planned.save(tmp_path / "plan.json")
     assert planned.document.status in {"optimal", "gap"}
     explained = trainwright.explain(tmp_path / "plan.json")  # every figure is computed again
