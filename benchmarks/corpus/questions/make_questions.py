@@ -56,7 +56,12 @@ RECIPE: Final[Options] = {
         "gradients=0.9", "parameters=0.9", "tensor=0", "experts=0", "pipeline=1",
     ],
 }  # fmt: skip
-MEMORY: Final[Options] = {"reserve": "0", "workspace": "64MiB", "fragmentation": 0.05, "fit-probability": 0}
+MEMORY: Final[Options] = {
+    "reserve": "0",
+    "workspace": "64MiB",
+    "fragmentation": 0.05,
+    "fit-probability": 0,
+}
 # What a plan may use. Ranges are narrower than the defaults, to keep the search short.
 SPACE: Final[Options] = {
     "micro-batch": "1..2",
