@@ -15,7 +15,7 @@ from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import write_calibrations
 from trainwright.formats.document_json import decode
 from trainwright.model.transformer import model_flops_per_sequence
-from trainwright.options.clusters import calibrated
+from trainwright.options.clusters import calibrated, expected
 
 RUN = {"cluster": "dgx-h100", "tp": 2, "global_batch": 64, "sequence": 4096}
 
@@ -27,7 +27,7 @@ def line(step_s: float) -> str:
 @pytest.fixture
 def estimate(tmp_path: Path) -> Path:
     path = tmp_path / "run.json"
-    trainwright.estimate("llama3-8b", **RUN, calibration="none").save(path)
+    trainwright.estimate("llama3-8b", **RUN).save(path)
     return path
 
 
@@ -40,11 +40,48 @@ def test_a_log_moves_the_estimate_to_what_was_measured(tmp_path: Path, estimate:
     assert found.fits[0].rows == 1
 
 
-def test_a_run_as_fast_as_predicted_keeps_the_defaults(estimate: Path) -> None:
-    predicted_s = trainwright.estimate("llama3-8b", **RUN, calibration="none").document.step_time_s
-    (made,) = trainwright.calibrate([estimate], logs=[line(predicted_s)]).document.calibrations
+@pytest.mark.parametrize("software", [None, "nemo"])
+def test_a_run_as_fast_as_predicted_keeps_what_was_expected(
+    tmp_path: Path, software: str | None
+) -> None:
+    report = trainwright.estimate("llama3-8b", **RUN, software=software)
+    report.save(tmp_path / "run.json")
+    logs = [line(report.document.step_time_s)]
+    (made,) = trainwright.calibrate([tmp_path / "run.json"], logs=logs).document.calibrations
+    values = {c.name: c.value for c in made.constants}
+    device = expected(catalog.cluster("dgx-h100"), software).accelerator.efficiency
+    reached = {"gemm_max": device.gemm.max, "memory_max": device.memory.max}
+    assert values == pytest.approx(reached, rel=0.01)
+    assert made.upon == (software or "typical")
+
+
+def test_a_roofline_keeps_the_description(tmp_path: Path) -> None:
+    report = trainwright.estimate("llama3-8b", **RUN, calibration="none")
+    report.save(tmp_path / "run.json")
+    logs = [line(report.document.step_time_s)]
+    (made,) = trainwright.calibrate([tmp_path / "run.json"], logs=logs).document.calibrations
     values = {c.name: c.value for c in made.constants}
     assert values == pytest.approx({"gemm_max": 0.8, "memory_max": 0.85}, rel=0.01)
+    assert made.upon is None
+
+
+def test_a_second_log_refines_what_the_first_did(tmp_path: Path, estimate: Path) -> None:
+    own, again = tmp_path / "own.toml", tmp_path / "again.json"
+    found = trainwright.calibrate([estimate], logs=[line(4.0)]).document
+    write_calibrations(own, found.calibrations)
+    trainwright.estimate("llama3-8b", **RUN, calibration=own).save(again)
+    found = trainwright.calibrate([again], logs=[line(4.2)]).document
+    write_calibrations(own, found.calibrations)
+    refined = trainwright.estimate("llama3-8b", **RUN, calibration=own).document
+    assert refined.step_time_s == pytest.approx(4.2, rel=0.03)
+
+
+def test_a_program_that_nobody_knows_is_refused(tmp_path: Path, estimate: Path) -> None:
+    found = trainwright.calibrate([estimate], logs=[line(4.0)]).document
+    made = [replace(each, upon="foo") for each in found.calibrations]
+    write_calibrations(tmp_path / "own.toml", made)
+    with pytest.raises(InvalidInput, match="upon"):
+        trainwright.estimate("llama3-8b", **RUN, calibration=tmp_path / "own.toml")
 
 
 def test_a_plan_states_the_run_of_its_log_too(tmp_path: Path) -> None:
@@ -85,7 +122,7 @@ def test_a_calibration_of_another_accelerator_is_refused(tmp_path: Path, estimat
 
 
 def test_a_log_of_another_run_is_told_and_lies_in_the_range(tmp_path: Path, estimate: Path) -> None:
-    predicted_s = trainwright.estimate("llama3-8b", **RUN, calibration="none").document.step_time_s
+    predicted_s = trainwright.estimate("llama3-8b", **RUN).document.step_time_s
     found = trainwright.calibrate([estimate], logs=[line(6 * predicted_s)]).document
     (warning,) = found.warnings
     assert "check that the estimate states the run of the log" in warning
@@ -108,7 +145,9 @@ def test_an_estimate_names_its_calibration_and_what_it_fitted(
     content = again.document.request.cluster.content
     assert isinstance(content, dict)
     rows = list(constants_of(decode(Cluster, content, path="cluster")))
-    fitted = [each.constant for each in rows if each.origin == "fitted"]
+    own = [each for each in rows if each.source.startswith("calibration own")]
+    assert {each.origin for each in own} == {"fitted"}
+    fitted = [each.constant for each in own]
     assert fitted == [
         "products reach, of peak at most",
         "memory traffic reaches, of peak at most",

@@ -96,7 +96,8 @@ class Calibration:
 
     A step takes between `low_ratio` and `high_ratio` times its prediction in nine cases of ten, and
     in the range of the first of `spreads` whose circumstance holds. `pooled` constants are those of
-    many devices and programs (`cluster.pooled`).
+    many devices and programs (`cluster.pooled`). Others replace what a description says or, `upon`
+    a program, what is pooled for it.
     """
 
     accelerator: str
@@ -108,6 +109,7 @@ class Calibration:
     rows: int = 0
     spreads: tuple[Spread, ...] = ()
     pooled: bool = False
+    upon: str | None = None
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -160,6 +162,8 @@ class Calibration:
             )
         which = ", ".join(constant.name for constant in self.fitted) or "none"
         source = f"calibration {self.line} ({self.source}; fitted: {which})"
+        if self.upon is not None:
+            source += f", upon {POOLED} for {self.upon}"
         return Provenance(origin=Origin.FITTED, source=source)
 
     def _origins(self, places: Mapping[str, str]) -> dict[str, Provenance]:
@@ -226,6 +230,14 @@ class Calibration:
         return replace(
             level, sources=tuple(sources.items()), efficiency=efficiency, latency_s=latency_s
         )
+
+
+def pooled_for(device: Accelerator) -> str | None:
+    """The program whose pooled efficiencies a device was given, under a calibration or not."""
+    for _, origin in device.sources:
+        if found := re.search(rf"{POOLED} for ([^:,]+)", origin.source):
+            return found[1]
+    return None
 
 
 def line_of(sources: Iterable[str]) -> str | None:

@@ -128,6 +128,7 @@ def _from_rows(
 def _from_logs(
     documents: Sequence[str | Path], logs: Sequence[str], line: str, constants: Sequence[str]
 ) -> LineFit:
+    from trainwright.cluster.calibration import pooled_for
     from trainwright.frameworks.training_logs import read_log
     from trainwright.lab.fitting import fit_questions
 
@@ -146,7 +147,9 @@ def _from_logs(
         asked.append((replace(question.run, step_time_s=measured_s), question))
     priors = _priors(asked[0][1].cluster, constants)
     plural = "s" if len(logs) > 1 else ""
-    return fit_questions(asked, priors, source=f"{len(logs)} training log{plural}")
+    found = fit_questions(asked, priors, source=f"{len(logs)} training log{plural}")
+    upon = pooled_for(asked[0][1].cluster.accelerator)
+    return replace(found, calibration=replace(found.calibration, upon=upon))
 
 
 def _question(path: str | Path, line: str) -> Question:

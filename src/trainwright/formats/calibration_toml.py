@@ -6,6 +6,7 @@ accelerator = "A100-80GB-SXM"
 line = "megatron-2021"            # the software
 source = "which runs it was fitted to"
 rows = 4
+upon = "megatron"                 # what is pooled for a program; without it, the description
 low_ratio = 0.95                  # nine of ten steps take between low_ratio and
 high_ratio = 1.06                 # high_ratio times the predicted time
 [calibration.constants]
@@ -62,6 +63,7 @@ class _CalibrationTable(Closed):
     low_ratio: float
     high_ratio: float
     rows: _Count = 0
+    upon: str | None = None
     constants: dict[str, _ConstantTable] = field(default_factory=dict)
     spreads: tuple[_SpreadTable, ...] = ()
 
@@ -129,6 +131,7 @@ def _calibration(table: _CalibrationTable) -> Calibration:
         line=table.line,
         source=table.source,
         rows=table.rows,
+        upon=table.upon,
         low_ratio=table.low_ratio,
         high_ratio=table.high_ratio,
         constants=tuple(
@@ -169,6 +172,7 @@ def _text(calibration: Calibration) -> str:
         f"line = {_quoted(calibration.line)}",
         f"source = {_quoted(calibration.source)}",
         f"rows = {calibration.rows}",
+        *([] if calibration.upon is None else [f"upon = {_quoted(calibration.upon)}"]),
         f"low_ratio = {calibration.low_ratio:.4g}",
         f"high_ratio = {calibration.high_ratio:.4g}",
         "[calibration.constants]",

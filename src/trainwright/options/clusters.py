@@ -137,7 +137,10 @@ def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
             offered = ", ".join(sorted({f"{c.line} ({c.accelerator})" for c in known}))
             wanted = f"must hold constants of {device}; it has {offered or 'none'}"
             raise InvalidInput.of("calibration", wanted, source=str(path))
-        return fitting[0].applied(cluster)
+        own = fitting[0]
+        if own.upon is not None:
+            cluster = expected(cluster, read_software(own.upon, "upon"))
+        return own.applied(cluster)
     lines = [c for c in built_in_calibrations() if c.accelerator == device and c.replaced]
     fitting = [c for c in lines if c.line == str(calibration)]
     if not fitting:
