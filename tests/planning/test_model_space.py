@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -11,15 +12,19 @@ from hypothesis import strategies as st
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.model import Recipe, RunShape
+from trainwright.model.run_shape import ContextExchange
 from trainwright.planning.question.layouts import layouts_of
 from trainwright.planning.question.question import (
     ANY,
     EVERYTHING,
     LARGEST_BATCH,
     LARGEST_SEQUENCE,
+    USUAL_SETTINGS,
     Allowed,
     Candidate,
     Point,
+    RunSettings,
     Span,
     Workload,
     context_degrees,
@@ -125,12 +130,42 @@ def test_experts_are_cut_like_the_rest_or_not_at_all():
     assert found == {(4, 2), (8, 2)}
 
 
+@pytest.mark.parametrize("exchange", list(ContextExchange))
+@pytest.mark.parametrize("model", ["nemotron-h-56b", "llama3-8b", "bert-large"])
+def test_points_are_cut_along_the_sequence_where_the_model_allows_it(model, exchange):
+    config, cluster = catalog.model(model).config, catalog.cluster("dgx-h100")
+    settings = RunSettings(recipe=Recipe(context_exchange=exchange))
+    workload = Workload(global_batch=1, sequence_length=512)
+    found = {
+        (point.tensor, point.context)
+        for point in dense_points(config, cluster, workload, EVERYTHING, settings, num_devices=8)
+    }
+    legal = set()
+    for tensor, context in itertools.product(range(1, 9), range(1, 9)):
+        if 8 % tensor or tensor * context > 8 or 512 % (2 * tensor * context):
+            continue
+        run = RunShape(
+            microbatch_size=1,
+            sequence_length=512,
+            tensor_parallel=tensor,
+            context_parallel=context,
+            context_exchange=exchange,
+        )
+        if not any(config.faults_at(run)):
+            legal.add((tensor, context))
+    assert found == legal
+    alone = model == "nemotron-h-56b" and exchange is not ContextExchange.ALL_TO_ALL
+    assert any(context > 1 for _, context in found) is not alone
+
+
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "llama3-8b", "deepseek-v3", "bert-large"])
 def test_every_candidate_is_legal(model):
     config, cluster = catalog.model(model).config, catalog.cluster("dgx-h100").with_nodes(2)
     pool, workload = cluster.pool_of(), Workload(global_batch=12, sequence_length=480)
     seen = 0
-    for dense in dense_points(config, cluster, workload, EVERYTHING, num_devices=16):
+    for dense in dense_points(
+        config, cluster, workload, EVERYTHING, USUAL_SETTINGS, num_devices=16
+    ):
         for point in expert_points(config, dense, EVERYTHING):
             pairs = offered(
                 point=point,

@@ -398,8 +398,10 @@ def _refuse_full_device(question: ModelQuestion) -> None:
     usable_bytes = max(pool.accelerator.usable_bytes for pool in question.cluster.pools)
     if kept.room_bytes(usable_bytes) <= 0:
         wanted = f"must leave something of the {format_bytes(usable_bytes)} usable on a device"
-        both = f"{format_bytes(kept.reserve_bytes)} beside {format_bytes(kept.workspace_bytes)}"
-        raise InvalidInput.of("reserve", f"{wanted}, got {both} of workspace")
+        parts = {"reserve": kept.reserve_bytes, "workspace": kept.workspace_bytes}
+        (other, less), (name, most) = sorted(parts.items(), key=lambda part: part[1])
+        beside = f"{format_bytes(most)} beside {format_bytes(less)} of {other}"
+        raise InvalidInput.of(name, f"{wanted}, got {beside}")
 
 
 def refuse_empty_space(question: ModelQuestion) -> None:
@@ -433,9 +435,19 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
     if not microbatch_sizes(workload, allowed.microbatch_size):
         offered = microbatch_sizes(workload, ANY)
         yield _none_of("micro-batch", allowed.microbatch_size, offered, "divide the global batch")
-    if not context_degrees(model, workload, allowed.context, limit=limit):
-        offered = context_degrees(model, workload, ANY, limit=limit)
-        yield _none_of("cp", allowed.context, offered, "divide the sequence evenly")
+    tensors = tensor_degrees(model, question.cluster, workload, allowed.tensor) or (1,)
+    dividing = context_degrees(model, workload, ANY, limit=limit)
+    offered = tuple(
+        c
+        for c in dividing
+        if any(question.settings.takes_context(model, tensor=t, context=c) for t in tensors)
+    )
+    if not any(c in allowed.context for c in offered):
+        exchange = question.settings.recipe.context_exchange
+        what = "divide the sequence evenly"
+        if offered != dividing:
+            what += f" and suit the model under a {exchange} exchange"
+        yield _none_of("cp", allowed.context, offered, what)
     if model.experts is not None:
         shares = divisors(model.experts.num_experts)
         if not any(share in allowed.expert for share in shares):
@@ -478,6 +490,7 @@ def _not_measured(question: ModelQuestion, model: MeasuredModel) -> Iterator[Fau
             question.cluster,
             workload,
             replace(allowed, context=ANY, expert_tensor=ANY),
+            question.settings,
             num_devices=question.num_devices,
         )
     ):

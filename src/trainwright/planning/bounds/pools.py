@@ -261,6 +261,7 @@ def mixed_points(question: ModelQuestion) -> Iterator[Point]:
             alone,
             question.workload,
             question.allowed,
+            question.settings,
             num_devices=alone.num_devices,
         )
         found.append(list(points))

@@ -491,6 +491,7 @@ def any_order_bounds_s(question: ModelQuestion) -> Floats:
         question.cluster,
         question.workload,
         question.allowed,
+        question.settings,
         num_devices=count,
     )
     for point in points:

@@ -189,13 +189,18 @@ class RunSettings:
             **recipe.run_fields,
         )
 
-    def cuts_heads(self, model: Trained, *, tensor: int, context: int) -> bool:
-        """Whether the heads allow the degrees, which matters where context trades them."""
+    def takes_context(self, model: Trained, *, tensor: int, context: int) -> bool:
+        """Whether the model's blocks can be cut by both degrees under the exchange of context."""
         if isinstance(model, MeasuredModel) or context == 1:
             return True
-        if self.recipe.context_exchange is not ContextExchange.ALL_TO_ALL:
-            return True
-        return model.num_heads % (tensor * context) == 0
+        run = RunShape(
+            microbatch_size=1,
+            sequence_length=2 * tensor * context,
+            tensor_parallel=tensor,
+            context_parallel=context,
+            context_exchange=self.recipe.context_exchange,
+        )
+        return all(fault.path != "context_parallel" for fault in model.faults_at(run))
 
 
 USUAL_SETTINGS: Final = RunSettings()
@@ -556,10 +561,7 @@ def context_degrees(
     return tuple(
         c
         for c in divisors(length)
-        if (c == 1 or not (model.is_recurrent or model.crosses))
-        and c <= limit
-        and c in allowed
-        and (c == 1 or length % (parts * c) == 0)
+        if c <= limit and c in allowed and (c == 1 or length % (parts * c) == 0)
     )
 
 
@@ -585,6 +587,7 @@ def dense_points(
     cluster: Cluster,
     workload: Workload,
     allowed: Allowed,
+    settings: RunSettings,
     *,
     num_devices: int,
 ) -> Iterator[Point]:
@@ -595,10 +598,10 @@ def dense_points(
     tensors = tensor_degrees(model, cluster, workload, allowed.tensor)
     for size in microbatch_sizes(workload, allowed.microbatch_size):
         for tensor in tensors:
-            contexts = context_degrees(
-                model, workload, allowed.context, limit=num_devices // tensor
-            )
-            for context in contexts:
+            limit = num_devices // tensor
+            for context in context_degrees(model, workload, allowed.context, limit=limit):
+                if not settings.takes_context(model, tensor=tensor, context=context):
+                    continue
                 point = Point(microbatch_size=size, tensor=tensor, context=context)
                 if workload.sequence_length % point.devices == 0 or tensor == 1:
                     yield point

@@ -179,9 +179,9 @@ def _layouts(question: ModelQuestion, budget: Budget, limit: _Limit) -> Iterator
             question.cluster,
             workload,
             replace(question.allowed, microbatch_size=Span.only(size)),
+            question.settings,
             num_devices=question.num_devices,
         )
-        if question.settings.cuts_heads(question.model, tensor=point.tensor, context=point.context)
         for dealt in expert_points(question.model, point, question.allowed)
     ]
     for point in sorted(points, key=lambda p: (-p.devices, -p.expert_devices, p)):

@@ -226,11 +226,11 @@ class Frontier:
             asked.cluster,
             asked.workload,
             asked.allowed,
+            asked.settings,
             num_devices=asked.num_devices,
         ):
-            if asked.settings.cuts_heads(asked.model, tensor=point.tensor, context=point.context):
-                alike = replace(point, microbatch_size=1)
-                sizes.setdefault(alike, []).append(point.microbatch_size)
+            alike = replace(point, microbatch_size=1)
+            sizes.setdefault(alike, []).append(point.microbatch_size)
         for point, own in sizes.items():
             yield point, tuple(sorted(own))
 
