@@ -219,3 +219,18 @@ def test_the_command_finds_a_system_says_why_and_checks_it_again(
     with pytest.raises(SystemExit) as ended:
         main(("codesign", "--recheck", str(answer)))
     assert ended.value.code
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [("--workers", "2"), ("--journal", "j.json"), ("--sample", "9"), ("--chip", "dgx-h100")],
+)
+def test_what_a_search_of_systems_does_not_do_is_refused(
+    beside: tuple[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["codesign", "gpt2", "--devices", "8", "--global-batch", "32", "--sequence", "256"]
+    with pytest.raises(SystemExit) as ended:
+        main((*asked, "--aim", "cost", *beside))
+    assert ended.value.code == 2
+    told = "must not be given where whole systems are sought"
+    assert f"error: {beside[0][2:]}: {told}" in capfd.readouterr().err

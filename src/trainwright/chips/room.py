@@ -36,6 +36,7 @@ from trainwright.chips.technology import (
 )
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.codesign_document import RoomRecord
 from trainwright.units import GIB
 
 if TYPE_CHECKING:
@@ -61,20 +62,10 @@ USUAL_PROCESS: Final = "7nm"  # of a room whose request names none
 _GB: Final = 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Values of every axis, from least to most capable, and the prices; see the module."""
+class Room(RoomRecord):
+    """Values of every axis, as a document carries them, and the systems they make."""
 
-    devices: tuple[int, ...]
-    stacks: tuple[int, ...]
-    stack_gib: tuple[float, ...]
-    node_devices: tuple[int, ...]
-    node_gbytes_per_s: tuple[float, ...]
-    topology: tuple[str, ...]
-    cards: tuple[float, ...]
-    oversubscription: tuple[float, ...]
-    memory: str
-    prices: Mapping[str, float]
+    __slots__ = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer, standin
 from trainwright.chips.room_proof import Branch, prove
 from trainwright.chips.room_search import RoomSearch, least_of
 from trainwright.chips.search import Design
+from trainwright.chips.tables import core_rows
 from trainwright.documents.view import Facts, column, number, percent, seconds, table_of, words
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.formats.codesign_document import (
@@ -28,7 +29,7 @@ from trainwright.formats.codesign_document import (
 )
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import relative_gap
-from trainwright.units import format_bytes, format_seconds
+from trainwright.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +72,7 @@ def room_request(
     return RoomRequest(
         trainwright_version=__version__,
         chips=replace(chips, jobs=jobs),
-        room=RoomRecord(**{**asdict(room), "prices": dict(room.prices)}),
+        room=RoomRecord(**asdict(room)),
         aim=aim,
         wanted_gap=gap,
         budget_dollars=dollars,
@@ -339,11 +340,8 @@ def _summary(found: RoomResult) -> Iterator[tuple[str, str]]:
 
 
 def _system(best: SystemRecord) -> Iterator[tuple[str, str]]:
-    chip, around = best.architecture, best.architecture.surroundings
-    yield "tensor cores", f"{chip.num_tc} x {chip.width} x {chip.depth}"
-    yield "vector cores", f"{chip.num_vc} x {chip.width_vc} lanes"
-    yield "global buffer", format_bytes(chip.glb_bytes)
-    yield "peak", f"{chip.peak_flops_per_s / 1e12:.4g} TFLOP/s a chip"
+    around = best.architecture.surroundings
+    yield from core_rows(best.architecture)
     size = f"{best.stacks} stacks of {best.stack_gib:g} GiB"
     yield "memory", f"{size}, {around.memory_bandwidth_bytes_per_s / 1e12:.4g} TB/s"
     domain = f"{best.node_devices} chips, {best.node_gbytes_per_s:g} GB/s each, {best.topology}"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.view import Line, Table
     from trainwright.formats.codesign_document import (
+        ArchitectureRecord,
         CodesignResult,
         DesignRecord,
         LayerScheduleRecord,
@@ -92,13 +93,18 @@ def _summary(found: CodesignResult) -> Iterator[tuple[str, str]]:
         yield "warning", warning
 
 
-def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
-    """The cores, and what surrounds them."""
-    chip, around = best.architecture, best.architecture.surroundings
+def core_rows(chip: ArchitectureRecord) -> Iterator[tuple[str, str]]:
+    """The cores of a chip."""
     yield "tensor cores", f"{chip.num_tc} x {chip.width} x {chip.depth}"
     yield "vector cores", f"{chip.num_vc} x {chip.width_vc} lanes"
     yield "global buffer", format_bytes(chip.glb_bytes)
     yield "peak", f"{chip.peak_flops_per_s / 1e12:.4g} TFLOP/s"
+
+
+def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
+    """The cores, and what surrounds them."""
+    chip, around = best.architecture, best.architecture.surroundings
+    yield from core_rows(chip)
     memory = format_bytes(around.memory_bytes)
     pace = format_bandwidth(around.memory_bandwidth_bytes_per_s)
     links = format_bandwidth(around.link_bandwidth_bytes_per_s)

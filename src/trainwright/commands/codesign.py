@@ -642,10 +642,9 @@ def command(
     **options: Any,
 ) -> None:
     """Search, go through one stage of the search, or prove an earlier one again."""
+    given_extras = {name: options.pop(name) for name in _EXTRAS if name in options}
     extras = Extras(
-        pareto=not options.pop("no_pareto", False),
-        recheck_sample=sample or 0,
-        **{name: options.pop(name) for name in _EXTRAS if name in options},
+        pareto=not options.pop("no_pareto", False), recheck_sample=sample or 0, **given_extras
     )
     check_output(output, recheck, *models)
     check_output(figure, output, extras.csv)
@@ -656,7 +655,8 @@ def command(
         missing = "stage" if stage is None else "artifacts"
         raise InvalidInput.of(missing, "must be given: --stage and --artifacts go together")
     if chip is not None:
-        _refuse_beside_chip(
+        _refuse(
+            "must not be given with --chip: the chip is fixed",
             {
                 "stage": stage,
                 "recheck": recheck,
@@ -667,7 +667,7 @@ def command(
                 "defect-density": defect_density,
                 "technology": technology,
                 "workers": extras.workers,
-            }
+            },
         )
     of_room: dict[str, Any] = {
         "aim": aim,
@@ -680,7 +680,13 @@ def command(
     of_room = {name: value for name, value in of_room.items() if value is not None}
     if of_room and (chip is not None or stage is not None or recheck is not None):
         beside = "chip" if chip is not None else "stage" if stage is not None else "recheck"
-        raise InvalidInput.of(beside, "must not be given where whole systems are sought")
+        raise InvalidInput.of(beside, _NOT_OF_SYSTEMS)
+    if of_room:
+        usual = Extras()
+        changed: dict[str, object] = {
+            name: value for name, value in given_extras.items() if value != getattr(usual, name)
+        }
+        _refuse(_NOT_OF_SYSTEMS, {**changed, "sample": sample, "figure": figure})
     alone = recheck is not None or stage in ("estimate", "solve")
     if alone and models:
         raise InvalidInput.of("model", "must not be given: the file holds the request")
@@ -723,10 +729,13 @@ def command(
 _EXTRAS: Final = ("epsilon", "search", "workers", "journal", "csv", "seed")
 
 
-def _refuse_beside_chip(given: Mapping[str, object]) -> None:
-    """What only a search for a chip has."""
+_NOT_OF_SYSTEMS: Final = "must not be given where whole systems are sought"
+
+
+def _refuse(why: str, given: Mapping[str, object]) -> None:
+    """What another kind of search has."""
     if named := [name for name, value in given.items() if value is not None]:
-        raise InvalidInput.of(named[0], "must not be given with --chip: the chip is fixed")
+        raise InvalidInput.of(named[0], why)
 
 
 def _draw(result: Report[Any], path: Path) -> None:

@@ -339,7 +339,7 @@ class CodesignResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomRecord:
-    """Values of every axis, from least to most capable, and prices; see `chips.room.Room`."""
+    """Values of every axis, from least to most capable, and prices; see `chips.room`."""
 
     devices: tuple[int, ...]
     stacks: tuple[int, ...]

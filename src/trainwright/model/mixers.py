@@ -302,17 +302,10 @@ class LinearAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortConvolution:
-    """A gated convolution over a few tokens and no state beyond them (LFM2, 2025)."""
+class _OfChannels:
+    """What works on each channel by itself."""
 
     width: int
-    kernel: int
-    bias: bool = False
-
-    @property
-    def name(self) -> str:
-        """What tables call it."""
-        return "short convolution"
 
     @property
     def heads(self) -> int:
@@ -323,6 +316,19 @@ class ShortConvolution:
     def output_size(self) -> int:
         """Channels."""
         return self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConvolution(_OfChannels):
+    """A gated convolution over a few tokens and no state beyond them (LFM2, 2025)."""
+
+    kernel: int
+    bias: bool = False
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return "short convolution"
 
     @property
     def channels(self) -> int:
@@ -358,29 +364,18 @@ class ShortConvolution:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeMix:
+class TimeMix(_OfChannels):
     """RWKV-4: of each channel a weighed mean of all values before, by a learned decay (Peng, 2023).
 
     Key, value and receptance come of the token mixed with the one before, by learned weights.
     """
 
     hidden_size: int
-    width: int
 
     @property
     def name(self) -> str:
         """What tables call it."""
         return "RWKV time mix"
-
-    @property
-    def heads(self) -> int:
-        """Parts that can be computed apart: channels."""
-        return self.width
-
-    @property
-    def output_size(self) -> int:
-        """Channels."""
-        return self.width
 
     def products(self, hidden_size: int) -> tuple[Product, ...]:
         """Key, value and receptance."""

@@ -25,7 +25,6 @@ from trainwright.costing.estimate import (
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import (
     DEFAULT_RECIPE,
-    ContextExchange,
     Recipe,
     RunShape,
     model_flops_per_sequence,
