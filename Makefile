@@ -31,6 +31,8 @@ LIBRARY ?= transformers>=5
 SOLVER ?= ortools>=9.10
 CLUSTER ?= distributed>=2024.8
 SERVE := 'fastapi>=0.115' 'uvicorn>=0.30'
+# What agents are served with, and figures drawn.
+OTHERS := 'mcp>=1.10' 'matplotlib>=3.9' 'pandas>=2'
 DOCS := sphinx==9.0.4 furo==2025.12.19 myst-parser==5.2.0
 
 # Reference data is found through this variable alone; tests that need it skip visibly without it.
@@ -120,7 +122,7 @@ test-laws: venv
 	$(PYTEST) --hypothesis-profile=thorough
 
 $(VENV)/.extras: | $(VENV)/.python
-	$(PIP) '$(TORCH)' '$(LIBRARY)' '$(SOLVER)' '$(CLUSTER)' $(SERVE)
+	$(PIP) '$(TORCH)' '$(LIBRARY)' '$(SOLVER)' '$(CLUSTER)' $(SERVE) $(OTHERS)
 	touch $@
 
 $(VENV)/.docs: | $(VENV)/.python

@@ -33,6 +33,7 @@ def test_a_missing_package_is_one_clear_sentence(found: CodesignResult, tmp_path
         plot_codesign(found, tmp_path / "x.svg")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
 def test_a_figure_is_written(found: CodesignResult, tmp_path: Path) -> None:
     plot_codesign(found, tmp_path / "x.svg")

@@ -100,6 +100,7 @@ def test_without_the_sdk_the_extra_is_named() -> None:
         server()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("mcp") is None, reason="needs the extra [mcp]")
 def test_the_server_offers_every_tool() -> None:
     import asyncio

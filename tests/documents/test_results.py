@@ -42,6 +42,7 @@ def test_every_figure_of_the_document_is_one_of_the_result(found):
     assert copy.copy(found) == pickle.loads(pickle.dumps(found)) == found
 
 
+@pytest.mark.slow
 def test_a_table_is_a_data_frame_in_si_units(found):
     pytest.importorskip("pandas")
     frame = found.to_dataframe()
