@@ -102,6 +102,20 @@ def test_no_change_is_offered_twice(run, layout):
     assert not [text for text in offered if "microbatches of 1" in text or "32 blocks" in text]
 
 
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (("--micro-batch", "1"), "--micro-batch 1"),
+        (("--micro-batch", "4", "--recompute", "full"), "--recompute full"),
+    ],
+)
+def test_no_change_has_what_the_run_has(run, own, said):
+    done = run(*LARGE, *own, "--zero", "0", "--json")
+    offered = [change["options"] for change in json.loads(done.out)["changes"]]
+    assert offered
+    assert not [options for options in offered if said in options]
+
+
 def test_every_offered_change_fits_when_it_is_made(run):
     """The last option of a name wins, so appending a change makes it."""
     offered = run(*LARGE, "--json").document["changes"]

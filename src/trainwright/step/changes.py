@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
@@ -17,7 +18,7 @@ from trainwright.profile import Recompute
 from trainwright.step.predict import price_configuration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.plans import StepPrediction
@@ -88,26 +89,13 @@ def _grown(cluster: Cluster, run: Configuration) -> Cluster:
 
 
 def _families(run: Configuration, cluster: Cluster, model: Trained) -> Iterator[Attempts]:
-    yield from _on_the_same_devices(run, cluster, model.num_layers)
-    if model.experts is not None:
-        yield _more_expert_parallel(run, model.experts.num_experts)
-    lean = replace(run, microbatch_size=1, recompute=Recompute.FULL, recompute_blocks=None)
-    flags = "--micro-batch 1 --recompute full"
-    both = [(flags, "microbatches of 1, recompute every block", lean)]
-    both += [
-        (f"{flags} {o}", f"{d}, microbatches of 1, recompute", c)
-        for o, d, c in _more_sharding(lean)
-    ]
-    yield both
-    yield _more_devices(run, cluster)
-    yield _more_replicas(run, cluster)
-
-
-def _on_the_same_devices(
-    run: Configuration, cluster: Cluster, num_blocks: int
-) -> Iterator[Attempts]:
-    yield _smaller_microbatches(run)
-    yield _more_recompute(run, num_blocks)
+    smaller, more = _smaller_microbatches(run), _more_recompute(run, model.num_layers)
+    steps = list(_leanest_steps(run))
+    sharded = _sharded_and_lean(run, steps)
+    if len(steps) == 1:  # the other is there already: only where this one alone is too little
+        yield chain(smaller, more, sharded)
+    else:
+        yield from (smaller, more, sharded)
     yield _more_sharding(run)
     yield _more_of("tensor", "tp", run, cluster)
     yield _more_of("pipeline", "pp", run, cluster)
@@ -116,6 +104,32 @@ def _on_the_same_devices(
     yield _in_pieces(run)
     if cluster.accelerator.host is not None:
         yield _to_the_host(run)
+    if model.experts is not None:
+        yield _more_expert_parallel(run, model.experts.num_experts)
+    yield _more_devices(run, cluster)
+    yield _more_replicas(run, cluster)
+
+
+def _leanest_steps(run: Configuration) -> Iterator[tuple[str, str]]:
+    """Options and words of what the run lacks to hold the fewest activations."""
+    if run.microbatch_size > 1:
+        yield "--micro-batch 1", "microbatches of 1"
+    if run.recompute is not Recompute.FULL or run.recompute_blocks is not None:
+        yield "--recompute full", "recompute every block"
+
+
+def _sharded_and_lean(
+    run: Configuration, steps: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, str, Configuration]]:
+    """All of these steps together, if they are several, then with more sharding too."""
+    if not steps:
+        return
+    lean = replace(run, microbatch_size=1, recompute=Recompute.FULL, recompute_blocks=None)
+    flags, words = " ".join(flag for flag, _ in steps), ", ".join(word for _, word in steps)
+    if len(steps) > 1:
+        yield flags, words, lean
+    for options, description, changed in _more_sharding(lean):
+        yield f"{flags} {options}", f"{description}, {words}", changed
 
 
 def _smaller_microbatches(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
