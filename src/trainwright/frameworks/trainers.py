@@ -111,25 +111,22 @@ _MIXED: Final = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
 
 def export_accelerate(job: Job, stamp: Stamp) -> ExportBundle:
     """The file, and the command that takes it in place of torchrun's own program."""
-    target, version = "accelerate", capability_of("accelerate").version
-    degrees = job.degrees
     missing = (
         f"microbatches: {job.microbatch_size} sequences each, {job.num_microbatches} accumulated, "
         f"of {job.sequence_length} tokens",
         "the model itself, and its tensor-parallel plan",
         "predicted times and memory",
     )
-    top = commented(header(stamp, target, version, missing))
-    return ExportBundle(
-        target=target,
-        version=version,
-        files={ACCELERATE: top + to_yaml(launched(job))},
-        command=('"${TRAIN_SCRIPT:?a training script for accelerate}"',),
-        not_represented=missing,
+    return _bundle(
+        "accelerate",
+        stamp,
+        {ACCELERATE: launched(job)},
+        ('"${TRAIN_SCRIPT:?a training script for accelerate}"',),
+        missing=missing,
         starter="accelerate",
         asked_of_user=(
             f"TRAIN_SCRIPT, with gradient_accumulation_steps={job.num_microbatches}",
-            *_shape_note(degrees.tensor),
+            *_shape_note(job.degrees.tensor),
         ),
     )
 
@@ -181,19 +178,16 @@ _TRL_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16"}
 
 def export_trl(job: Job, stamp: Stamp) -> ExportBundle:
     """Both files, and the command that starts the trainer."""
-    target, version = "trl", capability_of("trl").version
     tile = job.recipe.mlp_tile
     missing: tuple[str, ...] = ("the data", "predicted times and memory")
-    chunk, usual = job.recipe.loss_chunk, LOSS_CHUNKS[target]
+    chunk, usual = job.recipe.loss_chunk, LOSS_CHUNKS["trl"]
     if chunk not in (None, usual):
         missing += (f"a loss over {chunk} tokens at a time: it takes {usual}",)
-    top = commented(header(stamp, target, version, missing))
-    found = _trl(job)
-    return ExportBundle(
-        target=target,
-        version=version,
-        files={ACCELERATE: top + to_yaml(_launched_trl(job)), TRL: top + to_yaml(found)},
-        command=(
+    return _bundle(
+        "trl",
+        stamp,
+        {ACCELERATE: _launched_trl(job), TRL: _trl(job)},
+        (
             "-m",
             "trl.scripts.sft",
             "--config",
@@ -203,7 +197,7 @@ def export_trl(job: Job, stamp: Stamp) -> ExportBundle:
             "--dataset_name",
             '"${DATASET:?a dataset of the hub}"',
         ),
-        not_represented=missing,
+        missing=missing,
         starter="accelerate",
         asked_of_user=(
             "MODEL and DATASET",
@@ -455,16 +449,13 @@ NANOTRON: Final = "nanotron.yaml"
 
 def export_nanotron(job: Job, stamp: Stamp) -> ExportBundle:
     """The three sections that a plan decides."""
-    target, version = "nanotron", capability_of("nanotron").version
-    missing = ("the model, its tokenizer and data", "predicted times and memory")
-    top = commented(header(stamp, target, version, missing))
-    return ExportBundle(
-        target=target,
-        version=version,
-        files={NANOTRON: top + to_yaml(_nanotron(job))},
-        command=('"${NANOTRON_PATH:?a checkout}"/run_train.py', "--config-file", NANOTRON),
+    return _bundle(
+        "nanotron",
+        stamp,
+        {NANOTRON: _nanotron(job)},
+        ('"${NANOTRON_PATH:?a checkout}"/run_train.py', "--config-file", NANOTRON),
+        missing=("the model, its tokenizer and data", "predicted times and memory"),
         environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-        not_represented=missing,
         asked_of_user=("the sections general, model, tokenizer, data_stages and optimizer rates",),
         warnings=("checked against our reading of its schema only",),
     )
