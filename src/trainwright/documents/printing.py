@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
 from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -291,6 +290,8 @@ class Report(Generic[Document]):
         found = _viewed(self.document)
         if isinstance(found, tuple):
             return to_html(found)
+        from html import escape  # start-up
+
         return f"<pre>{escape(self.explain())}</pre>"
 
     def __str__(self) -> str:
