@@ -69,7 +69,16 @@ def test_a_pooler_belongs_to_classes_that_look_at_one_token() -> None:
     pooler = 64 * 64 + 64
     assert total("BertForSequenceClassification") - total("BertModel") == 2 * 64 + 2
     assert total("BertForTokenClassification") - total("BertModel") == 2 * 64 + 2 - pooler
-    assert total("BertForPreTraining") - total("BertForMaskedLM") == pooler
+    both = pooler + 2 * 64 + 2  # and whether the second sentence follows the first
+    assert total("BertForPreTraining") - total("BertForMaskedLM") == both
+    assert total("BertLMHeadModel") == total("BertForMaskedLM")
+
+
+def test_a_class_with_another_head_is_refused(monkeypatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    stated = LLAMA | {"architectures": ["LlamaForMultipleChoice"]}
+    with pytest.raises(UnsupportedFeature, match='what "LlamaForMultipleChoice" has behind'):
+        trainwright.describe_model(stated)
 
 
 def test_the_command_prints_one_screen_and_one_document(run, folder) -> None:

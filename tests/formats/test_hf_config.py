@@ -13,7 +13,7 @@ from trainwright.formats import catalog
 from trainwright.formats.hf_config import load_config, read_config
 from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE
 from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
-from trainwright.formats.hf_families import FAMILIES
+from trainwright.formats.hf_families import BERTS, FAMILIES
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_uneven_decoders import OTHER_DECODERS
 from trainwright.model import Activation, Norm, count_parameters
@@ -68,6 +68,36 @@ def test_aliases_name_the_same_thing() -> None:
 def test_aliases_that_disagree_are_a_fault() -> None:
     faults = faults_of(LLAMA | {"n_embd": 2048})
     assert faults == ["n_embd: must equal hidden_size (4096), got 2048"]
+
+
+def test_a_dropout_under_another_familys_name_is_named_and_not_read() -> None:
+    stated = {"model_type": "phi", "attention_dropout": 0.0, "attention_probs_dropout_prob": 0.1}
+    found = read_config(stated, name="x")
+    assert found.config.attention_dropout == 0.0
+    assert found.ignored == ("attention_probs_dropout_prob",)
+
+
+def test_a_part_that_a_family_has_not_is_never_ignored() -> None:
+    tower = {"hidden_size": 64, "num_hidden_layers": 2}
+    with pytest.raises(UnsupportedFeature, match="vision_config: a part that model_type"):
+        read_config({"model_type": "llama", "vision_config": tower}, name="x")
+    found = read_config({"model_type": "llama", "some_config": {"factor": 2}}, name="x")
+    assert found.ignored == ("some_config",)
+
+
+def test_a_class_of_the_text_alone_has_no_encoder() -> None:
+    stated = {"model_type": "llama4", "text_config": {}, "vision_config": {}}
+    assert read_config(stated, name="x").config.towers
+    assert not read_config(
+        stated | {"architectures": ["Llama4ForCausalLM"]}, name="x"
+    ).config.towers
+
+
+def test_a_file_of_the_type_of_its_text_is_what_its_class_says() -> None:
+    text = {"model_type": "ministral3", "hidden_size": 256, "num_hidden_layers": 2}
+    stated = {"model_type": "ministral3", "text_config": text, "vision_config": {}}
+    classes = {"architectures": ["Mistral3ForConditionalGeneration"]}
+    assert read_config(stated | classes, name="x").config.towers
 
 
 def test_missing_keys_take_the_family_default_and_are_listed() -> None:
@@ -192,8 +222,8 @@ def test_the_families_differ_where_they_should() -> None:
     }
     found = {choice: {f for f, c in configs.items() if has(c)} for choice, has in where.items()}
     assert found == {
-        "layer norm": {"gpt2", "gpt_neo", "opt", "bloom", "mpt", "bert", "nemotron"},
-        "not causal": {"bert"},
+        "layer norm": {"gpt2", "gpt_bigcode", "gpt_neo", "opt", "bloom", "mpt", "nemotron", *BERTS},
+        "not causal": {*BERTS},
         "query and key norms": {"qwen3", "qwen3_moe", "gemma3_text"},
         "latent": {"deepseek_v2", "deepseek_v3", "kimi_k2"},
         "experts": {"mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "grok-1"}

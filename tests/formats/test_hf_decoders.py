@@ -13,6 +13,7 @@ import trainwright
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
 from trainwright.formats.hf_decoder_rules import DECODERS
+from trainwright.formats.hf_families import BERTS
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_uneven_decoders import OTHER_DECODERS
 from trainwright.model import (
@@ -47,9 +48,14 @@ OWN: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": SMALL | {"head_dim": 16, "num_experts": 8, "moe_topk": [2] * 8},
     "laguna": SMALL | EXPERTS | {"head_dim": 16, "num_attention_heads_per_layer": [8, 4] * 4},
     "falcon": SMALL | {"num_kv_heads": 2, "new_decoder_architecture": True},
+    "gpt_bigcode": {"n_embd": 128, "n_layer": 8, "n_head": 8, "vocab_size": 300},
     "codegen": {"n_embd": 128, "n_layer": 8, "n_head": 8, "vocab_size": 300},
     "glm4_moe_lite": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
     "mistral4": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
+    "dbrx": {"d_model": 128, "n_layers": 8, "n_heads": 8, "attn_config": {"rope_theta": 1e4}},
+    "lfm2_moe": SMALL | EXPERTS | {"layer_types": ["conv", "full_attention"] * 4},
+    "solar_open": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
+    "sarvam_moe": SMALL | {"n_routed_experts": 8, "moe_intermediate_size": 64},
     "cohere2_moe": SMALL | EXPERTS | {"first_k_dense_replace": 2, "rms_norm_eps": 1e-6},
 }
 
@@ -231,8 +237,11 @@ def test_reading_is_quick() -> None:
     assert time.process_time() - start < 0.1 * (len(DECODERS) + len(HYBRIDS))
 
 
+CHECKED = ["gpt_bigcode", *sorted({*BERTS} - {"bert"})]  # the library's BERT has no pooler
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", [*DECODERS, *OTHER_DECODERS, *HYBRIDS])
+@pytest.mark.parametrize("kind", [*DECODERS, *OTHER_DECODERS, *HYBRIDS, *CHECKED])
 def test_the_library_counts_the_same(kind: str) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

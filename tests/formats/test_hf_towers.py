@@ -189,6 +189,16 @@ def test_an_encoder_is_written_and_read_back() -> None:
     assert decode(TransformerConfig, encode(config)) == config
 
 
+def test_kimis_own_names_of_sizes_are_read() -> None:
+    own = {"vt_hidden_size": 96, "vt_num_hidden_layers": 3, "vt_num_attention_heads": 4}
+    own |= {"vt_intermediate_size": 128, "init_pos_emb_height": 8, "init_pos_emb_width": 4}
+    stated = {"model_type": "kimi_k25", "text_config": {"model_type": "kimi_k2"}}
+    found = read_config({**stated, "vision_config": own}, name="x")
+    (tower,) = found.config.towers
+    sizes = (tower.stack.num_layers, tower.stack.hidden_size, tower.stack.ffn_size)
+    assert (sizes, tower.parameters, found.ignored) == ((3, 96, 128), (8 * 4 + 2) * 96, ())
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", sorted(WRAPPERS | ENCODER_DECODERS))
 def test_parameters_are_those_that_the_library_builds(kind: str) -> None:

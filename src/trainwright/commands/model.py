@@ -103,6 +103,10 @@ def _content(
 
 def _summary(name: str, counted: CountedModel, document: Mapping[str, Any]) -> ModelSummary:
     flops, notes = counted.forward_flops, []
+    stated = document.get("model_type")
+    if isinstance(stated, str) and stated != counted.model_type:
+        own = f'model_type "{stated}" is not the library\'s'
+        notes.append(f"{own}: counted is its class {counted.class_name}")
     if flops is None:
         # Two FLOPs for each parameter that a token meets; attention's scores are missing.
         flops = 2 * counted.active_parameters * counted.tokens

@@ -18,9 +18,9 @@ from typing import Any, Final
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS, has_head
-from trainwright.formats.hf_families import ALIASES, FAMILIES
+from trainwright.formats.hf_families import ALIASES, BERTS, FAMILIES
 from trainwright.formats.hf_keys import KeyReader, effect_of, is_silent
-from trainwright.formats.hf_towers import TEXT_FAMILIES, WRAPPERS, Wrapper
+from trainwright.formats.hf_towers import TEXT_FAMILIES, WRAPPERS
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.model import Head, LowRank, TransformerConfig, count_parameters
 
@@ -171,12 +171,17 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
                 alternative=f"those of {', '.join(ENCODER_DECODERS)} are",
             )
     keys = KeyReader(document)
-    if (wrapper := WRAPPERS.get(family)) is None:
+    if family not in WRAPPERS:
         config = _transformer(keys, keys, family, _head(document, family), source=source)
     else:
-        config = _wrapped(keys, document, wrapper, source=source)
+        config = _wrapped(keys, document, family, source=source)
     if faults := keys.all_faults:
         raise InvalidInput(faults, source=source)
+    if parts := keys.unread_parts:
+        raise UnsupportedFeature(
+            f'{parts[0]}: a part that model_type "{family}" has not is not modelled',
+            alternative=_COUNTED,
+        )
     ignored = tuple(key for key in keys.unread if not is_silent(key.split(".")[-1]))
     return ModelDescription(
         name=name, config=config, defaults=tuple(keys.all_defaults.items()), ignored=ignored
@@ -199,10 +204,10 @@ def _transformer(
 
 
 def _wrapped(
-    keys: KeyReader, document: Mapping[str, Any], wrapper: Wrapper, *, source: str | None
+    keys: KeyReader, document: Mapping[str, Any], wrapped: str, *, source: str | None
 ) -> TransformerConfig:
     """Text with an encoder before it; sizes of the text may stand at the top (Qwen2)."""
-    text = document.get("text_config")
+    text, wrapper = document.get("text_config"), WRAPPERS[wrapped]
     if missing := ", ".join(name for name in wrapper.needed if document.get(name) is None):
         raise UnsupportedFeature(
             f"a model that takes images, without {missing}, is not modelled",
@@ -222,6 +227,9 @@ def _wrapped(
         )
     head = _head(document, family)
     config = _transformer(inner, keys, family, head, source=source)
+    if _squeezed(_class_of(document)) == f"{_squeezed(wrapped)}forcausallm" and inner is not keys:
+        keys.pass_over(wrapper.section)  # the class of the text alone
+        return config
     if config.head is Head.LANGUAGE:
         tied = keys.flag("tied_embeddings", wrapper.tied)
         own = config.tied_embeddings
@@ -236,6 +244,7 @@ _CLASSIFIERS: Final = {
     "ForSequenceClassification": False,  # whether its product has a bias
     "ForTokenClassification": True,
     "ForQuestionAnswering": True,
+    "ForRewardModel": False,
 }
 
 
@@ -245,26 +254,43 @@ def _head(document: Mapping[str, Any], family: str) -> dict[str, Any]:
     BERT's classes keep its pooler where they look at one token per sequence, and its transform of
     hidden states only before the vocabulary.
     """
-    names = document.get("architectures")
-    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    name = _class_of(document)
     if family in ENCODER_DECODERS:
         return {} if has_head(name) else {"tied_embeddings": False, "head": Head.NONE}
-    is_bert = family == "bert"
+    is_bert = family in BERTS
     ends = {"tied_embeddings": False, "num_mtp_layers": 0}
     if is_bert:
         ends |= {"mlm_transform": False, "head_bias": False}
     if name.endswith("Model") and not name.endswith(_WITH_HEAD):
         return ends | {"head": Head.NONE}
     for role, biased in _CLASSIFIERS.items():
-        if name.endswith(role):
+        if name.endswith(role) and (role != "ForRewardModel" or family == "internlm2"):
             pools = {"pooler": role == "ForSequenceClassification"} if is_bert else {}
-            classes = 2 if role == "ForQuestionAnswering" else _num_classes(document)
+            few = {"ForQuestionAnswering": 2, "ForRewardModel": 1}
+            classes = few.get(role) or _num_classes(document)
             bias = {"head_bias": biased or is_bert}
             return ends | pools | bias | {"head": Head.CLASSES, "num_classes": classes}
-    return {"pooler": False} if is_bert and name.endswith("ForMaskedLM") else {}
+    role = name.rpartition("For")[2]
+    if "For" in name and role not in _ROLES_WITH_HEAD:
+        raise UnsupportedFeature(
+            f'architectures: what "{name}" has behind its last block is not modelled',
+            alternative=f"classes for {', '.join(_ROLES_WITH_HEAD)} are; {_COUNTED}",
+        )
+    if not is_bert:
+        return {}
+    if role == "PreTraining":
+        return {"num_classes": 2}  # whether the second sentence follows the first
+    return {"pooler": family == "bert" and not name}
 
 
-_WITH_HEAD: Final = ("LMHeadModel", "LMModel", "DoubleHeadsModel", "RewardModel")
+def _class_of(document: Mapping[str, Any]) -> str:
+    """The class that a file names first, empty where it names none."""
+    names = document.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+
+
+_WITH_HEAD: Final = ("LMHeadModel", "LMModel", "DoubleHeadsModel", "ChatGLMModel")
+_ROLES_WITH_HEAD: Final = ("CausalLM", "ConditionalGeneration", "MaskedLM", "PreTraining")
 
 
 def _num_classes(document: Mapping[str, Any]) -> int:
@@ -290,6 +316,9 @@ def _family(document: Mapping[str, Any], *, source: str | None) -> str:
             "model_type", f"must be text, got {show_typed(stated)}", source=source
         )
     stated = ALIASES.get(stated, stated)
+    if stated in FAMILIES and isinstance(document.get("text_config"), Mapping):
+        wrapper = _from_architecture(document.get("architectures"))  # of which it names the text
+        stated = wrapper if wrapper in WRAPPERS else stated
     if stated in FAMILIES or stated in WRAPPERS:
         return stated
     raise UnsupportedFeature(f'model_type "{stated}" is not modelled', alternative=_nearest(stated))
@@ -299,10 +328,12 @@ def _nearest(stated: str) -> str:
     """What to do about a type without a rule: the family whose name is like it, or to count it."""
     near = difflib.get_close_matches(stated, [*FAMILIES, *WRAPPERS], n=1)
     like = f' (the nearest is "{near[0]}")' if near else ""
-    return (
-        f"set model_type to a family of the same layers{like}; `trainwright model` counts others "
-        "with the extra: pip install 'trainwright[torch]'"
-    )
+    return f"set model_type to a family of the same layers{like}; {_COUNTED}"
+
+
+_COUNTED: Final = (
+    "`trainwright model` counts others with the extra: pip install 'trainwright[torch]'"
+)
 
 
 def _from_architecture(architectures: object) -> str | None:

@@ -120,6 +120,14 @@ _GLM = Decoder(
     vocabulary=151552,
     query_key_value_bias=("attention_bias", True),
 )
+_GLM_MIXTURE: Final = MixtureRule(
+    num_experts=("num_experts", 128),
+    visited=("num_experts_per_tok", 8),
+    width=("moe_intermediate_size", 1408),
+    shared=("num_shared_experts", 1),
+    first_dense=("first_k_dense_replace", 1),
+    grouped=True,
+)
 _GLM_MOE = Decoder(
     layers=46,
     hidden=4096,
@@ -130,14 +138,7 @@ _GLM_MOE = Decoder(
     vocabulary=151552,
     query_key_value_bias=BIAS,
     query_key_norm=("use_qk_norm", False),
-    mixture=MixtureRule(
-        num_experts=("num_experts", 128),
-        visited=("num_experts_per_tok", 8),
-        width=("moe_intermediate_size", 1408),
-        shared=("num_shared_experts", 1),
-        first_dense=("first_k_dense_replace", 1),
-        grouped=True,
-    ),
+    mixture=_GLM_MIXTURE,
     further=("num_nextn_predict_layers", True),
 )
 _ERNIE = Decoder(
@@ -406,6 +407,36 @@ DECODERS: Final[dict[str, Decoder]] = {
     "glm": _GLM,
     "glm4": replace(_GLM, constants={"sandwich_norm": True}),
     "glm4_moe": _GLM_MOE,
+    "sarvam_moe": replace(
+        _GLM_MOE,
+        layers=19,
+        ffn=8192,
+        heads=64,
+        kv_heads=4,
+        head_size=64,
+        vocabulary=262144,
+        query_key_value_bias=("attention_bias", False),
+        query_key_norm=("use_qk_norm", True),
+        mixture=replace(
+            _GLM_MIXTURE,
+            visited=("num_experts_per_tok", 6),
+            width=("moe_intermediate_size", 1024),
+        ),
+        further=("num_nextn_predict_layers", False),
+    ),
+    "solar_open": replace(
+        _GLM_MOE,
+        layers=48,
+        ffn=1280,  # no block is dense
+        heads=64,
+        head_size=128,
+        vocabulary=196608,
+        query_key_norm=False,
+        attention_output_bias=False,
+        mixture=replace(_GLM_MIXTURE, width=("moe_intermediate_size", 1280), first_dense=None),
+        further=("num_nextn_predict_layers", False),
+        ignored=("ffn_size", "first_k_dense_replace", "use_qk_norm"),
+    ),
     "dots1": Decoder(
         layers=62,
         hidden=4608,

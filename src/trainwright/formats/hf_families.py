@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE, TEXT_DECODERS
-from trainwright.formats.hf_decoders import dense_between, read_decoder
+from trainwright.formats.hf_decoders import dense_between, read_decoder, refuse_flags
 from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
@@ -223,6 +223,13 @@ def read_gpt2(keys: KeyReader) -> Fields:
     }
 
 
+def read_gpt_bigcode(keys: KeyReader) -> Fields:
+    """Fields of a `gpt_bigcode` config: GPT-2, with one key head for all unless a file says no."""
+    keys.pass_over("scale_attention_softmax_in_fp32", "num_kv_heads")
+    fields = read_gpt2(keys)
+    return fields | {"num_kv_heads": 1} if keys.flag("multi_query", True) else fields
+
+
 def _shared_dropout(keys: KeyReader, hidden: float) -> float:
     """The embedding's dropout is stated apart; a difference would have no place here."""
     if (embedding := keys.fraction("embedding_dropout", hidden)) != hidden:
@@ -275,11 +282,23 @@ def read_bloom(keys: KeyReader) -> Fields:
     }
 
 
-def read_bert(keys: KeyReader) -> Fields:
-    """Fields of a `bert` config."""
+# BERT and the vocabularies of its line, whose other sizes are BERT's.
+BERTS: Final = {
+    "bert": 30522,
+    "roberta": 50265,
+    "xlm-roberta": 30522,
+    "camembert": 30522,
+    "data2vec-text": 30522,
+    "ernie": 30522,
+}
+
+
+def _read_bert(vocabulary: int, keys: KeyReader) -> Fields:
     keys.prefer(attention_dropout="attention_probs_dropout_prob")
     keys.prefer(hidden_dropout="hidden_dropout_prob")
-    sizes = stack(keys, layers=12, hidden=768, heads=12, vocabulary=30522)
+    refuse_flags(keys, "use_task_id")  # ERNIE's third table
+    keys.pass_over("task_type_vocab_size")
+    sizes = stack(keys, layers=12, hidden=768, heads=12, vocabulary=vocabulary)
     return {
         **sizes,
         **with_biases(),
@@ -749,11 +768,12 @@ def _groups(keys: KeyReader, defaults: _DeepSeekDefaults | None) -> tuple[int, i
 
 FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "gpt2": read_gpt2,
+    "gpt_bigcode": read_gpt_bigcode,
     "gpt_neo": read_gpt_neo,
     "opt": read_opt,
     "bloom": read_bloom,
     "mpt": read_mpt,
-    "bert": read_bert,
+    **{name: partial(_read_bert, words) for name, words in BERTS.items()},
     "nemotron": read_nemotron,
     "llama": read_llama,
     "mistral": read_mistral,

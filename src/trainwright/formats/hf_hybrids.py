@@ -8,6 +8,7 @@ classes of transformers 5.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from trainwright.formats.hf_decoders import (
@@ -630,7 +631,11 @@ def read_lfm2(keys: KeyReader) -> Fields:
         if isinstance(factor, (int, float)):
             width = int(factor * width)
         width = multiple * -(-width // multiple)
-    fields["ffn_size"] = width
+    return _short_convolutions(keys, fields | {"ffn_size": width})
+
+
+def _short_convolutions(keys: KeyReader, fields: Fields) -> Fields:
+    """Between the blocks that attend."""
     mixer = ShortConvolution(
         width=fields["hidden_size"],
         kernel=keys.count("conv_L_cache", 3),
@@ -641,6 +646,24 @@ def read_lfm2(keys: KeyReader) -> Fields:
     attends = set(stated_ids) if isinstance(stated_ids, list) else None
     return _mixed(keys, fields, mixer, own=lambda i: attends is None or i in attends)
 
+
+def read_lfm2_moe(keys: KeyReader) -> Fields:
+    """Fields of an `lfm2_moe` config: experts behind the first blocks, none shared."""
+    keys.pass_over("use_expert_bias", "norm_eps")
+    return _short_convolutions(keys, read_decoder(_LFM2_MOE, keys))
+
+
+_LFM2_MOE: Final = replace(
+    _LFM2,
+    hidden=2048,
+    ffn=7168,
+    mixture=MixtureRule(
+        num_experts=("num_experts", 32),
+        visited=("num_experts_per_tok", 4),
+        width=("moe_intermediate_size", 1792),
+        first_dense=("num_dense_layers", 2),
+    ),
+)
 
 HYBRIDS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "qwen3_next": _qwen(_QWEN3_NEXT),
@@ -657,5 +680,6 @@ HYBRIDS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "falcon_mamba": read_mamba,
     "mamba2": read_mamba2,
     "lfm2": read_lfm2,
+    "lfm2_moe": read_lfm2_moe,
     "rwkv": read_rwkv,
 }

@@ -34,6 +34,7 @@ ALIASES: Final = {
     "num_shared_experts": ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts"),
 }
 _LARGEST_COUNT: Final = 10**9
+_SIZES: Final = frozenset((*ALIASES["hidden_size"], *ALIASES["num_layers"], "depth", "embed_dim"))
 
 
 class KeyReader:
@@ -97,6 +98,12 @@ class KeyReader:
         """Those of the sections too."""
         inside = {k: v for s in self._sections for k, v in s.all_defaults.items()}
         return self.defaults | inside
+
+    @property
+    def unread_parts(self) -> list[str]:
+        """Sections that nobody asked for though they state sizes of a model."""
+        parts = (key for key in self.unread if isinstance(self._document.get(key), Mapping))
+        return [key for key in parts if _SIZES & set(self._document[key])]
 
     @property
     def unread(self) -> list[str]:
@@ -223,10 +230,16 @@ class KeyReader:
             self.defaults[self._prefix + key] = default
             self._spelling[field] = key
             return key, default
+        if is_dropout := field.endswith("_dropout"):
+            present.sort(key=lambda key: key != self._preferred.get(field))
         self._spelling[field] = present[0]
         value = self._document[present[0]]
         for other in present[1:]:
-            if self._document[other] != value:
+            if self._document[other] == value:
+                continue
+            if is_dropout:  # of another class than the file's: it is named, and changes no size
+                self.known.discard(other)
+            else:
                 problem = f"must equal {present[0]} ({show_value(value)}), got "
                 self._fault(other, problem + show_value(self._document[other]))
         return present[0], value

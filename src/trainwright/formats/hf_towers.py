@@ -216,8 +216,26 @@ def _pixtral(keys: KeyReader) -> _Encoder:
     return _of_any_size(keys, stack, patch=16, parameters=stack.hidden_size)
 
 
+# What Kimi's own files call the sizes of their encoder, and what says nothing of its cost.
+_KIMI_KEYS: Final = {
+    "num_hidden_layers": "vt_num_hidden_layers",
+    "num_attention_heads": "vt_num_attention_heads",
+    "hidden_size": "vt_hidden_size",
+    "intermediate_size": "vt_intermediate_size",
+    "pos_emb_height": "init_pos_emb_height",
+    "pos_emb_width": "init_pos_emb_width",
+}
+_KIMI_SILENT: Final = (
+    *("pos_emb_time", "merge_kernel_size", "merge_type", "pos_emb_type", "video_attn_type"),
+    *("init_pos_emb_time", "projector_hidden_act", "projector_ln_eps", "mm_projector_type"),
+    *("mm_hidden_size", "text_hidden_size"),
+)
+
+
 def _kimi(keys: KeyReader) -> _Encoder:
-    keys.pass_over("pos_emb_time", "merge_kernel_size")
+    keys.pass_over(*_KIMI_SILENT)
+    if keys.states("vt_hidden_size"):
+        keys.spell(_KIMI_KEYS)
     stack = _stack(keys, layers=27, hidden=1152, heads=16, ffn=4304)
     height, width = keys.count("pos_emb_height", 64), keys.count("pos_emb_width", 64)
     own = (height * width + 2) * stack.hidden_size

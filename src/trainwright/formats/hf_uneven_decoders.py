@@ -328,11 +328,49 @@ def read_minimax_m2(keys: KeyReader) -> Fields:
     return fields | {"num_mtp_layers": modules * max(1, blocks) if used else 0}
 
 
+# DBRX: sizes of attention and experts in sections
+# ------------------------------------------------
+
+_DBRX: Final = Decoder(
+    layers=24,
+    hidden=2048,
+    ffn=3584,
+    heads=16,
+    plain_heads=True,
+    vocabulary=32000,
+    norm=Norm.LAYER_WITHOUT_BIAS,
+    ignored=("embedding_dropout", "hidden_dropout"),
+)
+
+
+def read_dbrx(keys: KeyReader) -> Fields:
+    """Fields of a `dbrx` config."""
+    fields = read_decoder(_DBRX, keys)
+    keys.pass_over("attention_dropout")
+    keys.defaults.pop("intermediate_size", None)
+    attention, experts = keys.section("attn_config"), keys.section("ffn_config")
+    attention.pass_over("clip_qkv", "rope_theta")
+    experts.pass_over("hidden_size", "ffn_act_fn", "moe_jitter_eps", "moe_loss_weight")
+    experts.pass_over("moe_normalize_expert_weights", "uniform_expert_assignment")
+    width = experts.count("ffn_hidden_size", 3584)
+    return fields | {
+        "num_kv_heads": attention.count("kv_n_heads", 1),
+        "attention_dropout": attention.fraction("attention_dropout", 0.0),
+        "ffn_size": width,
+        "experts": Experts(
+            num_experts=experts.count("moe_num_experts", 4),
+            experts_per_token=experts.count("moe_top_k", 1),
+            ffn_size=width,
+        ),
+    }
+
+
 OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "glm_moe_dsa": read_glm_moe_dsa,
     "llama4_text": read_llama4_text,
     "mimo_v2_flash": read_mimo,
     "minimax_m2": read_minimax_m2,
+    "dbrx": read_dbrx,
     "falcon": read_falcon,
     "cohere2_moe": read_cohere2_moe,
     "laguna": read_laguna,

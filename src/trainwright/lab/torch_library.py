@@ -111,12 +111,22 @@ class CountedModel:
 
 
 def known_type(document: Mapping[str, Any]) -> str | None:
-    """The library's name for the model type of a file; None where it has none."""
-    stated = document.get("model_type")
-    if isinstance(stated, str) and stated in CONFIG_MAPPING:
-        return stated
-    made = _stated_class(document)
+    """The library's name for the model type of a file; None where it has none.
+
+    A file may give the type of its text, whose sizes stand in a section that its class has.
+    """
+    stated, made = document.get("model_type"), _stated_class(document)
+    known = isinstance(stated, str) and stated in CONFIG_MAPPING
+    if known and not (made is not None and _sections(made.config_class, document)):
+        return str(stated)
+    if known and _sections(CONFIG_MAPPING[str(stated)], document):
+        return str(stated)
     return None if made is None else str(made.config_class.model_type)
+
+
+def _sections(config: Any, document: Mapping[str, Any]) -> list[str]:
+    """Sections of a file that a configuration class reads."""
+    return [key for key in config.sub_configs if isinstance(document.get(key), Mapping)]
 
 
 def count_model(document: Mapping[str, Any], *, tokens: int) -> CountedModel:

@@ -490,7 +490,8 @@ class TransformerConfig:
     `sandwich_norm` a second norm after each half of a block (Grok-1). With `latent` attention
     `head_size` is the width of a query and key. `num_mtp_layers` predict further tokens
     (DeepSeek-V3). `mlm_transform` and `pooler` are BERT's dense layers before its heads. A `head`
-    of classes gives `num_classes` logits (classifiers, reward models). `tuning` says what trains.
+    of classes gives `num_classes` logits (classifiers, reward models); behind a pooler they stand
+    beside a language head (next sentences). `tuning` says what trains.
 
     `norm_after` puts the norm of each half behind it and none before (OLMo 2); in `parallel` blocks
     both halves read one hidden state (GPT-NeoX), through a `shared_norm` where they have but one
@@ -599,7 +600,8 @@ class TransformerConfig:
         if not 0 <= self.num_mtp_layers <= max(0, self.num_layers):
             problem = f"must be in 0..{self.num_layers}, got {self.num_mtp_layers}"
             yield Fault("num_mtp_layers", problem)
-        if (self.head is Head.CLASSES) != (self.num_classes > 0):
+        beside = self.pooler and self.head is Head.LANGUAGE
+        if not beside and (self.head is Head.CLASSES) != (self.num_classes > 0):
             yield Fault(
                 "num_classes", f"must be >= 1 with a head of classes, got {self.num_classes}"
             )

@@ -64,6 +64,9 @@ def head_transform_operators(config: TransformerConfig, run: RunShape) -> tuple[
     operators: list[Operator] = []
     if config.pooler:
         operators.append(_square(config, run, "pooler", tokens=run.microbatch_size))
+        if config.num_classes and config.head is Head.LANGUAGE:
+            biased, each = replace(config, head_bias=True), run.microbatch_size
+            operators.append(_classifier(biased, run, name="next_sentence", tokens=each))
     if config.mlm_transform:
         operators.append(_square(config, run, "mlm_transform", tokens=run.tokens))
         operators.append(_transform_activation(config, run))
@@ -74,7 +77,7 @@ def head_transform_operators(config: TransformerConfig, run: RunShape) -> tuple[
 def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
     """The product with the vocabulary matrix, sharded over it."""
     if config.head is Head.CLASSES:
-        return (_classifier(config, run),)
+        return (_classifier(config, run, name="head", tokens=run.tokens),)
     size = run.padded(config.vocabulary_size)
     width = config.projection_size or config.hidden_size
     parameters = [_vocabulary_matrix(config, run, name=HEAD)]
@@ -106,26 +109,28 @@ def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
     return (_projection(config, run, "project_out"), product)
 
 
-def _classifier(config: TransformerConfig, run: RunShape) -> Operator:
+def _classifier(config: TransformerConfig, run: RunShape, *, name: str, tokens: int) -> Operator:
     """A product with one column per class, whole on every device."""
     h, classes = config.hidden_size, config.num_classes
-    parameters = [Parameter(name="head.weight", count=h * classes)]
+    parameters = [Parameter(name=f"{name}.weight", count=h * classes)]
     if config.head_bias:
-        parameters.append(Parameter(name="head.bias", count=classes))
+        parameters.append(Parameter(name=f"{name}.bias", count=classes))
+    kept = linear_input(f"{name}.input", run, width=h, shard=Shard.SEQUENCE, tokens=tokens)
     return linear(
-        "head",
+        name,
         run,
         inputs=h,
         outputs=classes,
         split="sequence",
         parameters=tuple(parameters),
-        saved=(linear_input("head.input", run, width=h, shard=Shard.SEQUENCE),),
+        saved=(kept,),
+        tokens=tokens,
         dtype=run.precision.base_dtype,
     )
 
 
-def _logits(config: TransformerConfig, run: RunShape) -> int:
-    """Logits of one token, over the tensor group."""
+def logits_per_token(config: TransformerConfig, run: RunShape) -> int:
+    """Over the tensor group."""
     if config.head is Head.LANGUAGE:
         return run.padded(config.vocabulary_size)
     return config.num_classes
@@ -137,7 +142,7 @@ def loss_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
     Unfused, the float32 softmax is kept and backward adds a gradient at activation width; fused,
     the gradient overwrites the logits.
     """
-    elements = run.tokens * _logits(config, run)
+    elements = run.tokens * logits_per_token(config, run)
     local = elements / run.tensor_parallel
     forward, backward = _LOSS_BYTES[run.fused_cross_entropy]
     kept = SavedTensor(
@@ -160,7 +165,7 @@ def loss_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
 
 def head_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
     """Gradients of the logits and of the head's input; in chunks the logits themselves, too."""
-    logits = run.loss_tokens * _logits(config, run) / run.tensor_parallel
+    logits = run.loss_tokens * logits_per_token(config, run) / run.tensor_parallel
     inputs = run.tokens * (config.projection_size or config.hidden_size)
     element = run.precision.activation_bytes
     kept = 0.0
@@ -173,7 +178,7 @@ def loss_transient_bytes(config: TransformerConfig, run: RunShape) -> float:
     """The logits' gradient, unless a fused kernel writes it over the logits."""
     if run.fused_cross_entropy or run.loss_chunk is not None:
         return 0.0
-    local = run.tokens * _logits(config, run) / run.tensor_parallel
+    local = run.tokens * logits_per_token(config, run) / run.tensor_parallel
     return run.precision.activation_bytes * local
 
 

@@ -32,6 +32,7 @@ from trainwright.model.ends import (
     head_operators,
     head_transform_operators,
     head_transient_bytes,
+    logits_per_token,
     loss_exchanges,
     loss_operators,
     loss_transient_bytes,
@@ -329,7 +330,7 @@ def _edges(
 ) -> tuple[TensorEdge, ...]:
     element, t = run.precision.activation_bytes, run.tensor_parallel
     hidden = element * run.tokens * config.hidden_size / t
-    logits = element * run.tokens * (config.num_classes or run.padded(config.vocabulary_size)) / t
+    logits = element * run.tokens * logits_per_token(config, run) / t
     towers = tower_edge_bytes(config, run)
     beside = towers[-1] if config.crosses else 0.0  # what an encoder gave goes along
     sizes = {
