@@ -284,6 +284,57 @@ def test_a_model_of_several_kinds_of_layers_is_planned_and_read_back(tmp_path) -
         trainwright.export(tmp_path / "plan.json", to="megatron")
 
 
+GEMMA4 = SMALL | {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "layer_types": ["sliding_attention", "full_attention"] * 4,
+    "hidden_size_per_layer_input": 0,
+}
+
+
+def test_blocks_with_keys_of_earlier_ones_have_queries_alone() -> None:
+    h = 128
+    shared = {"num_kv_shared_layers": 4, "use_double_wide_mlp": True}
+    within, full = 2 * (2 * 16 * h) + 16, 2 * (2 * 32 * h) + 32  # two key heads, a norm of keys
+    wider = 4 * 3 * 192 * h
+    alone = parameters("gemma4_text", **GEMMA4)
+    assert alone - parameters("gemma4_text", **GEMMA4, **shared) == 2 * (within + full) - wider
+
+
+def test_keys_that_are_values_too_are_one_product() -> None:
+    alone = parameters("gemma4_text", **GEMMA4)
+    both = parameters("gemma4_text", **GEMMA4, attention_k_eq_v=True)
+    assert alone - both == 4 * 2 * 32 * 128
+
+
+def test_inputs_of_each_block_are_a_table_and_products() -> None:
+    inputs = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 50}
+    found = parameters("gemma4_text", **GEMMA4 | inputs) - parameters("gemma4_text", **GEMMA4)
+    assert found == 50 * 8 * 8 + 128 * 8 * 8 + 8 + 8 * (2 * 128 * 8 + 128)
+
+
+def test_later_blocks_are_handed_their_inputs_and_keys() -> None:
+    stated = GEMMA4 | {
+        "model_type": "gemma4_text",
+        "hidden_size_per_layer_input": 8,
+        "num_kv_shared_layers": 4,
+    }
+    graph = layer_graph(
+        read_config(stated, name="x").config, RunShape(microbatch_size=1, sequence_length=64)
+    )
+    token = [edge.bytes / (2 * 64) - 128 for edge in graph.edges[:9]]
+    within, full = 2 * 2 * 16, 2 * 2 * 32  # the last two blocks with keys are 2 and 3
+    keys = [0, 0, 0, within, within + full, within + full, within + full, full, 0]
+    assert token == [8 * (8 - at) + more for at, more in enumerate(keys)]
+
+
+def test_experts_that_stand_apart_have_norms_and_scales() -> None:
+    mixture = {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2}
+    found = parameters("gemma4_text", **GEMMA4, **mixture, moe_intermediate_size=64)
+    each = 8 * 3 * 128 * 64 + 128 * 8 + 3 * 128 + 128 + 8
+    assert found - parameters("gemma4_text", **GEMMA4) == 8 * each
+
+
 def test_an_index_that_an_earlier_block_made_costs_nothing_again() -> None:
     latent = {"q_lora_rank": 64, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
     index = {"index_n_heads": 4, "index_head_dim": 16, "index_topk": 32, "v_head_dim": 16}

@@ -235,6 +235,9 @@ def _wrapped(
         own = config.tied_embeddings
         tied = own if wrapper.text_alone else tied or (wrapper.asks_text and own)
         config = replace(config, tied_embeddings=tied)
+    if wrapper.optional and document.get(wrapper.section) is None:
+        keys.pass_over(wrapper.section)
+        return config
     tower = wrapper.tower(keys, keys.section(wrapper.section), config)
     return config if keys.all_faults else replace(config, towers=(tower,))
 

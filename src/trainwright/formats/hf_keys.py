@@ -107,8 +107,9 @@ class KeyReader:
 
     @property
     def unread(self) -> list[str]:
-        """Keys that nobody asked for, with those of the sections read."""
-        own = [self._prefix + str(key) for key in self._document if key not in self.known]
+        """Keys that nobody asked for and that say something, with those of the sections read."""
+        stated = (key for key, value in self._document.items() if value is not None)
+        own = [self._prefix + str(key) for key in stated if key not in self.known]
         return own + [key for s in self._sections for key in s.unread]
 
     def path_of(self, field: str) -> str:
@@ -118,6 +119,13 @@ class KeyReader:
     def count(self, field: str, default: int | None, *, most: int = _LARGEST_COUNT) -> int:
         """An integer in 1..`most`; 8.0 is accepted, "8", 8.5 and true are not."""
         return self._integer(field, default, least=1, most=most)
+
+    def side(self, field: str, default: int) -> int:
+        """Of a square: a count, or a list of two that are alike."""
+        key, value = self._find(field, default)
+        if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
+            return KeyReader({key: value[0]}, prefix=self._prefix).count(key, default)
+        return self.count(field, default)
 
     def natural(self, field: str, default: int) -> int:
         """An integer >= 0."""

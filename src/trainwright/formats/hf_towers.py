@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from trainwright.errors import UnsupportedFeature
+from trainwright.formats.hf_decoders import refuse_flags
 from trainwright.formats.hf_encoder_decoders import sound_front
 from trainwright.formats.hf_keys import KeyReader, activation
 from trainwright.model import Norm, Projection, Tower, TransformerConfig
@@ -133,7 +135,7 @@ def _of_one_size(
 
     A class token stands before the patches, whose product has no bias then.
     """
-    patch, pixels = keys.count("patch_size", patch), keys.count("image_size", pixels)
+    patch, pixels = keys.side("patch_size", patch), keys.side("image_size", pixels)
     positions = (pixels // patch) ** 2 + class_token
     return _Encoder(
         stack=stack,
@@ -306,6 +308,51 @@ def _glm4v(keys: KeyReader) -> _Encoder:
     patch, pixels = keys.count("patch_size", 14), keys.count("image_size", 336)
     own = ((pixels // patch) ** 2 + 2) * stack.hidden_size
     return _of_any_size(keys, stack, patch=14, names=_SHORT, frames=2, bias=True, parameters=own)
+
+
+def _gemma4_vision(keys: KeyReader) -> _Encoder:
+    keys.pass_over("use_clipped_linears", "standardize", "max_position_embeddings", "num_kv_heads")
+    keys.pass_over("global_head_dim", "default_output_length", "vision_soft_tokens_per_image")
+    stack = _stack(
+        keys,
+        layers=16,
+        hidden=768,
+        heads=12,
+        ffn=3072,
+        act_key="hidden_activation",
+        norm=Norm.RMS,
+        biased=keys.states("attention_bias") and keys.flag("attention_bias", False),
+        gated=True,
+    )
+    stack = replace(stack, head_size=keys.count("head_dim", 64), query_key_norm=True)
+    own = 2 * keys.count("position_embedding_size", 10240) * stack.hidden_size
+    stack = replace(stack, sandwich_norm=True)
+    return _of_any_size(keys, stack, patch=16, parameters=own)
+
+
+def _internvl_vision(keys: KeyReader) -> _Encoder:
+    keys.pass_over("projection_dropout", "layer_scale_init_value", "hidden_dropout")
+    refuse_flags(keys, "use_mask_token")
+    norm = Norm.RMS if keys.text("norm_type", "layer_norm") == "rms_norm" else Norm.LAYER
+    if norm is Norm.LAYER:
+        refuse_flags(keys, "use_qk_norm")  # those are of the other kind
+    whole = norm is Norm.RMS and keys.flag("use_qk_norm", False)
+    stack = _stack(
+        keys,
+        layers=24,
+        hidden=1024,
+        heads=16,
+        ffn=4096,
+        act="gelu",
+        norm=norm,
+        qkv_bias=keys.flag("attention_bias", False),
+    )
+    stack = replace(stack, query_key_norm=whole, query_key_norm_whole=whole, layer_scale=True)
+    last = int(not keys.flag("use_mean_pooling", True))
+    found = _of_one_size(keys, stack, patch=14, pixels=448, class_token=True, norms=last)
+    if not keys.flag("use_absolute_position_embeddings", True):
+        raise UnsupportedFeature("use_absolute_position_embeddings: false is not modelled")
+    return replace(found, patch_bias=True)
 
 
 # Wrappers: the encoder, and the projector between it and the text
@@ -485,6 +532,29 @@ def _kimi_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -
     )
 
 
+def _gemma4(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    """Patches are averaged in squares; what comes of one is normed and widened."""
+    keys.pass_over("vision_soft_tokens_per_image")
+    found, merge = _gemma4_vision(vision), vision.count("pooling_kernel_size", 3)
+    product = Projection(
+        name="embedding_projection",
+        inputs=found.hidden,
+        outputs=text.hidden_size,
+        bias=False,
+        norm=Norm.WITHOUT_WEIGHT,
+    )
+    return found.tower(projector=(product,), merge=merge)
+
+
+def _internvl(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    keys.pass_over("projector_hidden_act", "vision_feature_layer", "image_seq_length")
+    keys.pass_over("vision_feature_select_strategy")
+    found, ratio = _internvl_vision(vision), keys.value("downsample_ratio", 0.5)
+    merge = int(1 / ratio) if isinstance(ratio, float) and 0 < ratio <= 1 else 2
+    wide, h = found.hidden * merge**2, text.hidden_size
+    return found.tower(projector=_two_layers(wide, h, h, norm=Norm.LAYER), merge=merge)
+
+
 def _cohere(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     found, merge = _siglip(vision), keys.count("downsample_factor", 2)
     inner = keys.count("alignment_intermediate_size", 36864)
@@ -558,7 +628,7 @@ class Wrapper:
     `text_alone` says it whatever stands at the top.
     Sizes of a `flat` one may stand at the top. Where a file has no section for images, the encoder
     is that of its class, unless the wrapper has a `default_encoder` of its own, which is not known
-    here.
+    here, or the encoder is `optional`.
     """
 
     text: str
@@ -568,6 +638,7 @@ class Wrapper:
     text_alone: bool = False
     flat: bool = False
     default_encoder: bool = False
+    optional: bool = False
     section: str = "vision_config"
 
     @property
@@ -610,5 +681,7 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
         text="qwen2", tower=_sound(_USUAL_KEYS, averaged=2), section="audio_config"
     ),
     "voxtral": Wrapper(text="llama", tower=_sound(_USUAL_KEYS, joined=4), section="audio_config"),
+    "gemma4": Wrapper(text="gemma4_text", tower=_gemma4, tied=True, optional=True),
+    "internvl": Wrapper(text="qwen2", tower=_internvl, tied=True),
     "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
 }

@@ -5,7 +5,7 @@ Their blocks differ in more than windows and experts, or keys of theirs bear on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -13,7 +13,7 @@ from trainwright.errors import UnsupportedFeature
 from trainwright.formats.hf_decoder_rules import BIAS, COHERE, DEEPSEEK_V32, HUNYUAN
 from trainwright.formats.hf_decoders import Decoder, LatentRule, MixtureRule, every, read_decoder
 from trainwright.formats.hf_keys import Fields, KeyReader
-from trainwright.model import BlockChoice, Experts, Norm
+from trainwright.model import BlockChoice, Experts, Keys, Norm
 
 _GLM_DSA: Final = replace(
     DEEPSEEK_V32,
@@ -365,6 +365,102 @@ def read_dbrx(keys: KeyReader) -> Fields:
     }
 
 
+# Gemma 4: full attention in one block of six, with wider heads whose keys may be values too; the
+# last blocks may take the keys of earlier ones; inputs of each block's own; experts beside an MLP
+# ---------------------------------------------------------------------------------------------
+
+_GEMMA4: Final = Decoder(
+    layers=30,
+    hidden=2304,
+    ffn=9216,
+    heads=8,
+    kv_heads=4,
+    head_size=256,
+    vocabulary=262144,
+    activation="gelu_pytorch_tanh",
+    activation_key="hidden_activation",
+    tied=True,
+    query_key_norm=True,
+    query_key_value_bias=BIAS,
+    attention_output_bias=BIAS,
+    ignored=("final_logit_softcapping",),
+    constants={"sandwich_norm": True},
+)
+_WINDOW, _FULL = "sliding_attention", "full_attention"
+
+
+def read_gemma4(keys: KeyReader) -> Fields:
+    """Fields of a `gemma4_text` config."""
+    if keys.value("use_bidirectional_attention", None) == "all":
+        raise UnsupportedFeature("use_bidirectional_attention: all is not modelled")
+    keys.defaults.pop(keys.prefix + "use_bidirectional_attention", None)
+    fields = read_decoder(_GEMMA4, keys)
+    count, window = fields["num_layers"], keys.count("sliding_window", 512)
+    kinds = list(keys.optional_texts("layer_types"))
+    kinds = kinds or [_WINDOW if (i + 1) % 6 else _FULL for i in range(count)]
+    shared = keys.natural("num_kv_shared_layers", 0)
+    if len(kinds) != count or not set(kinds) <= {_WINDOW, _FULL}:
+        keys.refuse("layer_types", f"must be {_FULL} or {_WINDOW} for {count} layers")
+        return fields
+    kinds[-1] = _FULL  # whatever the file says
+    if shared and set(kinds) - set(kinds[: count - shared]):
+        problem = "must leave a layer of each kind before those that take its keys"
+        keys.refuse("num_kv_shared_layers", f"{problem}, got {shared}")
+    also_values = keys.flag("attention_k_eq_v", False)
+    wide = keys.flag("use_double_wide_mlp", False)
+    own = _gemma4_heads(keys, kinds, also_values)
+    choices = []
+    for at, kind in enumerate(kinds):
+        late, full = at >= count - shared, kind == _FULL
+        source = Keys.EARLIER if late else Keys.ALSO_VALUES if full and also_values else None
+        choices.append(
+            BlockChoice(
+                sliding_window=None if full else window,
+                keys=source,
+                ffn_size=2 * fields["ffn_size"] if late and wide else None,
+                **own[at],
+            )
+        )
+    fields["choices"] = tuple(dict.fromkeys(choices))
+    fields["choice_of_layer"] = tuple(map(fields["choices"].index, choices))
+    fields["layer_inputs"] = keys.natural("hidden_size_per_layer_input", 256)
+    fields["layer_input_words"] = keys.count("vocab_size_per_layer_input", 262144)
+    if keys.flag("enable_moe_block", False):
+        fields["experts"] = Experts(
+            num_experts=keys.count("num_experts", None),
+            experts_per_token=keys.count("top_k_experts", None),
+            ffn_size=keys.count("moe_intermediate_size", None),
+            shared_ffn_size=fields["ffn_size"],
+            apart=True,
+        )
+    keys.pass_over("num_experts", "top_k_experts", "moe_intermediate_size")
+    return fields
+
+
+def _gemma4_heads(keys: KeyReader, kinds: list[str], also_values: bool) -> list[Fields]:
+    """Heads where a layer differs: as a file lists it, or those of full attention."""
+    names = {"head_dim": "head_size", "num_key_value_heads": "num_kv_heads"}
+    listed = keys.value("per_layer_config", None)
+    keys.defaults.pop(keys.prefix + "per_layer_config", None)
+    full: Fields = {"head_size": keys.count("global_head_dim", 512)}
+    if (count := keys.optional_count("num_global_key_value_heads")) and also_values:
+        full["num_kv_heads"] = count
+    if not isinstance(listed, Mapping):
+        return [full if kind == _FULL else {} for kind in kinds]
+    found: list[Fields] = [{} for _ in kinds]
+    for layer, stated in listed.items():
+        at = int(layer) if str(layer).isdigit() else len(kinds)
+        if at >= len(kinds) or not isinstance(stated, Mapping) or not set(stated) <= set(names):
+            keys.refuse(
+                "per_layer_config", f"must give {' or '.join(names)} of layers, got {layer}"
+            )
+            continue
+        section = KeyReader(stated, prefix=f"{keys.path_of('per_layer_config')}.{layer}.")
+        found[at] = {names[key]: section.count(key, None) for key in stated}
+        keys.faults += section.faults
+    return found
+
+
 OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "glm_moe_dsa": read_glm_moe_dsa,
     "llama4_text": read_llama4_text,
@@ -372,6 +468,7 @@ OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "minimax_m2": read_minimax_m2,
     "dbrx": read_dbrx,
     "falcon": read_falcon,
+    "gemma4_text": read_gemma4,
     "cohere2_moe": read_cohere2_moe,
     "laguna": read_laguna,
     "hunyuan_v1_moe": read_hunyuan_moe,

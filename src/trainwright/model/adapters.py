@@ -211,12 +211,11 @@ def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, 
         return _Part(operator=operator, inputs=inputs, outputs=outputs)
 
     out = config.attention_output_size
-    candidates = [
-        ("query", part("query_key_value", h, config.query_size)),
-        ("key", part("query_key_value", h, config.key_value_size)),
-        ("value", part("query_key_value", h, config.key_value_size)),
-        ("attention_output", part("attention_output", out, h)),
-    ]
+    sizes = dict(
+        zip(("query", "key", "value"), (config.query_size, *config.projected_sizes), strict=True)
+    )
+    candidates = [(name, part("query_key_value", h, size)) for name, size in sizes.items() if size]
+    candidates.append(("attention_output", part("attention_output", out, h)))
     if (latent := config.latent) is not None:
         rank, keys = latent.query_rank or h, latent.key_value_rank
         expanded = config.num_heads * (latent.plain_head_size + latent.value_head_size)

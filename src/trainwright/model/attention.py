@@ -12,6 +12,7 @@ from dataclasses import replace
 from trainwright.model.config import (
     CompressedAttention,
     Indexer,
+    Keys,
     LatentAttention,
     Norm,
     TransformerConfig,
@@ -194,6 +195,8 @@ def _kept(config: TransformerConfig, run: RunShape) -> tuple[SavedTensor, ...]:
     if config.compressed is not None:
         widths["key"] += held * config.head_size / (config.compressed.ratio or math.inf)
         del widths["value"]
+    if config.keys is Keys.EARLIER:  # kept there
+        del widths["key"], widths["value"]
     return tuple(
         SavedTensor(
             name=name,
@@ -257,12 +260,12 @@ def _fused(config: TransformerConfig, run: RunShape) -> list[Operator]:
 
 
 def _unfused(config: TransformerConfig, run: RunShape) -> list[Operator]:
-    query, key, *value = _kept(config, run)
+    query, *rest = _kept(config, run)
     return [
-        _batched_product("attention_scores", config, run, config.query_size, (query, key)),
+        _batched_product("attention_scores", config, run, config.query_size, (query, *rest[:1])),
         _softmax(config, run),
         _batched_product(
-            "attention_values", config, run, config.attention_output_size, tuple(value)
+            "attention_values", config, run, config.attention_output_size, tuple(rest[1:])
         ),
     ]
 
@@ -642,13 +645,27 @@ def attention_operators(config: TransformerConfig, run: RunShape) -> tuple[Opera
         around.append(norm("attention_output_norm", run, kind=config.norm, width=h))
     if config.norm_after:
         around.append(norm("attention_norm", run, kind=config.norm, width=h))
-    around.append(residual_add("attention_residual", run, width=h, dropout=config.hidden_dropout))
+    around.append(half_residual("attention", config, run))
     if config.norm_after:
         return tuple(around)
     if config.pre_norm:
         before = norm("attention_norm", run, kind=config.norm, width=h, is_layer_input=True)
         return (before, *around)
     return (*around, norm("attention_norm", run, kind=config.norm, width=h))
+
+
+def half_residual(half: str, config: TransformerConfig, run: RunShape) -> Operator:
+    """The sum with what one half of a block gives, each feature with a factor where it is scaled.
+
+    A factor's gradient needs what it was applied to.
+    """
+    h = config.hidden_size
+    added = residual_add(f"{half}_residual", run, width=h, dropout=config.hidden_dropout)
+    if not config.layer_scale:
+        return added
+    kept = linear_input(f"{half}_scale.input", run, width=h, shard=Shard.SEQUENCE)
+    scale = Parameter(name=f"{half}_scale.weight", count=h)
+    return replace(added, parameters=(scale,), saved=(*added.saved, kept))
 
 
 def attention_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Exchange, ...]:
@@ -708,23 +725,23 @@ def _projections(config: TransformerConfig, run: RunShape) -> tuple[Operator, ..
 def _query_key_value(config: TransformerConfig, run: RunShape) -> Operator:
     t = run.tensor_parallel
     queries = config.query_size
-    keys = config.num_kv_heads * (config.head_size + config.value_head_size)  # and values
+    keys = sum(config.projected_sizes)  # and values
     kv_shards = min(t, config.num_kv_heads)
-    parameters = [
-        Parameter(name="query.weight", count=config.hidden_size * queries, shards=t),
-        Parameter(name="key_value.weight", count=config.hidden_size * keys, shards=kv_shards),
-    ]
+    parameters = [Parameter(name="query.weight", count=config.hidden_size * queries, shards=t)]
+    if keys:
+        each = config.hidden_size * keys
+        parameters.append(Parameter(name="key_value.weight", count=each, shards=kv_shards))
     if config.query_key_value_bias:
-        parameters += [
-            Parameter(name="query.bias", count=queries, shards=t),
-            Parameter(name="key_value.bias", count=biased_width(config, keys), shards=kv_shards),
-        ]
+        parameters.append(Parameter(name="query.bias", count=queries, shards=t))
+    if config.query_key_value_bias and keys:
+        each = biased_width(config, keys)
+        parameters.append(Parameter(name="key_value.bias", count=each, shards=kv_shards))
     kept = _projection_input(config, run)
     return linear(
         "query_key_value",
         run,
         inputs=config.hidden_size,
-        outputs=queries + held_key_value_size(config, run),
+        outputs=queries + keys * held_key_value_heads(config, run) // config.num_kv_heads,
         split="column",
         parameters=tuple(parameters),
         saved=(kept,),
@@ -790,12 +807,13 @@ def _gate(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
 
 def _rotary(config: TransformerConfig, run: RunShape) -> Operator:
     """Rotation of queries and keys in place, and their norms, as far as the family has them."""
-    width = config.query_size + held_key_value_heads(config, run) * config.head_size
+    own_keys = config.keys is not Keys.EARLIER
+    width = config.query_size + own_keys * held_key_value_heads(config, run) * config.head_size
     parameters: tuple[Parameter, ...] = ()
     saved: tuple[SavedTensor, ...] = ()
     if config.query_key_norm:
         # One norm for all query heads and one for all key heads, or over all heads at once.
-        norms = 2 * config.head_size
+        norms = (1 + own_keys) * config.head_size
         if config.query_key_norm_whole:
             norms = config.query_size + config.key_value_size
         parameters = norm_parameters("query_key_norm", kind=config.norm, width=norms)

@@ -149,7 +149,9 @@ class Experts:
     model's products have biases, those of routed experts have them as `routed_bias` says. The
     experts lie in `num_groups` groups of neighbours, of which a token uses `groups_per_token`
     (DeepSeek-V2, 2024, section 2.1.3). With a `latent_size` a product narrows tokens before they
-    travel to routed experts of that width, and another widens what comes back (Nemotron-3).
+    travel to routed experts of that width, and another widens what comes back (Nemotron-3). Where
+    they stand `apart`, a norm precedes the routed experts and one follows either part, and the
+    router scales its input and its choices (Gemma 4).
     """
 
     num_experts: int
@@ -164,6 +166,7 @@ class Experts:
     latent_size: int | None = None
     num_groups: int = 1
     groups_per_token: int = 1
+    apart: bool = field(default=False, metadata={RARE: True})
 
     def at(self, layer: int) -> bool:
         """Whether block `layer` (index from 0) routes its tokens."""
@@ -390,6 +393,14 @@ TRAIN_ALL = Tuning()
 # -----------------------------------
 
 
+class Keys(StrEnum):
+    """Where attention has its keys and values: products of both, of keys alone, or from before."""
+
+    OWN = "own"
+    ALSO_VALUES = "also_values"  # a product less; Gemma 4 in its full attention
+    EARLIER = "earlier"  # those of the last block with products that attends as far (Gemma 3n)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockChoice:
     """What a kind of block has in place of the model's own choices; None leaves these as they are.
@@ -415,6 +426,7 @@ class BlockChoice:
     attention_gate: int | None = field(default=None, metadata={RARE: True})
     relative_buckets: int | None = field(default=None, metadata={RARE: True})
     entry_norm: bool | None = field(default=None, metadata={RARE: True})
+    keys: Keys | None = field(default=None, metadata={RARE: True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -435,6 +447,7 @@ _OVERRIDDEN: Final = (
     "attention_gate",
     "relative_buckets",
     "entry_norm",
+    "keys",
 )
 
 
@@ -506,6 +519,9 @@ class TransformerConfig:
     their own attention (`model.crossing`). `relative_buckets` of distances have a learned score per
     head (T5); without a `key_bias` queries and values alone have one. A `receptance` of the token
     weighs what the feed-forward part gives (RWKV); an `entry_norm` stands before all of a block.
+    Behind its halves a block may add what a word of `layer_input_words` gives it in `layer_inputs`
+    features of its own (`model.ends`); `layer_scale` is a learned factor per feature of what either
+    half adds.
     """
 
     family: str
@@ -569,6 +585,10 @@ class TransformerConfig:
     key_bias: bool = field(default=True, metadata={RARE: True})
     receptance: bool = field(default=False, metadata={RARE: True})
     entry_norm: bool = field(default=False, metadata={RARE: True})
+    keys: Keys = field(default=Keys.OWN, metadata={RARE: True})
+    layer_inputs: int = field(default=0, metadata={RARE: True})
+    layer_input_words: int = field(default=0, metadata={RARE: True})
+    layer_scale: bool = field(default=False, metadata={RARE: True})
     tuning: Tuning = TRAIN_ALL
 
     def __post_init__(self) -> None:
@@ -656,6 +676,15 @@ class TransformerConfig:
     def key_value_size(self) -> int:
         """Width of all key heads, k·e; that of the value heads too unless attention is latent."""
         return self.num_kv_heads * self.head_size
+
+    @property
+    def projected_sizes(self) -> tuple[int, int]:
+        """Widths of the products that keys and values come of; 0 where they have none."""
+        values = self.num_kv_heads * self.value_head_size
+        return (
+            self.key_value_size if self.keys is not Keys.EARLIER else 0,
+            values if self.keys is Keys.OWN else 0,
+        )
 
     @property
     def value_head_size(self) -> int:

@@ -26,6 +26,7 @@ from trainwright.model.operator import (
     linear,
     linear_input,
     norm,
+    residual_add,
 )
 from trainwright.model.run_shape import RunShape
 
@@ -49,9 +50,94 @@ def embedding_operators(config: TransformerConfig, run: RunShape) -> tuple[Opera
         operators.append(norm("embedding_norm", run, kind=Norm.LAYER, width=config.hidden_size))
     if config.projection_size is not None:
         operators.append(_projection(config, run, "project_in"))
+    if config.layer_inputs:
+        operators += _all_layer_inputs(config, run)
     if config.hidden_dropout > 0:
         operators.append(_dropout(config, run))
     return tuple(operators)
+
+
+# Inputs of each block's own (Gemma 3n, 2025)
+# -------------------------------------------
+# Of every word each block i has a vector of p features, and a product of the embedding another; the
+# norm of that and the first are added. Behind its halves block i adds
+#
+#     norm(W_out (act(W_in x) · input_i))        W_in [h, p], W_out [p, h]
+#
+# The inputs of later blocks travel along with the hidden state.
+
+
+def _all_layer_inputs(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """The table's vectors of all blocks, and the product and norm beside them."""
+    h, width = config.hidden_size, config.layer_inputs * config.num_layers
+    words = config.layer_input_words * width
+    elements = run.tokens * width / run.sequence_shards
+    return (
+        elementwise(
+            "layer_inputs_lookup",
+            run,
+            elements=elements,
+            forward=(1, 1),
+            backward=(1, 1),
+            parameters=(
+                Parameter(name="layer_inputs.weight", count=words, shards=run.tensor_parallel),
+            ),
+        ),
+        _whole_product("layer_inputs_product", run, inputs=h, outputs=width),
+        elementwise(
+            "layer_inputs_norm",
+            run,
+            elements=elements,
+            forward=(2, 1),
+            backward=(3, 1),
+            saved=(_kept_whole("layer_inputs_norm.input", run, width),),
+            parameters=(Parameter(name="layer_inputs_norm.weight", count=config.layer_inputs),),
+        ),
+    )
+
+
+def layer_input_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """What a block adds of its own input."""
+    if not config.layer_inputs:
+        return ()
+    h, p = config.hidden_size, config.layer_inputs
+    weighed = elementwise(
+        "layer_input_activation",
+        run,
+        elements=run.tokens * p / run.sequence_shards,
+        forward=(2, 1),
+        backward=(3, 2),
+        saved=(_kept_whole("layer_input_activation.input", run, 2 * p),),
+    )
+    return (
+        _whole_product("layer_input_in", run, inputs=h, outputs=p),
+        weighed,
+        _whole_product("layer_input_out", run, inputs=p, outputs=h),
+        norm("layer_input_norm", run, kind=config.norm, width=h),
+        residual_add("layer_input_residual", run, width=h, dropout=0.0),
+    )
+
+
+def _whole_product(name: str, run: RunShape, *, inputs: int, outputs: int) -> Operator:
+    return linear(
+        name,
+        run,
+        inputs=inputs,
+        outputs=outputs,
+        split="sequence",
+        parameters=(Parameter(name=f"{name}.weight", count=inputs * outputs),),
+        saved=(linear_input(f"{name}.input", run, width=inputs, shard=Shard.SEQUENCE),),
+    )
+
+
+def _kept_whole(name: str, run: RunShape, width: int) -> SavedTensor:
+    return SavedTensor(
+        name=name,
+        elements=run.tokens * width,
+        element_bytes=run.precision.activation_bytes,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+    )
 
 
 def final_norm_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:

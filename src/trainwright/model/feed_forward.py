@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
+from trainwright.model.attention import half_residual
 from trainwright.model.config import Activation, Experts, Routing, TransformerConfig
 from trainwright.model.operator import (
     MLP_ACTIVATION,
@@ -25,7 +26,6 @@ from trainwright.model.operator import (
     linear,
     linear_input,
     norm,
-    residual_add,
 )
 from trainwright.model.run_shape import RunShape, TokenDispatcher
 
@@ -61,7 +61,7 @@ def feed_forward_operators(
         middle = (*middle, *_receptance(config, run))
     if config.sandwich_norm:
         middle = (*middle, norm("mlp_output_norm", run, kind=config.norm, width=h))
-    residual = residual_add("mlp_residual", run, width=h, dropout=config.hidden_dropout)
+    residual = half_residual("mlp", config, run)
     if config.shared_norm:  # that of attention
         return (*middle, residual)
     alone = not config.attends and config.mixer is None
@@ -275,10 +275,16 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
             *operators[1:],
             _latent(config, run, "experts_up", experts.latent_size, config.hidden_size),
         )
+    if experts.apart:
+        own, kind = config.hidden_size, config.norm
+        before = norm("experts_norm", run, kind=kind, width=own)
+        operators = (before, *operators, norm("experts_output_norm", run, kind=kind, width=own))
     if experts.shared_ffn_size:
         operators += _dense(
             config, run, part=FeedForward.SHARED_EXPERT, width=experts.shared_ffn_size
         )
+    if experts.apart and experts.shared_ffn_size:
+        operators += (norm("shared_expert_output_norm", run, kind=kind, width=own),)
     if experts.shared_gate:
         operators += _shared_gate(config, run)
     return operators
@@ -320,6 +326,8 @@ def _router(config: TransformerConfig, run: RunShape, experts: Experts) -> Opera
     parameters = [Parameter(name="router.weight", count=h * count)]
     if experts.router_bias:
         parameters.append(Parameter(name="router.bias", count=count))
+    if experts.apart:
+        parameters.append(Parameter(name="router.scales", count=h + count))
     return linear(
         "router",
         run,

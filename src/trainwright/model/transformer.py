@@ -8,6 +8,7 @@ hyper-parameters a family has is read in `formats.hf_config`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -22,7 +23,14 @@ from trainwright.model.attention import (
     half_exchanges,
     held_key_value_size,
 )
-from trainwright.model.config import TRAIN_ALL, Experts, Head, LayerKind, TransformerConfig
+from trainwright.model.config import (
+    TRAIN_ALL,
+    Experts,
+    Head,
+    Keys,
+    LayerKind,
+    TransformerConfig,
+)
 from trainwright.model.crossing import crossing_exchanges, crossing_operators
 from trainwright.model.ends import (
     embedding_exchanges,
@@ -32,6 +40,7 @@ from trainwright.model.ends import (
     head_operators,
     head_transform_operators,
     head_transient_bytes,
+    layer_input_operators,
     logits_per_token,
     loss_exchanges,
     loss_operators,
@@ -93,7 +102,7 @@ def cache_bytes(config: TransformerConfig, length: int) -> float:
         block = config.block(layer)
         if block.mixer is not None:
             total += 2.0 * block.mixer.state_elements
-        if not block.attends:
+        if not block.attends or block.keys is Keys.EARLIER:
             continue
         width = block.num_kv_heads * (block.head_size + block.value_head_size)
         if (latent := block.latent) is not None:
@@ -123,6 +132,7 @@ def kind_names(config: TransformerConfig) -> list[str]:
             if block.sliding_window is not None:
                 attention += " in chunks of" if block.chunked else " within"
                 attention += f" {block.sliding_window}"
+            attention += " to keys of an earlier layer" if block.keys is Keys.EARLIER else ""
             if (own := block.compressed) is not None and own.ratio is not None:
                 count = "" if own.indexer is None else f"{own.indexer.num_keys} "
                 attention += f" and to {count}entries of {own.ratio} tokens"
@@ -258,6 +268,7 @@ def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
     if config.mlp:
         operators += feed_forward_operators(config, run, experts=config.experts)
         exchanges += _feed_forward_exchanges(config, run, config.experts)
+    operators += layer_input_operators(config, run)
     if config.entry_norm:
         h, kind = config.hidden_size, config.norm
         entry = norm("entry_norm", run, kind=kind, width=h, is_layer_input=True)
@@ -339,7 +350,25 @@ def _edges(
         LayerKind.BLOCK: config.streams * hidden + beside,
     }
     text = [sizes.get(kind, hidden) for kind in kinds[len(towers) : -1]]
+    for at, size in enumerate(_beside_hidden(config, run)):
+        text[at] += size
     return tuple(
         TensorEdge(source=index, target=index + 1, bytes=size)
         for index, size in enumerate([*towers, *text])
     )
+
+
+def _beside_hidden(config: TransformerConfig, run: RunShape) -> Iterator[float]:
+    """What embedding and blocks hand on for later ones: their own inputs, keys and values."""
+    if not config.layer_inputs and all(c.keys is not Keys.EARLIER for c in config.choices):
+        return
+    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    blocks = [config.block(layer) for layer in range(config.num_layers)]
+    made: dict[int | None, int] = {}  # per window the block whose keys others take, and the last
+    used: dict[int | None, int] = {}
+    for at, block in enumerate(blocks):
+        (used if block.keys is Keys.EARLIER else made)[block.sliding_window] = at
+    for at in range(config.num_layers + 1):
+        passing = (w for w, last in used.items() if made[w] < at <= last)
+        keys = sum(held_key_value_size(blocks[made[window]], run) for window in passing)
+        yield element * (config.layer_inputs * (config.num_layers - at) + keys)
