@@ -15,6 +15,7 @@ from trainwright.documents.improvement import ImprovementResult
 from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.model_summary import ModelSummary
 from trainwright.documents.placement import PlacementResult
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import PlanResult
@@ -22,7 +23,7 @@ from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.validation import ValidationResult
 from trainwright.documents.verification import VerificationResult
-from trainwright.formats.codesign_document import CodesignResult
+from trainwright.formats.codesign_document import CodesignResult, RoomResult
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PROFILE = EXAMPLES / "profile.json"
@@ -197,6 +198,45 @@ def codesign() -> CodesignResult:
     ranges = {"width": (32, 64, 128), "depth": (32, 64, 128), "glb_mib": (8, 32)}
     made = trainwright.codesign(["bert-base"], devices=8, ranges=ranges, schedule=("1f1b",))
     return made.document
+
+
+@cache
+def machine_room() -> RoomResult:
+    """Few systems around few designs for a small model."""
+    from trainwright.commands.codesign import machine_room as search
+
+    room = (
+        "stacks = [1, 2]\nstack_gib = [8, 16]\nnode_devices = [1, 4]\nnode_gbytes_per_s = [100]\n"
+        'topology = ["switch"]\ncards = [0.25, 1]\noversubscription = [1]\n'
+    )
+    ranges = "num_tc = [8, 16]\nnum_vc = [8]\nwidth = [64]\ndepth = [64]\nglb_mib = [4, 8]\n"
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "room.toml"
+        path.write_text(room, encoding="utf-8")
+        made_of = Path(folder) / "technology.toml"
+        made_of.write_text(f"least_area_share = 0\n[ranges]\n{ranges}", encoding="utf-8")
+        made: Report[RoomResult] = search(
+            ["gpt2"],
+            devices=8,
+            aim="cost",
+            room=path,
+            global_batch=32,
+            sequence=256,
+            technology=made_of,
+        )
+    return made.document
+
+
+@cache
+def model() -> ModelSummary:
+    """What a mixture of experts is."""
+    return trainwright.describe_model("deepseek-v3").document
+
+
+@cache
+def fit() -> Any:
+    """What of a model trains on one device."""
+    return trainwright.fit("llama3-70b", gpu="h100").document
 
 
 def renamed(document: ModelPlanResult, name: str) -> ModelPlanResult:

@@ -48,7 +48,7 @@ Run = Callable[..., Outcome]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder; holds `small.json`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "120")
     write_json(tmp_path / "small.json", transformer())
     return tmp_path
 

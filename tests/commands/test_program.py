@@ -128,6 +128,18 @@ def test_a_terminal_without_our_letters_shows_substitutes(folder):
         assert "?" not in done.stdout
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_what_is_piped_is_as_wide_as_columns_says(run, monkeypatch, width):
+    def printed(columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        return run("plan", "small.json").out
+
+    found, wide = printed(width), printed(400)
+    assert max(map(len, found.splitlines())) <= width
+    figures = {each.strip(";") for each in wide.split() if any(map(str.isdigit, each))}
+    assert figures <= {each.strip(";") for each in found.split()}  # none is cut or left out
+
+
 def test_a_time_limit_ends_a_long_search_with_a_bound(wide):
     done = call("plan", wide, "--time-limit", "0.3s", "--json")
     document = json.loads(done.stdout)

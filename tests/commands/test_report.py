@@ -42,22 +42,29 @@ KINDS = {
     "whatif": reported.what_if,
     "improvement": reported.improvement,
     "validation": reported.validation,
+    "machine-room": reported.machine_room,
+    "model": reported.model,
+    "fit": reported.fit,
 }
 SECTIONS = {
     "model-plan": "summary schedule why plan ranks network alternatives provenance reproduce",
     "model-estimate": "summary schedule why plan ranks network provenance reproduce",
     "model-sweep": "sizes summary schedule why plan ranks network alternatives provenance "
     "reproduce",
-    "plan": "summary why plan stages alternatives provenance reproduce",
-    "codesign": "summary why chip plan utilisation front chips provenance reproduce",
-    "placement": "summary why plan stages provenance reproduce",
-    "schedule": "summary why plan schedule provenance reproduce",
+    "plan": "summary plan alternatives why provenance reproduce",
+    "codesign": "summary chip plan front why utilisation chips provenance reproduce",
+    "placement": "summary plan why provenance reproduce",
+    "schedule": "summary schedule why plan provenance reproduce",
     "mixed-plan": "summary schedule why groups plan ranks alternatives provenance reproduce",
     "whatif": "comparison schedule summary-1 why-1 plan-1 ranks-1 network-1 alternatives-1 "
     "provenance-1 reproduce-1 summary-2 why-2 plan-2 ranks-2 network-2 alternatives-2 "
     "provenance-2 reproduce-2",
-    "improvement": "summary distance changes provenance reproduce",
+    "improvement": "summary changes distance provenance reproduce",
     "validation": "summary errors ranking runs provenance reproduce",
+    "machine-room": "summary system plans what-the-next-value-buys the-front cost "
+    "provenance reproduce",
+    "model": "summary parameters layers limits reproduce",
+    "fit": "table reproduce",
 }
 
 
@@ -94,6 +101,24 @@ def test_every_section_of_its_kind_is_there(kind, page):
     assert [attrs["id"] for attrs, _ in page.all("section")] == SECTIONS[kind].split()
 
 
+def test_the_answer_comes_first_and_sources_are_folded(page, kind):
+    if kind != "whatif" or page.all("section")[0][0]["id"] != "comparison":
+        assert page.all("section")[0][0]["id"] in ("summary", "sizes", "table")
+    classes = [attrs.get("class", "") for _, attrs, _ in page.elements]
+    verdict = next(at for at, each in enumerate(classes) if each.startswith("verdict "))
+    assert all(not each.startswith(("card", "table")) for each in classes[:verdict])
+    ends = [a for a, _ in page.all("section") if a["id"].startswith(("provenance", "reproduce"))]
+    assert ends
+    assert {each.get("class") for each in ends} == {"folded"}
+
+
+def test_no_heading_is_empty_and_no_two_regions_have_one_name(page, kind):
+    html = trainwright.report(KINDS[kind]()).html
+    assert not re.search(r"<(th|h[1-4]|button)\b[^>]*>\s*</", html)
+    regions = [a["aria-label"] for _, a, _ in page.elements if a.get("role") == "region"]
+    assert len(regions) == len(set(regions))
+
+
 def test_nothing_is_loaded_from_outside(page, kind):
     text = trainwright.report(KINDS[kind]()).html
     assert not re.search(r"""(src|href|action)\s*=\s*["']?\s*([a-z]+:)?//""", text)
@@ -127,6 +152,18 @@ def test_links_within_the_page_lead_somewhere(page):
 
 def test_the_same_document_gives_the_same_bytes(kind):
     assert trainwright.report(KINDS[kind]()).html == trainwright.report(KINDS[kind]()).html
+
+
+def test_names_steer_no_terminal_that_the_page_is_printed_in():
+    hostile = reported.renamed(reported.model_plan(), "\x1b[31mred\x07")
+    html = trainwright.report(hostile).html
+    assert "\\x1b[31mred\\x07" in html
+    assert not set(html) & {"\x1b", "\x07"}
+
+
+def test_what_would_make_it_fit_has_no_empty_columns():
+    page = Page(trainwright.report(reported.small_plan("512MiB")).html)
+    assert "vs plan" not in [text for _, text in page.all("th")]
 
 
 def test_the_figures_of_a_plan_are_those_of_its_document():

@@ -87,8 +87,11 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _table(report: Report[Any], *, verbose: bool) -> str:
-    """The table, as wide as the terminal; a narrow one wraps words."""
+    """The table, as wide as the terminal or, in a pipe, COLUMNS; a narrow one wraps words."""
     if not sys.stdout.isatty():
+        stated = os.environ.get("COLUMNS", "")
+        if stated.isascii() and stated.isdigit() and int(stated) > 0:
+            return report.explain(verbose=verbose, width=max(int(stated), _NARROWEST))
         return report.explain(verbose=verbose)
     from rich.console import Console
 

@@ -130,8 +130,13 @@ def constants_view(document: ConstantsResult) -> Iterator[Table]:
     yield constant_table(document.constants, caption=f"constants of {document.cluster}")
 
 
+_RESTS: Final = ", rests on "
+
+
 def constant_table(constants: Iterable[ClusterConstant], *, caption: str = "") -> Table:
-    """Constants with where each is known from."""
+    """Constants with where each is known from; a page says once what a calibration rests on."""
+    rows = tuple(constants)
+    calibrations = {each.source.partition(_RESTS)[::2] for each in rows if _RESTS in each.source}
     return table_of(
         "Constants",
         (
@@ -139,10 +144,20 @@ def constant_table(constants: Iterable[ClusterConstant], *, caption: str = "") -
             words("constant"),
             words("value"),
             words("known from", "origin"),
-            words("source"),
+            words("source", on="terminal"),
+            words("source", on="page"),
         ),
-        ((each.of, each.constant, each.text, str(each.origin), each.source) for each in constants),
+        (
+            (
+                *(each.of, each.constant, each.text, str(each.origin), each.source),
+                each.source.partition(_RESTS)[0],
+            )
+            for each in rows
+        ),
         caption=caption,
+        note=" ".join(
+            f"{name[:1].upper()}{name[1:]} rests on {what}." for name, what in sorted(calibrations)
+        ),
     )
 
 

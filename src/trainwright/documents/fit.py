@@ -305,12 +305,12 @@ def fit_table(document: FitResult) -> Table:
         (
             words("what trains", "way"),
             column("trained", "trained_parameters", on="page"),
-            column("ZeRO", "zero_stage"),
-            words("recompute"),
+            column("ZeRO", "zero_stage", on="terminal"),
+            words("recompute", on="terminal"),
             column("memory", "device_bytes"),
             column("from", "device_low_bytes", on="page"),
             column("to, 90 %", "device_high_bytes", on="page"),
-            words("fits"),
+            words("fits", on="terminal"),
             column("probability", "fit_probability", "chance"),
             column("tokens/s", "tokens_per_s"),
             column("longest sequence", "longest_sequence", "longest"),
@@ -340,7 +340,9 @@ def fit_table(document: FitResult) -> Table:
 
 
 def _most(count: int, limit: int) -> Cell:
-    """A number that was found, or that was the last one tried."""
+    """A number that was found, or that was the last one tried; 0 where not even 1 holds."""
+    if not count:
+        return Cell(text="none", value=0)
     return Cell(text=f"{count:,}{' or more' if count == limit else ''}", value=count)
 
 

@@ -185,9 +185,10 @@ def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
 
 def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
     """The line under the headline: which measured runs stand behind it, where they are pooled."""
-    _, pooled, evidence = assumptions.get("range", "").partition(f"{POOLED} for ")
-    if pooled:
-        yield evidence.partition(": ")[2]
+    of_kinds = assumptions.get("range", "").split(f"{POOLED} for ")[1:]
+    for evidence in of_kinds:
+        said = evidence.partition(": ")[2].removesuffix(f"; {Origin.FITTED}: ")
+        yield said if said.count("(") == said.count(")") else said.removesuffix(")")
 
 
 def render(document: object, *, verbose: bool = False) -> RenderableType:

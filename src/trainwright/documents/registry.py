@@ -158,12 +158,19 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "calibration": _kind("documents.calibration", "CalibrationResult", "calibration_view"),
         "constants": _kind("documents.calibration", "ConstantsResult", "constants_view"),
         "machine-room": Kind(
-            record="formats.codesign_document:RoomResult", view="chips.room_answer:room_view"
+            record="formats.codesign_document:RoomResult",
+            view="chips.room_answer:room_view",
+            page="pages.codesign:room_content",
         ),
         "codesign-stage": Kind(
             record="formats.codesign_document:StageResult", view="chips.tables:stage_view"
         ),
-        "model": _kind("documents.model_summary", "ModelSummary", "model_summary_report"),
+        "model": _kind(
+            "documents.model_summary",
+            "ModelSummary",
+            "model_summary_report",
+            page="fit:model_content",
+        ),
         "refusal": _kind("documents.refusal", "RefusalResult", "refusal_view"),
         "support": _kind("commands.support", "SupportResult", "support_view"),
         "catalog": _kind("commands.catalog", "CatalogResult", "catalog_view"),
@@ -180,7 +187,7 @@ EXPLAINED: Final = (*COMPARABLE, "mixed-plan", "improvement")
 REPORTED: Final = (
     *READABLE,
     *("mixed-plan", "model-estimate", "fit", "model-sweep", "model-explanation", "whatif"),
-    *("improvement", "codesign", "validation", "verification"),
+    *("improvement", "codesign", "machine-room", "model", "validation", "verification"),
 )
 
 

@@ -274,7 +274,7 @@ class _Fitted:
             yield _grid(table)
             return
         if table.caption:
-            yield Text(table.caption)
+            yield Text(printable(table.caption))
         for row in _brief(table):
             named = zip(table.columns, row, strict=True)
             said = (f"{each.title} {cell.text}".strip() for each, cell in named if cell.text)
@@ -298,7 +298,8 @@ def _grid(shown: Table) -> RichTable:
     from rich.table import Table as Rich
     from rich.text import Text
 
-    made = Rich(title=shown.caption, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    title = None if shown.caption is None else Text(printable(shown.caption))
+    made = Rich(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for each in shown.columns:
         made.add_column(
             each.title if each.short is None else each.short,

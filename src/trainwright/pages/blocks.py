@@ -228,7 +228,7 @@ class Gantt:
 class Verdict:
     """The answer in a sentence: `state` in a word or two, then what is said of it.
 
-    `tone` is good, warn or bad; `evidence` are the sentences that it rests on.
+    `tone` as of a card; `evidence` are the sentences that it rests on.
     """
 
     template: ClassVar[str] = "verdict"
@@ -253,13 +253,27 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeList:
-    """What is worth changing, best first; the first `shown` are there at once."""
+    """What is worth changing, best first; `against` names what their ratios are of.
+
+    The first `shown` rows are there at once.
+    """
 
     template: ClassVar[str] = "changes"
     rows: tuple[ChangeRow, ...]
     title: str = "Change this"
+    against: str = "vs plan"
     note: str = ""
     shown: int = 5
+
+    @property
+    def has_ratios(self) -> bool:
+        """Whether a row compares with what there is."""
+        return any(row.against for row in self.rows)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether a row knows its memory."""
+        return any(row.memory for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +316,15 @@ def section(
     """A section of these blocks; links to it say its name where no `label` does."""
     label = label or name.capitalize()
     return Section(name=name, label=label, title=title, blocks=blocks, cards=tuple(cards))
+
+
+def proved_state(status: Status, gap: float | None, other: str) -> tuple[str, str]:
+    """What a verdict begins with, and its tone, by what is proved; `other` where nothing is."""
+    if status is Status.OPTIMAL:
+        return "Optimal", "good"
+    if status is Status.GAP:
+        return f"At most {format_percent_up(gap or 0.0)} from the best", "plain"
+    return other, "plain"
 
 
 def gap_card(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trainwright.chips.room_answer import room_view
 from trainwright.chips.tables import (
     BOUNDS,
     chip_rows,
@@ -14,21 +15,24 @@ from trainwright.chips.tables import (
     plan_table,
     sensitivity_table,
 )
-from trainwright.documents.view import Facts, Notes
+from trainwright.documents.view import Facts, Notes, Table
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
     Part,
     Point,
+    Verdict,
     card,
+    folded,
     lay_out,
     lay_out_areas,
+    proved_state,
     section,
     upside_down,
 )
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.plans.status import Status
-from trainwright.units import format_percent_up, format_seconds
+from trainwright.units import format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
         CodesignResult,
         DesignRecord,
         FrontPoint,
+        RoomResult,
+        SystemRecord,
     )
     from trainwright.pages.blocks import Card, FloorPlan, Scatter, Section
     from trainwright.pages.subject import Figure, Subject
@@ -166,22 +172,45 @@ def _figures(document: CodesignResult) -> Iterator[Figure]:
 
 def _sections(subject: Subject[CodesignResult]) -> Iterator[Section]:
     document, best = subject.document, subject.document.best
-    yield section("summary", "Summary", cards=_cards(document))
-    yield _why(document)
-    if best is not None:
+    yield section(
+        "summary", "The answer", _answer(document), label="Answer", cards=_cards(document)
+    )
+    if best is None:
+        yield _why(document)
+    else:
         around = Facts(title="Cores and what surrounds them", rows=tuple(chip_rows(best)))
         yield section("chip", "The chip", _floor(best), around)
         yield section("plan", "How it trains", plan_table(document), label="Plans")
-    if document.operators:
-        used = (operator_bars(document), operator_table(document))
-        yield section("utilisation", "What its units do in one block", *used)
     if len(document.pareto) > 1:
         yield section("front", "The front", front_scatter(document))
+    if best is not None:
+        yield _why(document)
+    if document.operators:
+        used = (operator_bars(document), operator_table(document))
+        yield folded(section("utilisation", "What its units do in one block", *used))
     if document.real_chips:
         chips = chip_table(document)
-        yield section("chips", "Beside real chips", chips, label="Real chips")
+        yield folded(section("chips", "Beside real chips", chips, label="Real chips"))
     yield provenance_section(subject, _assumptions(document))
     yield reproduce_section(subject, tuple(job.model for job in document.request.jobs))
+
+
+def _answer(document: CodesignResult) -> Verdict:
+    """The best design and what it reaches."""
+    best = document.best
+    if best is None:
+        why = document.infeasible_because or "no design was found in time"
+        none = document.status is Status.INFEASIBLE
+        return Verdict(state="Nothing fits" if none else "No design yet", said=why, tone="bad")
+    chip = best.architecture
+    state, tone = proved_state(document.status, document.gap, "A design")
+    said = (
+        f"{chip.num_tc} tensor cores of {chip.width} x {chip.depth} and {chip.num_vc} vector cores "
+        f"with {chip.glb_bytes / 2**20:g} MiB between them, {best.area_mm2:.2f} mm² of "
+        f"{best.area_scope.replace('+', ' and ')}. {document.request.num_devices} of them train "
+        f"{best.tokens_per_s:,.0f} tokens per second at {best.power_watts:.0f} W each."
+    )
+    return Verdict(state=state, said=said, tone=tone)
 
 
 def _cards(document: CodesignResult) -> Iterator[Card]:
@@ -239,3 +268,139 @@ def _assumptions(document: CodesignResult) -> dict[str, str]:
     }
     energy = document.request.energy
     return found | {name.replace("_", " "): f"{value:.4g}" for name, value in energy.items()}
+
+
+# The page of a machine room: whole systems, the best of them with its proof
+# --------------------------------------------------------------------------
+
+_AIMS: Final = {
+    "seconds_per_token": ("fastest", "seconds"),
+    "dollars_per_token": ("cheapest", "dollars"),
+    "joules_per_token": ("most frugal", "joules"),
+}
+
+
+def room_content(subject: Subject[RoomResult]) -> Content:
+    """Everything the page says about the best system of a machine room."""
+    document, best = subject.document, subject.document.best
+    models = ", ".join(job.model.name for job in document.request.chips.jobs)
+    shown = () if best is None else _system_figures(best)
+    return Content(
+        title=f"A machine room for {models}",
+        subtitle=f"Aim: {document.request.aim} of a token · {document.systems:,} systems, "
+        f"{document.priced:,} of them priced in full",
+        figures=tuple(figures(*shown)),
+        sections=tuple(_room_sections(subject)),
+    )
+
+
+def _system_figures(best: SystemRecord) -> tuple[tuple[str, str, float, str], ...]:
+    speed, cost = 1 / best.seconds_per_token, best.dollars_per_token * 1e9
+    return (
+        ("tokens_per_s", "tokens per second", speed, f"{speed:,.0f}"),
+        ("dollars_per_token", "dollars per 1e9 tokens", cost / 1e9, f"{cost:,.4g}"),
+        ("joules_per_token", "J per token", best.joules_per_token, f"{best.joules_per_token:.4g}"),
+        ("dollars", "price, dollars", best.dollars, f"{best.dollars:,.0f}"),
+        ("watts", "power, kW", best.watts, f"{best.watts / 1e3:,.4g}"),
+        ("silicon_mm2", "dies, mm²", best.silicon_mm2, f"{best.silicon_mm2:,.0f}"),
+    )
+
+
+def _room_sections(subject: Subject[RoomResult]) -> Iterator[Section]:
+    document, best = subject.document, subject.document.best
+    cards = () if best is None else _system_figures(best)
+    yield section(
+        "summary",
+        "The answer",
+        _room_answer(document),
+        *((_time_parts(document),) if document.step_parts else ()),
+        label="Answer",
+        cards=(card(title, text) for _, title, _, text in cards),
+    )
+    _, *blocks = room_view(document)
+    for block in blocks:
+        if isinstance(block, Facts):
+            yield section("system", "The system", replace(block, title=""))
+        elif isinstance(block, Table) and block.title != "What binds":
+            yield section(
+                block.title.lower().replace(" ", "-"), block.title, block, label=block.title
+            )
+    if len(document.front) > 1:
+        yield section("cost", "Cost against time", _room_scatter(document))
+    yield provenance_section(subject, _prices(document))
+    yield reproduce_section(subject, tuple(job.model for job in document.request.chips.jobs))
+
+
+def _room_answer(document: RoomResult) -> Verdict:
+    best = document.best
+    if best is None:
+        none = document.status is Status.INFEASIBLE
+        said = f"of {document.systems:,} systems none keeps the budgets and holds the models."
+        return Verdict(state="Nothing fits" if none else "No system yet", said=said, tone="bad")
+    superlative, unit = _AIMS[document.objective]
+    state, tone = proved_state(document.status, document.gap, "A system")
+    each = "" if document.value is None else f", {document.value:.4g} {unit} a token"
+    chips, stacks = format_count(best.devices, "chip"), format_count(best.stacks, "stack")
+    said = (
+        f"the {superlative} of {document.systems:,} systems has {chips} with {stacks} of "
+        f"{best.stack_gib:g} GiB each, in domains of {best.node_devices}{each}. "
+        f"It costs {best.dollars:,.0f} dollars and draws {best.watts / 1e3:,.4g} kW."
+    )
+    return Verdict(state=state, said=said, tone=tone)
+
+
+def _time_parts(document: RoomResult) -> BarChart:
+    """Where the first model's step goes, by what binds it."""
+    totals: dict[str, float] = {}
+    for one in document.step_parts:
+        totals[one.bound] = totals.get(one.bound, 0.0) + one.seconds
+    kinds = {"tensor links": "tensor", "waiting": "bubble"} | {name: name for name in BOUNDS}
+    parts = tuple(
+        Part(
+            kind=kinds.get(bound, "opaque"),
+            label=f"bound by {BOUNDS[bound]}" if bound in BOUNDS else bound,
+            amount=spent_s,
+            text=format_seconds(spent_s),
+        )
+        for bound, spent_s in sorted(totals.items(), key=lambda item: -item[1])
+    )
+    bar = Bar(label="", parts=parts, total=format_seconds(sum(totals.values())))
+    return BarChart(title="Where the first model's step goes", bars=(bar,), label="")
+
+
+def _room_scatter(document: RoomResult) -> Scatter:
+    """Dollars against seconds of a token; power is the third axis of the front."""
+    best = document.best
+    points = [
+        Point(
+            name=f"{format_count(one.devices, 'chip')}, {format_count(one.stacks, 'stack')} each, "
+            f"domains of {one.node_devices}",
+            x=one.seconds_per_token * 1e6,
+            y=one.dollars_per_token * 1e9,
+            x_text=f"{1 / one.seconds_per_token:,.0f} tokens/s",
+            y_text=f"{one.dollars_per_token * 1e9:,.4g} dollars for 1e9 tokens",
+            facts=tuple((title, text) for _, title, _, text in _system_figures(one)),
+            is_winner=one == best,
+        )
+        for one in sorted(document.front, key=lambda one: one != best)
+    ]
+    made = lay_out(
+        points,
+        x_unit=1.0,
+        y_unit=1.0,
+        title="Cost against time of a token",
+        x_title="time of a token, µs",
+        y_title="dollars for 1e9 tokens",
+    )
+    known = any(point.is_winner for point in points)
+    return replace(
+        made,
+        winner_text="the system of this page" if known else "the first of the front",
+        front_text="none is faster and cheaper",
+        beaten_text="on the front for its power",
+    )
+
+
+def _prices(document: RoomResult) -> dict[str, str]:
+    prices = document.request.room.prices.items()
+    return {name.replace("_", " "): f"{value:.4g}" for name, value in prices}

@@ -20,6 +20,7 @@ from trainwright.documents.improvement import ImprovementResult
 from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.model_summary import ModelSummary
 from trainwright.documents.placement import PlacementResult
 from trainwright.documents.profile_plan import EstimateResult, PlanResult
 from trainwright.documents.runs import stated_length
@@ -27,7 +28,7 @@ from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.validation import ValidationResult
 from trainwright.errors import InvalidInput
-from trainwright.formats.codesign_document import CodesignResult
+from trainwright.formats.codesign_document import CodesignResult, RoomResult
 from trainwright.model import DEFAULT_RECIPE
 from trainwright.options.clusters import NO_CALIBRATION
 from trainwright.options.inputs import content_hash
@@ -150,7 +151,14 @@ def _(document: ModelExplanation) -> Command:
 
 
 @command_of.register
-def _(document: CodesignResult) -> Command:
+def _(document: ModelSummary) -> Command:
+    words = ("trainwright", "model", document.name, "--sequence", str(document.sequence_length))
+    return Command(words=words)
+
+
+@command_of.register(RoomResult)
+@command_of.register(CodesignResult)
+def _(document: CodesignResult | RoomResult) -> Command:
     return Command(
         words=("trainwright", "codesign", "--recheck", "CHIP.json"),
         note="CHIP.json stands for this document: its search is repeated from its own request",

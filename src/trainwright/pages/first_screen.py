@@ -53,7 +53,7 @@ def plan_verdict(document: Planned) -> Verdict:
         state="Fits" if document.fits else "Does not fit",
         said=f"{said} {_step(document.step_time_s, low, high, fitted=is_fitted(document))}",
         tone="good" if document.fits else "bad",
-        evidence=_evidence(document.assumptions),
+        evidence=evidence(document.assumptions),
     )
 
 
@@ -74,7 +74,7 @@ def estimate_verdict(document: ModelEstimateResult) -> Verdict:
         state=state[:1].upper() + state[1:],
         said=f"{said} {_step(document.step_time_s, low, high, fitted=fitted)}",
         tone={"fits": "good", "tight": "warn"}.get(state, "bad"),
-        evidence=_evidence(document.assumptions),
+        evidence=evidence(document.assumptions),
     )
 
 
@@ -93,7 +93,8 @@ def _step(step_s: float, low_s: float | None, high_s: float | None, *, fitted: b
     return f"A step takes {format_seconds(step_s)}; nine of ten like it take {between}{known}."
 
 
-def _evidence(assumptions: Mapping[str, str]) -> tuple[str, ...]:
+def evidence(assumptions: Mapping[str, str]) -> tuple[str, ...]:
+    """The sentences that a step rests on."""
     lines = (*evidence_line(assumptions), *unfitted_line(assumptions))
     return tuple(f"{line[:1].upper()}{line[1:]}." for line in lines)
 
@@ -115,8 +116,8 @@ def estimate_changes(subject: Subject[ModelEstimateResult]) -> ChangeList | None
         ChangeRow(
             what=each.description,
             step=format_seconds(each.step_time_s),
-            against=f"{each.slowdown - 1:+.1%}",
-            tone=_tone(each.slowdown),
+            against=f"{each.device_time_ratio - 1:+.1%}",
+            tone=_tone(each.device_time_ratio),
             memory=format_bytes(each.peak_memory_bytes),
             options=each.options,
             command=_with(subject.command, each.options),
@@ -125,13 +126,13 @@ def estimate_changes(subject: Subject[ModelEstimateResult]) -> ChangeList | None
     )
     if not rows:
         return None
-    return ChangeList(rows=rows, title="Any one of these makes it fit")
+    return ChangeList(rows=rows, title="Any one of these makes it fit", against="device time")
 
 
 def _step_of(change: Change) -> str:
     if change.step_time_s is None:
         return ""
-    return f"{'<= ' if change.is_bound else ''}{format_seconds(change.step_time_s)}"
+    return f"{'≤ ' if change.is_bound else ''}{format_seconds(change.step_time_s)}"
 
 
 def _listed(found: Iterable[Change], command: str, *, fixes: bool) -> ChangeList | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright.documents.view import printable
 from trainwright.errors import InvalidInput
 from trainwright.pages.gantt import (
     KIND_NAMES,
@@ -47,13 +48,17 @@ if TYPE_CHECKING:
 
 @cache  # a page is compiled once by a process that writes several
 def environment() -> Environment:
-    """Templates of this package; they escape, and an unknown name is an error."""
+    """Templates of this package; they escape, and an unknown name is an error.
+
+    Names come from outside: what would steer the terminal that a page is printed in is spelled out.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
         loader=PackageLoader("trainwright.pages", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

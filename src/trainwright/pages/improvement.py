@@ -24,7 +24,15 @@ from trainwright.documents.improvement import (
 from trainwright.documents.printing import layout_line
 from trainwright.documents.runs import batch_in_words
 from trainwright.documents.view import Facts, Notes
-from trainwright.pages.blocks import Point, card, plain_bars, section, time_against_memory
+from trainwright.pages.blocks import (
+    Point,
+    Verdict,
+    card,
+    plain_bars,
+    section,
+    time_against_memory,
+)
+from trainwright.pages.first_screen import evidence
 from trainwright.pages.model_estimate import enough_block
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.units import format_bytes, format_seconds
@@ -66,13 +74,19 @@ def _figures(document: ImprovementResult) -> Iterator[Figure]:
 
 def _sections(subject: Subject[ImprovementResult]) -> Iterator[Section]:
     document = subject.document
-    yield section("summary", "Summary", cards=_cards(document))
-    blocks: list[BarChart | Scatter | Facts] = [_steps(document)]
+    yield section(
+        "summary",
+        "The answer",
+        _answer(document),
+        _steps(document),
+        label="Answer",
+        cards=_cards(document),
+    )
+    blocks: list[Scatter | Facts] = []
     if document.changes:
         blocks.append(_scatter(document))
     if document.best_plan is not None:
         blocks.append(_plan(document))
-    yield section("distance", "How far it is", *blocks)
     found: list[Table | Notes] = [
         change_table(document)
         if document.changes
@@ -82,8 +96,28 @@ def _sections(subject: Subject[ImprovementResult]) -> Iterator[Section]:
         found.append(enough_block(document.enough))
     title = f"{changes_title(document).capitalize()}, fastest first"
     yield section("changes", title, *found)
+    if blocks:
+        yield section("distance", "How far it is", *blocks)
     yield provenance_section(subject, document.assumptions)
     yield reproduce_section(subject, (document.request.model, document.request.cluster))
+
+
+def _answer(document: ImprovementResult) -> Verdict:
+    """The change to make, what it gains, and how far the run is from the best known."""
+    run, chosen, known = document.run, document.recommended, evidence(document.assumptions)
+    now = f"{format_seconds(run.step_time_s)} per step"
+    state, tone = ("Fits", "good") if document.run_fits else ("Does not fit", "bad")
+    if chosen is None:
+        best = "" if not document.run_fits else f"It takes {now}; "
+        said = f"{best}{no_choice(document)}."
+        return Verdict(state=state, said=said[:1].upper() + said[1:], tone=tone, evidence=known)
+    then = format_seconds(chosen.step_time_s)
+    if not document.run_fits:
+        said = f"{chosen.options} makes it fit, {then} per step: {choice_gain(document, chosen)}."
+        return Verdict(state=state, said=said, tone=tone, evidence=known)
+    said = f"{chosen.options}. {then} per step instead of {format_seconds(run.step_time_s)}: "
+    gain = f"{choice_gain(document, chosen)}."
+    return Verdict(state="Change", said=said + gain, tone="warn", evidence=known)
 
 
 def _cards(document: ImprovementResult) -> Iterator[Card]:

@@ -79,9 +79,9 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
         why += tuple(filter(None, [figure_table(document)]))
         yield folded(section("why", "Why it is not faster", *why))
     yield from (folded(each) for each in steps if each.name != "schedule")
-    yield folded(provenance_section(subject, document.assumptions))
+    yield provenance_section(subject, document.assumptions)
     inputs = (document.request.model, document.request.cluster)
-    yield folded(reproduce_section(subject, inputs))
+    yield reproduce_section(subject, inputs)
 
 
 def _cards(document: ModelEstimateResult) -> Iterator[Card]:

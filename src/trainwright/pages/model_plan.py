@@ -27,6 +27,7 @@ from trainwright.documents.view import Facts, Notes
 from trainwright.pages.blocks import (
     Bar,
     BarChart,
+    Beside,
     Gantt,
     Part,
     Point,
@@ -111,8 +112,11 @@ def _subtitle(document: Planned) -> Iterator[str]:
 
 def _sections(subject: Subject[Any]) -> Iterator[Section]:
     document: Planned = subject.document
-    pictures = () if document.groups else first_pictures(subject.priced, document)
-    first = first_blocks(plan_verdict(document), plan_changes(subject), pictures)
+    pictures = first_pictures(subject.priced, document)
+    first: list[object] = [*first_blocks(plan_verdict(document), plan_changes(subject), pictures)]
+    if document.groups and document.stages:
+        held = [each for _, each in _memory_bars(document, fullest=True)]
+        first.append(Beside(left=(_pool_bars(document),), right=tuple(held)))
     yield section("summary", "The answer", *first, label="Answer", cards=_cards(document))
     if subject.panel is not None:
         yield schedule_section(
@@ -126,7 +130,7 @@ def _details(subject: Subject[Any]) -> Iterator[Section]:
     document: Planned = subject.document
     yield _why(document, subject.priced)
     if pools := pool_table(document):
-        yield section("groups", "The kinds of devices", pools, _pool_bars(document))
+        yield section("groups", "The kinds of devices", pools)
     if document.stages:
         shown = filter(None, [figure_table(document)])
         yield section("plan", "The plan", rank_table(rank_rows(document)), *shown)
@@ -310,16 +314,21 @@ def _rank_bars(document: Planned, subject: Subject[Any]) -> Iterator[BarChart]:
         yield time_bars(subject.priced)
     elif document.groups:
         yield _time_bars(document)  # type: ignore[arg-type]
+    for of, held in _memory_bars(document):
+        yield replace(held, title=f"Memory of {of} at its fullest, by rank")
+
+
+def _memory_bars(document: Planned, *, fullest: bool = False) -> Iterator[tuple[str, BarChart]]:
+    """For each kind of device what its ranks, or the fullest of them, hold."""
     rows = rank_rows(document)
-    kinds = dict.fromkeys(row.device_kind for row in rows)
-    for kind in kinds:
+    for kind in dict.fromkeys(row.device_kind for row in rows):
         own = [row for row in rows if row.device_kind == kind]
         of = "a device" if kind is None else kind
-        yield memory_bars(
-            ((row.rank, row.found.memory) for row in own),
-            own[0].limit_bytes,
-            title=f"Memory of {of} at its fullest, by rank",
-        )
+        if fullest:
+            own = [max(own, key=lambda row: row.found.memory.total_bytes)]
+        held = ((row.rank, row.found.memory) for row in own)
+        title = f"What the fullest {of} holds: rank {own[0].rank}"
+        yield of, memory_bars(held, own[0].limit_bytes, title=title)
 
 
 def _time_bars(document: MixedPlanResult) -> BarChart:

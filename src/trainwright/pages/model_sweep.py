@@ -12,7 +12,8 @@ from trainwright.documents.sweep import (
     words_of_setting,
 )
 from trainwright.documents.view import Notes
-from trainwright.pages.blocks import card, plain_bars, section
+from trainwright.pages.blocks import Verdict, card, plain_bars, section
+from trainwright.pages.first_screen import evidence
 from trainwright.pages.model_plan import model_plan_content
 from trainwright.pages.subject import Content, provenance_section, reproduce_section
 from trainwright.units import format_percent_up, format_seconds
@@ -56,25 +57,44 @@ def _best_content(subject: Subject[ModelSweepResult]) -> Content | None:
 
 def _sections(subject: Subject[ModelSweepResult]) -> Iterator[Section]:
     document = subject.document
-    blocks: list[Table | BarChart | Notes] = [row_table(document)]
-    if document.training.tokens is not None:
-        blocks.append(training_table(document))
+    blocks: list[Verdict | Table | BarChart | Notes] = [_answer(document)]
     planned = [row for row in document.rows if row.tokens_per_s]
     if planned:
         blocks.append(_throughput(planned, document.swept))
+    blocks.append(row_table(document))
+    if document.training.tokens is not None:
+        blocks.append(training_table(document))
     reasons = tuple(f"{_name(row)}: {row.reason}" for row in document.rows if row.reason)
     if reasons:
         blocks.append(Notes(title="Without a plan", lines=reasons))
-    title, label = "Numbers of devices", "Devices"
-    if document.swept:
-        title = label = "Settings"
-    yield section("sizes", title, *blocks, label=label, cards=_cards(document))
+    yield section("sizes", "The answer", *blocks, label="Answer", cards=_cards(document))
     best = _best_content(subject)
     if best is None:
         yield provenance_section(subject, {})
         yield reproduce_section(subject, (document.request.model,))
         return
-    yield from best.sections
+    assert document.best is not None, "a plan of the best row"
+    first, *rest = best.sections
+    title = f"The best plan: {_name(document.rows[document.best])}"
+    yield replace(first, title=title, label="Best plan")
+    yield from rest
+
+
+def _answer(document: ModelSweepResult) -> Verdict:
+    """Which setting is best, and what it reaches."""
+    count = f"{len(document.rows)} settings"
+    if not document.swept:
+        count = f"{len(document.rows)} numbers of devices"
+    if document.best is None or document.best_plan is None:
+        return Verdict(state="No plan", said=f"none was found for {count}.", tone="bad")
+    row = document.rows[document.best]
+    said = (
+        f"the best of {count} by {document.objective}: {format_seconds(row.step_time_s or 0.0)} "
+        f"per step, {row.tokens_per_s or 0.0:,.0f} tokens per second, "
+        f"{row.tokens_per_s_per_device or 0.0:,.0f} per device."
+    )
+    known = evidence(document.best_plan.assumptions)
+    return Verdict(state=_name(row), said=said, tone="good", evidence=known)
 
 
 def _cards(document: ModelSweepResult) -> Iterator[Card]:

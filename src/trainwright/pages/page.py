@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.difference import difference_tables
+from trainwright.documents.printing import NEGLIGIBLE
 from trainwright.documents.registry import kind_of, part
 from trainwright.documents.view import Cell, Column, Table
 from trainwright.errors import InvalidInput
-from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section
+from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section, Verdict
 from trainwright.pages.gantt import DARK, LIGHT, label_ink
 from trainwright.pages.gantt_html import (
     SCRIPTS,
@@ -26,7 +27,7 @@ from trainwright.pages.gantt_html import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainwright.documents.difference import Difference
     from trainwright.pages.gantt import GanttPanel
@@ -138,7 +139,8 @@ def comparison_section(
     differences: Sequence[Difference | None],
 ) -> Section:
     """All documents at once; `differences` are from the first to each of the others."""
-    blocks: list[Table | BarChart] = [_figures_table(subjects, contents)]
+    blocks: list[Verdict | Table | BarChart] = [*_fastest(subjects, contents)]
+    blocks.append(_figures_table(subjects, contents))
     for key in _DRAWN:
         stated = [
             (subject.name, figure)
@@ -154,6 +156,32 @@ def comparison_section(
                 replace(difference, stage_changes=()), subjects[0].name, subject.name
             )
     return Section(name="comparison", label="Comparison", title="Comparison", blocks=tuple(blocks))
+
+
+def _fastest(subjects: Sequence[Subject[Any]], contents: Sequence[Content]) -> Iterator[Verdict]:
+    """Which of the documents is fastest, where all state one figure of time or of speed."""
+    for key in _DRAWN:
+        stated = [
+            (subject.name, figure)
+            for subject, content in zip(subjects, contents, strict=True)
+            for figure in content.figures
+            if figure.key == key and isinstance(figure.value, float) and figure.value > 0
+        ]
+        if len(stated) < len(subjects):
+            continue
+        ranked = sorted(stated, key=lambda each: float(each[1].value or 0.0))
+        if key == "tokens_per_s":
+            ranked.reverse()
+        name, best = ranked[0]
+        against = [
+            (other, figure.text, float(figure.value or 0.0) / float(best.value or 1.0) - 1)
+            for other, figure in ranked[1:]
+        ]
+        others = "; ".join(f"{other}: {text} ({more:+.1%})" for other, text, more in against)
+        same = all(abs(more) < NEGLIGIBLE for *_, more in against)
+        state = "Equally fast" if same else f"Fastest is {name}"
+        yield Verdict(state=state, said=f"{best.title} {best.text}; {others}.", tone="plain")
+        return
 
 
 def _figures_table(subjects: Sequence[Subject[Any]], contents: Sequence[Content]) -> Table:

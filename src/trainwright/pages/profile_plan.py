@@ -20,9 +20,20 @@ from trainwright.documents.profile_plan import (
     plan_verdict,
 )
 from trainwright.documents.view import Facts, Notes
-from trainwright.pages.blocks import Bar, BarChart, Part, card, gap_card, section
+from trainwright.pages.blocks import (
+    Bar,
+    BarChart,
+    Beside,
+    Part,
+    Verdict,
+    card,
+    folded,
+    gap_card,
+    proved_state,
+    section,
+)
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
-from trainwright.units import format_bandwidth, format_bytes, format_seconds
+from trainwright.units import format_bandwidth, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,21 +107,54 @@ def _figures(document: Document) -> Iterator[Figure]:
 def _sections(subject: Subject[Any]) -> Iterator[Section]:
     document: Document = subject.document
     limit = document.request.setting.memory_bytes if document.request.setting else None
-    yield section("summary", "Summary", cards=_cards(document, limit))
-    title = "Why it is not faster" if document.stages else "Why nothing fits"
-    yield section("why", title, *_why(document, limit))
+    blocks: list[Verdict | Beside] = [_answer(document, limit)]
     if document.stages:
-        if isinstance(document, PlacementResult):
-            yield section("plan", "The placement", placements.stage_table(document))
-        else:
-            yield section("plan", "The plan", plans.stage_table(document.stages, limit))
         bars = (_time_bars(document.stages), _memory_bars(document.stages, limit))
-        yield section("stages", "Time and memory of the stages", *bars)
+        blocks.append(Beside(left=bars[:1], right=bars[1:]))
+    yield section("summary", "The answer", *blocks, label="Answer", cards=_cards(document, limit))
+    if not document.stages:
+        yield section("why", "Why nothing fits", *_why(document, limit))
+    elif isinstance(document, PlacementResult):
+        yield section("plan", "The placement", placements.stage_table(document))
+    else:
+        yield section("plan", "The plan", plans.stage_table(document.stages, limit))
     if isinstance(document, PlanResult) and document.baselines:
         yield section("alternatives", "Compared with", baseline_table(document.baselines))
+    if document.stages:
+        yield folded(section("why", "Why it is not faster", *_why(document, limit)))
     what = "file" if isinstance(document, PlacementResult) else "profile"
     yield provenance_section(subject, {"times and sizes": f"as the {what} states them"})
     yield reproduce_section(subject, (document.request.model,))
+
+
+def _answer(document: Document, limit: float | None) -> Verdict:
+    """The time, what sets it, and the fullest device."""
+    time_s = _time_s(document)
+    if time_s is None or not document.stages:
+        binding = getattr(document, "binding", None)
+        why = _verdict(document).partition(": ")[2] if binding is None else binding.description
+        none = str(getattr(document, "status", "")) == "infeasible"
+        return Verdict(state="Nothing fits" if none else "No plan", said=why, tone="bad")
+    what = "A batch" if isinstance(document, PlacementResult) else "A microbatch"
+    spent = [_spent(stage)[0] for stage in document.stages]
+    held = [stage.memory_bytes for stage in document.stages]
+    fullest = held.index(max(held))
+    room = "" if limit is None else f" of {format_bytes(limit)}"
+    said = (
+        f"{what} takes {format_seconds(time_s)} on "
+        f"{format_count(document.devices_used or 0, 'device')} in "
+        f"{format_count(len(held), 'stage')}; stage {spent.index(max(spent))} sets the pace. "
+        f"The fullest devices, of stage {fullest}, hold {format_bytes(held[fullest])}{room}."
+    )
+    if isinstance(document, PlanResult | PlacementResult):
+        state, tone = proved_state(document.status, document.gap, "A plan")
+        if isinstance(document, PlanResult) and document.request.space.planner == "equal":
+            state, tone = "The best equal split", "plain"
+        return Verdict(state=state, said=said, tone=tone)
+    fits = document.fits
+    return Verdict(
+        state="Fits" if fits else "Does not fit", said=said, tone="good" if fits else "bad"
+    )
 
 
 def _cards(document: Document, limit: float | None) -> Iterator[Card]:

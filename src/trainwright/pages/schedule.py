@@ -12,14 +12,17 @@ from trainwright.pages.blocks import (
     Gantt,
     Part,
     Point,
+    Verdict,
     card,
+    folded,
     gap_card,
+    proved_state,
     section,
     time_against_memory,
 )
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.plans.status import Status
-from trainwright.units import format_bytes, format_percent_up
+from trainwright.units import format_bytes, format_count, format_percent_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,17 +71,38 @@ def _figures(document: ScheduleResult) -> Iterator[Figure]:
 
 def _sections(subject: Subject[ScheduleResult]) -> Iterator[Section]:
     document = subject.document
-    yield section("summary", "Summary", cards=_cards(document))
-    yield _why(document)
-    if document.peak_activations_per_rank:
-        yield section("plan", "The ranks", rank_table(document))
+    yield section(
+        "summary", "The answer", _answer(document), label="Answer", cards=_cards(document)
+    )
     if subject.panel is not None:
         gantt = Gantt(note=f"{subject.panel.num_bars:,} actions.")
         yield section("schedule", "Schedule and memory over time", gantt)
     if len(document.points) > 1:
         yield section("alternatives", "Memory against time", *_front(document))
+    yield _why(document) if document.makespan_s is None else folded(_why(document))
+    if document.peak_activations_per_rank:
+        yield folded(section("plan", "The ranks", rank_table(document)))
     yield provenance_section(subject, {"costs": f"as {document.request.costs.name} states them"})
     yield reproduce_section(subject, (document.request.costs,))
+
+
+def _answer(document: ScheduleResult) -> Verdict:
+    """How long the work of a pipeline takes, and how near the best that is."""
+    if document.makespan_s is None:
+        why = document.binding.description if document.binding else "no order was found in time"
+        none = document.status is Status.INFEASIBLE
+        return Verdict(state="Nothing fits" if none else "No schedule yet", said=why, tone="bad")
+    takes = document.request.time_unit.describe(document.makespan_s)
+    held = format_count(document.peak_activations or 0, "activation")
+    said = (
+        f"{format_count(document.microbatches, 'microbatch')} on "
+        f"{format_count(document.ranks, 'rank')} in {takes}, {document.bubble_of_span or 0:.2%} "
+        f"of it bubble. A rank holds at most {held}."
+    )
+    if document.fits is False:
+        return Verdict(state="Does not fit", said=said, tone="bad")
+    state, tone = proved_state(document.status, document.gap, "A schedule")
+    return Verdict(state=state, said=said, tone=tone)
 
 
 def _cards(document: ScheduleResult) -> Iterator[Card]:
@@ -87,7 +111,8 @@ def _cards(document: ScheduleResult) -> Iterator[Card]:
         yield card("status", str(document.status), tone="bad")
         return
     yield card("makespan", time(document.makespan_s), "of all ranks")
-    yield card("span", time(document.span_s), "of the rank longest at work")
+    if document.span_s != document.makespan_s:
+        yield card("span", time(document.span_s), "of the rank longest at work")
     yield card("bubble", f"{document.bubble_of_span or 0:.2%}", "of the span")
     yield card("activations held", str(document.peak_activations), "at most on a rank")
     if document.peak_memory_bytes is not None:

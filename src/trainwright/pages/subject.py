@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trainwright.documents.calibration import constant_table, constants_of
 from trainwright.documents.view import Facts, Notes
-from trainwright.pages.blocks import Code, section
+from trainwright.pages.blocks import Code, folded, section
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -112,7 +112,7 @@ def provenance_section(subject: Subject[Any], assumptions: Mapping[str, str]) ->
     warnings = tuple(getattr(subject.document, "warnings", ()))
     if warnings:
         blocks.append(Notes(title="Warnings", lines=warnings, tone="warn"))
-    return section("provenance", "Where the numbers come from", *blocks, label="Sources")
+    return folded(section("provenance", "Where the numbers come from", *blocks, label="Sources"))
 
 
 def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...] = ()) -> Section:
@@ -127,4 +127,4 @@ def reproduce_section(subject: Subject[Any], inputs: tuple[Embedded, ...] = ()) 
     blocks.append(Facts(rows=facts))
     if subject.left_out:
         blocks.append(Notes(title="Left out of this page", lines=subject.left_out))
-    return section("reproduce", "How to reproduce", *blocks)
+    return folded(section("reproduce", "How to reproduce", *blocks))

@@ -14,7 +14,15 @@ from trainwright.documents.validation import (
     rows_table,
     skipped_table,
 )
-from trainwright.pages.blocks import Point, card, lay_out_agreement, plain_bars, section
+from trainwright.pages.blocks import (
+    Point,
+    Verdict,
+    card,
+    folded,
+    lay_out_agreement,
+    plain_bars,
+    section,
+)
 from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
 from trainwright.units import format_seconds
 
@@ -52,8 +60,9 @@ def _figures(document: ValidationResult) -> Iterator[Figure]:
 
 def _sections(subject: Subject[ValidationResult]) -> Iterator[Section]:
     document = subject.document
-    yield section("summary", "Summary", cards=_cards(document))
-    errors = (*_agreement(document), *_error_bars(document), error_table(document))
+    first = (*_answer(document), *_agreement(document))
+    yield section("summary", "The answer", *first, label="Answer", cards=_cards(document))
+    errors = (*_error_bars(document), error_table(document))
     yield section("errors", "How far predictions are off", *errors)
     if is_ranked(document):
         ranked = (ranking_table(document), interval_table(document))
@@ -62,19 +71,38 @@ def _sections(subject: Subject[ValidationResult]) -> Iterator[Section]:
         title = "How sure predictions are"
         yield section("ranking", title, interval_table(document), label="Ranges")
     if any(dataset.runs for dataset in document.datasets):
-        yield section("runs", "Run by run", rows_table(document, most=_MOST_RUNS))
+        yield folded(section("runs", "Run by run", rows_table(document, most=_MOST_RUNS)))
     if any(dataset.skipped for dataset in document.datasets):
-        yield section("skipped", "Not modelled", skipped_table(document), label="Not modelled")
+        left_out = skipped_table(document)
+        yield folded(section("skipped", "Not modelled", left_out, label="Not modelled"))
     stated = {"measured runs": document.folder, "layer times": document.profiles or "none"}
     yield provenance_section(subject, stated)
     yield reproduce_section(subject)
 
 
-def _cards(document: ValidationResult) -> Iterator[Card]:
+def _timed(document: ValidationResult) -> tuple[int, float]:
+    """Configurations with a measured step, and the mean relative error of theirs."""
     timed = [d.time for d in document.datasets if d.time is not None]
     runs = sum(record.n for record in timed)
+    return runs, sum(record.mape * record.n for record in timed) / (runs or 1)
+
+
+def _answer(document: ValidationResult) -> Iterator[Verdict]:
+    """How far step times are off, and how often their ranges hold."""
+    runs, mean = _timed(document)
+    if not runs:
+        return
+    said = f"step times on average, over {counted(runs, 'configuration')}."
+    if (inside := document.pooled_interval_coverage) is not None:
+        said += f" {inside:.1%} of measured times lie within their range, which promises 90 %."
+    if (regret := document.pooled_top1_regret) is not None:
+        said += f" Choosing layouts by prediction loses {regret.mean:.1%} against the fastest."
+    yield Verdict(state=f"{mean:.1%} off", said=said, tone="plain")
+
+
+def _cards(document: ValidationResult) -> Iterator[Card]:
+    runs, mean = _timed(document)
     if runs:
-        mean = sum(record.mape * record.n for record in timed) / runs
         note = f"mean over {counted(runs, 'configuration')}"
         yield card("error of step times", f"{mean:.1%}", note)
     if document.pooled_interval_coverage is not None:
