@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 OWN_LINE: Final = "own"
 DEFAULT_CONSTANTS: Final = ("gemm_max", "memory_max")
-_FAR_OFF: Final = math.log(1.25)
+_OF_HOSTS: Final = ("host_pass_s", "step_overhead_s")  # fitted too where hosts set the pace
+_FAR_OFF: Final = math.log(1.25)  # from a log under constants that were fitted to it
+_UNLIKE: Final = math.log(2.5)  # from its estimate before: beyond what efficiencies explain
 # Where a fit starts for what a cluster's description leaves at zero.
 _STARTS: Final = {"host_pass_s": 3e-3, "step_overhead_s": 2e-2, "attention_half_flops": 5e10}
 
@@ -34,9 +36,11 @@ def calibrate(
     *,
     logs: Sequence[str] = (),
     line: str | None = None,
-    constants: Sequence[str] = DEFAULT_CONSTANTS,
+    constants: Sequence[str] | None = None,
 ) -> Report[CalibrationResult]:
     """Fit `constants` (at most 10) by accelerator and software line, with 90 % intervals.
+
+    By default the shares of peak and bandwidth, and of logs whose runs hosts bind what these take.
 
     `sources` are CSV files or folders of measured runs; or documents of `estimate` or `plan`, one
     per text of `logs`, which holds pasted lines of Megatron-LM, torchtitan or DeepSpeed. `line`
@@ -45,16 +49,19 @@ def calibrate(
     """
     from trainwright.documents.calibration import CalibrationResult
 
-    _check_constants(constants)
+    if constants is not None:
+        _check_constants(constants)
+    warnings: tuple[str, ...] = ()
     if logs:
-        fits = [_from_logs(sources, logs, line or OWN_LINE, constants)]
+        found, before_s = _from_logs(sources, logs, line or OWN_LINE, constants)
+        fits, warnings = [found], tuple(_far_off(found, before_s))
     else:
-        fits = _from_rows(sources, line, constants)
+        fits = _from_rows(sources, line, constants or DEFAULT_CONSTANTS)
     return Report(
         CalibrationResult(
             calibrations=tuple(found.calibration for found in fits),
             fits=tuple(map(_record, fits)),
-            warnings=tuple(line for found in fits for line in _far_off(found)) if logs else (),
+            warnings=warnings,
         )
     )
 
@@ -82,8 +89,11 @@ def _priors(cluster: Cluster, names: Sequence[str]) -> list[Prior]:
         "memory_max": shares.memory.max,
         "attention_forward": shares.attention_forward,
         "attention_backward": shares.attention_backward,
+        "attention_half_flops": shares.attention_half_flops,
         "fp8_ratio": shares.fp8_ratio,
         "launch_overhead_s": device.launch_overhead_s,
+        "host_pass_s": device.host_pass_s,
+        "step_overhead_s": device.step_overhead_s,
         "scale_up_efficiency": cluster.levels[0].efficiency,
         "scale_up_latency_s": cluster.levels[0].latency_s,
         "scale_out_efficiency": cluster.levels[-1].efficiency,
@@ -126,11 +136,15 @@ def _from_rows(
 
 
 def _from_logs(
-    documents: Sequence[str | Path], logs: Sequence[str], line: str, constants: Sequence[str]
-) -> LineFit:
+    documents: Sequence[str | Path], logs: Sequence[str], line: str, constants: Sequence[str] | None
+) -> tuple[LineFit, list[float]]:
+    """The fit, and what the estimates expected of each log before it."""
+    from trainwright.cluster import Circumstance
     from trainwright.cluster.calibration import pooled_for
     from trainwright.frameworks.training_logs import read_log
     from trainwright.lab.fitting import fit_questions
+    from trainwright.lab.predict import price
+    from trainwright.step.account import circumstances
 
     if len(documents) != len(logs):
         wanted = f"must be one log for each of the {len(documents)} estimates"
@@ -145,11 +159,16 @@ def _from_logs(
             num_devices=asked_for.parallelism.num_devices,
         )
         asked.append((replace(question.run, step_time_s=measured_s), question))
+    if constants is None:
+        held = [circumstances(q.model, q.cluster, q.configuration) for _, q in asked]
+        by_host = any(Circumstance.HOST_BOUND in each for each in held)
+        constants = DEFAULT_CONSTANTS + (_OF_HOSTS if by_host else ())
     priors = _priors(asked[0][1].cluster, constants)
     plural = "s" if len(logs) > 1 else ""
     found = fit_questions(asked, priors, source=f"{len(logs)} training log{plural}")
     upon = pooled_for(asked[0][1].cluster.accelerator)
-    return replace(found, calibration=replace(found.calibration, upon=upon))
+    before_s = [price(question).step_time_s for _, question in asked]
+    return replace(found, calibration=replace(found.calibration, upon=upon)), before_s
 
 
 def _question(path: str | Path, line: str) -> Question:
@@ -184,14 +203,17 @@ def _question(path: str | Path, line: str) -> Question:
     )
 
 
-def _far_off(found: LineFit) -> Iterator[str]:
+def _far_off(found: LineFit, before_s: Sequence[float]) -> Iterator[str]:
     """A line for each log whose run is not the one of its estimate, as it seems."""
-    for run, residual in zip(found.runs, found.seen, strict=True):
-        if abs(residual) > _FAR_OFF and run.step_time_s is not None:
-            predicted_s = run.step_time_s * math.exp(residual)
-            steps = f"{run.step_time_s:.4g} s a step in the log, {predicted_s:.4g} s with the fit"
+    for run, residual, expected_s in zip(found.runs, found.seen, before_s, strict=True):
+        measured_s = run.step_time_s
+        assert measured_s is not None
+        unlike = abs(math.log(measured_s / expected_s)) > _UNLIKE
+        if unlike or abs(residual) > _FAR_OFF:
+            fitted_s = measured_s * math.exp(residual)
+            steps = f"{measured_s:.4g} s a step in the log, {expected_s:.4g} s in the estimate"
             yield (
-                f"{run.row_id}: {steps}; the constants do not explain it: check that the estimate "
+                f"{run.row_id}: {steps} and {fitted_s:.4g} s with the fit: check that the estimate "
                 "states the run of the log"
             )
 

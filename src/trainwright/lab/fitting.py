@@ -186,6 +186,7 @@ _ENOUGH_FOR_OUTLIERS: Final = 6
 _LEAST_SCALE: Final = 0.01  # no measured step repeats better than this
 # The first steps trust the rows, or far-off defaults would pass for noise and stay.
 _FIRST_SCALE: Final = 0.03
+_SMALL_SCALE: Final = 0.015  # of a handful of rows
 _TRUSTING_STEPS: Final = 3
 _STEP: Final = 0.02  # finite difference in log θ
 _LARGEST_MOVE: Final = 0.5
@@ -322,6 +323,9 @@ def _line_search(
 
 
 def _scale(residual: Floats) -> float:
+    """What rows scatter; a handful, which the constants could all meet, is trusted."""
+    if len(residual) < _ENOUGH_FOR_OUTLIERS:
+        return _SMALL_SCALE
     return max(_LEAST_SCALE, _FROM_MEDIAN * float(np.median(np.abs(residual))))
 
 

@@ -342,9 +342,9 @@ ROWS += section(
     row(
         "constants",
         LIST,
-        "What to fit, separated by commas.",
+        "What to fit, separated by commas; gemm_max,memory_max if absent, and of logs that hosts "
+        "bind host_pass_s,step_overhead_s.",
         metavar="TEXT",
-        default="gemm_max,memory_max",
     ),
 )
 ROWS += section(
