@@ -19,6 +19,7 @@ from trainwright.model import (
     model_flops_per_sequence,
 )
 from trainwright.model.attention import attended_pairs
+from trainwright.model.mixers import CHUNK
 
 
 def graph_of(name: str, **run: int | bool) -> LayerGraph:
@@ -245,3 +246,19 @@ def test_a_head_that_fills_no_rows_of_16_bytes_runs_padded_or_outside_the_matrix
     unfused = core(fused_attention=False)
     assert unfused["attention_scores"][1] == unfused["attention_values"][1] == "fp32"
     assert unfused["query_key_value"][1] == "bf16"
+
+
+def test_the_kernels_of_a_state_space_layer_each_read_what_the_last_wrote() -> None:
+    """Convolution, states of chunks and their passing on, scan, gated norm (Dao and Gu, 2024)."""
+    model = catalog.model("nemotron-3-nano-30b-a3b").config
+    run = RunShape(microbatch_size=1, sequence_length=4096)
+    graph = layer_graph(model, run)
+    own = next(op for c in graph.classes for op in c.operators if op.name == "mixer_recurrence")
+    inner, state, groups, heads = 64 * 64, 128, 8, 64
+    channels = inner + 2 * groups * state
+    states = 4 * inner * state / CHUNK
+    read = 2 * channels + 2 * channels + 2 * states + 2 * (inner + channels + heads) + 4 * inner
+    written = 2 * channels + 2 * states + 2 * inner + 2 * inner
+    assert own.forward.read_bytes == 4096 * read
+    assert own.forward.written_bytes == 4096 * written
+    assert own.input_grad.bytes == 2.5 * own.forward.bytes

@@ -123,6 +123,11 @@ class StateSpace:
         return float(CHUNK * (self.num_groups * self.state_size + self.inner_size))
 
     @property
+    def chunk(self) -> int:
+        """Tokens between states that are written out; 0 where none are."""
+        return CHUNK if self.time_rank is None else 0
+
+    @property
     def state_elements(self) -> float:
         """Of one sequence: the state, and the last inputs of the convolution."""
         return float(self.inner_size * self.state_size + self.channels * self.kernel)
@@ -223,8 +228,10 @@ class DeltaRule:
     @property
     def chunk_flops_per_token(self) -> float:
         """Beyond the recurrence: scores among keys and with queries, the inverse of a chunk."""
-        chunk = CHUNK / 4  # 64, that of the public kernels
-        return chunk * self.num_value_heads * (3 * self.key_size + 2 * self.value_size)
+        width = self.num_value_heads * (3 * self.key_size + 2 * self.value_size)
+        return float(self.chunk * width)
+
+    chunk: int = CHUNK // 4  # 64, that of the public kernels
 
     @property
     def state_elements(self) -> float:
@@ -289,7 +296,9 @@ class LinearAttention:
     @property
     def chunk_flops_per_token(self) -> float:
         """Beyond the recurrence: scores of a chunk and their product, half masked."""
-        return float(CHUNK * 2 * self.output_size)
+        return float(self.chunk * 2 * self.output_size)
+
+    chunk: int = CHUNK
 
     @property
     def state_elements(self) -> float:
@@ -352,6 +361,7 @@ class ShortConvolution(_OfChannels):
     norm_size: int = 0
     flops_per_token: float = 0.0
     chunk_flops_per_token: float = 0.0
+    chunk: int = 0
 
     @property
     def state_elements(self) -> float:
@@ -393,6 +403,7 @@ class TimeMix(_OfChannels):
     bias: bool = False
     flops_per_token: float = 0.0  # element by element, without products
     chunk_flops_per_token: float = 0.0
+    chunk: int = 0
 
     @property
     def state_elements(self) -> float:

@@ -1,12 +1,14 @@
 """Operators of layers that mix tokens by a recurrence (see `mixers`), on one device.
 
 Products are cut by heads: the first along their outputs, the last along its inputs. The recurrence
-is one operator with the convolution before it: a fused kernel reads what the products gave and
-writes what the last one reads. It keeps its inputs, and computes states again in the backward pass,
-which costs about two and a half forward passes, as with attention.
+is one operator with the convolution before it and the norm after it, kernels that each read what
+the one before wrote. It keeps its inputs, and computes states again in the backward pass, which
+costs about two and a half forward passes, as with attention.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from trainwright.model.attention import FUSED_BACKWARD_RATIO
 from trainwright.model.config import TransformerConfig
@@ -109,6 +111,28 @@ def _product(product: Product, config: TransformerConfig, run: RunShape) -> Oper
     )
 
 
+_STATE_BYTES: Final = 4  # states between chunks are float32
+
+
+def _traffic(mixer: Mixer, run: RunShape, given: float) -> tuple[float, float]:
+    """Bytes that the kernels of a recurrence read and write, forward.
+
+    They run one by one: the convolution; the states of all chunks, what passes from one to the
+    next, and what each token reads of them (Dao and Gu, 2024, section 6); the norm with its gate.
+    Backward does each again for its gradients, as often as it does the products.
+    """
+    element = run.precision.activation_bytes
+    state = mixer.state_elements - mixer.channels * mixer.kernel
+    states = _STATE_BYTES * state / mixer.chunk if mixer.chunk else 0.0
+    convolved = element * mixer.channels
+    scanned = element * (mixer.channels or given) if mixer.chunk else 0.0  # read for the states too
+    normed = element * mixer.output_size if mixer.norm_size else 0.0
+    tokens = run.tokens / run.tensor_parallel
+    read = convolved + scanned + 2 * states + element * given + 2 * normed
+    written = convolved + 2 * states + element * mixer.output_size + normed
+    return tokens * read, tokens * written
+
+
 def _recurrence(config: TransformerConfig, mixer: Mixer, run: RunShape) -> Operator:
     """Convolution, recurrence, norm and gate."""
     t, element = run.tensor_parallel, run.precision.activation_bytes
@@ -116,8 +140,7 @@ def _recurrence(config: TransformerConfig, mixer: Mixer, run: RunShape) -> Opera
     convolved = 2.0 * mixer.channels * mixer.kernel
     model_flops = run.tokens * (convolved + mixer.flops_per_token)
     flops = (model_flops + run.tokens * mixer.chunk_flops_per_token) / t
-    read = element * run.tokens * given / t
-    written = element * run.tokens * mixer.output_size / t
+    read, written = _traffic(mixer, run, given)
     own = [
         Parameter(name=f"mixer_{name}", count=count, shards=t)
         for name, count in mixer.own_parameters()
@@ -150,8 +173,8 @@ def _recurrence(config: TransformerConfig, mixer: Mixer, run: RunShape) -> Opera
         forward=Work(flops=flops, read_bytes=read, written_bytes=written),
         input_grad=Work(
             flops=FUSED_BACKWARD_RATIO * flops,
-            read_bytes=read + 2 * written,
-            written_bytes=read,
+            read_bytes=FUSED_BACKWARD_RATIO * read,
+            written_bytes=FUSED_BACKWARD_RATIO * written,
         ),
         model_flops=model_flops,
         parameters=tuple(own),
