@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -35,11 +36,14 @@ struct FoundOrders {
   SearchResult result;
 };
 
-// Tables of all resources one below the other: delta and transient [5 * R, S], room [R, p].
+// Tables of all resources one below the other: delta and transient [10 * R, S], room [R, p].
 std::vector<Resource> resources_of(const Table<double>& delta, const Table<double>& transient,
                                    const Table<double>& room) {
   const size_t size = trainwright::kNumActionKinds * delta.shape(1), ranks = room.shape(1);
   std::vector<Resource> resources(room.shape(0));
+  const size_t rows = trainwright::kNumActionKinds * resources.size();
+  if (delta.shape(0) != rows || transient.shape(0) != rows)
+    throw std::invalid_argument("tables of resources must have a row for every kind of action");
   for (size_t r = 0; r < resources.size(); ++r) {
     resources[r].delta.assign(delta.data() + r * size, delta.data() + (r + 1) * size);
     resources[r].transient.assign(transient.data() + r * size, transient.data() + (r + 1) * size);

@@ -32,7 +32,7 @@ struct Stream {
   bool is_weight_grad() const { return kind == kWeightGrad; }
 };
 
-// What a rank may hold: `delta` and `transient` have shape [5, S], `room` [p].
+// What a rank may hold: `delta` and `transient` have shape [10, S], `room` [p].
 struct Resource {
   std::vector<double> delta, transient, room;
 };

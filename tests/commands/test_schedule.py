@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainwright
+from trainwright.documents.schedule import KINDS
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.schedule_json import LARGEST_AMOUNT, ScheduleSpec
@@ -74,6 +75,18 @@ def test_the_critical_path_fills_the_makespan():
     assert sum(path.by_kind_s.values()) + path.transfer_s == pytest.approx(found.makespan_s)
     assert sum(path.by_rank_s) == pytest.approx(sum(path.by_kind_s.values()))
     assert sum(path.waits_for.values()) == path.num_actions
+
+
+@pytest.mark.parametrize("family", ["po-f", "po-h", "vocab-1", "vocab-2", "chimera"])
+def test_whatever_is_on_the_critical_path_has_a_word(family, tmp_path):
+    times = {"forward_s": (1.0,), "input_grad_s": (1.0,), "weight_grad_s": (1.0,)}
+    spec = ScheduleSpec(**times, offload_s=(9.0,), head_s=(2.0,))
+    report = trainwright.schedule(family=family, ranks=4, microbatches=8, spec=spec)
+    said = report.explain()
+    for kind in report.document.critical_path.by_kind_s:
+        assert KINDS[kind] in said
+    report.save(tmp_path / "s.json")
+    trainwright.report(tmp_path / "s.json")
 
 
 def test_more_memory_never_gives_a_slower_schedule():

@@ -18,6 +18,7 @@ from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, Tran
 from trainwright.plans.status import BoundName, Objective
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, lower_bounds
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
+from trainwright.scheduling.search import activation_steps
 from trainwright.scheduling.simulate import simulate
 
 ROUNDING = 1 + 1e-9
@@ -65,8 +66,7 @@ def searched_s(placement, num_microbatches, its_costs, objective, max_activation
     memory = its_costs.memory
     delta, room = [memory.delta_bytes], [memory.limit_bytes - memory.static_bytes]
     if max_activations is not None:
-        steps = np.array([[1.0], [0.0], [-1.0], [-1.0], [0.0]])
-        delta.append(np.repeat(steps, placement.num_stages, axis=1))
+        delta.append(activation_steps(placement.num_stages))
         room.append(np.full(placement.num_ranks, float(max_activations)))
     problem = _core.StreamProblem(
         rank_of_stage=np.array(placement.rank_of_stage, np.int32),

@@ -107,6 +107,22 @@ def test_every_answer_is_legal_within_limits_and_not_below_its_bound(question):
     assert outcome.value_s >= outcome.lower_bound_s * (1 - 1e-9)
 
 
+def test_limits_in_bytes_and_in_activations_hold_together():
+    placement = Placement.loop(4)
+    keeps = [3.0, 1.0, 1.0, 1.0]
+    memory = ScheduleMemory.of(
+        placement,
+        forward_bytes=keeps,
+        weight_grad_bytes=[-kept for kept in keeps],
+        limit_bytes=6.5,
+    )
+    costs = ScheduleCosts.of(placement, forward_s=2, input_grad_s=3, weight_grad_s=1, memory=memory)
+    options = {"costs": costs, "num_microbatches": 8, "evaluations": 2000}
+    both = found(question_of(placement, **options, max_activations=4))
+    assert both.timeline.fits
+    assert both.value_s == found(question_of(placement, **options)).value_s >= both.lower_bound_s
+
+
 @cases(25)
 @given(questions())
 def test_the_same_question_has_the_same_answer(question):

@@ -525,12 +525,17 @@ def remake_schedule(document: ScheduleResult) -> ScheduleResult:
 # A schedule as tables: how long, how full, how far from the best, and what makes it so long
 # ------------------------------------------------------------------------------------------
 
-_KINDS = {
+KINDS = {
     "F": "forward",
     "I": "input gradient",
     "W": "weight gradient",
     "B": "backward",
     "R": "recompute",
+    "O": "copy to the host",
+    "D": "drop",
+    "L": "copy from the host",
+    "V": "head",
+    "T": "gradients of the head",
 }
 _WAITS = {
     "rank": "for their rank",
@@ -657,7 +662,7 @@ def _path_lines(path: CriticalPath, document: ScheduleResult) -> Iterator[str]:
     assert document.makespan_s is not None
     total_s = document.makespan_s
     shares = [
-        f"{_KINDS[kind]} {taken_s / total_s:.0%}"
+        f"{KINDS[kind]} {taken_s / total_s:.0%}"
         for kind, taken_s in sorted(path.by_kind_s.items(), key=lambda item: -item[1])
     ]
     if path.transfer_s > OPTIMAL_TOLERANCE * total_s:

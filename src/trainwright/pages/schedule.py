@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.documents.schedule import front_table, name_of, rank_table, value_of
+from trainwright.documents.schedule import KINDS, front_table, name_of, rank_table, value_of
 from trainwright.documents.view import Facts, Notes
 from trainwright.pages.blocks import (
     Bar,
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from trainwright.pages.blocks import Card, Scatter, Section
     from trainwright.pages.subject import Figure, Subject
 
-_KINDS = {"F": "forward", "I": "input gradient", "W": "weight gradient", "B": "backward"}
-_KINDS |= {"R": "recompute"}
 _COLORS = {"F": "compute", "I": "traffic", "W": "sync", "B": "tensor", "R": "recompute"}
+_COLORS |= {"O": "hidden", "D": "unused", "L": "buffers", "V": "expert", "T": "context"}
 
 
 def schedule_content(subject: Subject[ScheduleResult]) -> Content:
@@ -138,7 +137,7 @@ def _why(document: ScheduleResult) -> Section:
     if path is not None and makespan_s:
         time = document.request.time_unit.describe
         parts = [
-            Part(kind=_COLORS[kind], label=_KINDS[kind], amount=spent_s, text=time(spent_s))
+            Part(kind=_COLORS[kind], label=KINDS[kind], amount=spent_s, text=time(spent_s))
             for kind, spent_s in path.by_kind_s.items()
         ]
         if path.transfer_s > 0:

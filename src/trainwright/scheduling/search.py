@@ -170,8 +170,11 @@ class SearchOutcome:
 
 
 def activation_steps(num_stages: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Chunk activations each action adds or releases, shape [5, S]."""
-    return np.repeat(np.array([[1.0], [0.0], [-1.0], [-1.0], [0.0]]), num_stages, axis=1)
+    """Chunk activations each action adds or releases, shape [10, S]."""
+    steps = np.zeros((len(ActionKind), num_stages))
+    steps[[ActionKind.F, ActionKind.L]] = 1.0
+    steps[[ActionKind.W, ActionKind.B, ActionKind.D]] = -1.0
+    return steps
 
 
 # The pipelines a question leaves open: placement, chunks per rank, fused stages, recomputed
@@ -199,7 +202,7 @@ class Candidate:
 
     @property
     def resources(self) -> tuple[Floats, Floats, Floats]:
-        """What is limited: delta and transient [R * 5, S], room [R, p]; activations come first."""
+        """What is limited: delta and transient [R * 10, S], room [R, p]; activations first."""
         memory = self.costs.memory
         delta, transient, room = [], [], []
         if self.activation_limit is not None:
