@@ -89,6 +89,21 @@ def test_whatever_is_on_the_critical_path_has_a_word(family, tmp_path):
     trainwright.report(tmp_path / "s.json")
 
 
+def test_a_search_copies_to_the_host_where_the_spec_says_how_long_that_takes(tmp_path):
+    times = {"forward_s": (3.0,), "input_grad_s": (4.0,), "weight_grad_s": (2.0,)}
+    asked = {"search": True, "placement": "loop", "ranks": 4, "microbatches": 12, "evaluations": 50}
+    asked |= {"virtual_stages": 1, "max_activations": 2}
+    plain = trainwright.schedule(spec=ScheduleSpec(**times), **asked)
+    best = trainwright.schedule(spec=ScheduleSpec(**times, offload_s=(1.0,)), **asked)
+    assert best.makespan_s < 0.9 * plain.makespan_s
+    assert best.document.lower_bound_s < plain.document.lower_bound_s  # it is about the host, too
+    best.save(tmp_path / "best.json")
+    again = trainwright.explain(tmp_path / "best.json")
+    assert again.document == best.document
+    with pytest.raises(UnsupportedFeature, match="host"):
+        best.verified()
+
+
 def test_more_memory_never_gives_a_slower_schedule():
     times = {"forward": 3, "input_grad": 4, "weight_grad": 2, "evaluations": 3000}
     asked = {"search": True, "placement": "v", "ranks": 2, "microbatches": 4}

@@ -106,6 +106,25 @@ def small_cases(draw: st.DrawFn):
     return placement, draw(st.integers(1, 7)), draw(limited_costs(placement)), limit
 
 
+@pytest.mark.parametrize("offload_s", [0.0, 0.5, 1.5, 4.0, 30.0])
+@pytest.mark.parametrize("name", ["po-f", "po-h"])
+def test_no_bound_with_copies_exceeds_a_family_that_copies_at_its_peak(name, offload_s):
+    for p, m in ((2, 4), (4, 8), (8, 24)):
+        request = FamilyRequest(num_ranks=p, num_microbatches=m, virtual_stages=2)
+        schedule = FAMILIES[name].generate(request)
+        costs = ScheduleCosts.of(schedule.placement, forward_s=2.0, offload_s=offload_s)
+        timeline = simulate(schedule, costs)
+        least = LeastCosts.of(
+            schedule.placement,
+            costs,
+            max_activations=max(schedule.peak_activations),
+            offload=True,
+        )
+        for objective in (Objective.SPAN, Objective.MAKESPAN):
+            for bound in lower_bounds(least, m, objective=objective):
+                assert bound.value_s <= objective.of(timeline) * (1 + 1e-9)
+
+
 @pytest.mark.slow
 @cases(150)
 @given(small_cases(), st.sampled_from(Objective), st.sampled_from([True, False, None]))

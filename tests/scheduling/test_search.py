@@ -26,7 +26,7 @@ from trainwright.scheduling.search import (
     search_schedule,
 )
 from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.validate import timeline_faults, validate
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
@@ -75,6 +75,8 @@ def questions(draw: st.DrawFn) -> SearchQuestion:
         backward_s=draw(st.sampled_from([None, np.add(*split) * 0.75])),
         recompute_s=0.5,
         transfer_s=draw(seconds()) if stages > 1 else [],
+        offload_s=draw(times),
+        reload_s=draw(st.sampled_from([None, 0.5])),
         memory=memory,
         transfer_model=draw(st.sampled_from(TransferModel)),
     )
@@ -87,6 +89,7 @@ def questions(draw: st.DrawFn) -> SearchQuestion:
         objective=draw(st.sampled_from(Objective)),
         backward=draw(st.sampled_from(Backward)),
         recompute_saved_bytes=draw(st.sampled_from([None, 0.5])),
+        offload=draw(st.booleans()),
         evaluations=draw(st.sampled_from([1, 40, 200])),
     )
 
@@ -121,6 +124,36 @@ def test_limits_in_bytes_and_in_activations_hold_together():
     both = found(question_of(placement, **options, max_activations=4))
     assert both.timeline.fits
     assert both.value_s == found(question_of(placement, **options)).value_s >= both.lower_bound_s
+
+
+def test_what_does_not_fit_waits_on_the_host_if_the_link_is_quick():
+    placement = Placement.loop(8)
+    times = {"forward_s": 3, "input_grad_s": 4, "weight_grad_s": 2}
+    quick = ScheduleCosts.of(placement, **times, offload_s=1.0)
+    options = {"num_microbatches": 32, "max_activations": 4, "evaluations": 50}
+    without = found(question_of(placement, costs=quick, **options))
+    assert not without.schedule.has_copies
+    best = found(question_of(placement, costs=quick, **options, offload=True))
+    assert best.schedule.has_copies
+    assert timeline_faults(best.timeline) == ()
+    assert best.value_s < 0.7 * without.value_s
+    assert best.lower_bound_s == 331  # head and work: copies take 64 of it
+    assert best.gap < 0.03
+    # A link that takes as long as the rank for every activation cannot help with all of them.
+    slow = ScheduleCosts.of(placement, **times, offload_s=20.0)
+    at_slow = found(question_of(placement, costs=slow, **options, offload=True))
+    assert best.value_s < at_slow.value_s <= without.value_s
+    assert at_slow.lower_bound_s > best.lower_bound_s
+
+
+def test_two_stages_of_a_rank_fit_one_at_a_time_where_the_other_is_on_the_host():
+    placement = Placement.loop(3, virtual_stages=2)
+    too_little = question_of(placement, max_activations=1)
+    assert search_schedule(too_little, budget=Budget()).needed == 2
+    costs = ScheduleCosts.of(placement, offload_s=0.5)
+    outcome = found(question_of(placement, costs=costs, max_activations=1, offload=True))
+    validate(outcome.schedule)
+    assert max(outcome.schedule.peak_activations) == 1
 
 
 @cases(25)

@@ -249,9 +249,15 @@ def proved_bound(
     *,
     objective: Objective,
     max_activations: int | None,
+    offload: bool = False,
 ) -> Bound:
-    """The best bound on schedules of this placement within the limits of the costs and this one."""
-    least = LeastCosts.of(placement, costs, max_activations=max_activations or None)
+    """The best bound on schedules of this placement within the limits of the costs and this one.
+
+    With `offload`, on those that copy activations to the host, too.
+    """
+    least = LeastCosts.of(
+        placement, costs, max_activations=max_activations or None, offload=offload
+    )
     return best_bound(least, num_microbatches, objective=objective)
 
 
@@ -262,12 +268,18 @@ def bound_for(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> B
     """
     if not schedule.is_plain:
         return resource_bound(schedule, costs, objective=Objective(case.objective))
+    return bound_within(case, schedule, costs)
+
+
+def bound_within(case: ScheduleCase, schedule: Schedule, costs: ScheduleCosts) -> Bound:
+    """The bound on every schedule of one pipeline placed so within the limits of the case."""
     return proved_bound(
         schedule.placement,
         schedule.num_microbatches,
         costs,
         objective=Objective(case.objective),
         max_activations=case.max_activations,
+        offload=bool(case.spec.offload_s),
     )
 
 
@@ -397,7 +409,7 @@ def _with_schedule(
         bound_kind=BoundKind.PROVED,
         gap=gap,
         bound_at_placement=_bound_at_placement(answer, objective.of(timeline)),
-        bound_at_peak=_bound_at_peak(timeline, objective) if timeline.schedule.is_plain else None,
+        bound_at_peak=_bound_at_peak(timeline, case),
         rank_of_stage=timeline.schedule.placement.rank_of_stage,
         orders=order_rows(timeline.schedule),
         **figures(timeline, counts_bytes=case.counts_bytes),
@@ -439,8 +451,11 @@ def _bound_at_placement(answer: Answer, value_s: float) -> BoundAtPlacement | No
     )
 
 
-def _bound_at_peak(timeline: Timeline, objective: Objective) -> BoundAtPeak:
-    schedule = timeline.schedule
+def _bound_at_peak(timeline: Timeline, case: ScheduleCase) -> BoundAtPeak | None:
+    """None where the peak says little: what else there is, or may be, than computation."""
+    schedule, objective = timeline.schedule, Objective(case.objective)
+    if not schedule.is_plain or case.spec.offload_s:
+        return None
     peak = max(schedule.peak_activations)
     bound = proved_bound(
         schedule.placement,
@@ -508,6 +523,7 @@ def remake_schedule(document: ScheduleResult) -> ScheduleResult:
     if timeline is None:
         return document
     value_s, bound_s = objective.of(timeline), document.lower_bound_s or 0.0
+    case = case_of(document)
     at_placement = document.bound_at_placement
     if at_placement is not None:  # the bound on one placement is no less than that on all
         own_s = min(max(at_placement.lower_bound_s, bound_s), value_s)
@@ -515,10 +531,10 @@ def remake_schedule(document: ScheduleResult) -> ScheduleResult:
         at_placement = replace(at_placement, lower_bound_s=own_s, gap=gap)
     return replace(
         document,
-        **figures(timeline, counts_bytes=case_of(document).counts_bytes),
+        **figures(timeline, counts_bytes=case.counts_bytes),
         gap=relative_gap(value_s, bound_s),
         bound_at_placement=at_placement,
-        bound_at_peak=_bound_at_peak(timeline, objective),
+        bound_at_peak=_bound_at_peak(timeline, case),
     )
 
 

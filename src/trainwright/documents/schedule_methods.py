@@ -14,6 +14,7 @@ from trainwright.documents.schedule import (
     ScheduleResult,
     Shortfall,
     bound_for,
+    bound_within,
     case_of,
     schedule_of,
 )
@@ -288,7 +289,7 @@ def by_search(
     schedule = outcome.schedule
     parts = schedule.placement.num_stages // question.costs.num_stages
     limit = None if case.max_activations is None else case.max_activations * parts
-    own = bound_for(replace(case, max_activations=limit), schedule, outcome.timeline.costs)
+    own = bound_within(replace(case, max_activations=limit), schedule, outcome.timeline.costs)
     own = max(outcome.pipeline_bound, own, key=lambda bound: bound.value_s)
     is_open = outcome.tried > 1
     return Answer(
@@ -342,7 +343,7 @@ def by_front(
         family=best.source if best.source in FAMILIES else _SEARCH,
         found_by=best.source,
         timeline=best.timeline,
-        bound=bound_for(case, best.schedule, best.timeline.costs),
+        bound=bound_within(case, best.schedule, best.timeline.costs),
         generate_s=generate_s,
         search_s=generate_s if method is Method.SEARCHED_FRONT else None,
         points=within,
@@ -358,7 +359,7 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
     require_size(described.num_stages, microbatches)
     costs = case.costs(described)
     misfit = least_shortfall(described, costs, case=case)
-    no_choice = place != "any" and case.spec.saved_bytes is None
+    no_choice = place != "any" and case.spec.saved_bytes is None and not case.spec.offload_s
     if misfit is not None and (no_choice or case.max_activations == 0):
         return misfit
     with naming_options(OPTION_OF):
@@ -370,6 +371,7 @@ def _question(case: ScheduleCase, options: SearchOptions) -> SearchQuestion | Sh
             max_activations=case.max_activations,
             objective=Objective(case.objective),
             recompute_saved_bytes=case.spec.saved_bytes,
+            offload=bool(case.spec.offload_s),
             evaluations=options.evaluations,
             seed=DEFAULT_SEED if options.seed is None else options.seed,
         )

@@ -417,6 +417,11 @@ class Schedule(RankOrders):
         return microbatches
 
     @property
+    def has_copies(self) -> bool:
+        """Whether activations wait on the host."""
+        return bool(np.isin(self.actions[:, 0], ON_HOST_LINK).any())
+
+    @property
     def peak_activations(self) -> tuple[int, ...]:
         """Most chunk activations each rank holds at once: F adds one, W or B releases one.
 

@@ -7,17 +7,19 @@ they hold whichever microbatch is the j-th of a stream.
 rank-work    a rank cannot start before the first forward reaches it, and works at least its work;
              after its last input gradient the chain back to stage 0 is still to run, and of its
              weight gradients at most as many as fit in memory
-memory-area  every activation occupies memory for at least its trip to the loss and back, and
-             memory neither fills nor empties at once
+memory-area  every activation occupies memory for at least its trip to the loss and back, or for
+             its copies to the host and back; memory neither fills nor empties at once
 memory-path  with room for K microbatches between F and I of a stage, the forward of microbatch
              j+K waits for the input gradient of j, and for a release
 window       `scheduling.bounds`
+
+Where activations may wait on the host, the last two say nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -147,9 +149,10 @@ def limit_below_all(
 # Transfers are taken as free of contention, recomputation as free, an overlapped pair as as short
 # as its members may be; all of which only weakens a bound.
 
-_F, _I, _W, _B, _R, *_ = ActionKind
+_F, _I, _W, _B, _R, _O, _D, _L, *_ = ActionKind
 _ROUNDING = 1e-9
-_STEP = np.array([1.0, 0.0, -1.0, -1.0, 0.0])  # chunk activations by kind of action
+_HALVINGS = 40
+_STEP = np.array([1, 0, -1, -1, 0, 0, -1, 1, 0, 0], np.float64)  # activations by kind of action
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -157,19 +160,21 @@ class Holding:
     """One limited resource: what an activation holds of it at least, and how much there is.
 
     `pending` [S] is held from the start of F to the end of I, `released_late` [S] from there to the
-    end of W; `room` [p] is infinite where there is no limit.
+    end of W; `room` [p] is infinite where there is no limit. Of `pending`, `offloaded` [S] may wait
+    on the host.
     """
 
     pending: Floats
     released_late: Floats
     room: Floats
+    offloaded: Floats
 
     def __post_init__(self) -> None:
         freeze_arrays(self)
 
     @classmethod
     def of(cls, delta: Floats, room: Floats, recomputed: NDArray[np.bool_] | None) -> Holding:
-        """From what actions add and release, shape [5, S]; recomputed by some where not told."""
+        """From what actions add and release, shape [10, S]; recomputed by some where not told."""
         again = np.minimum(delta[_R], 0.0)
         pending = np.maximum(delta[_F] + again, 0.0)
         if recomputed is not None:
@@ -180,6 +185,7 @@ class Holding:
             pending=pending,
             released_late=np.minimum(pending, late),
             room=room * (1 + _ROUNDING) + _ROUNDING,
+            offloaded=np.minimum(pending, np.maximum(delta[_L], 0.0)),
         )
 
 
@@ -188,7 +194,8 @@ class LeastCosts:
     """Least times by stage, and limits; `*_transfer_s` [S-1] are 0 within a rank.
 
     `work_s` [S] is what a rank works for one microbatch of the stage; `overlap_s` [p] what
-    overlapped pairs save it at most per microbatch.
+    overlapped pairs save it at most per microbatch. `copies_s` [S], where activations may wait on
+    the host, is the time on the link for the way there and back.
     """
 
     placement: Placement
@@ -200,6 +207,7 @@ class LeastCosts:
     forward_transfer_s: Floats
     backward_transfer_s: Floats
     holdings: tuple[Holding, ...]
+    copies_s: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         freeze_arrays(self)
@@ -213,6 +221,7 @@ class LeastCosts:
         max_activations: int | None = None,
         fused: NDArray[np.bool_] | None = None,
         recomputed: NDArray[np.bool_] | None = None,
+        offload: bool = False,
     ) -> LeastCosts:
         """From the costs of a schedule within its limits and `max_activations` per rank.
 
@@ -243,7 +252,13 @@ class LeastCosts:
             forward_transfer_s=np.where(crossing, costs.forward_transfer_s, 0.0),
             backward_transfer_s=np.where(crossing, costs.backward_transfer_s, 0.0),
             holdings=tuple(_holdings(costs, max_activations, recomputed)),
+            copies_s=duration[_O] + duration[_L] if offload else np.zeros(0),
         )
+
+    @property
+    def offloads(self) -> bool:
+        """Whether activations may wait on the host."""
+        return bool(self.copies_s.size)
 
     @property
     def has_pairs(self) -> bool:
@@ -363,8 +378,8 @@ def _holdings(
 
 
 def window_bound(least: LeastCosts, num_microbatches: int, objective: Objective) -> float:
-    """The largest over ranks and resources; 0 where nothing is limited or pairs may overlap."""
-    if least.has_pairs:
+    """The largest over ranks and resources; 0 where nothing is limited, or more may overlap."""
+    if least.has_pairs or least.offloads:
         return 0.0
     best = 0.0
     for holding in least.holdings:
@@ -572,10 +587,11 @@ def _memory_area(least: LeastCosts, m: int, objective: Objective) -> float:
             if not stages or not 0 < room < np.inf:
                 continue
             head_s = float(least.reached_s[stages[0]])
-            ramps = _Ramps.of(least, holding, stages)
-            own_s = ramps.least_s(m * float(area[stages].sum()), room, ramps.released_per_s)
+            ramps, host = _Ramps.of(least, holding, stages), _Host.of(least, holding, stages, m)
+            own_s = host.least_s(ramps, m * float(area[stages].sum()), room, ramps.released_per_s)
             best = max(best, own_s + (head_s if objective is Objective.MAKESPAN else 0.0))
-            early_s = ramps.least_s(m * float(until_grad[stages].sum()), room, ramps.returned_per_s)
+            early = m * float(until_grad[stages].sum())
+            early_s = host.least_s(ramps, early, room, ramps.returned_per_s)
             best = max(best, head_s + early_s + float(least.way_back_s[stages[0]]))
     return best
 
@@ -624,6 +640,44 @@ class _Ramps(NamedTuple):
         return (area + lost) / room if area > room * ramps_s - lost else area / room
 
 
+class _Host(NamedTuple):
+    """What copies of one rank can save of its area, at most: a line of slope by slope.
+
+    An activation that waits on the host is on the device for F, the two copies and I, at least; the
+    link carries one at a time. So `seconds` of the link save `saved`, the best stages first.
+    """
+
+    seconds: Floats
+    saved: Floats
+
+    @classmethod
+    def of(cls, least: LeastCosts, holding: Holding, stages: list[int], m: int) -> _Host:
+        if not least.offloads:
+            return cls(np.zeros(1), np.zeros(1))
+        copies_s = least.copies_s[stages]
+        away_s = np.maximum(least.round_trip_s[stages] - copies_s, 0.0)
+        saved = holding.offloaded[stages] * away_s
+        rate = np.divide(saved, copies_s, out=np.full(len(stages), np.inf), where=copies_s > 0)
+        best = np.argsort(-np.where(saved > 0, rate, 0.0), kind="stable")
+        line = (np.concatenate([[0.0], m * np.cumsum(each[best])]) for each in (copies_s, saved))
+        return cls(*line)
+
+    def least_s(self, ramps: _Ramps, area: float, room: float, emptied_per_s: float) -> float:
+        """Seconds in which the rank holds so much for so long, less what copies in them save."""
+        high_s = ramps.least_s(area, room, emptied_per_s)
+        if self.saved[-1] <= 0:
+            return high_s
+        low_s = 0.0
+        for _ in range(_HALVINGS):  # what is too short stays too short: a link saves ever less
+            tried_s = (low_s + high_s) / 2
+            saved = float(np.interp(tried_s, self.seconds, self.saved))
+            if ramps.least_s(area - saved, room, emptied_per_s) > tried_s:
+                low_s = tried_s
+            else:
+                high_s = tried_s
+        return low_s
+
+
 class _Wait(NamedTuple):
     """F of `stage` of microbatch j + `places` waits for I of j, and `lag_s` more for a release."""
 
@@ -637,7 +691,7 @@ def _memory_path(least: LeastCosts, m: int) -> float:
 
     Ends with the weight gradient of stage 0, so that it bounds makespan and span. O(m S).
     """
-    if least.has_pairs:
+    if least.has_pairs or least.offloads:
         return 0.0
     waits = [wait for holding in least.holdings for wait in _waits(least, holding)]
     waits = [wait for wait in waits if 0 < wait.places < m]

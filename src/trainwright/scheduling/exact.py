@@ -46,11 +46,16 @@ def solve_exactly(
     `budget` the answer repeats.
 
     The answer keeps the placement and modes of `found`. Raises MissingExtra without OR-Tools,
-    UnsupportedFeature for contended transfers, InvalidInput beyond 2000 actions, and Contradiction
-    where the solver refutes `found` or proves more than it takes.
+    UnsupportedFeature for contended transfers and where activations may go to the host,
+    InvalidInput beyond 2000 actions, and Contradiction where the solver refutes `found` or proves
+    more than it takes.
     """
     cp_model = load_solver()
     schedule = found.schedule
+    if question.offload:
+        raise UnsupportedFeature(
+            "exact search with copies to the host", alternative="leave out offload_s"
+        )
     if schedule.num_actions > _MAX_ACTIONS:
         raise InvalidInput(
             [Fault("exact", f"at most {_MAX_ACTIONS} actions, got {schedule.num_actions}")]

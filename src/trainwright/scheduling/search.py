@@ -14,6 +14,7 @@ what it finds is re-simulated like every family before it may win.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget, Progress
-from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule, broadcast
 from trainwright.plans.schedule_costs import TransferModel
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Objective, Status, relative_gap
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, one_at_a_time
@@ -75,6 +76,7 @@ class SearchQuestion:
     them, `max_activations` live chunk activations per rank (F adds one, W or B releases one; a
     stage cut in f parts counts f). `recompute_saved_bytes` per stage allows the search to drop
     that much of each forward's memory and to run R, of `costs`' duration, before the backward.
+    `offload` allows it to copy activations to the host and back (O, D, L) in the times of `costs`.
 
     One evaluation is the simulation of the whole schedule once; `None` is a default for the size.
     """
@@ -87,6 +89,7 @@ class SearchQuestion:
     objective: Objective = Objective.MAKESPAN
     backward: Backward = Backward.ANY
     recompute_saved_bytes: PerStage | None = None
+    offload: bool = False
     max_virtual_stages: int = 4
     evaluations: int | None = None
     seed: int = DEFAULT_SEED
@@ -184,7 +187,7 @@ def activation_steps(num_stages: int) -> np.ndarray[tuple[int, int], np.dtype[np
 # splitting can only help and fused candidates are left out; in between all and none of the stages
 # there are those whose fusion gains most, half of them.
 
-_F, _I, _W, _B, _R, *_ = ActionKind
+_F, _I, _W, _B, _R, _O, _D, _L, *_ = ActionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,6 +435,153 @@ def in_modes(
     )
 
 
+# The link to the host: activations that do not fit wait there
+# -------------------------------------------------------------
+# What a rank holds is a property of its order, so what has to leave can be told without times, as
+# pages that leave a memory (Belady, 1966): when an action finds no room, the activation that is
+# needed last of all goes. Its copy (O) is issued right after its forward, so that the link has the
+# longest time, and it comes back (L) some backwards ahead of its own. Computations in the order of
+# a schedule that holds too much are the start: named families and a search within wider limits.
+
+_WIDER = (1.5, 2.0, 3.0, math.inf)  # limits of the computation, in those of the question
+_WIDER_SHARE = 0.5  # of the work of a search, on top of it
+_AHEAD = (1, 2, 0)  # how many backwards before its own an activation is fetched
+
+
+def with_copies(schedule: Schedule, candidate: Candidate, *, ahead: int) -> Schedule:
+    """The same computation, with what exceeds the candidate's limits on the host while it waits.
+
+    Where not even that makes room, the result still holds too much.
+    """
+    delta, transient, room = candidate.resources
+    tables = (len(room), len(ActionKind), candidate.placement.num_stages)
+    delta, transient = delta.reshape(tables), transient.reshape(tables)
+    orders = [
+        _paged(schedule.order(rank), delta, transient, room[:, rank], ahead=ahead)
+        for rank in range(schedule.num_ranks)
+    ]
+    return Schedule.of_ranks(
+        [np.array(order, np.int32).reshape(-1, 3) for order in orders],
+        placement=schedule.placement,
+        num_microbatches=schedule.num_microbatches,
+    )
+
+
+def _paged(
+    order: tuple[Action, ...], delta: Floats, transient: Floats, room: Floats, *, ahead: int
+) -> list[Action]:
+    """One rank's order; `delta` and `transient` have shape [R, 10, S], `room` [R]."""
+    users = (ActionKind.R, ActionKind.I, ActionKind.B)
+    used_at: dict[tuple[int, int], int] = {}  # the first action that computes with an activation
+    for at, (kind, stage, microbatch) in enumerate(order):
+        if kind in users:
+            used_at.setdefault((stage, microbatch), at)
+    in_turn = list(used_at)
+    fetched_at = {key: used_at[in_turn[max(0, i - ahead)]] for i, key in enumerate(in_turn)}
+    made_at: dict[tuple[int, int], int] = {}
+    waiting: list[tuple[int, int, int]] = []  # on the device: (-used at, stage, microbatch)
+    before: dict[int, list[Action]] = {}  # copies that are issued before an action
+    level = np.zeros(len(room))
+
+    def make_room(at: int, needed: Floats) -> None:
+        nonlocal level
+        while waiting and (level + needed > room * (1 + _ROUNDING)).any():
+            _, stage, microbatch = heapq.heappop(waiting)
+            key = stage, microbatch
+            if fetched_at[key] <= at or not delta[:, _L, stage].any():
+                continue  # it is needed before it could come back, or never leaves
+            before.setdefault(made_at[key] + 1, []).insert(0, Action(_O, *key))
+            before.setdefault(at, []).append(Action(_D, *key))
+            before.setdefault(fetched_at[key], []).append(Action(_L, *key))
+            level = level + delta[:, _D, stage]
+
+    for at, action in enumerate(order):
+        for copy in tuple(before.get(at, ())):
+            if copy.kind is _L:
+                make_room(at, delta[:, _L, copy.stage])
+                level = level + delta[:, _L, copy.stage]
+        kind, stage, microbatch = action
+        own = delta[:, kind, stage]
+        make_room(at, np.maximum(own, 0.0) + transient[:, kind, stage])
+        level = level + own
+        if kind is _F:
+            made_at[stage, microbatch] = at
+            heapq.heappush(waiting, (-used_at[stage, microbatch], stage, microbatch))
+    rows: list[Action] = []
+    for at, action in enumerate(order):
+        # What leaves makes room for what comes; a copy to the host is issued before its drop.
+        copies = before.get(at, [])
+        rows += sorted(copies, key=lambda copy: copy.kind is _L)
+        rows.append(action)
+    return rows
+
+
+def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
+    """The best of wider limits, with copies; never worse than the attempt."""
+    if attempt.value_s <= attempt.bound.value_s * (1 + _ROUNDING) or budget.stopped:
+        return attempt
+    own, found = attempt.candidate, attempt.timeline.schedule
+    plain = () if found.has_copies else ((attempt.winner, found),)
+    chosen: tuple[float, Candidate, Schedule] | None = None
+    for factor in _WIDER:
+        wider = _widened(own, factor)
+        if wider is None or _misfit(wider, offload=False) is not None:
+            continue
+        for name, schedule in (*_named(question, wider), *plain):
+            attempt, value_s = _offloaded(question, attempt, schedule, name)
+            if chosen is None or value_s < chosen[0]:
+                chosen = value_s, wider, schedule
+    if chosen is None:
+        return attempt
+    _, wider, schedule = chosen
+    without = replace(question, offload=False)
+    began = _Attempt.begin(without, wider, [schedule])
+    longer = _searched(without, began, _WIDER_SHARE, budget)
+    attempt, _ = _offloaded(question, attempt, longer.timeline.schedule, longer.winner)
+    return replace(
+        attempt,
+        work=attempt.work + longer.work,
+        interrupted=attempt.interrupted or longer.interrupted,
+    )
+
+
+def _offloaded(
+    question: SearchQuestion, attempt: _Attempt, schedule: Schedule, name: str
+) -> tuple[_Attempt, float]:
+    """The attempt, or what copies make of another schedule if that is better; and its value."""
+    candidate, least_s = attempt.candidate, math.inf
+    for ahead in _AHEAD:
+        paged = with_copies(schedule, candidate, ahead=ahead)
+        timeline = simulate(paged, candidate.costs)
+        if not candidate.fits(timeline):
+            continue
+        value_s = question.objective.of(timeline)
+        least_s = min(least_s, value_s)
+        if value_s < attempt.value_s:
+            attempt = replace(
+                attempt, timeline=timeline, value_s=value_s, winner=f"{name}, offloaded"
+            )
+    return attempt, least_s
+
+
+def _widened(candidate: Candidate, factor: float) -> Candidate | None:
+    """The candidate with more room; None where it has no limit."""
+    memory, limit = candidate.costs.memory, candidate.activation_limit
+    bounded = np.isfinite(memory.limit_bytes)
+    if limit is None and not bounded.any():
+        return None
+    wider_bytes = np.full(memory.num_ranks, math.inf)
+    if factor < math.inf:
+        room = memory.limit_bytes - memory.static_bytes
+        wider_bytes[bounded] = (memory.static_bytes + room * factor)[bounded]
+    wider = replace(memory, limit_bytes=wider_bytes)
+    return replace(
+        candidate,
+        costs=replace(candidate.costs, memory=wider),
+        activation_limit=None if limit is None or factor == math.inf else int(limit * factor),
+    )
+
+
 # Search for the shortest pipeline schedule within memory limits
 # --------------------------------------------------------------
 
@@ -450,7 +600,7 @@ def search_schedule(
     is the only thing that can make two answers differ.
     """
     tries = candidates(question)
-    misfits = [_misfit(candidate) for candidate in tries]
+    misfits = [_misfit(candidate, offload=question.offload) for candidate in tries]
     attempts = [
         _Attempt.begin(question, candidate, known)
         for candidate, misfit in zip(tries, misfits, strict=True)
@@ -459,13 +609,18 @@ def search_schedule(
     if not attempts:
         return _least_of(tries, misfits)
     if len(attempts) == 1:
-        return _outcome(question, [_searched(question, attempts[0], 1.0, budget)])
+        attempts = [_searched(question, attempts[0], 1.0, budget)]
+        if question.offload:
+            attempts = [_with_host(question, attempts[0], budget)]
+        return _outcome(question, attempts)
     share = _FIRST_ROUND / len(attempts)
     attempts = [_searched(question, attempt, share, budget) for attempt in attempts]
     rest = (1.0 - _FIRST_ROUND) / _FINALISTS
     order = sorted(range(len(attempts)), key=lambda at: attempts[at].value_s)
     for at in order[:_FINALISTS]:
         attempts[at] = _searched(question, attempts[at], rest, budget)
+        if question.offload:
+            attempts[at] = _with_host(question, attempts[at], budget)
     return _outcome(question, attempts)
 
 
@@ -505,7 +660,11 @@ class _Attempt:
             for schedule in known
             if schedule.placement == candidate.placement
         ]
-        starts.append(("one at a time", _fallback(candidate, question.num_microbatches)))
+        fallback = _fallback(candidate, question.num_microbatches)
+        starts.append(("one at a time", fallback))
+        if question.offload:
+            paged = with_copies(fallback, candidate, ahead=0)
+            starts.append(("one at a time, offloaded", paged))
         best: tuple[float, str, Timeline] | None = None
         for name, schedule in starts:
             timeline = simulate(schedule, candidate.costs)
@@ -637,6 +796,7 @@ def lower_bound(question: SearchQuestion, candidate: Candidate) -> Bound:
         max_activations=candidate.activation_limit,
         fused=None if split_or_fused else candidate.fused,
         recomputed=candidate.recomputed,
+        offload=question.offload,
     )
     return best_bound(least, question.num_microbatches, objective=question.objective)
 
@@ -657,6 +817,7 @@ def _bound_of_any_recompute(question: SearchQuestion, placement: Placement) -> B
         placement,
         recomputed_everywhere(question, parts=placement.num_stages // question.costs.num_stages),
         max_activations=activation_limit(question, placement),
+        offload=question.offload,
     )
     return best_bound(least, question.num_microbatches, objective=question.objective)
 
@@ -681,9 +842,12 @@ def _fallback(candidate: Candidate, num_microbatches: int) -> Schedule:
     )
 
 
-def _misfit(candidate: Candidate) -> LimitTooSmall | None:
+def _misfit(candidate: Candidate, *, offload: bool) -> LimitTooSmall | None:
     """Why nothing fits, if so: no schedule needs less than one microbatch at a time."""
-    timeline = simulate(_fallback(candidate, 1), candidate.costs)
+    least = _fallback(candidate, 1)
+    if offload:
+        least = with_copies(least, candidate, ahead=0)
+    timeline = simulate(least, candidate.costs)
     limits = candidate.costs.memory.limit_bytes
     for rank in np.flatnonzero(timeline.peak_bytes > limits).tolist():
         return LimitTooSmall(
