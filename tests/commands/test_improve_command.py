@@ -298,7 +298,7 @@ def test_a_run_that_does_not_fit_is_told_what_makes_it_fit(
     done = run("improve", str(document))
     said = " ".join(done.out.split())
     assert done.code == 0
-    assert "does not fit: needs 154.93 GiB of 77.21 GiB usable" in said
+    assert "does not fit: needs 147.55 GiB of 77.21 GiB usable" in said
     assert "best small change that makes it fit: --micro-batch 1 --zero 2: " in said
     assert "slower than your run would be" in said
     assert "of the gain" not in said

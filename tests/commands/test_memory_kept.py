@@ -26,7 +26,7 @@ def test_by_default_a_plan_leaves_what_an_estimate_wants_free(usual):
     peak = max(usual.peak_memory_bytes_per_rank)
     assert USUAL_OVERHEADS.needed_bytes(peak) <= usual.memory_limit_bytes
     filled = trainwright.plan(
-        "llama3-8b", workspace="0", fragmentation=0, reserve=0, **TIGHT, **QUESTION
+        "llama3-8b", workspace="0", fragmentation=0, fit_probability=0, **TIGHT, **QUESTION
     ).document
     assert max(filled.peak_memory_bytes_per_rank) > peak
     assert filled.step_time_s < usual.step_time_s

@@ -59,7 +59,7 @@ def test_one_document_with_the_promised_keys(run):
     assert document["peak_memory_bytes"] == max(peaks) == peaks[document["heaviest_rank"]]
     assert document["fits"] is True
     assert document["verdict"] == "fits"
-    margin = document["memory_limit_bytes"] - 1.05 * document["peak_memory_bytes"]
+    margin = document["memory_limit_bytes"] - document["peak_memory_bytes"]
     assert document["margin_bytes"] == pytest.approx(margin)
     assert document["changes"] == document["warnings"] == []
 

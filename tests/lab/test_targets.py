@@ -38,6 +38,7 @@ def test_the_shared_runs_are_predicted_within_the_targets() -> None:
     for dataset in document.datasets:
         if f"{dataset.name}." in TARGETS:
             assert dataset.modelled >= 0.95 * dataset.rows
+        assert (dataset.refused or 0) <= 0.03, f"{dataset.name}: all of its runs ran"
         if dataset.name in ("simumax_b200", "sailor_gh200"):
             assert dataset.false_fits == 0
 

@@ -109,6 +109,13 @@ def write_jobs(folder: Path, rows: list[dict[str, str]]) -> None:
         writer.writerows(made)
 
 
+def test_a_run_that_ran_is_refused_where_its_device_is_too_small(tmp_path: Path) -> None:
+    write_jobs(tmp_path, [{}, {"accelerator": "A100-40GB-SXM", "tp": "1", "dp": "8"}])
+    (dataset,) = validate(tmp_path).document.datasets
+    assert [run.fits for run in dataset.runs] == [True, False]
+    assert dataset.refused == 0.5
+
+
 @pytest.mark.parametrize(
     ("change", "jobs"), [({}, 1), ({"precision": "bf16"}, 0), ({"release": "2"}, 0)]
 )

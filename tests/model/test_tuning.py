@@ -23,6 +23,7 @@ from trainwright.model import (
     layer_graph,
     model_flops_per_sequence,
 )
+from trainwright.model.run_shape import BF16, FP8
 
 ATTENTION = ("query", "key", "value", "attention_output")
 EVERYWHERE = (*ATTENTION, "gate", "up", "down")
@@ -112,6 +113,19 @@ def test_a_block_with_adapters_keeps_less_but_for_what_they_read() -> None:
     assert everywhere == whole + rank_tensors
     dropped = 512 * 2 * (4096 + 4096 + 14336)  # inputs of output projection, of up and of down
     assert queries == whole - dropped + 512 * 2 * 16
+
+
+def test_a_product_in_8_bit_reads_8_bit_weights_as_they_are() -> None:
+    low_rank = LowRank(rank=8, targets=("query",), bits=8)
+    config = tuned("llama2-7b", Tuning(low_rank=low_rank))
+    plain = graph(adapted("llama2-7b", 8, ("query",)), precision=FP8)
+    expanded, direct = (block(graph(config, precision=p)) for p in (BF16, FP8))
+    work = [sum(op.forward.read_bytes for op in b.operators) for b in (block(plain), direct)]
+    assert work[0] == work[1]
+    written = [sum(op.forward.written_bytes for op in b.operators) for b in (expanded, direct)]
+    assert written[0] > written[1]
+    weights = [static_bytes(b, p)[0][0] for b, p in ((expanded, BF16), (direct, FP8))]
+    assert weights[0] == weights[1]
 
 
 def test_dropout_before_an_adapter_keeps_a_copy_and_a_mask() -> None:

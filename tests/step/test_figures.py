@@ -97,6 +97,20 @@ def test_the_probability_of_fitting_is_that_of_the_range(
     assert found.fit_probability(math.inf) == 1
 
 
+@given(sizes, sizes, accounts, st.floats(min_value=1, max_value=1e12))
+def test_what_is_needed_is_at_most_what_a_large_device_shows(
+    size: float, update: float, account: FrameworkMemory, limit: float
+) -> None:
+    found = figures_of(size, account, Parallelism(data=8), update_bytes=update)
+    plain = figures_of(size, account, Parallelism(data=8))
+    assert found.needed == plain.needed == plain.device  # what is cached can be given back
+    assert found.device.typical_bytes > found.needed.typical_bytes
+    here = found.on_device(limit)
+    assert found.needed.typical_bytes <= here.device.typical_bytes <= found.device.typical_bytes
+    assert here.device.typical_bytes <= max(limit, found.needed.typical_bytes)
+    assert here.fit_probability(limit) == found.fit_probability(limit)
+
+
 def test_groups_are_the_degrees_above_one() -> None:
     assert num_groups(Parallelism()) == 0
     assert num_groups(Parallelism(data=8)) == 1

@@ -58,7 +58,8 @@ class FrameworkMemory:
 
     Tensors of a rank. `kept_gradient_bytes` per parameter are 16-bit gradients that lie beside
     float32 accumulators from backward to the update; `update_bytes` per parameter of a rank's
-    share of the states are what an update makes where gradients accumulate in 16 bit;
+    share of the states are what an update makes where gradients accumulate in 16 bit, and
+    `plain_update_bytes` are that where nothing is sharded;
     `bucket_parameters` are copied into a buffer to be reduced, from ZeRO stage 2 on into two of
     16 bit during the backward pass. With `accumulates_apart` a new
     gradient is whole before it is added to the old one; with `keeps_stage_output` each microbatch
@@ -81,6 +82,7 @@ class FrameworkMemory:
     reports: Figure = Figure.ALLOCATED
     kept_gradient_bytes: float = 0.0
     update_bytes: float = 0.0
+    plain_update_bytes: float = 0.0
     bucket_parameters: float = 0.0
     accumulates_apart: bool = False
     keeps_stage_output: bool = False
@@ -110,6 +112,7 @@ class FrameworkMemory:
         kept = (
             self.kept_gradient_bytes,
             self.update_bytes,
+            self.plain_update_bytes,
             self.bucket_parameters,
             self.loss_bytes,
             self.accumulates_apart,

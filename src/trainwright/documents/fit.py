@@ -33,7 +33,7 @@ from trainwright.options.inputs import ModelInput, embed
 from trainwright.options.run import tuned
 from trainwright.options.table import keywords_of
 from trainwright.plans import Parallelism
-from trainwright.plans.configuration import DEFAULT_OVERHEADS, Configuration, broken_rules
+from trainwright.plans.configuration import Configuration, broken_rules, overheads_at
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.profile import Recompute
 from trainwright.step.figures import memory_figures, missing_bytes
@@ -199,7 +199,7 @@ class _Way:
             sequence_length=sequence,
             recompute=recompute,
             vocabulary_multiple=1,
-            overheads=replace(DEFAULT_OVERHEADS, fit_probability=self.request.probability),
+            overheads=overheads_at(self.request.probability),
         )
 
     def priced(self, run: Configuration) -> tuple[StepPrediction, MemoryFigures]:

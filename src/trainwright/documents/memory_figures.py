@@ -111,8 +111,9 @@ def _fields(
     found: MemoryFigures, account: FrameworkMemory, device: Accelerator, reserve_bytes: float
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {}
+    shown = found.on_device(device.memory_bytes)
     for figure in Figure:
-        ranged = found.of(figure)
+        ranged = shown.of(figure)
         fields[f"{figure}_bytes"] = ranged.typical_bytes
         fields[f"{figure}_low_bytes"] = ranged.low_bytes
         fields[f"{figure}_high_bytes"] = ranged.high_bytes

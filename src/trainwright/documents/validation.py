@@ -87,6 +87,7 @@ class ScoredRun:
     measured_peak_memory_bytes: float | None = None
     static_memory_bytes: float | None = None
     measured_static_memory_bytes: float | None = None
+    fits: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +96,10 @@ class DatasetScore:
 
     `memory_apart` holds the memory errors of runs whose settings are not all recorded, or whose
     kind is counted apart. `false_fits` is the share of runs that need more than 1.05 times the
-    predicted peak; `kendall_tau` ranks the layouts inside `ranked_groups` jobs, and `tau_ceiling`
-    is what the scatter of repeated runs lets the true times reach; `interval_coverage` is the share
-    whose time lies inside the 90 % interval, and `interval_check` whether that agrees with 90 %.
+    upper end of the predicted peak, `refused` of those, all of which ran, that are said not to fit;
+    `kendall_tau` ranks the layouts inside `ranked_groups` jobs, and `tau_ceiling` is what the
+    scatter of repeated runs lets the true times reach; `interval_coverage` is the share whose time
+    lies inside the 90 % interval, and `interval_check` whether that agrees with 90 %.
     """
 
     name: str
@@ -118,6 +120,7 @@ class DatasetScore:
     top1_regret: RegretRecord | None = None
     top3_regret: RegretRecord | None = None
     false_fits: float | None = None
+    refused: float | None = None
     interval_coverage: float | None = None
     interval_check: CoverageCheck | None = None
     interval_width: float | None = None
@@ -248,6 +251,7 @@ def interval_table(found: ValidationResult) -> Table:
         (
             words("file"),
             column("false fits", "false_fits"),
+            column("refused, but ran", "refused"),
             column("in 90 % interval", "interval_coverage"),
             column("expected", "interval_expected"),
             column("interval width", "interval_width"),
@@ -257,13 +261,14 @@ def interval_table(found: ValidationResult) -> Table:
                 (
                     dataset.name,
                     percent(dataset.false_fits),
+                    percent(dataset.refused),
                     percent(dataset.interval_coverage),
                     _accepted(dataset.interval_check),
                     percent(dataset.interval_width),
                 )
                 for dataset in found.datasets
             ),
-            ("all files", "", percent(found.pooled_interval_coverage), "", ""),
+            ("all files", "", "", percent(found.pooled_interval_coverage), "", ""),
         ),
         caption="fits and intervals",
     )

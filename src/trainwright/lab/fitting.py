@@ -73,7 +73,6 @@ def answer(
         )
         if value is None
     )
-    limit = cluster.accelerator.usable_bytes
     best: Answer | None = None
     refused: str | None = None
     for recompute, share in _recompute_choices(run, line):
@@ -85,25 +84,20 @@ def answer(
                 continue
             if not assumed:
                 return found
-            if _is_better(found, best, limit):
+            if _is_better(found, best):
                 best = found
-        if best is not None and _fits(best, limit):
+        if best is not None and best.prediction.fits:
             return best
     if best is None:
         raise UnsupportedFeature(refused or "no microbatch divides the batch")
     return best
 
 
-def _is_better(found: Answer, best: Answer | None, limit: float) -> bool:
+def _is_better(found: Answer, best: Answer | None) -> bool:
     if best is None:
         return True
-    order = (not _fits(found, limit), found.prediction.step_time_s)
-    return order < (not _fits(best, limit), best.prediction.step_time_s)
-
-
-def _fits(found: Answer, limit: float) -> bool:
-    peak = found.prediction.peak_memory_bytes
-    return peak is None or peak <= limit
+    order = (not found.prediction.fits, found.prediction.step_time_s)
+    return order < (not best.prediction.fits, best.prediction.step_time_s)
 
 
 def _recompute_choices(run: MeasuredRun, line: SoftwareLine) -> tuple[tuple[str, float], ...]:

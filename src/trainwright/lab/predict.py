@@ -26,13 +26,25 @@ from trainwright.model import (
     layer_graph,
 )
 from trainwright.plans import Parallelism, StageMemory, StepPrediction
-from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap, run_shape
+from trainwright.plans.configuration import (
+    USUAL_OVERHEADS,
+    Configuration,
+    MemoryOverheads,
+    Overlap,
+    run_shape,
+)
 from trainwright.plans.measured_run import MeasuredRun
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 from trainwright.step import predict_step
 from trainwright.step.account import time_range
-from trainwright.step.figures import MemoryFigures, Ranged, figures_of, memory_figures
+from trainwright.step.figures import (
+    MemoryFigures,
+    Ranged,
+    figures_of,
+    memory_figures,
+    missing_bytes,
+)
 from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.step.zero import with_offload
 from trainwright.units import MIB
@@ -378,6 +390,7 @@ class RunPrediction:
     peak_memory_bytes: float | None = None
     high_memory_bytes: float | None = None  # the upper end of its range, which decides fit
     static_memory_bytes: float | None = None
+    fits: bool | None = None  # what `estimate` says of the run
 
     def within(self, low_ratio: float, high_ratio: float) -> RunPrediction:
         """The same with the interval from `low_ratio` to `high_ratio` times the step."""
@@ -401,7 +414,16 @@ def predict(question: Question) -> RunPrediction:
         peak_memory_bytes=peak.typical_bytes,
         high_memory_bytes=peak.high_bytes,
         static_memory_bytes=static_bytes,
+        fits=_fits(question, step),
     )
+
+
+def _fits(question: Question, step: StepPrediction) -> bool:
+    """The verdict of `estimate` at its usual probability, without terms that only tables have."""
+    asked, device = _with_loss(question), question.cluster.accelerator
+    asked = replace(asked, overheads=USUAL_OVERHEADS)
+    account = framework_memory(question.line.software.name)
+    return missing_bytes(question.model, asked, step, device, account) <= 0
 
 
 def _memory(question: Question, step: StepPrediction) -> tuple[Ranged, float]:

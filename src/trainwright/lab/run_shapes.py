@@ -415,9 +415,24 @@ def config_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> Transformer
         model = replace(model, num_layers=int(run.options["num_layers"]))
     rank, targets = run.options.get("lora_rank"), str(run.options.get("lora_targets") or "")
     if rank:
-        low_rank = LowRank(rank=int(rank), targets=tuple(t for t in targets.split(",") if t))
+        low_rank = LowRank(
+            rank=int(rank),
+            targets=tuple(t for t in targets.split(",") if t),
+            bits=8 if keeps_frozen_in_8_bit(run) else None,
+        )
         model = replace(model, tuning=Tuning(low_rank=low_rank))
     return model
+
+
+def keeps_frozen_in_8_bit(run: MeasuredRun) -> bool:
+    """Whether weights beside adapters are kept in 8 bit, by an option of the row or its note."""
+    stated = run.options.get("weight_bits")
+    if stated is not None:
+        return int(stated) == _EIGHT_BITS
+    return "frozen weights in fp8" in (run.setting("note") or "").lower()
+
+
+_EIGHT_BITS: Final = 8
 
 
 def _of_sizes(

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.validation import DatasetScore, ScoredRun, SkippedRecord
@@ -82,7 +83,8 @@ def stated_predictor(stated: Mapping[str, Mapping[str, float]]) -> Predictor:
     def predicted(run: MeasuredRun) -> tuple[RunPrediction, tuple[str, ...]]:
         if run.row_id not in stated:
             raise UnsupportedFeature("no prediction is stated")
-        return RunPrediction(**stated[run.row_id]), ()
+        figures: dict[str, Any] = dict(stated[run.row_id])
+        return RunPrediction(**figures), ()
 
     return predicted
 
@@ -136,6 +138,7 @@ def score(
         top1_regret=regret(groups, scatter=scatter),
         top3_regret=regret(groups, first=_FIRST, scatter=scatter),
         false_fits=false_fits(_deciding_pairs(modelled)),
+        refused=refused(modelled),
         interval_coverage=coverage(modelled),
         interval_check=coverage_check(_inside(modelled)),
         interval_width=median(high - low for low, high in low_high) if low_high else None,
@@ -147,6 +150,13 @@ def coverage(found: Sequence[Outcome]) -> float | None:
     """Share of the timed runs whose measured time lies inside the predicted interval."""
     inside = _inside(found)
     return sum(inside) / len(inside) if inside else None
+
+
+def refused(found: Sequence[Outcome]) -> float | None:
+    """Share of the modelled runs, all of which ran, that are said not to fit on their device."""
+    said = [o.prediction.fits for o in found if o.prediction is not None]
+    known = [fits for fits in said if fits is not None]
+    return known.count(False) / len(known) if known else None
 
 
 def _inside(found: Sequence[Outcome]) -> list[bool]:
@@ -279,4 +289,5 @@ def _scored(outcome: Outcome) -> ScoredRun:
         measured_peak_memory_bytes=measured("peak_memory_bytes"),
         static_memory_bytes=prediction.static_memory_bytes,
         measured_static_memory_bytes=measured("static_memory_bytes"),
+        fits=prediction.fits,
     )

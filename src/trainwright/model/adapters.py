@@ -77,7 +77,10 @@ _QUANTIZED_BYTES: Final = {4: (4 + 8 / 64 + 32 / (64 * 256)) / 8, 8: 1.0}
 
 
 def _quantized(operator: Operator, bits: int | None) -> Operator:
-    """A product with its weights in few bits, which it expands to 16 whenever it runs."""
+    """A product with its weights in few bits, which it expands to 16 whenever it runs.
+
+    A product that runs in 8 bit itself takes 8-bit weights as they are.
+    """
     if bits is None or operator.matrix is None or operator.name == "router":
         return operator
     size = _QUANTIZED_BYTES[bits]
@@ -85,6 +88,8 @@ def _quantized(operator: Operator, bits: int | None) -> Operator:
         replace(p, kept_bytes=size) if p.name.endswith(".weight") else p
         for p in operator.parameters
     )
+    if bits == _MULTIPLIED_BITS and operator.dtype == "fp8":
+        return replace(operator, parameters=parameters)
     held = sum(p.count_per_device for p in parameters if p.kept_bytes is not None)
     expanded = Work(read_bytes=size * held, written_bytes=_EXPANDED_BYTES * held)
     return replace(
@@ -96,6 +101,7 @@ def _quantized(operator: Operator, bits: int | None) -> Operator:
 
 
 _EXPANDED_BYTES: Final = 2
+_MULTIPLIED_BITS: Final = 8
 
 
 def _frozen_operator(operator: Operator, *, frozen: bool, reached: bool) -> Operator:

@@ -584,7 +584,8 @@ ROWS += section(
     row(
         "fragmentation",
         SHARE,
-        "What the allocator wastes, of the peak; 0.05 if absent.",
+        "What the allocator wastes, of the peak, beside the account; 0 if absent, 0.05 for margins "
+        "alone.",
         at="overheads.fragmentation",
     ),
     row(

@@ -215,9 +215,10 @@ def _recompute(text: str) -> tuple[Any, int | None]:
 
 def overheads_of(options: Options) -> MemoryOverheads:
     """What a device keeps beside the model; raises `InvalidInput` under the names of fields."""
-    from trainwright.plans.configuration import USUAL_OVERHEADS
+    from trainwright.plans.configuration import USUAL_FIT_PROBABILITY, overheads_at
 
-    return replace(USUAL_OVERHEADS, **fields_given("plan", "overheads", options))
+    given = fields_given("plan", "overheads", options)
+    return replace(overheads_at(given.get("fit_probability", USUAL_FIT_PROBABILITY)), **given)
 
 
 # Images beside text

@@ -68,10 +68,10 @@ class MemoryOverheads:
 
     `workspace_bytes` is what matrix libraries keep (two of 32 MiB on Hopper), `reserve_bytes` what
     the user wants free, `fragmentation` the share by which the allocator reserves more than it
-    gives out; the last two count for the verdict, not for the predicted peak. `buffers` says
-    whether communication buffers are counted. The figure of a device, by the account of the
-    framework (`step.figures`), must stay within its memory with the `fit_probability`, too; at 0
-    these margins alone decide.
+    gives out, where no account says so; the last two count for the verdict, not for the predicted
+    peak. `buffers` says whether communication buffers are counted. What is needed of a device, by
+    the account of the framework (`step.figures`), must stay within its memory with the
+    `fit_probability`, too; at 0 these margins alone decide.
     """
 
     workspace_bytes: float = 64.0 * MIB
@@ -113,7 +113,16 @@ DEFAULT_OVERHEADS: Final = MemoryOverheads()
 # all have a probability of 0.5, 95 % one of 0.6 and 90 % one of 0.7. Layouts that are known to have
 # run out of memory have 0.00 to 0.32, but for one (tests/step/test_figures.py).
 USUAL_FIT_PROBABILITY: Final = 0.5
-USUAL_OVERHEADS: Final = MemoryOverheads(fit_probability=USUAL_FIT_PROBABILITY)
+
+
+def overheads_at(fit_probability: float) -> MemoryOverheads:
+    """The defaults at a probability: an account says itself what the allocator wastes."""
+    kept = DEFAULT_OVERHEADS
+    wasted = 0.0 if fit_probability else kept.fragmentation
+    return replace(kept, fit_probability=fit_probability, fragmentation=wasted)
+
+
+USUAL_OVERHEADS: Final = overheads_at(USUAL_FIT_PROBABILITY)
 NO_OVERHEADS: Final = MemoryOverheads(workspace_bytes=0.0, fragmentation=0.0, buffers=False)
 
 

@@ -5,10 +5,16 @@
     device    = reserved + context + communicators
 
 An update comes when activations are gone, so tensors peak at the larger of the two. Its flat
-buffers find no free segment of their size, though, so the allocator takes both. The ranges are
-those of the account (`cluster.framework_memory`): of the tensors for all three, of the allocator
-for the last two. With D the device's figure and H the upper end of its range, a run fits into M
-bytes with the probability that a logarithm of the spread ln(H/D) / 1.645 stays below ln(M/D).
+buffers find no free segment of their size, though, so the allocator takes both where it can. Where
+it gets no more, it gives back every segment that nothing lies in and tries again
+(c10/cuda/CUDACachingAllocator: release_cached_blocks), so a device needs room for the larger only:
+
+    needed    = allocated at the peak or the update · share of the allocator + what lies outside
+
+The ranges are those of the account (`cluster.framework_memory`): of the tensors for all, of the
+allocator for all but the first. With D the needed figure and H the upper end of its range, a run
+fits into M bytes with the probability that a logarithm of the spread ln(H/D) / 1.645 stays below
+ln(M/D).
 
 A run fits where it reaches the probability asked for (0.5 unless said) and keeps its margins. What
 is needed for a probability grows with the step's peak, so a limit of the one is a limit of the
@@ -18,7 +24,7 @@ other (`most_allocated_bytes`): so planner, bounds and estimate share the rule.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
@@ -56,20 +62,37 @@ class Ranged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFigures:
-    """One device of a pipeline rank: what tensors, the allocator and the device show."""
+    """One device of a pipeline rank: what tensors, the allocator and the device show.
+
+    The run goes on with `needed`, which is less than what the device shows where segments that are
+    cached in one phase can serve as others in the next.
+    """
 
     allocated: Ranged
     reserved: Ranged
     device: Ranged
+    needed: Ranged
 
     def of(self, figure: Figure) -> Ranged:
         """One of the three."""
         ranged: Ranged = getattr(self, figure)
         return ranged
 
+    def on_device(self, limit_bytes: float) -> MemoryFigures:
+        """The figures on a device of so much memory: the allocator takes no more than there is."""
+
+        def most(shown: Ranged, needed: Ranged) -> Ranged:
+            ends = zip(_ends(shown), _ends(needed), strict=True)
+            return _ranged(*(min(end, max(least, limit_bytes)) for end, least in ends))
+
+        outside = self.device.typical_bytes - self.reserved.typical_bytes
+        device = most(self.device, self.needed)
+        reserved = _ranged(*(end - outside for end in _ends(device)))
+        return replace(self, reserved=reserved, device=device)
+
     def fit_probability(self, limit_bytes: float) -> float:
-        """How probable it is that the device's figure stays within `limit_bytes`."""
-        shown = self.device
+        """How probable it is that what is needed stays within `limit_bytes`."""
+        shown = self.needed
         if limit_bytes <= 0:
             return 0.0
         end = shown.high_bytes if limit_bytes > shown.typical_bytes else shown.low_bytes
@@ -80,7 +103,7 @@ class MemoryFigures:
 
     def needed_bytes(self, probability: float) -> float:
         """What a device must have to hold the run so probably: `fit_probability`, the other way."""
-        shown, z = self.device, _NORMAL.inv_cdf(probability)
+        shown, z = self.needed, _NORMAL.inv_cdf(probability)
         end = shown.high_bytes if z > 0 else shown.low_bytes
         return shown.typical_bytes * math.pow(end / shown.typical_bytes, abs(z) / _Z90)
 
@@ -106,17 +129,16 @@ def figures_of(
     `reserved_bytes`, and the allocator adds nothing to the range.
     """
     tensors = _spread(allocated_bytes, account.allocated)
+    outside = account.outside_bytes(num_groups(degrees))
     if reserved_bytes is None:
-        taken = (
-            (low + update_bytes) * share
-            for low, share in zip(_ends(tensors), _shares(account.reserved), strict=True)
-        )
-        reserved = _ranged(*taken)
+        both = list(zip(_ends(tensors), _shares(account.reserved), strict=True))
+        reserved = _ranged(*((end + update_bytes) * share for end, share in both))
+        needed = _ranged(*(end * share + outside for end, share in both))
     else:
         reserved = _spread(reserved_bytes, account.allocated)
-    outside = account.outside_bytes(num_groups(degrees))
+        needed = _ranged(*(end + outside for end in _ends(reserved)))
     device = _ranged(*(end + outside for end in _ends(reserved)))
-    return MemoryFigures(allocated=tensors, reserved=reserved, device=device)
+    return MemoryFigures(allocated=tensors, reserved=reserved, device=device, needed=needed)
 
 
 def most_allocated_bytes(
@@ -159,7 +181,7 @@ def _shown_bytes(
 ) -> float:
     ends = zip(_shares(allocated), _shares(reserved), strict=True)
     device = _ranged(*(peak_bytes * a * r + outside for a, r in ends))
-    found = MemoryFigures(allocated=device, reserved=device, device=device)
+    found = MemoryFigures(allocated=device, reserved=device, device=device, needed=device)
     return found.needed_bytes(probability)
 
 
@@ -187,7 +209,7 @@ def missing_bytes(
         most_bytes = most_allocated_bytes(account, groups, limit_bytes, chance)
         return max(over_bytes, peak_bytes - most_bytes)
     shown = fullest_figures(model, run, step, device, account)
-    taken = shown.device.typical_bytes / shown.allocated.typical_bytes
+    taken = shown.needed.typical_bytes / shown.allocated.typical_bytes
     return max(over_bytes, (shown.needed_bytes(chance) - limit_bytes) / taken)
 
 
@@ -203,7 +225,7 @@ def fullest_figures(
         return figures_of(step.peak_memory_bytes, account, run.parallelism)
     precision = run.recipe.precision or device.default_precision
     ranks = memory_figures(model, run, step, account, precision=precision)
-    return max(ranks, key=lambda rank: rank.device.typical_bytes)
+    return max(ranks, key=lambda rank: rank.needed.typical_bytes)
 
 
 def _spread(size_bytes: float, share: Share) -> Ranged:
@@ -296,7 +318,8 @@ def _update_bytes(
     degrees = run.parallelism
     if degrees.data * degrees.context == 1 or degrees.zero_stage >= _SCATTERS_AS_MADE:
         bucket = 0.0
-    return bucket + account.update_bytes * own * (numbers.gradient_bytes <= 2)
+    update = account.update_bytes if degrees.zero_stage else account.plain_update_bytes
+    return bucket + update * own * (numbers.gradient_bytes <= 2)
 
 
 def _beside_bytes(
