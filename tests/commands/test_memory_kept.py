@@ -86,6 +86,8 @@ def test_a_document_from_before_is_read_as_it_was_made(usual):
         ({"fragmentation": 30}, "fragmentation: must be a share from 0 to below 1, got 30"),
         ({"reserve": "90GiB"}, "reserve: must leave something of the 77.21 GiB usable"),
         ({"reserve": -1.0}, "reserve: must be finite and >= 0, got -1.0"),
+        ({"reserve": "-3"}, "reserve: must be >= 0, as 2GiB, got"),
+        ({"workspace": "85GiB"}, "workspace: must leave something of the 77.21 GiB usable"),
         ({"workspace": "some"}, "workspace: must be"),
     ],
 )

@@ -66,3 +66,22 @@ def test_what_is_planned_for_trl_is_written_for_it(tmp_path: Path) -> None:
     assert "parallelism_config_cp_size: 8" in started
     again = read_trl(trainer)
     assert (again.loss_chunk, again.on_host) == (256, ON_HOST)
+
+
+@pytest.mark.parametrize("name", ["adamw_8bit", "adafactor", "lion_8bit", "adam"])
+def test_the_optimizer_of_a_plan_is_written_and_read_again(name: str, tmp_path: Path) -> None:
+    made = tw.plan(
+        "llama3-8b",
+        cluster="dgx-h100",
+        devices=8,
+        global_batch=8,
+        sequence=2048,
+        framework="trl",
+        optimizer=name,
+        top=0,
+    )
+    tw.export(made, "trl", output=tmp_path)
+    again = read_trl((tmp_path / "sft.yaml").read_text())
+    recipe = made.document.request.recipe
+    assert (again.optimizer or "adam") == str(recipe.optimizer)
+    assert (again.moment_dtypes or ("fp32",)) == recipe.moment_dtypes

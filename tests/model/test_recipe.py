@@ -2,9 +2,11 @@
 
 import pytest
 
+from trainwright.costing.layer import static_bytes
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.model import Optimizer, Recipe
+from trainwright.model import LayerKind, Optimizer, Recipe, RunShape, layer_graph
+from trainwright.model.recipe import optimizer_named
 
 
 @pytest.mark.parametrize(
@@ -17,6 +19,8 @@ from trainwright.model import Optimizer, Recipe
         (Recipe(optimizer=Optimizer.SGD), "fp32", 8),
         (Recipe(optimizer=Optimizer.MOMENTUM), "fp32", 12),
         (Recipe(optimizer=Optimizer.MUON), "bf16", 14),
+        (Recipe(optimizer=Optimizer.LION), "fp32", 12),
+        (Recipe(optimizer=Optimizer.ADAFACTOR, main_weight_dtype="none"), "bf16", 6),
         # DeepSeek-V3 (2024): float32 main weight and gradient, moments in bfloat16
         (Recipe(moment_dtypes=("bf16",)), "bf16", 14),
         (Recipe(moment_dtypes=("int8",), main_weight_dtype="none"), "bf16", 8),
@@ -25,6 +29,36 @@ from trainwright.model import Optimizer, Recipe
 )
 def test_a_parameter_keeps_its_published_bytes(recipe: Recipe, precision: str, total: int) -> None:
     assert recipe.numbers(precision).static_bytes == total
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("adamw_torch_fused", (Optimizer.ADAM, None)),
+        ("bitsandbytes.optim.AdamW8bit", (Optimizer.ADAM, "int8")),
+        ("paged_adamw_8bit", (Optimizer.ADAM, "int8")),
+        ("lion_8bit", (Optimizer.LION, "int8")),
+        ("adafactor", (Optimizer.ADAFACTOR, None)),
+        ("DecoupledLionW", (Optimizer.LION, None)),
+        ("shampoo", None),
+    ],
+)
+def test_an_optimizer_is_known_by_the_names_of_its_libraries(
+    name: str, known: tuple[Optimizer, str | None] | None
+) -> None:
+    assert optimizer_named(name) == known
+
+
+def test_muon_leaves_embedding_and_head_to_adam() -> None:
+    config = catalog.model("llama3-8b").config
+    shape = RunShape(microbatch_size=1, sequence_length=512)
+    for layer in layer_graph(config, shape).classes:
+        muon, adam, momentum = (
+            static_bytes(layer, Recipe(optimizer=name).numbers("bf16"))[0][2]
+            for name in (Optimizer.MUON, Optimizer.ADAM, Optimizer.MOMENTUM)
+        )
+        ends = layer.kind in (LayerKind.EMBEDDING, LayerKind.LM_HEAD)
+        assert muon == (adam if ends else momentum)
 
 
 def test_every_broken_field_is_named() -> None:

@@ -112,11 +112,14 @@ def static_bytes(layer: LayerClass, precision: Precision) -> tuple[tuple[float, 
         if parameter.kept_bytes is not None:
             less = precision.weight_bytes - parameter.kept_bytes
             saved[parameter.expert] += less * parameter.count_per_device
+    states = precision.optimizer_bytes
+    if layer.kind in (LayerKind.EMBEDDING, LayerKind.LM_HEAD):
+        states += precision.end_state_bytes
     return tuple(
         (
             held * precision.weight_bytes - less,
             count * precision.gradient_bytes * precision.held_gradients,
-            count * precision.optimizer_bytes * precision.held_states,
+            count * states * precision.held_states,
         )
         for held, count, less in zip(parameters_per_device(layer), trained, saved, strict=True)
     )

@@ -45,6 +45,8 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 _OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
 # Targets whose files say what the model is; the others run a model of the user's own.
 _WITH_MODEL: Final = _OF_CORE | {"nanotron"}
+# Targets around the trainer of transformers, whose `optim` knows optimizers of 8 bit.
+_OF_TRANSFORMERS: Final = frozenset({"trl", "axolotl", "llamafactory"})
 # Targets that run a model and an optimizer of the user's own code.
 _OWN_CODE: Final = frozenset(
     {"pytorch", "deepspeed", "accelerate", "torchtitan@0.2", "torchtitan@0.3"}
@@ -136,7 +138,8 @@ def _unsaid_formats(job: Job, target: str) -> Iterator[Fault]:
     if recipe.main_weight_dtype not in (None, "fp32"):
         said = recipe.main_weight_dtype
         yield Fault("main_weight_dtype", f"{said}: {target} keeps fp32 in what is exported")
-    if {*recipe.moment_dtypes} != {"fp32"}:
+    eight_bit = target in _OF_TRANSFORMERS and recipe.optimizer in ("adam", "lion")
+    if {*recipe.moment_dtypes} not in ({"fp32"}, {"int8"} if eight_bit else {"fp32"}):
         said = ", ".join(recipe.moment_dtypes)
         yield Fault("moment_dtypes", f"{said}: {target} keeps fp32 in what is exported")
 

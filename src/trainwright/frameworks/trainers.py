@@ -206,6 +206,23 @@ def export_trl(job: Job, stamp: Stamp) -> ExportBundle:
     )
 
 
+# `optim` of transformers (OptimizerNames), by optimizer and the format of its moments.
+_OPTIM: Final = {
+    ("adam", "int8"): "adamw_bnb_8bit",
+    ("lion", "fp32"): "lion_32bit",
+    ("lion", "int8"): "lion_8bit",
+    ("adafactor", "fp32"): "adafactor",
+    ("sgd", "fp32"): "sgd",
+    ("muon", "fp32"): "muon",  # axolotl's own
+}
+
+
+def _optim_of(job: Job) -> str | None:
+    """The optimizer as trainers around transformers name it; None for their default."""
+    moments = job.recipe.moment_dtypes[0] if job.recipe.optimizer.num_moments else "fp32"
+    return _OPTIM.get((str(job.recipe.optimizer), moments))
+
+
 def _launched_trl(job: Job) -> dict[str, Any]:
     """Accelerate's values; the trainer checkpoints activations itself."""
     found = launched(job)
@@ -227,6 +244,8 @@ def _trl(job: Job) -> dict[str, Any]:
         "fp16": job.precision == "fp16",
         "dtype": _TRL_DTYPES.get(job.precision, "float32"),
     }
+    if optim := _optim_of(job):
+        found["optim"] = optim
     if recompute and job.demands.offload_activations:
         found["gradient_checkpointing_kwargs"] = {"offload": True}
     found |= _adapted(job, _OF_PEFT, use_peft=True)
@@ -265,7 +284,7 @@ def _axolotl(job: Job) -> dict[str, Any]:
         "fp16": job.precision == "fp16",
         "fp8": job.precision == "fp8",
         "float32": job.precision == "fp32",
-        "optimizer": {"adam": "adamw_torch_fused"}.get(str(job.recipe.optimizer), "muon"),
+        "optimizer": _optim_of(job) or "adamw_torch_fused",
     }
     tuned = job.model.tuning.low_rank
     found |= _adapted(job, _OF_PEFT, adapter="qlora" if tuned and tuned.bits == 4 else "lora")
@@ -309,6 +328,8 @@ def export_llamafactory(job: Job, stamp: Stamp) -> ExportBundle:
         "bf16": job.precision == "bf16",
         "fp16": job.precision == "fp16",
     }
+    if optim := _optim_of(job):
+        found["optim"] = optim
     keys = {"rank": "lora_rank", "dropout": "lora_dropout", "bits": "quantization_bit"}
     found |= _adapted(job, {**keys, "targets": "lora_target"}, finetuning_type="lora")
     others = {}

@@ -65,17 +65,52 @@ NO_OFFLOAD: Final = Offload()
 
 
 class Optimizer(StrEnum):
-    """An optimizer, for the moments it keeps per parameter."""
+    """An optimizer, for the moments it keeps per parameter.
+
+    ADAFACTOR keeps sums over rows and columns of the second moment alone, some thousandth of a
+    number per parameter (Shazeer and Stern, 2018, without momentum, as transformers has it); LION
+    one moment (Chen et al., 2023). MUON keeps one of matrices inside the blocks and leaves
+    embedding and head to Adam (Jordan et al., 2024).
+    """
 
     ADAM = "adam"
     SGD = "sgd"
     MOMENTUM = "momentum"
     MUON = "muon"
+    LION = "lion"
+    ADAFACTOR = "adafactor"
 
     @property
     def num_moments(self) -> int:
-        """Running averages per parameter."""
-        return {Optimizer.ADAM: 2, Optimizer.SGD: 0}.get(self, 1)
+        """Running averages per parameter of a block."""
+        none = (Optimizer.SGD, Optimizer.ADAFACTOR)
+        return 2 if self is Optimizer.ADAM else int(self not in none)
+
+
+# Parts of the names that PyTorch, transformers, bitsandbytes, DeepSpeed and Composer give to
+# optimizers; the first that is found decides. AdamW decays weights, and keeps what Adam does.
+_OPTIMIZERS: Final = (
+    ("muon", Optimizer.MUON),
+    ("adafactor", Optimizer.ADAFACTOR),
+    ("lion", Optimizer.LION),
+    ("adagrad", Optimizer.MOMENTUM),
+    ("momentum", Optimizer.MOMENTUM),
+    ("sgd", Optimizer.SGD),
+    ("adam", Optimizer.ADAM),
+)
+
+
+def optimizer_named(name: str) -> tuple[Optimizer, str | None] | None:
+    """What a name as `paged_adamw_8bit` keeps, and in which format; None where nobody knows it.
+
+    States of 8 bit are numbers with a float32 for each 256 of them (Dettmers et al., 2022), which
+    is left out. Paged states lie on the device while there is room.
+    """
+    word = name.lower().rpartition(".")[2]
+    kind = next((known for part, known in _OPTIMIZERS if part in word), None)
+    if kind is None:
+        return None
+    return kind, "int8" if "8bit" in word or "8_bit" in word else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +217,7 @@ class Recipe:
         if len(moments) == 1:
             moments *= self.optimizer.num_moments
         states += sum(STATE_BYTES[dtype] for dtype in moments[: self.optimizer.num_moments])
+        ends = STATE_BYTES[moments[0]] if self.optimizer is Optimizer.MUON else 0
         gradient, dispatch = self.gradient_dtype, self.dispatch_dtype
         offload = self.offload or NO_OFFLOAD
         return replace(
@@ -189,6 +225,7 @@ class Recipe:
             dispatch_bytes=base.dispatch_bytes if dispatch is None else DISPATCH_BYTES[dispatch],
             gradient_bytes=base.gradient_bytes if gradient is None else STATE_BYTES[gradient],
             optimizer_bytes=states,
+            end_state_bytes=ends,
             held_gradients=1 - offload.gradients,
             held_states=1 - offload.optimizer,
         )

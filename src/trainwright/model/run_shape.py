@@ -25,8 +25,10 @@ class Precision:
 
     `base_dtype` is the format of what is not multiplied in `matmul_dtype`: attention, the head, the
     router, all activations. `linear_input_bytes` is the size in which linear layers keep inputs,
-    `dispatch_bytes` that of a number on its way to experts, scaling factors included. Of gradients
-    and states a device holds the shares `held_gradients` and `held_states`, its host the rest.
+    `dispatch_bytes` that of a number on its way to experts, scaling factors included.
+    `end_state_bytes` are what the optimizer keeps of a parameter of embedding or head besides. Of
+    gradients and states a device holds the shares `held_gradients` and `held_states`, its host the
+    rest.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Precision:
     weight_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    end_state_bytes: int = 0
     held_gradients: float = 1.0
     held_states: float = 1.0
 

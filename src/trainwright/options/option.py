@@ -227,6 +227,13 @@ def _memory(given: Any, name: str) -> Any:
     return size
 
 
+def _kept(given: Any, name: str) -> Any:
+    """Memory that is kept free, which may be none."""
+    if isinstance(given, str) and given.strip().startswith("-"):
+        raise InvalidInput.of(name, f'must be >= 0, as 2GiB, got "{given}"')
+    return _memory(given, name)
+
+
 def _rate(given: Any, name: str) -> Any:
     if isinstance(given, str):
         return parse_bandwidth(given, name=name)
@@ -351,6 +358,7 @@ SHARES: Final = Reader(
     repeats=True,
 )
 SIZE: Final = Reader(read=_memory, annotation="str | float | None", metavar="SIZE", words=_own_repr)
+KEPT: Final = replace(SIZE, read=_kept)
 RATE: Final = Reader(read=_rate, annotation="str | float | None", metavar="RATE", words=_own_repr)
 TIME: Final = Reader(read=_time, annotation="str | float | None", metavar="TIME", words=_own_repr)
 DEADLINE: Final = Reader(

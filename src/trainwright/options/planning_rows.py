@@ -15,6 +15,7 @@ from trainwright.options.option import (
     DTYPE,
     EACH,
     FILE,
+    KEPT,
     LIST,
     NAME,
     NAME_OR_CALL,
@@ -494,7 +495,12 @@ ROWS += section(
     row(
         "precision", NAME, "bf16, fp16, fp8, fp32 or tf32; 16 bit if absent.", at="recipe.precision"
     ),
-    row("optimizer", NAME, "adam, momentum, muon or sgd; adam if absent.", at="recipe.optimizer"),
+    row(
+        "optimizer",
+        NAME,
+        "adafactor, adam, lion, momentum, muon or sgd, or as adamw_8bit; adam if absent.",
+        at="recipe.optimizer",
+    ),
     row("gradient-dtype", DTYPE, "Of gradients; fp32 if absent.", at="recipe.gradient_dtype"),
     row(
         "main-weight-dtype",
@@ -579,8 +585,8 @@ ROWS += section(
 ROWS += section(
     "What a device keeps beside the model",
     _BOTH,
-    row("reserve", SIZE, "Memory to keep free; 0 if absent.", at="overheads.reserve_bytes"),
-    row("workspace", SIZE, "Memory of libraries; 64MiB if absent.", at="overheads.workspace_bytes"),
+    row("reserve", KEPT, "Memory to keep free; 0 if absent.", at="overheads.reserve_bytes"),
+    row("workspace", KEPT, "Memory of libraries; 64MiB if absent.", at="overheads.workspace_bytes"),
     row(
         "fragmentation",
         SHARE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +36,9 @@ def unknown_words(options: Options) -> Iterator[Fault]:
     flags = option_of("plan")
     words = fields_given("plan", "recipe", options)
     for field in fields(Recipe):
-        word = _meant(words.get(field.name))
+        word = words.get(field.name)
+        if field.name == "optimizer" and _OPTIMIZER.fullmatch(str(word)):
+            continue
         if isinstance(field.default, StrEnum) and word is not None:
             kind = type(field.default)
             if word not in set(kind):
@@ -47,9 +50,11 @@ def unknown_words(options: Options) -> Iterator[Fault]:
             yield Fault("overlap", f'must name {", ".join(known)}, got "{kind_name}"')
 
 
-def _meant(word: Any) -> Any:
-    """The word for what costs the same: AdamW decays weights, and keeps and computes as Adam."""
-    return "adam" if word == "adamw" else word
+# Names of optimizers as transformers' `optim` spells them, as paged_adamw_8bit.
+_OPTIMIZER: Final = re.compile(
+    r"(?:paged_)?(?:adamw?|lion|adafactor|sgd|momentum|muon|adagrad)"
+    r"(?:_(?:torch|fused|hf|apex|xla|tpu|npu|bnb|anyprecision|8bit|32bit))*"
+)
 
 
 def refuse_unknown_words(options: Options) -> None:
@@ -60,11 +65,16 @@ def refuse_unknown_words(options: Options) -> None:
 def recipe_of(options: Options) -> Recipe:
     """The recipe; raises `InvalidInput` under the names of its fields."""
     from trainwright.model import Recipe
+    from trainwright.model.recipe import optimizer_named
 
     given = fields_given("plan", "recipe", options)
+    if (named := optimizer_named(str(given.get("optimizer", "")))) is not None:
+        given["optimizer"], dtype = named
+        if dtype is not None and given["optimizer"].num_moments:
+            given.setdefault("moment_dtypes", (dtype,))
     for field in fields(Recipe):
         if field.name in given and isinstance(field.default, (StrEnum, tuple)):
-            given[field.name] = type(field.default)(_meant(given[field.name]))
+            given[field.name] = type(field.default)(given[field.name])
     if "offload" in given:
         given["offload"] = _offload(given["offload"])
     return Recipe(**given)

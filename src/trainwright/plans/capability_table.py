@@ -517,14 +517,16 @@ AXIS_ORDERS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = MappingProxyType
 )
 
 _OF_CORE = ("adam", "sgd", "momentum", "muon")
-_ANY_OPTIMIZER = ("adam", "sgd", "momentum", "muon")
+_ANY_OPTIMIZER = (*_OF_CORE, "lion", "adafactor")
+_OF_TRANSFORMERS = ("adam", "adafactor", "lion", "sgd")
 OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         **dict.fromkeys(("megatron", "megatron-bridge", "primus"), _OF_CORE),
         **dict.fromkeys(("torchtitan@0.2", "torchtitan@0.3"), ("adam",)),
-        **dict.fromkeys(("pytorch", "accelerate", "trl"), _ANY_OPTIMIZER),
-        **dict.fromkeys(("deepspeed", "llamafactory", "automodel", "maxtext"), ("adam",)),
-        "axolotl": ("adam", "muon"),
+        **dict.fromkeys(("pytorch", "accelerate"), _ANY_OPTIMIZER),
+        **dict.fromkeys(("trl", "llamafactory"), _OF_TRANSFORMERS),
+        **dict.fromkeys(("deepspeed", "automodel", "maxtext"), ("adam",)),
+        "axolotl": (*_OF_TRANSFORMERS, "muon"),
         "nanotron": ("adam", "sgd", "momentum"),
     }
 )

@@ -14,6 +14,7 @@ from typing import Any, Final
 from trainwright.formats.json_text import parse_json
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings
 from trainwright.frameworks.stated_run import StatedRun
+from trainwright.model.recipe import Optimizer, optimizer_named
 
 _MICS: Final = "mics_shard_size"
 _HPZ: Final = "zero_hpz_partition_size"
@@ -106,13 +107,10 @@ def optimizer_of(name: str | None) -> dict[str, Any]:
     """
     if name is None:
         return {}
-    word = name.lower().rpartition(".")[2]
-    kind = next((known for known in ("muon", "sgd") if known in word), None)
-    if kind is None:
-        kind = "momentum" if "lion" in word or "adagrad" in word else "adam"
-    found: dict[str, Any] = {"optimizer": kind}
-    if re.search(r"8bit|8_bit", word):
-        found["moment_dtypes"] = ("int8",)
+    kind, dtype = optimizer_named(name) or (Optimizer.ADAM, None)
+    found: dict[str, Any] = {"optimizer": str(kind)}
+    if dtype is not None and kind.num_moments:
+        found["moment_dtypes"] = (dtype,)
     return found
 
 
@@ -120,8 +118,6 @@ def odd_optimizer(name: str | None) -> Iterator[str]:
     """A note on an optimizer that is priced as one near it."""
     word = (name or "").lower()
     for odd, near in (
-        ("lion", "one moment, as SGD with momentum"),
-        ("adafactor", "Adam, which keeps more"),
         ("lamb", "Adam"), ("galore", "Adam"), ("apollo", "Adam"), ("lomo", "Adam"),
         ("shampoo", "Adam"), ("soap", "Adam"), ("4bit", "Adam in 32 bit, which keeps more"),
         ("fp8", "Adam in 32 bit, which keeps more"),
