@@ -12,12 +12,20 @@ import numpy as np
 import pytest
 
 from chips.jobs import job, question, some_designs
-from trainwright.chips.room import AXES, Bill, Limits, Room, RoomPricer, read_room
-from trainwright.chips.room_proof import Branch, closed_by, prove
+from trainwright.chips.room import AXES, Bill, Figures, Limits, Room, RoomPricer, read_room
+from trainwright.chips.room_answer import (
+    Branch,
+    closed_by,
+    recheck,
+)
+from trainwright.chips.room_front import FrontSearch, representatives
 from trainwright.chips.room_search import Box, RoomOutcome, RoomSearch
+from trainwright.commands.codesign import machine_room
 from trainwright.commands.main import main
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.execution import Budget
+from trainwright.execution.budget import Progress
+from trainwright.formats.codesign_document import RoomResult
 
 ROOM = replace(
     read_room(None, devices=8),
@@ -30,6 +38,7 @@ ROOM = replace(
     cards=(0.125, 0.5),
     oversubscription=(2.0, 1.0),
 )
+FIELDS = Figures._fields
 TOML = """
 stacks = [1, 2]
 stack_gib = [8, 16]
@@ -38,6 +47,18 @@ node_gbytes_per_s = [100]
 topology = ["switch"]
 cards = [0.25, 1]
 oversubscription = [1]
+"""
+
+
+MADE_OF = """
+process = "5nm"
+least_area_share = 0
+[ranges]
+num_tc = [8, 16]
+num_vc = [8]
+width = [64]
+depth = [64]
+glb_mib = [4, 8]
 """
 
 
@@ -51,7 +72,7 @@ def small() -> RoomPricer:
 
 
 @cache
-def everything() -> list[tuple[int, tuple[int, ...], object]]:
+def everything() -> list[tuple[int, tuple[int, ...], Figures]]:
     """Every sound system of the small room, priced in full."""
     pricer, rows = small(), np.arange(6)
     return [
@@ -65,39 +86,70 @@ def found(aim: str, limits: Limits = Limits(), gap: float = 0.01) -> RoomOutcome
     return RoomSearch(small(), aim=aim, limits=limits, gap=gap, budget=Budget()).run()
 
 
+def a_third_of(name: str) -> float:
+    """A budget that a third of all systems and designs keeps to."""
+    values = sorted(float(v) for *_, f in everything() for v in getattr(f, name))
+    return values[len(values) // 3]
+
+
 def certificate(outcome: RoomOutcome) -> dict[str, Branch]:
     return {path: Branch(one.axis, one.left) for path, one in outcome.tree.items()}
 
 
-def checked(outcome: RoomOutcome, tree: dict[str, Branch], aim: str, bound: float) -> None:
-    prove(
-        small(),
-        tree,
-        aim=aim,
-        limits=Limits(),
-        lower_bound=bound,
-        sample=60,
-        seed=0,
-        budget=Budget(),
-    )
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("aim", ["time", "cost", "energy"])
-@pytest.mark.parametrize("limited", [False, True])
-def test_the_search_finds_what_exhaustion_finds(aim: str, limited: bool) -> None:
-    dollars = sorted(float(d) for *_, f in everything() for d in f.dollars)  # type: ignore[attr-defined]
-    limits = Limits(dollars=dollars[len(dollars) // 3]) if limited else Limits()
-    least = min(
-        float(np.where(limits.kept(f), f.of(aim), np.inf).min())  # type: ignore[arg-type, attr-defined]
-        for *_, f in everything()
-    )
+@pytest.mark.parametrize(
+    ("aim", "budget"),
+    [
+        ("time", None),
+        ("time", "silicon_mm2"),
+        ("time", "watts"),
+        ("cost", None),
+        ("cost", "dollars"),
+        ("cost", "watts"),
+        ("energy", None),
+        ("energy", "silicon_mm2"),
+    ],
+)
+def test_the_search_finds_what_exhaustion_finds(aim: str, budget: str | None) -> None:
+    limits = Limits() if budget is None else Limits(**{budget: a_third_of(budget)})
+    least = min(float(np.where(limits.kept(f), f.of(aim), np.inf).min()) for *_, f in everything())
     outcome = found(aim, limits)
     assert outcome.best is not None
     assert outcome.lower_bound is not None
     assert outcome.lower_bound <= least <= outcome.best.value
     assert outcome.lower_bound >= outcome.best.value * 0.99 * (1 - 1e-9)
-    assert outcome.best.figures[4] <= (limits.dollars or np.inf)
+    if budget is not None:
+        assert outcome.best.figures[FIELDS.index(budget)] <= a_third_of(budget)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [None, "dollars", "watts", "silicon_mm2"])
+def test_the_front_covers_every_system(budget: str | None) -> None:
+    limits = Limits() if budget is None else Limits(**{budget: a_third_of(budget)})
+    search = RoomSearch(small(), aim="cost", limits=limits, gap=0.01, budget=Budget())
+    search.run()
+    front = FrontSearch(search, epsilon=0.05).run()
+    points = np.array([[one.figures[column] for column in (0, 1, 3)] for one in front.points])
+    assert front.epsilon == pytest.approx(0.05)
+    furthest = 0.0
+    for *_, figures in everything():
+        for row in np.flatnonzero(limits.kept(figures) & np.isfinite(figures.pace_s)).tolist():
+            one = np.array([figures[column][row] for column in (0, 1, 3)])
+            furthest = max(furthest, float((points / one).max(axis=1).min()))
+    assert 1.0 <= furthest <= 1.05 * (1 + 1e-9)
+    assert front.epsilon <= front.epsilon_of_any_cut
+
+
+def test_a_design_that_stands_for_another_takes_no_more_of_anything() -> None:
+    burden = np.random.default_rng(0).normal(size=(300, 7)).cumsum(axis=1)
+    stands = representatives(burden, 0.5)
+    slack = np.where(np.arange(7) < 4, np.log(1.5), 1e-12)
+    assert (burden[stands] <= burden + slack).all()
+    assert (stands[stands] == stands).all()
+    assert 1 < np.unique(stands).size < 300
+    exact = representatives(burden, 0.0)
+    beaten = [(np.delete(burden, i, 0) <= burden[i]).all(axis=1).any() for i in range(300)]
+    assert ((exact != np.arange(300)) == np.array(beaten)).all()
 
 
 @pytest.mark.slow
@@ -111,7 +163,7 @@ def test_no_system_of_a_box_is_below_its_bound() -> None:
             inside = all(a <= at <= b for a, at, b in zip(low, place, high, strict=True))
             if inside:
                 bounds = search._bound(Box(low, high), stacks, rows)
-                assert (bounds <= figures.cost).all()  # type: ignore[attr-defined]
+                assert (bounds <= figures.cost).all()
 
 
 def test_a_later_value_never_costs_less() -> None:
@@ -132,7 +184,8 @@ def test_a_later_value_never_costs_less() -> None:
 def test_a_certificate_covers_every_system_once() -> None:
     outcome = found("cost")
     covered = np.zeros((len(ROOM.stacks), *ROOM.sizes, 6), dtype=int)
-    for part in closed_by(ROOM, certificate(outcome), 6):
+    begun = {stacks: np.arange(6) for stacks in ROOM.stacks}
+    for part in closed_by(ROOM, certificate(outcome), begun):
         ranges = [range(a, b + 1) for a, b in zip(part.low, part.high, strict=True)]
         for place in product(*ranges):
             covered[(ROOM.stacks.index(part.stacks), *place)][part.designs] += 1
@@ -140,23 +193,74 @@ def test_a_certificate_covers_every_system_once() -> None:
     once = np.moveaxis(covered, alone, 0)
     assert (once[1] == 1).all()
     assert once[0].max() == 1  # a domain of one chip stands for all links in it
-    checked(outcome, certificate(outcome), "cost", outcome.lower_bound or 0.0)
 
 
-@pytest.mark.slow
-def test_a_certificate_that_proves_nothing_is_refused() -> None:
-    outcome = found("cost")
-    tree, bound = certificate(outcome), outcome.lower_bound or 0.0
-    with pytest.raises(CheckFailed, match="below the bound"):
-        checked(outcome, tree, "cost", bound * 3.0)
-    longest = max(tree, key=len)
-    with pytest.raises(CheckFailed, match="has no box at"):
-        checked(outcome, {k: v for k, v in tree.items() if k != longest}, "cost", bound)
-    with pytest.raises(CheckFailed, match="belong nowhere"):
-        checked(outcome, {**tree, longest + "0": Branch(None, {})}, "cost", bound)
-    rows = {1: np.arange(7)}
-    with pytest.raises(CheckFailed, match="appear from nowhere"):
-        checked(outcome, {**tree, "": Branch(tree[""].axis, rows)}, "cost", bound)
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> RoomResult:
+    """The least cost of GPT-2 in a small room of four designs."""
+    folder = tmp_path_factory.mktemp("room")
+    (folder / "room.toml").write_text(TOML, encoding="utf-8")
+    (folder / "made-of.toml").write_text(MADE_OF, encoding="utf-8")
+    return machine_room(
+        "gpt2",
+        devices=8,
+        aim="cost",
+        global_batch=32,
+        sequence=256,
+        room=folder / "room.toml",
+        technology=folder / "made-of.toml",
+        max_dollars=60000.0,
+    ).document
+
+
+def test_certificates_that_prove_nothing_are_refused(answered: RoomResult) -> None:
+    def refused(message: str, **changed: object) -> None:
+        with pytest.raises(CheckFailed, match=message):
+            recheck(replace(answered, **changed), sample=30, seed=0, budget=Budget())  # type: ignore[arg-type]
+
+    proof, boxes = answered.front_proof, answered.certificate
+    assert proof is not None
+    dear = max(answered.front, key=lambda one: one.dollars_per_token)
+    told = dear.dollars_per_token
+    refused("below the bound", best=dear, value=told, lower_bound=told)
+    longest = max(boxes, key=lambda one: len(one.path))
+    refused("has no box at", certificate=tuple(one for one in boxes if one != longest))
+    lost = replace(longest, path=longest.path + "00", axis=None, left={})
+    refused("belong nowhere", certificate=(*boxes, lost))
+    first = replace(boxes[0], left={"1": "0-7"})
+    refused("appear from nowhere", certificate=(first, *boxes[1:]))
+    one, *rest = answered.front
+    refused("other figures", front=(replace(one, watts=one.watts * 0.9), *rest))
+    cheapest = min(answered.front, key=lambda one: one.dollars_per_token)
+    few = tuple(one for one in answered.front if one.watts > cheapest.watts)
+    refused("no point of the front is within", front=few)
+    refused("stands for", front_proof=replace(proof, of_designs=-0.9))
+
+
+def test_nobody_finds_a_system_below_the_bound_or_off_the_front(answered: RoomResult) -> None:
+    proof = recheck(answered, sample=40, seed=1, budget=Budget()).proof
+    assert proof is not None
+    assert min(proof.drawn, proof.near, proof.repriced, proof.of_front) > 0
+    assert answered.front_epsilon == pytest.approx(0.1)
+
+
+def test_an_interrupted_search_says_what_it_proved(tmp_path: Path) -> None:
+    polls = iter(range(10**6))
+
+    class Few(Budget):
+        __slots__ = ()
+
+        def poll(self, progress: Progress) -> bool:
+            return next(polls) >= 12
+
+    search = RoomSearch(small(), aim="cost", limits=Limits(), gap=0.01, budget=Few())
+    outcome = search.run()
+    begun = {stacks: np.arange(6) for stacks in ROOM.stacks}
+    assert outcome.best is not None
+    assert 0 < (outcome.lower_bound or 0.0) < outcome.best.value
+    assert sum(part.designs.size for part in closed_by(ROOM, certificate(outcome), begun)) > 0
+    front = FrontSearch(search, epsilon=0.05).run()
+    assert front.epsilon > 0.05
 
 
 @pytest.mark.parametrize(
@@ -190,13 +294,12 @@ def test_axes_are_ordered_by_what_they_can_do(tmp_path: Path) -> None:
 
 
 def test_the_command_finds_a_system_says_why_and_checks_it_again(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, answered: RoomResult, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path, answer = tmp_path / "room.toml", tmp_path / "answer.json"
     path.write_text(TOML, encoding="utf-8")
     made_of = tmp_path / "technology.toml"
-    ranges = "num_tc = [8, 16]\nnum_vc = [8]\nwidth = [64]\ndepth = [64]\nglb_mib = [4, 8]"
-    made_of.write_text(f'process = "5nm"\nleast_area_share = 0\n[ranges]\n{ranges}\n')
+    made_of.write_text(MADE_OF, encoding="utf-8")
     asked = ["codesign", "gpt2", "--devices", "8", "--global-batch", "32", "--sequence", "256"]
     asked += ["--technology", str(made_of), "--room", str(path), "--aim", "cost"]
     with pytest.raises(SystemExit) as ended:
@@ -207,18 +310,34 @@ def test_the_command_finds_a_system_says_why_and_checks_it_again(
     assert told["systems"] == 4 * 2 * 2 * 2 * 2 * 4
     assert best["dollars"] <= 60000
     assert told["gap"] <= 0.01
-    parts = sum(part["seconds"] for part in told["step_parts"])
-    assert parts == pytest.approx(best["plans"][0]["step_time_s"])
-    assert {one["axis"] for one in told["next_values"]} >= {"devices", "stacks", "cards"}
     with pytest.raises(SystemExit) as ended:
         main(("codesign", "--recheck", str(answer), "--sample", "20", "--json"))
     assert not ended.value.code
-    assert json.loads(capfd.readouterr().out)["proof"]["repriced"] == 20
-    told["lower_bound"] = told["value"] * 2
-    answer.write_text(json.dumps(told), encoding="utf-8")
+    assert json.loads(capfd.readouterr().out)["proof"]["repriced"] > 0
     with pytest.raises(SystemExit) as ended:
-        main(("codesign", "--recheck", str(answer)))
-    assert ended.value.code
+        main(("report", str(answer), "-o", str(tmp_path / "room.html")))
+    assert not ended.value.code
+    page = (tmp_path / "room.html").read_text(encoding="utf-8")
+    assert "A machine room for gpt2" in page
+    assert "What the next value buys" in page
+    with pytest.raises(SystemExit) as ended:
+        main(("estimate", "gpt2", "--cluster", str(answer), *asked[4:8]))
+    assert not ended.value.code
+
+
+def test_the_tables_of_why_add_up(answered: RoomResult) -> None:
+    assert answered.best is not None
+    parts = sum(part.seconds for part in answered.step_parts)
+    assert parts == pytest.approx(answered.best.plans[0].step_time_s)
+    axes = [one for one in answered.next_values if one.now]
+    beyond, together = answered.next_values[-2:]
+    assert {one.axis for one in axes} >= {"devices", "stacks", "cards"}
+    assert (beyond.axis, together.axis) == ("interplay", "all at once")
+    for name in ("step_change", "rate_change", "value_change", "dollars"):
+        total = sum(getattr(one, name) for one in (*axes, beyond))
+        assert total == pytest.approx(getattr(together, name), abs=1e-9)
+    for one in answered.next_values:
+        assert one.step_change + one.rate_change == pytest.approx(one.value_change)
 
 
 @pytest.mark.parametrize(

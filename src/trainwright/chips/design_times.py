@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Surroundings
     from trainwright.costing.tiled import ChipKernel, Product
 
-_TENSOR_COLUMNS = (0, 2, 3, 4)
+_TENSOR_COLUMNS = (0, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

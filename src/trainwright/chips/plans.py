@@ -118,9 +118,17 @@ def fastest_plans(
     cutoff_s: NDArray[np.float64],
 ) -> list[UniformPlan | None]:
     """The fastest plan of each design below its cutoff; None where nothing fits, or none is."""
+    problem = problem_of(chain, job=job, surroundings=surroundings, num_devices=num_devices)
+    return plans_of(problem, chain, times, cutoff_s)
+
+
+def plans_of(
+    problem: UniformProblem, chain: Chain, times: LayerTimes, cutoff_s: Floats
+) -> list[UniformPlan | None]:
+    """The same of a chain as the kernel reads it, for those that ask of one many times."""
     count = cutoff_s.size
     step_s, degree, starts, options = fastest_uniform_plans(
-        problem_of(chain, job=job, surroundings=surroundings, num_devices=num_devices),
+        problem,
         forward_s=times.forward_s,
         backward_s=np.ascontiguousarray(times.backward_s.reshape(count, -1)),
         update_s=times.update_s,

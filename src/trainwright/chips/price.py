@@ -16,13 +16,14 @@ from trainwright.chips.design_times import (
     kernel_times_s,
 )
 from trainwright.chips.energy import kernel_energy_j, layer_energy_j, step_energy_j
-from trainwright.chips.plans import fastest_plans, improve_with_families, work_bounds_s
+from trainwright.chips.plans import improve_with_families, plans_of, problem_of, work_bounds_s
 from trainwright.chips.space import UM2_PER_MM2, number_format, subspace
 from trainwright.costing.tiled import machine_of, machine_taking, product_times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from trainwright._native._core import UniformProblem
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.design_times import LayerTimes, ProductTable
     from trainwright.chips.plans import UniformPlan
@@ -48,6 +49,7 @@ class JobPricer:
         self._energy = question.energy.multiplying(factor)
         degrees = [t for t in sorted(set(job.tensor_degrees)) if t <= question.num_devices]
         self.chains: tuple[Chain, ...] = tuple(job.chain(t) for t in degrees)
+        self._problems: dict[int, UniformProblem] = {}
         self._caches = tuple(
             ProductCache(question.space, chain, variant.surroundings) for chain in self.chains
         )
@@ -64,6 +66,7 @@ class JobPricer:
 
         Estimates stay, so memory's bandwidth, clock and losses must be the same.
         """
+        self._problems = {}
         self._variant = replace(self._variant, surroundings=surroundings)
         self._question = replace(self._question, num_devices=num_devices)
         pairs = zip(self.chains, self._caches, strict=True)
@@ -147,18 +150,22 @@ class JobPricer:
         best: list[UniformPlan | None] = [None] * cutoff_s.size
         limit = cutoff_s.copy()
         for chain, layers in zip(self.chains, times, strict=True):
-            found = fastest_plans(
-                chain,
-                layers,
-                job=self.job,
-                surroundings=self._variant.surroundings,
-                num_devices=self._question.num_devices,
-                cutoff_s=limit,
-            )
+            found = plans_of(self._problem_of(chain), chain, layers, limit)
             for index, plan in enumerate(found):
                 if plan is not None:
                     best[index], limit[index] = plan, plan.step_s
         return best
+
+    def _problem_of(self, chain: Chain) -> UniformProblem:
+        degree = chain.tensor_degree
+        if degree not in self._problems:
+            self._problems[degree] = problem_of(
+                chain,
+                job=self.job,
+                surroundings=self._variant.surroundings,
+                num_devices=self._question.num_devices,
+            )
+        return self._problems[degree]
 
     def energies_j(self, designs: Indices, plans: Sequence[UniformPlan]) -> Floats:
         """Joules of a step of each design's plan on all chips."""

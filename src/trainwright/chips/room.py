@@ -270,6 +270,7 @@ class RoomPricer:
         self.die_price = np.array([die.cost_per_good_die(a) for a in self.die_mm2.tolist()])
         self._pricers: dict[int, tuple[JobPricer, ...]] = {}
         self._watts: dict[int, Floats] = {}
+        self._standing: tuple[tuple[int, System], tuple[JobPricer, ...]] | None = None
 
     def variant(self, around: Surroundings) -> Variant:
         """What the chips of the room share, in what stands around them."""
@@ -317,6 +318,16 @@ class RoomPricer:
             jobs = question.jobs_of(variant)
             self._pricers[stacks] = tuple(JobPricer(job, variant, question) for job in jobs)
         return self._pricers[stacks]
+
+    def standing(self, stacks: int, system: System) -> tuple[JobPricer, ...]:
+        """The same in a system, with its memory and links; the last one is kept."""
+        if self._standing is None or self._standing[0] != (stacks, system):
+            around, made = self.surroundings(stacks, system), []
+            for pricer in self.pricers(stacks):
+                made.append(copy.copy(pricer))
+                made[-1].move(around, system.devices)
+            self._standing = (stacks, system), tuple(made)
+        return self._standing[1]
 
     def chip_watts(self, stacks: int, designs: Indices) -> Floats:
         """Rated watts of chips: the hungriest operator of any model."""
@@ -371,14 +382,12 @@ class RoomPricer:
 
         `cutoffs_s` [n, models] are step times above which a plan is of no interest.
         """
-        around = self.surroundings(stacks, system)
         steps_s = np.full((designs.size, len(self.question.jobs)), np.inf)
         dynamic_j = np.zeros_like(steps_s)
         found: list[list[UniformPlan | None]] = []
         areas_mm2 = self.question.areas_um2(self.variant(self._base))[designs] / UM2_PER_MM2
         static = self.question.energy.static_watts(areas_mm2) * system.devices
-        for model, pricer in enumerate(self.pricers(stacks)):
-            here = standing_in(pricer, around, system.devices)
+        for model, here in enumerate(self.standing(stacks, system)):
             limit = np.full(designs.size, np.inf) if cutoffs_s is None else cutoffs_s[:, model]
             plans = here.plans(here.times(designs), limit.copy()) if here.chains else []
             found.append(plans or [None] * designs.size)
@@ -395,10 +404,8 @@ class RoomPricer:
 
     def steps_s(self, stacks: int, system: System, designs: Indices) -> Floats:
         """Step times of the fastest plans, [n, models]."""
-        around = self.surroundings(stacks, system)
         found = np.full((designs.size, len(self.question.jobs)), np.inf)
-        for model, pricer in enumerate(self.pricers(stacks)):
-            here = standing_in(pricer, around, system.devices)
+        for model, here in enumerate(self.standing(stacks, system)):
             if here.chains:
                 plans = here.plans(here.times(designs), np.full(designs.size, np.inf))
                 found[:, model] = [np.inf if plan is None else plan.step_s for plan in plans]
@@ -409,10 +416,3 @@ class RoomPricer:
         for stacks in self.room.stacks:
             for place in product(*(range(size) for size in self.room.sizes)):
                 yield stacks, place
-
-
-def standing_in(pricer: JobPricer, around: Surroundings, num_devices: int) -> JobPricer:
-    """The same designs and estimates with other memory and links, and so many devices."""
-    made = copy.copy(pricer)
-    made.move(around, num_devices)
-    return made

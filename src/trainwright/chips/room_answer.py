@@ -1,24 +1,35 @@
-"""The answer of a machine room: from the outcome of a search to its document and its tables."""
+"""The answer of a machine room: its document, the proof checked again, its tables.
+
+A certificate is the tree of boxes that a search opened, each with the axis it was cut along and the
+designs that went on. That no system is missing follows from the tree alone: the halves of a cut
+cover its box, and what did not go on was closed there. Checking shares nothing with the search but
+the pricing. What was closed is priced in full, without any bound: a design in the most capable
+system of its box, at the rate of the least capable one, must have no less of the aim than the
+stated bound, and, where the box is one of the front, a point must cover it. Systems are tried
+beside, of the whole room and a few values from the best: none may be below the bound or uncovered.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from trainwright._version import __version__
 from trainwright.chips.document import architecture_record, plan_record
 from trainwright.chips.request import question_of
-from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer, standing_in
-from trainwright.chips.room_proof import Branch, prove
-from trainwright.chips.room_search import RoomSearch, least_of
+from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer
+from trainwright.chips.room_front import FrontSearch
+from trainwright.chips.room_search import RoomSearch
 from trainwright.chips.search import Design
 from trainwright.chips.tables import core_rows
 from trainwright.documents.view import Facts, column, number, percent, seconds, table_of, words
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.formats.codesign_document import (
     BranchRecord,
+    FrontProofRecord,
     NextValueRecord,
     RoomProofRecord,
     RoomRecord,
@@ -29,20 +40,20 @@ from trainwright.formats.codesign_document import (
 )
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import relative_gap
-from trainwright.units import format_seconds
+from trainwright.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from trainwright.arrays import Indices
-    from trainwright.chips.room_search import Found, RoomOutcome
+    from trainwright.arrays import Floats, Indices
+    from trainwright.chips.room import Figures
+    from trainwright.chips.room_search import Closing, Designs, Found, Place
     from trainwright.documents.view import Line, Table
     from trainwright.execution import Budget
     from trainwright.formats.codesign_document import CodesignRequest
 
 USUAL_GAP = 0.01
 _UNITS = {"time": "seconds_per_token", "cost": "dollars_per_token", "energy": "joules_per_token"}
-_PARTS = ("mac", "vector", "hbm", "glb", "launch")
 
 
 def room_request(
@@ -51,6 +62,7 @@ def room_request(
     *,
     aim: str,
     gap: float,
+    front: float | None = None,
     dollars: float | None = None,
     watts: float | None = None,
     silicon_mm2: float | None = None,
@@ -60,6 +72,8 @@ def room_request(
         raise InvalidInput.of("aim", f'must be one of {", ".join(AIMS)}, got "{aim}"')
     if not 0 <= gap < 1:
         raise InvalidInput.of("gap", f"must be at least 0 and below 1, got {gap!r}")
+    if front is not None and not 0 < front < 1:
+        raise InvalidInput.of("epsilon", f"must be above 0 and below 1 of systems, got {front!r}")
     limits = {"budget-money": dollars, "budget-power": watts, "budget-area": silicon_mm2}
     for name, limit in limits.items():
         if limit is not None and not limit > 0:
@@ -75,6 +89,7 @@ def room_request(
         room=RoomRecord(**asdict(room)),
         aim=aim,
         wanted_gap=gap,
+        wanted_front=front,
         budget_dollars=dollars,
         budget_watts=watts,
         budget_mm2=silicon_mm2,
@@ -101,7 +116,8 @@ def answer(request: RoomRequest, budget: Budget) -> RoomResult:
     """Search the systems of a request, and say what binds the best and what more would buy."""
     pricer, limits = pricer_of(request), limits_of(request)
     aim, gap = request.aim, request.wanted_gap
-    outcome = RoomSearch(pricer, aim=aim, limits=limits, gap=gap, budget=budget).run()
+    search = RoomSearch(pricer, aim=aim, limits=limits, gap=gap, budget=budget)
+    outcome = search.run()
     best, bound = outcome.best, outcome.lower_bound
     room, space = pricer.room, pricer.question.space
     made = RoomResult(
@@ -114,63 +130,39 @@ def answer(request: RoomRequest, budget: Budget) -> RoomResult:
         systems=len(space) * len(room.stacks) * int(np.prod(room.sizes)),
         priced=outcome.priced,
         space_sha256=space.checksum(),
-        certificate=tuple(_branches(outcome)),
+        certificate=tuple(_branches(outcome.tree)),
         search_s=outcome.solver_s,
     )
     if best is None:
         return made
-    return replace(
+    made = replace(
         made,
         best=system_record(pricer, best),
-        front=tuple(system_record(pricer, one) for one in least_of(outcome.seen, (0, 1, 3))),
         step_parts=tuple(step_parts(pricer, best)),
         next_values=tuple(next_values(pricer, best, aim, limits)),
     )
-
-
-def recheck(document: RoomResult, *, sample: int, seed: int, budget: Budget) -> RoomResult:
-    """The document with its certificate checked; raises `CheckFailed` where it proves nothing."""
-    request, best = document.request, document.best
-    pricer = pricer_of(request)
-    if pricer.question.space.checksum() != document.space_sha256:
-        raise CheckFailed("the space of designs is another than that of the certificate")
-    bound = np.inf if document.lower_bound is None else document.lower_bound
-    if best is not None:
-        _check_best(pricer, document, best, bound)
-    tree = {
-        one.path: Branch(
-            None if one.axis is None else AXES.index(one.axis),
-            {int(stacks): _designs(text) for stacks, text in one.left.items()},
-        )
-        for one in document.certificate
-    }
-    found = prove(
-        pricer,
-        tree,
-        aim=request.aim,
-        limits=limits_of(request),
-        lower_bound=bound,
-        sample=sample,
-        seed=seed,
-        budget=budget,
+    if request.wanted_front is None or budget.stopped:
+        return made
+    front = FrontSearch(search, epsilon=request.wanted_front).run()
+    made = replace(
+        made,
+        front=tuple(system_record(pricer, one) for one in front.points),
+        search_s=outcome.solver_s + front.solver_s,
     )
-    return replace(document, proof=RoomProofRecord(**asdict(found), seed=seed))
-
-
-def _check_best(pricer: RoomPricer, document: RoomResult, best: SystemRecord, bound: float) -> None:
-    """The best system priced again, and its place above the bound."""
-    room, value = pricer.room, document.value
-    place = tuple(getattr(room, name).index(getattr(best, name)) for name in AXES)
-    chip, space = best.architecture, pricer.question.space
-    key = (chip.num_tc, chip.num_vc, chip.width, chip.depth, chip.glb_bytes)
-    names = ("num_tc", "num_vc", "width", "depth")
-    same = np.all([space.column(n) == v for n, v in zip(names, key, strict=False)], axis=0)
-    rows = np.flatnonzero(same & (space.column("glb_mib") * 2**20 == chip.glb_bytes))
-    figures, _ = pricer.price(best.stacks, room.system(place), rows)
-    kept = limits_of(document.request).kept(figures)
-    again = float(np.where(kept, figures.of(document.request.aim), np.inf).min(initial=np.inf))
-    if value is None or not np.isclose(again, value, rtol=1e-9, atol=0.0) or value < bound:
-        raise CheckFailed(f"the best system has {again:.9g} of the aim, the document says {value}")
+    if not np.isfinite(front.epsilon):  # ended before anything was proved
+        return made
+    return replace(
+        made,
+        front_epsilon=front.epsilon,
+        front_epsilon_of_any_cut=front.epsilon_of_any_cut,
+        front_proof=FrontProofRecord(
+            of_designs=front.of_designs,
+            within=front.within,
+            stands={str(stacks): _ranges(rows) for stacks, rows in front.stands.items()},
+            certificate=tuple(_branches(front.tree)),
+            priced=front.priced,
+        ),
+    )
 
 
 def _designs(text: str) -> Indices:
@@ -186,8 +178,8 @@ def _ranges(rows: Indices) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _branches(outcome: RoomOutcome) -> Iterator[BranchRecord]:
-    for path, closing in sorted(outcome.tree.items()):
+def _branches(tree: Mapping[str, Closing]) -> Iterator[BranchRecord]:
+    for path, closing in sorted(tree.items()):
         yield BranchRecord(
             path=path,
             axis=None if closing.axis is None else AXES[closing.axis],
@@ -204,10 +196,10 @@ def system_record(pricer: RoomPricer, found: Found) -> SystemRecord:
     design = Design(variant=0, index=found.design, plans=found.plans, cost=found.value)
     one = np.array([found.design])
     plans = []
-    for made, job, plan in zip(
-        pricer.pricers(found.stacks), question.jobs_of(variant), found.plans, strict=True
+    for here, job, plan in zip(
+        pricer.standing(found.stacks, system), question.jobs_of(variant), found.plans, strict=True
     ):
-        joules = float(standing_in(made, around, system.devices).energies_j(one, [plan])[0])
+        joules = float(here.energies_j(one, [plan])[0])
         plans.append(plan_record(question, job, plan, joules, design))
     pace_s, cost, energy_j, watts, dollars, silicon_mm2 = found.figures
     return SystemRecord(
@@ -222,6 +214,289 @@ def system_record(pricer: RoomPricer, found: Found) -> SystemRecord:
         silicon_mm2=silicon_mm2,
         plans=tuple(plans),
     )
+
+
+# The proof checked again
+# -----------------------
+
+_CLOSE = 1.0 - 1e-8
+_NODE = AXES.index("node_devices")
+_INSIDE = (AXES.index("node_gbytes_per_s"), AXES.index("topology"))
+_OF_FRONT = (0, 1, 3)  # of `Figures`: seconds and dollars of a token, watts
+
+
+class Branch(NamedTuple):
+    """One box of a certificate: where it was cut (None: nowhere), what of each stacks went on."""
+
+    axis: int | None
+    left: Mapping[int, Indices]
+
+
+class Closed(NamedTuple):
+    """Designs that a certificate closes in a box, which is from `low` to `high`."""
+
+    low: Place
+    high: Place
+    stacks: int
+    designs: Indices
+
+
+def closed_by(room: Room, tree: Mapping[str, Branch], begun: Designs) -> Iterator[Closed]:
+    """Every closed part of a room whose whole has the designs `begun` by stacks.
+
+    Raises `CheckFailed` where the tree leaves something out.
+    """
+    whole = tuple(size - 1 for size in room.sizes)
+    waiting = [("", (0,) * len(AXES), whole, begun)]
+    visited = 0
+    while waiting:
+        path, low, high, designs = waiting.pop()
+        if path not in tree:
+            raise CheckFailed(f"the certificate has no box at {path!r}")
+        branch, visited = tree[path], visited + 1
+        if room.node_devices[high[_NODE]] == 1:
+            # A domain of one chip has no links: the first value of their axes stands for all.
+            if any(low[axis] for axis in _INSIDE):
+                continue
+            high = tuple(0 if axis in _INSIDE else at for axis, at in enumerate(high))
+        for stacks, rows in designs.items():
+            on = branch.left.get(stacks, np.zeros(0, dtype=np.int64))
+            if np.setdiff1d(on, rows).size:
+                raise CheckFailed(f"designs appear from nowhere in the box at {path!r}")
+            yield Closed(low, high, stacks, np.setdiff1d(rows, on))
+        if branch.axis is None:
+            if any(rows.size for rows in branch.left.values()):
+                raise CheckFailed(f"the box at {path!r} is neither closed nor cut")
+            continue
+        axis = branch.axis
+        if not (0 <= axis < len(AXES) and low[axis] < high[axis]):
+            raise CheckFailed(f"the box at {path!r} cannot be cut along axis {axis}")
+        middle = (low[axis] + high[axis]) // 2
+        upper = tuple(middle if i == axis else at for i, at in enumerate(high))
+        lower = tuple(middle + 1 if i == axis else at for i, at in enumerate(low))
+        left = {stacks: rows for stacks, rows in branch.left.items() if rows.size}
+        waiting += [(path + "0", low, upper, left), (path + "1", lower, high, left)]
+    if visited != len(tree):
+        raise CheckFailed(f"{len(tree) - visited} boxes of the certificate belong nowhere")
+
+
+class Prover:
+    """What a document claims, held against systems that are priced in full."""
+
+    def __init__(self, pricer: RoomPricer, document: RoomResult, *, sample: int, seed: int) -> None:
+        self.pricer, self.room, self.document = pricer, pricer.room, document
+        self.aim, self.limits = document.request.aim, limits_of(document.request)
+        bound = document.lower_bound
+        self.bound = np.inf if bound is None else bound
+        self.sample, self.random = sample, np.random.default_rng(seed)
+        points = [(p.seconds_per_token, p.dollars_per_token, p.watts) for p in document.front]
+        self.points = np.array(points).reshape(-1, len(_OF_FRONT))
+        space = len(pricer.question.space)
+        self.everything = {stacks: np.arange(space) for stacks in self.room.stacks}
+
+    def run(self, budget: Budget) -> RoomProofRecord:
+        """Check all of it; raises `CheckFailed` with the first thing that contradicts it."""
+        document, proof = self.document, self.document.front_proof
+        tree = _tree(document.certificate)
+        parts = [part for part in closed_by(self.room, tree, self.everything) if part.designs.size]
+        repriced = 0
+        for part in self._some(parts):
+            if budget.stopped:
+                break
+            self._not_below(part, self._at_best(part))
+            repriced += part.designs.size
+        of_front = stood_for = 0
+        if proof is not None:
+            begun = {int(stacks): _designs(text) for stacks, text in proof.stands.items()}
+            tree = _tree(proof.certificate)
+            boxes = [part for part in closed_by(self.room, tree, begun) if part.designs.size]
+            for part in self._some(boxes):
+                if budget.stopped:
+                    break
+                self._covered(part, self._at_best(part), proof.within)
+                of_front += part.designs.size
+            for stacks, rows in begun.items():
+                if not budget.stopped:
+                    stood_for += self._stood_for(stacks, rows, proof.of_designs)
+        tried = [0, 0]
+        for near in (False, True):
+            for _ in range(self.sample):
+                one = self._near() if near else self._anywhere()
+                if budget.stopped or one is None:
+                    break
+                if self.pricer.is_sound(one.stacks, self.room.system(one.low)):
+                    self._try(one)
+                    tried[near] += 1
+        return RoomProofRecord(
+            boxes=len(document.certificate),
+            closed=sum(part.designs.size for part in parts),
+            repriced=repriced,
+            drawn=tried[0],
+            near=tried[1],
+            of_front=of_front,
+            stood_for=stood_for,
+            seed=0,
+        )
+
+    def _some(self, parts: list[Closed]) -> Iterator[Closed]:
+        """So many of all closed designs as are wanted, drawn evenly, by their parts."""
+        sizes = np.array([part.designs.size for part in parts])
+        ends, total = np.cumsum(sizes), int(sizes.sum())
+        chosen = np.arange(total)
+        if total > self.sample:
+            chosen = np.unique(self.random.integers(total, size=self.sample))
+        of_part: dict[int, list[int]] = defaultdict(list)
+        for at in chosen.tolist():
+            part = int(np.searchsorted(ends, at, side="right"))
+            of_part[part].append(int(parts[part].designs[at - ends[part]]))
+        for which, designs in of_part.items():
+            yield parts[which]._replace(designs=np.array(designs))
+
+    def _at_best(self, part: Closed) -> Figures:
+        """Steps of the most capable system, in a domain of any size, at the rate of the least."""
+        room, most = self.room, self.room.system(part.high)
+        low = room.system(part.low)
+        if part.low == part.high:
+            figures, _ = self.pricer.price(part.stacks, low, part.designs)
+            return figures
+        sizes = room.node_devices[part.low[_NODE] : part.high[_NODE] + 1]
+        each = [
+            self.pricer.steps_s(part.stacks, most._replace(node_devices=n), part.designs)
+            for n in sizes
+        ]
+        steps_s = np.min(each, axis=0)
+        nothing = np.zeros_like(steps_s)
+        return self.pricer.figures(part.stacks, low, part.designs, steps_s, nothing)
+
+    def _not_below(self, part: Closed, figures: Figures) -> None:
+        values = np.where(self.limits.kept(figures), figures.of(self.aim), np.inf)
+        if (values < self.bound * _CLOSE).any():
+            row = int(np.argmin(values))
+            raise CheckFailed(
+                f"design {int(part.designs[row])} with {part.stacks} stacks reaches "
+                f"{values[row]:.6g} in {self.room.system(part.high)}, below the bound of "
+                f"{self.bound:.6g}"
+            )
+
+    def _covered(self, part: Closed, figures: Figures, within: float) -> None:
+        kept = self.limits.kept(figures) & np.isfinite(figures.pace_s)
+        for row in np.flatnonzero(kept).tolist():
+            least = np.array([figures[column][row] for column in _OF_FRONT])
+            if not (self.points * _CLOSE <= least * (1.0 + within)).all(axis=1).any():
+                raise CheckFailed(
+                    f"no point of the front is within {within:.2%} of design "
+                    f"{int(part.designs[row])} with {part.stacks} stacks in "
+                    f"{self.room.system(part.high)}"
+                )
+
+    def _stood_for(self, stacks: int, stands: Indices, share: float) -> int:
+        """Designs that are left out take at least 1 / (1 + share) of another's time, and price."""
+        others = np.setdiff1d(self.everything[stacks], stands)
+        chosen = self.random.choice(others, min(self.sample, others.size), replace=False)
+        takes, those = self._takes(stacks, chosen), self._takes(stacks, stands)
+        allowed = np.where(np.arange(takes.shape[1]) < 3, 1.0, 1.0 + share) / _CLOSE
+        for design, own in zip(chosen.tolist(), takes, strict=True):
+            if not (those <= own * allowed).all(axis=1).any():
+                raise CheckFailed(f"no design of the front stands for {design}, {stacks} stacks")
+        return int(chosen.size)
+
+    def _takes(self, stacks: int, rows: Indices) -> Floats:
+        """What designs take: area, dollars and watts of a chip, then seconds of every layer."""
+        pricer = self.pricer
+        fixed = (pricer.die_mm2[rows], pricer.die_price[rows], pricer.chip_watts(stacks, rows))
+        seconds = [
+            part.reshape(rows.size, -1)
+            for one in pricer.pricers(stacks)
+            for times in one.times(rows)
+            for part in (times.forward_s, times.backward_s, times.update_s)
+        ]
+        return np.concatenate([np.stack(fixed, axis=1), *seconds], axis=1)
+
+    def _anywhere(self) -> Closed:
+        place = tuple(int(self.random.integers(size)) for size in self.room.sizes)
+        design = int(self.random.integers(len(self.pricer.question.space)))
+        stacks = int(self.random.choice(self.room.stacks))
+        return Closed(place, place, stacks, np.array([design]))
+
+    def _near(self) -> Closed | None:
+        """A system a few values from the best, or from a point of the front."""
+        known = [one for one in (self.document.best, *self.document.front) if one is not None]
+        if not known:
+            return None
+        # The best takes half of the tries: a system below the bound is sought beside it.
+        at = 0 if self.random.random() < 0.5 else int(self.random.integers(len(known)))
+        one, room = known[at], self.room
+        place = [getattr(room, name).index(getattr(one, name)) for name in AXES]
+        stacks = room.stacks.index(one.stacks)
+        for _ in range(int(self.random.integers(3))):
+            axis, by = int(self.random.integers(-1, len(AXES))), int(self.random.choice((-1, 1)))
+            if axis < 0:
+                stacks = min(max(stacks + by, 0), len(room.stacks) - 1)
+            else:
+                place[axis] = min(max(place[axis] + by, 0), room.sizes[axis] - 1)
+        space = self.pricer.question.space
+        away = np.abs(np.log2(space.designs) - np.log2(space.designs[:, [self._row(one)]]))
+        close = np.flatnonzero((away <= 1.0).all(axis=0) & (away.sum(axis=0) <= 2.0))
+        design = int(self.random.choice(close))
+        return Closed(tuple(place), tuple(place), room.stacks[stacks], np.array([design]))
+
+    def _row(self, one: SystemRecord) -> int:
+        """Where a design stands in the space."""
+        space, chip = self.pricer.question.space, one.architecture
+        per_mac = max(1, chip.tc_buffer_bytes // (chip.width * chip.depth))
+        key = (chip.num_tc, chip.num_vc, chip.width, chip.depth, chip.glb_bytes // MIB, per_mac)
+        same = (space.designs[:-1] == np.array(key[:-1])[:, None]).all(axis=0)
+        if len(set(space.column("buffer_bytes_per_mac").tolist())) > 1:
+            same &= space.column("buffer_bytes_per_mac") == per_mac
+        found = np.flatnonzero(same)
+        if not found.size:
+            raise CheckFailed(f"the design {key} is not of the space")
+        return int(found[0])
+
+    def _try(self, one: Closed) -> None:
+        figures = self._at_best(one)
+        self._not_below(one, figures)
+        if self.document.front_epsilon is not None:
+            self._covered(one, figures, self.document.front_epsilon)
+
+    def priced_again(self, one: SystemRecord) -> Figures:
+        """A system of the document as it is priced now; infinite where it is over a budget."""
+        room = self.room
+        place = tuple(getattr(room, name).index(getattr(one, name)) for name in AXES)
+        figures, _ = self.pricer.price(one.stacks, room.system(place), np.array([self._row(one)]))
+        if not self.limits.kept(figures)[0]:
+            raise CheckFailed("a system of the document is over a budget")
+        return figures
+
+
+def recheck(document: RoomResult, *, sample: int, seed: int, budget: Budget) -> RoomResult:
+    """The document with its certificate checked; raises `CheckFailed` where it proves nothing."""
+    best, pricer = document.best, pricer_of(document.request)
+    if pricer.question.space.checksum() != document.space_sha256:
+        raise CheckFailed("the space of designs is another than that of the certificate")
+    prover = Prover(pricer, document, sample=sample, seed=seed)
+    if best is not None:
+        value = document.value
+        again = float(prover.priced_again(best).of(document.request.aim)[0])
+        if value is None or not np.isclose(again, value, rtol=1e-9) or value < prover.bound:
+            raise CheckFailed(
+                f"the best system has {again:.9g} of the aim, the document says {value}"
+            )
+    for point, told in zip(document.front, prover.points, strict=True):
+        figures = prover.priced_again(point)
+        if not np.allclose([figures[column][0] for column in _OF_FRONT], told, rtol=1e-9):
+            raise CheckFailed("a system of the front has other figures than the document says")
+    return replace(document, proof=replace(prover.run(budget), seed=seed))
+
+
+def _tree(certificate: tuple[BranchRecord, ...]) -> dict[str, Branch]:
+    return {
+        one.path: Branch(
+            None if one.axis is None else AXES.index(one.axis),
+            {int(stacks): _designs(text) for stacks, text in one.left.items()},
+        )
+        for one in certificate
+    }
 
 
 # Why: where the step of the first model goes, and what the next value of each axis buys
@@ -266,35 +541,57 @@ def step_parts(pricer: RoomPricer, found: Found) -> Iterator[TimePartRecord]:
 def next_values(
     pricer: RoomPricer, found: Found, aim: str, limits: Limits
 ) -> Iterator[NextValueRecord]:
-    """Every axis one value up, or down from its last, with the same design planned anew."""
+    """Every axis one value up, or down from its last, with the same design planned anew.
+
+    With a the aim, s the step and q = a / s, what changes is Δa = q·Δs + s'·Δq: the step's part and
+    that of what a second costs. All axes at once are the last; what they have beyond their sum is
+    their interplay.
+    """
     room, one = pricer.room, np.array([found.design])
-    now = dict(zip(AXES, found.place, strict=True))
+    now = {"stacks": room.stacks.index(found.stacks), **dict(zip(AXES, found.place, strict=True))}
     alone = room.system(found.place).node_devices == 1
+    pace_s, value = found.figures[0], found.value
+
+    def changed(axis: str, to: dict[str, int], told: tuple[str, str]) -> NextValueRecord | None:
+        stacks, place = room.stacks[to["stacks"]], tuple(to[name] for name in AXES)
+        if not pricer.is_sound(stacks, room.system(place)):
+            return None
+        figures, _ = pricer.price(stacks, room.system(place), one)
+        then, then_s = float(figures.of(aim)[0]), float(figures.pace_s[0])
+        if not np.isfinite(then):
+            return None
+        step = then_s / pace_s - 1.0
+        return NextValueRecord(
+            axis=axis,
+            now=told[0],
+            then=told[1],
+            step_change=step,
+            rate_change=then / value - 1.0 - step,
+            value_change=then / value - 1.0,
+            dollars=float(figures.dollars[0]) - found.figures[4],
+            fits=bool(limits.kept(figures)[0]),
+        )
+
+    rows, moved = [], dict(now)
     for axis in ("stacks", *AXES):
         values = getattr(room, axis)
         if alone and axis in ("node_gbytes_per_s", "topology"):
             continue  # a domain of one chip has no links
-        at = values.index(found.stacks) if axis == "stacks" else now[axis]
-        after = at + 1 if at + 1 < len(values) else at - 1
+        after = now[axis] + 1 if now[axis] + 1 < len(values) else now[axis] - 1
         if after < 0:
             continue
-        stacks = values[after] if axis == "stacks" else found.stacks
-        place = tuple(after if name == axis else now[name] for name in AXES)
-        if not pricer.is_sound(stacks, room.system(place)):
-            continue
-        figures, _ = pricer.price(stacks, room.system(place), one)
-        value, pace_s = float(figures.of(aim)[0]), float(figures.pace_s[0])
-        if not np.isfinite(value):
-            continue
-        yield NextValueRecord(
-            axis=axis,
-            now=f"{values[at]:g}" if axis != "topology" else values[at],
-            then=f"{values[after]:g}" if axis != "topology" else values[after],
-            step_gain=found.figures[0] / pace_s - 1.0,
-            value_gain=found.value / value - 1.0,
-            dollars=float(figures.dollars[0]) - found.figures[4],
-            fits=bool(limits.kept(figures)[0]),
-        )
+        told = [v if axis == "topology" else f"{v:g}" for v in (values[now[axis]], values[after])]
+        if (row := changed(axis, {**now, axis: after}, (told[0], told[1]))) is not None:
+            rows.append(row)
+            moved[axis] = after
+    yield from rows
+    together = changed("all at once", moved, ("", "")) if len(rows) > 1 else None
+    if together is None:
+        return
+    names = ("step_change", "rate_change", "value_change", "dollars")
+    beyond = {n: getattr(together, n) - sum(getattr(row, n) for row in rows) for n in names}
+    yield NextValueRecord(axis="interplay", now="", then="", fits=True, **beyond)
+    yield together
 
 
 # What a terminal and a page show of it
@@ -311,35 +608,42 @@ _NAMES = {
 
 def room_view(found: RoomResult) -> Iterator[Line]:
     """The verdict, the best system, why, and the front."""
-    yield Facts(title="machine room", rows=tuple(_summary(found)))
+    yield Facts(title="machine room", rows=tuple(room_summary(found)))
     if found.best is None:
         return
-    yield Facts(title="best system", rows=tuple(_system(found.best)))
-    yield _plans(found.best)
-    yield _why(found)
-    yield _next(found)
+    yield Facts(title="best system", rows=tuple(system_rows(found.best)))
+    yield plan_table(found.best)
+    yield why_table(found)
+    yield next_table(found)
     if len(found.front) > 1:
-        yield _front(found)
+        yield front_table(found)
 
 
-def _summary(found: RoomResult) -> Iterator[tuple[str, str]]:
+def room_summary(found: RoomResult) -> Iterator[tuple[str, str]]:
+    """Status, aim, what was searched and what is proved of it."""
     yield "status", str(found.status)
     yield "aim", found.objective.replace("_", " ")
     yield "systems", f"{found.systems:,}, of which {found.priced:,} were priced in full"
     if found.value is not None and found.gap is not None:
         yield "value", f"{found.value:.4g}, proved to be within {found.gap:.2%} of the best"
     yield "CPU", f"{found.search_s:.1f} s search, {len(found.certificate):,} boxes"
+    if found.front_epsilon is not None and found.front_epsilon_of_any_cut is not None:
+        any_cut = f"under any cut of the layers by {found.front_epsilon_of_any_cut:.0%}"
+        points = f"{len(found.front)} systems that none beats by more than"
+        yield "front", f"{points} {found.front_epsilon:.1%}, {any_cut}"
     if found.proof is not None:
         proof = found.proof
         yield (
             "rechecked",
-            f"{proof.repriced:,} of {proof.closed:,} closed designs, {proof.drawn:,} systems",
+            f"{proof.repriced:,} of {proof.closed:,} closed designs, {proof.drawn:,} systems "
+            f"drawn, {proof.near:,} beside the best ones",
         )
     for warning in found.warnings:
         yield "warning", warning
 
 
-def _system(best: SystemRecord) -> Iterator[tuple[str, str]]:
+def system_rows(best: SystemRecord) -> Iterator[tuple[str, str]]:
+    """A system, from its cores to its bill."""
     around = best.architecture.surroundings
     yield from core_rows(best.architecture)
     size = f"{best.stacks} stacks of {best.stack_gib:g} GiB"
@@ -352,7 +656,8 @@ def _system(best: SystemRecord) -> Iterator[tuple[str, str]]:
     yield "power", f"{best.watts / 1e3:,.4g} kW rated, {best.joules_per_token:.4g} J a token"
 
 
-def _plans(best: SystemRecord) -> Table:
+def plan_table(best: SystemRecord) -> Table:
+    """The plan of each model on a system."""
     return table_of(
         "Plans",
         (
@@ -380,7 +685,8 @@ def _plans(best: SystemRecord) -> Table:
     )
 
 
-def _why(found: RoomResult) -> Table:
+def why_table(found: RoomResult) -> Table:
+    """Where the first model's step goes, which adds up to it."""
     from trainwright.chips.tables import BOUNDS
 
     total = sum(part.seconds for part in found.step_parts)
@@ -401,15 +707,19 @@ def _why(found: RoomResult) -> Table:
     )
 
 
-def _next(found: RoomResult) -> Table:
+def next_table(found: RoomResult) -> Table:
+    """What the next value of each axis changes; rows add up, and so do the columns of changes."""
+    axes = [one for one in found.next_values if one.now]
+    whole = [one for one in found.next_values if not one.now]
     return table_of(
         "What the next value buys",
         (
             words("axis"),
             words("from", "now"),
             words("to", "then"),
-            column("speed", "step_gain"),
-            column("aim", "value_gain"),
+            column("step", "step_change"),
+            column("per second", "rate_change", "rate"),
+            column("aim", "value_change"),
             column("dollars"),
             words("", "fits"),
         ),
@@ -418,19 +728,24 @@ def _next(found: RoomResult) -> Table:
                 _NAMES.get(one.axis, one.axis),
                 one.now,
                 one.then,
-                percent(one.step_gain, digits=2, sign=True),
-                percent(one.value_gain, digits=2, sign=True),
+                percent(one.step_change, digits=2, sign=True),
+                percent(one.rate_change, digits=2, sign=True),
+                percent(one.value_change, digits=2, sign=True),
                 number(one.dollars, "+,.0f"),
                 "" if one.fits else "over budget",
             )
-            for one in sorted(found.next_values, key=lambda one: -one.value_gain)
+            for one in (*sorted(axes, key=lambda one: one.value_change), *whole)
         ),
-        caption="the next value of each axis, planned anew",
+        caption="the next value of each axis, planned anew: step + rate = aim, less is better",
     )
 
 
-def _front(found: RoomResult) -> Table:
-    shown = found.front[:: max(1, len(found.front) // 12)][:12]
+def front_table(found: RoomResult) -> Table:
+    """Systems that cover all others; a terminal shows some of them, quick to slow."""
+    shown = range(0, len(found.front), max(1, -(-len(found.front) // 12)))
+    caption = "the front of seconds and dollars of a token and of watts"
+    if found.front_epsilon is not None:
+        caption += f": no system beats all of it by more than {found.front_epsilon:.1%}"
     return table_of(
         "The front",
         (
@@ -451,12 +766,13 @@ def _front(found: RoomResult) -> Table:
                 number(one.stacks * one.stack_gib, "g"),
                 one.node_devices,
                 number(one.cards, "g"),
-                format_seconds(one.plans[0].step_time_s),
+                seconds(one.plans[0].step_time_s),
                 number(one.dollars, ",.0f"),
                 number(one.dollars_per_token * 1e9, ".4g"),
                 number(one.watts / 1e3, ".4g"),
             )
-            for one in shown
+            for one in found.front
         ),
-        caption=f"of priced systems, those that none beats: {len(shown)} of {len(found.front)}",
+        caption=caption,
+        brief=shown,
     )

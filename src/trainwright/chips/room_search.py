@@ -513,6 +513,8 @@ class RoomSearch:
                 least = self._least(half, closing.left)
                 heapq.heappush(heap, (least, path + side, half, closing.left))
         left = min((bound for bound, *_ in heap), default=np.inf)
+        for _, path, *_ in heap:  # what was not opened is closed at its bound
+            tree[path] = Closing(axis=None, left={})
         value = np.inf if self.best is None else self.best.value
         bound = min(value, self.closed, left)
         status = Status.GAP if self.best is not None else Status.UNKNOWN
@@ -726,13 +728,3 @@ class RoomSearch:
             best=np.inf if self.best is None else self.best.value,
             lower_bound=min(heap[0][0], self.closed),
         )
-
-
-def least_of(seen: list[Found], columns: tuple[int, ...]) -> list[Found]:
-    """Of priced systems those that no other beats in all `columns` of their figures."""
-    from trainwright.chips.population import front
-
-    if not seen:
-        return []
-    figures = np.array([[one.figures[column] for column in columns] for one in seen])
-    return [seen[row] for row in front(figures, epsilon=0.01).tolist()]

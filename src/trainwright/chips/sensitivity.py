@@ -13,7 +13,7 @@ import numpy as np
 
 from trainwright.chips.population import populate
 from trainwright.chips.search import search
-from trainwright.chips.space import SpaceRules, enumerate_designs, subspace
+from trainwright.chips.space import FIELDS, SpaceRules, enumerate_designs, subspace
 
 if TYPE_CHECKING:
     from trainwright.chips.question import CodesignQuestion
@@ -101,17 +101,12 @@ def _more(surroundings: Surroundings, name: str, factor: float) -> Surroundings:
 
 
 def _twice(base: CodesignQuestion, name: str) -> CodesignQuestion | None:
-    chip = base.space.template(0)
-    values = dict(zip(("num_tc", "num_vc", "width", "depth", "glb_mib"), chip.key, strict=True))
+    values = dict(zip(FIELDS, base.space.designs[:, 0].tolist(), strict=True))
     values[name] *= 2
     if name == "glb_mib" and values[name] > max(SpaceRules().glb_mib):
         return None  # beyond the area table
     rules = SpaceRules(
-        num_tc=(values["num_tc"],),
-        num_vc=(values["num_vc"],),
-        width=(values["width"],),
-        depth=(values["depth"],),
-        glb_mib=(values["glb_mib"],),
+        **{name: (value,) for name, value in values.items()},
         largest_um2=_NO_LIMIT_UM2,
         least_share=0.0,
     )

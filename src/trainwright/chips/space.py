@@ -2,8 +2,9 @@
 
 Defaults are those of PHAZE (Wang et al., ICML 2024): 75,712 candidates, of which 29,360 are no
 larger than the reference design and, unless one class has a single core, no smaller than 0.3 times
-it. Designs are columns of arrays, so enumeration takes milliseconds; their order is num_tc, num_vc,
-width, depth, buffer, nested so, each descending.
+it. Designs are columns of arrays, so enumeration takes milliseconds; their order is that of
+`FIELDS`, nested so, each descending. Bytes of a core's own buffer for each multiplier are one value
+there, and an axis where several are given.
 """
 
 from __future__ import annotations
@@ -109,9 +110,9 @@ def template_area_um2(
     width: ArrayLike,
     depth: ArrayLike,
     glb_mib: ArrayLike,
+    buffer_bytes_per_mac: ArrayLike = CORE_BUFFER_BYTES_PER_UNIT,
     *,
     mac_factor: float = 1.0,
-    buffer_bytes_per_mac: int = CORE_BUFFER_BYTES_PER_UNIT,
 ) -> NDArray[np.float64]:
     """Area of each design in µm²; arguments are arrays of one shape, or scalars.
 
@@ -133,7 +134,7 @@ def area_um2(chip: ChipTemplate) -> float:
     """Area of one design in µm²."""
     glb_mib = chip.glb_bytes / MIB
     made = (chip.num_tc, chip.num_vc, chip.width, chip.depth, glb_mib)
-    return float(template_area_um2(*made, buffer_bytes_per_mac=chip.buffer_bytes_per_mac))
+    return float(template_area_um2(*made, chip.buffer_bytes_per_mac))
 
 
 def area_mm2(chip: ChipTemplate) -> float:
@@ -158,9 +159,9 @@ def area_parts_mm2(
 
 
 def _core_buffer_um2(
-    units: ArrayLike, bytes_per_unit: int = CORE_BUFFER_BYTES_PER_UNIT
+    units: ArrayLike, bytes_per_unit: ArrayLike = CORE_BUFFER_BYTES_PER_UNIT
 ) -> NDArray[np.float64]:
-    size = np.maximum(LEAST_CORE_BUFFER_BYTES, bytes_per_unit * np.asarray(units))
+    size = np.maximum(LEAST_CORE_BUFFER_BYTES, np.multiply(bytes_per_unit, units))
     return _table("core buffer", CORE_BUFFER_UM2, size / KIB)
 
 
@@ -223,7 +224,8 @@ class DieModel:
 # -------------------------------------------------------------------------------------
 
 BUCKET_UM2: Final = 10_000.0
-FIELDS: Final = ("num_tc", "num_vc", "width", "depth", "glb_mib")
+FIELDS: Final = ("num_tc", "num_vc", "width", "depth", "glb_mib", "buffer_bytes_per_mac")
+_PUBLISHED: Final = FIELDS[:5]  # what the published list of designs tells them apart by
 
 
 def _powers(first: int, last: int) -> tuple[int, ...]:
@@ -243,6 +245,7 @@ class SpaceRules:
     width: tuple[int, ...] = _powers(1, 8)
     depth: tuple[int, ...] = _powers(1, 8)
     glb_mib: tuple[int, ...] = _powers(1, 7)
+    buffer_bytes_per_mac: tuple[int, ...] = (CORE_BUFFER_BYTES_PER_UNIT,)
     largest_um2: float = area_um2(REFERENCE_DESIGN)
     least_share: float = 0.3
 
@@ -278,7 +281,7 @@ PLAIN: Final = Making()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignSpace:
-    """The designs that the rules admit, one column of `designs` (int64 [5, n]) each.
+    """The designs that the rules admit, one column of `designs` (int64 [6, n], `FIELDS`) each.
 
     `areas_um2` are those of cores and buffers with multipliers of bfloat16.
     """
@@ -320,10 +323,8 @@ class DesignSpace:
 
     def template(self, index: int) -> ChipTemplate:
         """Design `index` as a noun."""
-        num_tc, num_vc, width, depth, glb_mib = map(int, self.designs[:, index])
-        return ChipTemplate(
-            num_tc=num_tc, num_vc=num_vc, width=width, depth=depth, glb_bytes=glb_mib * MIB
-        )
+        values = dict(zip(FIELDS, map(int, self.designs[:, index]), strict=True))
+        return ChipTemplate(glb_bytes=values.pop("glb_mib") * MIB, **values)
 
     def has_one_core(self) -> NDArray[np.bool_]:
         """Designs with a single core of one class, which may be small."""
@@ -339,8 +340,12 @@ class DesignSpace:
         return np.argsort(-self.buckets(), kind="stable")
 
     def checksum(self, order: NDArray[np.int64] | None = None) -> str:
-        """SHA-256 of the designs as text, in `order`; ascending where absent."""
-        rows = self.designs.T
+        """SHA-256 of the designs as text, in `order`; ascending where absent.
+
+        Buffers of cores are part of it where they are not the published ones.
+        """
+        usual = (self.column("buffer_bytes_per_mac") == CORE_BUFFER_BYTES_PER_UNIT).all()
+        rows = self.designs[: len(_PUBLISHED) if usual else None].T
         rows = rows[np.lexsort(rows.T[::-1])] if order is None else rows[order]
         text = "".join(",".join(map(str, row)) + "\n" for row in rows.tolist())
         return hashlib.sha256(text.encode()).hexdigest()
@@ -355,6 +360,7 @@ def enumerate_designs(
     """
     axes = [np.array(sorted(set(getattr(rules, name)), reverse=True)) for name in FIELDS]
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")])
+    grid = grid[:, _held_by_the_buffer(grid)]
     everything = DesignSpace(
         designs=grid,
         areas_um2=template_area_um2(*grid),
@@ -364,6 +370,13 @@ def enumerate_designs(
     )
     kept = np.any([everything.admitted(making) for making in makings], axis=0)
     return subspace(everything, np.flatnonzero(kept))
+
+
+def _held_by_the_buffer(grid: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Designs whose global buffer holds what one core's own does; others are no design."""
+    _, _, width, depth, glb_mib, each = grid
+    held: NDArray[np.bool_] = width * depth * each <= glb_mib * MIB
+    return held
 
 
 def subspace(space: DesignSpace, indices: NDArray[np.int64]) -> DesignSpace:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 DEFAULT_EPSILON: Final = 0.02
+USUAL_FRONT: Final = 0.1  # of systems
 SEARCHES: Final = ("exact", "descending-area")
 
 
@@ -567,6 +568,7 @@ def machine_room(
     max_watts: float | None = None,
     max_silicon_mm2: float | None = None,
     gap: float | None = None,
+    front: float | None = USUAL_FRONT,
     technology: str | Path | None = None,
     die: DieModel | Mapping[str, float] | None = None,
     budget: Budget | None = None,
@@ -576,14 +578,15 @@ def machine_room(
 
     `aim` is "time", "cost" or "energy", `room` a file of axes and prices (usual ones where absent).
     `max_dollars`, `max_watts` and `max_silicon_mm2` limit the whole system. The answer is at most
-    `gap` (0.01) from the best, with a certificate. Other options are those of `codesign`, one value
-    of each. Raises `InvalidInput` with everything wrong with the request.
+    `gap` (0.01) from the best, with a certificate; beside it stand systems that no system beats
+    by more than `front` in time, cost and power (None: no front). Other options are those of
+    `codesign`, one value of each. Raises `InvalidInput` with everything wrong with the request.
     """
     from trainwright.chips.room import read_room
     from trainwright.chips.room_answer import USUAL_GAP, answer, room_request
     from trainwright.execution import Budget as NoLimit
 
-    options = read("codesign", options, own=("devices", "aim", "room", "gap", "budget"))
+    options = read("codesign", options, own=("devices", "aim", "room", "gap", "front", "budget"))
     options = {**options, "schedule": ("1f1b",)} if not options.get("schedule") else options
     options |= _made_of(technology, die, options)
     chips, warnings = request_of(models, devices=devices, options=options)
@@ -593,6 +596,7 @@ def machine_room(
         read_room(path, devices=devices, memory=options.get("memory_kind")),
         aim=aim,
         gap=USUAL_GAP if gap is None else gap,
+        front=front,
         dollars=max_dollars,
         watts=max_watts,
         silicon_mm2=max_silicon_mm2,
@@ -642,10 +646,10 @@ def command(
     **options: Any,
 ) -> None:
     """Search, go through one stage of the search, or prove an earlier one again."""
-    given_extras = {name: options.pop(name) for name in _EXTRAS if name in options}
-    extras = Extras(
-        pareto=not options.pop("no_pareto", False), recheck_sample=sample or 0, **given_extras
-    )
+    given_extras = {name: options.pop(name) for name in _EXTRAS if options.get(name) is not None}
+    options = {name: value for name, value in options.items() if name not in _EXTRAS}
+    no_front = bool(options.pop("no_pareto", False))
+    extras = Extras(pareto=not no_front, recheck_sample=sample or 0, **given_extras)
     check_output(output, recheck, *models)
     check_output(figure, output, extras.csv)
     check_output(extras.csv, output, *models)
@@ -682,7 +686,8 @@ def command(
         beside = "chip" if chip is not None else "stage" if stage is not None else "recheck"
         raise InvalidInput.of(beside, _NOT_OF_SYSTEMS)
     if of_room:
-        usual = Extras()
+        usual, near = Extras(), given_extras.pop("epsilon", USUAL_FRONT)
+        of_room |= {"front": None if no_front else near}
         changed: dict[str, object] = {
             name: value for name, value in given_extras.items() if value != getattr(usual, name)
         }

@@ -14,12 +14,14 @@ from trainwright.cluster import (
     networked,
     template_device,
 )
+from trainwright.cluster.template import CORE_BUFFER_BYTES_PER_UNIT
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode_document
 from trainwright.formats.json_text import parse_json
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.plans.status import BoundKind, Status
+from trainwright.provenance import RARE
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
@@ -240,6 +242,9 @@ class RulesRecord:
     glb_mib: tuple[int, ...]
     largest_um2: float
     least_share: float
+    buffer_bytes_per_mac: tuple[int, ...] = field(
+        default=(CORE_BUFFER_BYTES_PER_UNIT,), metadata={RARE: True}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +364,7 @@ class RoomRequest:
 
     `aim` is "time" (seconds), "cost" (dollars) or "energy" (joules) of a token. `chips` has the
     jobs, the designs and what all of them lose; its number of devices is the largest there may be.
+    `wanted_front` is how near its front shall be to any system, None for no front.
     """
 
     trainwright_version: str
@@ -366,6 +372,7 @@ class RoomRequest:
     room: RoomRecord
     aim: str
     wanted_gap: float
+    wanted_front: float | None = None
     budget_dollars: float | None = None
     budget_watts: float | None = None
     budget_mm2: float | None = None
@@ -422,30 +429,55 @@ class TimePartRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextValueRecord:
-    """The next value of an axis, planned anew: gains are relative, a positive one is better.
+    """The next value of an axis, planned anew: changes as shares of the aim as it is.
 
-    `value_gain` is of the aim, `dollars` what the system costs more. `fits` says whether the
-    budgets allow it.
+    `step_change` is what the step takes more, `rate_change` what a second of it costs or draws
+    more; they add up to `value_change`, of which less is better. `dollars` is what the system costs
+    more. `fits` says whether the budgets allow it. Behind the axes stand "all at once" and
+    "interplay", which is all at once less all axes one by one.
     """
 
     axis: str
     now: str
     then: str
-    step_gain: float
-    value_gain: float
+    step_change: float
+    rate_change: float
+    value_change: float
     dollars: float
     fits: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoomProofRecord:
-    """A certificate checked again: boxes, closed designs, those priced, systems drawn."""
+    """Certificates checked again: boxes, closed designs, those priced, systems tried.
+
+    `drawn` systems are from the whole room, `near` ones a few values from those of the document.
+    `of_front` closed designs are of the boxes of the front, `stood_for` such as another stands for.
+    """
 
     boxes: int
     closed: int
     repriced: int
     drawn: int
     seed: int
+    near: int = 0
+    of_front: int = 0
+    stood_for: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontProofRecord:
+    """Why a front covers all systems: `chips.room_front` explains it.
+
+    Of designs those of `stands` (ranges, by stacks) stand for all within `of_designs`; the boxes
+    that begin with them leave behind what a point covers within `within`.
+    """
+
+    of_designs: float
+    within: float
+    stands: dict[str, str]
+    certificate: tuple[BranchRecord, ...]
+    priced: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,9 +485,10 @@ class RoomResult:
     """The best system of a machine room with its proof.
 
     `systems` counts all that the request admits, of which `priced` were priced in full. No system
-    has less of the aim than `lower_bound`; `certificate` says why. `front` has of the priced
-    systems those that no other beats in seconds and dollars of a token and in watts; it is not
-    proved to be complete.
+    has less of the aim than `lower_bound`; `certificate` says why. Of every system one of `front`
+    has at most 1 + `front_epsilon` times the seconds and dollars of a token and the watts, by the
+    plans that are searched, and 1 + `front_epsilon_of_any_cut` by any cut of the layers;
+    `front_proof` says why.
     """
 
     kind: str = "machine-room"
@@ -473,6 +506,9 @@ class RoomResult:
     space_sha256: str
     certificate: tuple[BranchRecord, ...] = ()
     front: tuple[SystemRecord, ...] = ()
+    front_epsilon: float | None = None
+    front_epsilon_of_any_cut: float | None = None
+    front_proof: FrontProofRecord | None = None
     step_parts: tuple[TimePartRecord, ...] = ()
     next_values: tuple[NextValueRecord, ...] = ()
     proof: RoomProofRecord | None = None
@@ -556,28 +592,37 @@ class FoundChip:
 
 
 def read_chip(data: bytes, *, source: str) -> FoundChip:
-    """Read a document of `codesign`; raises `InvalidInput` where it is none or has no design."""
+    """Read a document of `codesign`, of chips or of whole systems.
+
+    Raises `InvalidInput` where it is none or has no design.
+    """
     value = parse_json(data, source=source)
-    document = decode_document(value, {"codesign": CodesignResult}, source=source)
-    if document.best is None:
+    kinds = {"codesign": CodesignResult, "machine-room": RoomResult}
+    document: CodesignResult | RoomResult = decode_document(value, kinds, source=source)
+    best = document.best
+    if best is None:
         raise InvalidInput.of("best", "must be there: the search found no design", source=source)
-    count = document.request.num_devices
+    if isinstance(best, SystemRecord):
+        count, watts = best.devices, best.watts / best.devices
+    else:
+        assert isinstance(document, CodesignResult)
+        count, watts = document.request.num_devices, best.power_watts
     return FoundChip(
-        cluster=_cluster(document.best, num_devices=count),
+        cluster=_cluster(best.architecture, num_devices=count, watts=watts),
         num_devices=count,
-        surroundings=document.best.architecture.surroundings.surroundings(),
+        surroundings=best.architecture.surroundings.surroundings(),
     )
 
 
-def _cluster(design: DesignRecord, *, num_devices: int) -> Cluster:
-    """A design in its surroundings, with its mean power over a step, as a cluster."""
-    made = design.architecture
+def _cluster(made: ArchitectureRecord, *, num_devices: int, watts: float) -> Cluster:
+    """A design in its surroundings, with its power, as a cluster."""
     chip = ChipTemplate(
         num_tc=made.num_tc,
         num_vc=made.num_vc,
         width=made.width,
         depth=made.depth,
         glb_bytes=made.glb_bytes,
+        buffer_bytes_per_mac=max(1, made.tc_buffer_bytes // (made.width * made.depth)),
     )
     around = made.surroundings.surroundings()
     device = template_device(
@@ -585,6 +630,6 @@ def _cluster(design: DesignRecord, *, num_devices: int) -> Cluster:
         around,
         precision=made.precision,
         name=str(chip),
-        power_watts=design.power_watts,
+        power_watts=watts,
     )
     return networked(device, around, num_devices=num_devices)

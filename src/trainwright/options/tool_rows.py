@@ -213,9 +213,9 @@ ROWS += section(
     row(
         "epsilon",
         AMOUNT,
-        "Points of the front this close count as one; 0: all.",
-        metavar="TEXT",
-        default="0.02",
+        "Points of the front this close count as one, 0.02 if absent; of systems how near it shall "
+        "be to any, 0.1.",
+        metavar="SHARE",
     ),
     row("no-pareto", ON, "Do not work out a front."),
     row(
