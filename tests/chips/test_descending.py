@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from chips.jobs import BERT, GPT3, question, some_designs
-from trainwright.chips.descending import (
+from trainwright.chips.population import (
     INFEASIBLE,
     buckets_of,
     descending_area_search,

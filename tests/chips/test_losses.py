@@ -9,7 +9,7 @@ import pytest
 
 from chips.jobs import BERT, GPT3, some_designs
 from trainwright.chips.design_times import ProductCache, exact_times, ideal_times
-from trainwright.chips.losses import device_as_run, losses_of, with_losses
+from trainwright.chips.technology import device_as_run, losses_of, with_losses
 from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.cluster.software import software_named

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from trainwright.chips.design_times import ProductCache, exact_times
-from trainwright.chips.losses import losses_of, with_losses
 from trainwright.chips.space import SpaceRules, enumerate_designs
+from trainwright.chips.technology import losses_of, with_losses
 from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.costing.communication import memory_time_s

@@ -15,8 +15,8 @@ import numpy as np
 
 from trainwright._native._core import one_f_one_b_ends_s
 from trainwright.chips.design_times import LayerTimes
-from trainwright.chips.losses import surroundings_in
 from trainwright.chips.plans import UniformPlan, fastest_plans
+from trainwright.chips.technology import surroundings_in
 from trainwright.chips.workload import RULES, Replication, tensor_hops
 from trainwright.costing.layer import Platform, price_layer
 from trainwright.model import Phase, precision_named

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from trainwright.chips.losses import with_losses
 from trainwright.chips.price import JobPricer
 from trainwright.chips.question import Objective, Variant, cost
 from trainwright.chips.space import UM2_PER_MM2
@@ -33,6 +32,7 @@ from trainwright.chips.technology import (
     memory_kinds,
     processes,
     room_defaults,
+    with_losses,
 )
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes

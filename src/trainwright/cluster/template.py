@@ -125,7 +125,7 @@ class Surroundings:
 
     What is lost between these figures and a training run is nothing by default: `efficiency` has
     the shares of clock and memory bandwidth that kernels reach, `link_efficiency` and
-    `node_efficiency` those of exchanges. `chips.losses` gives what devices are known to lose.
+    `node_efficiency` those of exchanges. `chips.technology` gives what devices are known to lose.
 
     `interface_mm2` of a chip's area belong to its interfaces, beside cores and buffers. Exchanges
     of a tensor group hide under `tensor_overlap` of their phase's compute, those of replicas under

@@ -29,6 +29,8 @@ from trainwright.plans.status import Status
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from trainwright.chips.price import JobPricer
     from trainwright.chips.question import CodesignQuestion
     from trainwright.chips.search import CodesignOutcome
@@ -133,8 +135,8 @@ def run_request(
     prepared: Prepared | None = None,
 ) -> CodesignReport:
     """Answer a request, from options or from a document; `prepared` as for `search`."""
-    from trainwright.chips.descending import descending_area_search
     from trainwright.chips.document import result_of
+    from trainwright.chips.population import descending_area_search
     from trainwright.chips.search import search, why_infeasible
 
     if extras.search not in SEARCHES:
@@ -260,8 +262,7 @@ def _journal(path: Path, request: CodesignRequest) -> FileJournal:
 def _write_csv(
     path: Path, question: CodesignQuestion, outcome: CodesignOutcome, everything: object
 ) -> None:
-    from trainwright.chips.files import write_designs
-    from trainwright.chips.population import COLUMNS, Population, design_rows
+    from trainwright.chips.population import COLUMNS, Population, design_rows, write_designs
 
     found = everything if isinstance(everything, Population) else None
     write_designs(path, COLUMNS, design_rows(question, outcome, found))
@@ -450,7 +451,6 @@ def write_graph(
 
 def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult]:
     """The second stage: reads graph.json, writes `folder`/estimates.npz."""
-    from trainwright.chips import files as estimates_npz
     from trainwright.chips.search import pricers
 
     start_s = budget.cpu_s
@@ -462,19 +462,18 @@ def write_estimates(folder: str | Path, *, budget: Budget) -> Report[StageResult
             for degree, figures in pricer.estimates().items():
                 found[index, model, degree] = figures
     path = Path(folder) / ESTIMATES_FILE
-    estimates_npz.write_estimates(path, found, about=_about(request))
+    _save_estimates(path, found, about=_about(request))
     count = sum(figures[0].size for figures in found.values())
     return _stage("estimate", path, {"products": count}, budget, start_s)
 
 
 def solve(folder: str | Path, *, extras: Extras, budget: Budget) -> CodesignReport:
     """The last stage: reads both files and searches."""
-    from trainwright.chips.files import read_estimates
     from trainwright.chips.search import pricers
 
     request = read_graph(folder).request
     question = question_of(request)
-    arrays = read_estimates(Path(folder) / ESTIMATES_FILE, about=_about(request))
+    arrays = _load_estimates(Path(folder) / ESTIMATES_FILE, about=_about(request))
     prepared: dict[int, tuple[JobPricer, ...]] = {}
     for index, variant in enumerate(question.variants):
         prepared[index] = pricers(question, variant)
@@ -493,6 +492,56 @@ def read_graph(folder: str | Path) -> GraphResult:
     path = Path(folder) / GRAPH_FILE
     value = parse_json(read_bytes(path, name="artifacts"), source=str(path))
     return decode_document(value, {"codesign-graph": GraphResult}, source=str(path))
+
+
+# Estimates between two stages: one NumPy archive, about one request
+
+_ABOUT: Final = "about"
+
+_Key = tuple[int, int, int]  # variant, model, tensor degree
+
+
+def _save_estimates(path: Path, estimates: Mapping[_Key, NDArray[Any]], *, about: str) -> None:
+    """Write the archive whole; raises `InvalidInput` where it cannot be written."""
+    from io import BytesIO
+
+    import numpy as np
+
+    from trainwright.formats.atomic_file import write_bytes
+
+    data = BytesIO()
+    named = {"_".join(map(str, key)): figures for key, figures in estimates.items()}
+    np.savez_compressed(data, **{_ABOUT: np.array(about)}, **named)  # type: ignore[arg-type]
+    write_bytes(path, data.getvalue())
+
+
+def _load_estimates(path: Path, *, about: str) -> dict[_Key, NDArray[Any]]:
+    """Read an archive; raises `InvalidInput` where it is none, or about another request."""
+    import zipfile
+    from io import BytesIO
+
+    import numpy as np
+
+    from trainwright.formats.atomic_file import read_bytes
+
+    data = read_bytes(path, name="estimates")
+    try:
+        with np.load(BytesIO(data), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+            told = str(arrays.pop(_ABOUT))
+            keys = {name: _key(name) for name in arrays}
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile):
+        problem = f'must be an archive of the stage estimate: "{path}"; run that stage again'
+        raise InvalidInput.of("estimates", problem) from None
+    if told != about:
+        problem = f'is about another request: "{path}"; run the stage estimate again'
+        raise InvalidInput.of("estimates", problem)
+    return {keys[name]: np.asarray(array, dtype=np.float64) for name, array in arrays.items()}
+
+
+def _key(name: str) -> _Key:
+    variant, model, degree = map(int, name.split("_"))
+    return variant, model, degree
 
 
 def _folder(folder: str | Path) -> Path:
