@@ -11,11 +11,10 @@ from chips.jobs import BERT, GPT3
 from trainwright.chips.design_times import ProductCache, exact_times
 from trainwright.chips.layer_problem import find_layer_faults
 from trainwright.chips.layer_schedule import schedule_backward, schedule_forward
-from trainwright.chips.space import DesignSpace
+from trainwright.chips.space import space_of
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings
 from trainwright.model import Phase
 from trainwright.plans.status import Status
-from trainwright.units import MIB
 
 CHIP = REFERENCE_DESIGN
 
@@ -27,8 +26,7 @@ def layers(job, degree):
 
 def charged_s(chain, layer):
     """Forward and backward of a layer as the search has them."""
-    columns = [CHIP.num_tc, CHIP.num_vc, CHIP.width, CHIP.depth, CHIP.glb_bytes // MIB]
-    space = DesignSpace(designs=np.array(columns)[:, None], areas_um2=np.zeros(1), num_candidates=1)
+    space = space_of(CHIP)
     table = ProductCache(space, chain, Surroundings()).table(np.arange(1))
     times = exact_times(space, chain, Surroundings(), table)
     return times.forward_s[0, layer], times.backward_s[0, 0, layer]

@@ -9,7 +9,7 @@ request. Every result passes an independent replay (`layer_check`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -17,10 +17,9 @@ import numpy as np
 
 from trainwright.chips.design_times import ProductCache, Rates, kernel_times_s
 from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit, lower_bound_s, tails_s
-from trainwright.chips.space import DesignSpace
+from trainwright.chips.space import space_of
 from trainwright.model import Phase
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
-from trainwright.units import MIB
 
 if TYPE_CHECKING:
     from trainwright.chips.workload import Chain
@@ -550,16 +549,7 @@ def _scheduled(
     exchanged: list[tuple[str, float]],
 ) -> CoreSchedule:
     """`exchanged` follows the kernels: names and seconds of what uses the link."""
-    columns = [
-        [chip.num_tc, 1],
-        [chip.num_vc, 1],
-        [chip.width] * 2,
-        [chip.depth] * 2,
-        [chip.glb_bytes // MIB] * 2,
-    ]
-    space = DesignSpace(
-        designs=np.array(columns, dtype=np.int64), areas_um2=np.zeros(2), num_candidates=2
-    )
+    space = space_of(chip, replace(chip, num_tc=1, num_vc=1))
     table = ProductCache(space, chain, surroundings).table(np.arange(2))
     rates = Rates.of(space, surroundings)
     operators, sequential_s = [], 0.0

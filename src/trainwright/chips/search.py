@@ -29,14 +29,14 @@ import numpy as np
 from trainwright.chips.plans import UniformPlan
 from trainwright.chips.price import JobPricer
 from trainwright.chips.question import Objective, cost
-from trainwright.chips.space import SpaceRules, enumerate_designs
+from trainwright.chips.space import space_of
 from trainwright.chips.workload import Replication
 from trainwright.cluster import REFERENCE_DESIGN
 from trainwright.execution.budget import Progress
 from trainwright.execution.executor import Serial
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
-from trainwright.units import MIB, format_bytes
+from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.design_times import LayerTimes
     from trainwright.chips.question import CodesignQuestion, Variant
-    from trainwright.chips.space import DesignSpace
     from trainwright.chips.workload import Chain, TrainingJob
     from trainwright.cluster import Surroundings
     from trainwright.execution import Budget
@@ -573,7 +572,7 @@ def scale_of(
 
 def reference_plans(question: CodesignQuestion) -> tuple[UniformPlan | None, ...]:
     """The fastest plan of each model on the reference design, under the first variant."""
-    one = replace(question, space=_reference_space())
+    one = replace(question, space=space_of(REFERENCE_DESIGN))
     designs, cutoff = np.arange(1), np.full(1, np.inf)
     return tuple(
         pricer.plans(pricer.times(designs), cutoff)[0]
@@ -583,7 +582,7 @@ def reference_plans(question: CodesignQuestion) -> tuple[UniformPlan | None, ...
 
 def reference_steps_s(question: CodesignQuestion) -> Floats:
     """Their step times; where the reference cannot hold a model, its bound from work alone."""
-    one = replace(question, space=_reference_space())
+    one = replace(question, space=space_of(REFERENCE_DESIGN))
     designs = np.arange(1)
     steps = []
     for pricer, plan in zip(
@@ -592,15 +591,3 @@ def reference_steps_s(question: CodesignQuestion) -> Floats:
         bound = float(pricer.work_bounds_s(pricer.times(designs))[0])
         steps.append(bound if plan is None else plan.step_s)
     return np.array(steps)
-
-
-def _reference_space() -> DesignSpace:
-    chip = REFERENCE_DESIGN
-    rules = SpaceRules(
-        num_tc=(chip.num_tc,),
-        num_vc=(chip.num_vc,),
-        width=(chip.width,),
-        depth=(chip.depth,),
-        glb_mib=(chip.glb_bytes // MIB,),
-    )
-    return enumerate_designs(rules)

@@ -372,6 +372,16 @@ def enumerate_designs(
     return subspace(everything, np.flatnonzero(kept))
 
 
+def space_of(*chips: ChipTemplate) -> DesignSpace:
+    """These designs and no others, without any limit."""
+    rows = [(*chip.key, chip.buffer_bytes_per_mac) for chip in chips]
+    return DesignSpace(
+        designs=np.array(rows, dtype=np.int64).T,
+        areas_um2=np.array([area_um2(chip) for chip in chips]),
+        num_candidates=len(chips),
+    )
+
+
 def _held_by_the_buffer(grid: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Designs whose global buffer holds what one core's own does; others are no design."""
     _, _, width, depth, glb_mib, each = grid
