@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from trainwright.chips.room_search import SAFE, Box, Closing, Found, RoomSearch
 from trainwright.execution.budget import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.room import RoomPricer
     from trainwright.chips.room_search import Designs, Place
@@ -44,6 +46,7 @@ _PART: Final = 0.15  # of ε for designs and for thinning each
 _EXACT: Final = 3  # of `burdens`, columns behind the times: die, price, watts
 _FEW: Final = 4  # designs that are priced first in a system, then twice as many, and so on
 _ROWS: Final = 256
+_DOMAIN: Final = AXES.index("node_devices")  # whose values are no order of steps
 
 
 # One design for all that it beats in any system
@@ -151,7 +154,20 @@ class RoomFront:
 
 class _Left(NamedTuple):
     rows: Indices
-    least: Floats  # logarithms of figures that no system of a box has less of
+    steps_s: Floats  # that no system of a box is faster than
+    least: Floats  # logarithms of figures that no system of it has less of
+
+    def take(self, kept: Any) -> _Left:
+        return _Left(self.rows[kept], self.steps_s[kept], self.least[kept])
+
+
+class _Half(NamedTuple):
+    box: Box
+    same: bool  # whether its most capable system, so its least steps, are those of the whole
+
+
+def _one_domain(box: Box) -> bool:
+    return box.low[_DOMAIN] == box.high[_DOMAIN]
 
 
 class FrontSearch:
@@ -178,29 +194,28 @@ class FrontSearch:
             for stacks in self.room.stacks
         }
         box = Box((0,) * len(AXES), tuple(size - 1 for size in self.room.sizes))
-        nothing = np.full(len(FIGURES), -np.inf)
-        left = {s: _Left(rows, np.tile(nothing, (rows.size, 1))) for s, rows in stands.items()}
-        heap: list[tuple[float, str, Box, dict[int, _Left]]] = [(-np.inf, "", box, left)]
+        left = {stacks: self._bounded(box, stacks, rows) for stacks, rows in stands.items()}
+        heap: list[tuple[float, str, _Half, dict[int, _Left]]] = []
+        heapq.heappush(heap, (-np.inf, "", _Half(box, same=True), left))
         tree: dict[str, Closing] = {}
         open_excess = 0.0
         while heap:
-            worst, path, box, left = heapq.heappop(heap)
+            worst, path, half, left = heapq.heappop(heap)
             if -worst > self.slack and self.budget.poll(self._progress(-worst, len(heap))):
                 open_excess = -worst
-                heapq.heappush(heap, (worst, path, box, left))
+                heapq.heappush(heap, (worst, path, half, left))
                 break
-            axis, left = self._open(box, left)
+            axis, left = self._open(half, left)
             tree[path] = Closing(axis=axis, left={s: each.rows for s, each in left.items()})
             if axis is None:
                 continue
             further = -max(float(self.points.excess(each.least).max()) for each in left.values())
-            for side, whole in zip("01", box.halves(axis), strict=True):
-                half = whole.proper(self.room)
-                if half is None:
+            for side, part in zip("01", self._halves(half.box, axis), strict=True):
+                if part is None:
                     tree[path + side] = Closing(axis=None, left={})
                 else:
-                    heapq.heappush(heap, (further, path + side, half, left))
-        for _, path, _, _ in heap:  # closed at the excess of the first of them
+                    heapq.heappush(heap, (further, path + side, part, left))
+        for _, path, *_ in heap:  # closed at the excess of the first of them
             tree[path] = Closing(axis=None, left={})
         within = np.exp(max(self.slack, open_excess)) * (1.0 + self.thinning)
         any_cut = np.exp(max(self.beyond, open_excess)) * (1.0 + self.thinning)
@@ -216,57 +231,67 @@ class FrontSearch:
             solver_s=self.budget.cpu_s - start_s,
         )
 
-    def _open(self, box: Box, known: dict[int, _Left]) -> tuple[int | None, dict[int, _Left]]:
+    def _open(self, half: _Half, known: dict[int, _Left]) -> tuple[int | None, dict[int, _Left]]:
         """What no point covers yet of a box, and the axis it is cut along, if any is left."""
-        left: dict[int, _Left] = {}
-        furthest: tuple[float, int, int] | None = None
+        box, left = half.box, {}
+        furthest: tuple[float, int] | None = None
         for stacks, each in known.items():
-            rows = each.rows[self.points.excess(each.least) > self.slack]
-            least = self._least(box, stacks, rows)
-            excess = self.points.excess(least)
-            kept = excess > self.slack
-            if kept.any():
-                left[stacks] = _Left(rows[kept], least[kept])
-                first = int(excess.argmax())
-                if furthest is None or excess[first] > furthest[0]:
-                    furthest = (float(excess[first]), stacks, int(rows[first]))
+            kept = each.take(self.points.excess(each.least) > self.slack)
+            there = self._bounded(box, stacks, kept.rows, kept.steps_s if half.same else None)
+            excess = self.points.excess(there.least)
+            if (excess > self.slack).any():
+                left[stacks] = there.take(excess > self.slack)
+                if furthest is None or excess.max() > furthest[0]:
+                    furthest = (float(excess.max()), stacks)
         if furthest is None:
             return None, {}
         if box.is_single:
             for stacks, each in left.items():
                 if self.pricer.is_sound(stacks, self.room.system(box.low)):
-                    self._price(stacks, box.low, each.rows)
+                    self._price(stacks, box.low, each)
                     self.beyond = max(self.beyond, float(self.points.excess(each.least).max()))
             return None, {}
-        _, stacks, design = furthest
+        stacks = furthest[1]
+        one = left[stacks].take([int(self.points.excess(left[stacks].least).argmax())])
         for place in (box.low, box.high):
             if self.pricer.is_sound(stacks, self.room.system(place)):
-                self._price(stacks, place, np.array([design]))
+                same = one.steps_s if place == box.high and _one_domain(box) else None
+                self._price(stacks, place, self._bounded(Box(place, place), stacks, one.rows, same))
         if box.low[0] < box.high[0]:
             return 0, left
-        return self._cut(box, stacks, design), left
+        return self._cut(box, stacks, one), left
 
-    def _cut(self, box: Box, stacks: int, design: int) -> int:
+    def _cut(self, box: Box, stacks: int, one: _Left) -> int:
         """The axis whose halves bring the furthest design closest to the front."""
-        one, best = np.array([design]), (np.inf, np.inf, 0)
+        best = (np.inf, np.inf, 0)
         for axis, (low, high) in enumerate(zip(box.low, box.high, strict=True)):
             if low == high:
                 continue
-            halves = [half.proper(self.room) for half in box.halves(axis)]
-            found = [
-                float(self.points.excess(self._least(half, stacks, one))[0])
-                for half in halves
-                if half is not None
-            ]
+            found = []
+            for half in self._halves(box, axis):
+                if half is not None:
+                    steps_s = one.steps_s if half.same else None
+                    there = self._bounded(half.box, stacks, one.rows, steps_s)
+                    found.append(float(self.points.excess(there.least)[0]))
             best = min(best, (max(found), min(found), axis))
         return best[2]
 
-    def _least(self, box: Box, stacks: int, rows: Indices) -> Floats:
-        """Logarithms of figures that no system of a box has less of; infinite over the budgets."""
-        if not rows.size:
-            return np.zeros((0, len(FIGURES)))
-        steps_s = self.search._steps_s(box, stacks, rows)
-        return self._logs(stacks, box.low, rows, steps_s * SAFE)
+    def _halves(self, box: Box, axis: int) -> Iterator[_Half | None]:
+        """Both halves, of which the more capable one may have the steps of the whole."""
+        for side, half in enumerate(box.halves(axis)):
+            proper = half.proper(self.room)
+            same = side == 1 and axis != _DOMAIN and proper == half
+            yield None if proper is None else _Half(proper, same=same)
+
+    def _bounded(
+        self, box: Box, stacks: int, rows: Indices, steps_s: Floats | None = None
+    ) -> _Left:
+        """Designs with the least figures of a box, whose steps may be known."""
+        if steps_s is None:
+            steps_s = np.zeros((0, len(self.pricer.tokens)))
+            if rows.size:
+                steps_s = self.search.steps_s(box, stacks, rows) * SAFE
+        return _Left(rows, steps_s, self._logs(stacks, box.low, rows, steps_s))
 
     def _logs(self, stacks: int, place: Place, rows: Indices, steps_s: Floats) -> Floats:
         """Logarithms of the figures of systems with these steps; infinite over the budgets."""
@@ -276,34 +301,31 @@ class FrontSearch:
         found[~self.search.limits.kept(figures)] = np.inf
         return np.asarray(found)
 
-    def _price(self, stacks: int, place: Place, rows: Indices) -> None:
+    def _price(self, stacks: int, place: Place, left: _Left) -> None:
         """Price what no point covers, the most promising first; points found spare what follows."""
-        steps_s = self.search._steps_s(Box(place, place), stacks, rows)
-        least = self._logs(stacks, place, rows, steps_s * SAFE)
-        kept = self.points.excess(least) > self.slack
-        rows, steps_s, least = rows[kept], steps_s[kept], least[kept]
-        order = np.argsort(least.sum(axis=1), kind="stable")
-        jobs = self.pricer.standing(stacks, self.room.system(place))
-        times = [one.times(rows) for one in jobs] if rows.size else []
+        left = left.take(self.points.excess(left.least) > self.slack)
+        order = np.argsort(left.least.sum(axis=1), kind="stable")
+        jobs = self.pricer.standing(stacks, self.room.system(place)) if order.size else ()
+        times = [one.times(left.rows) for one in jobs]
         weights, start, count = self.pricer.question.weights, 0, _FEW
         while start < order.size:
             few = order[start : start + count]
             start, count = start + count, 2 * count
-            few = few[self.points.excess(least[few]) > self.slack]
+            few = few[self.points.excess(left.least[few]) > self.slack]
             if not few.size:
                 continue
             far = np.full(few.size, np.inf)
             if self.parted:
-                far = np.maximum(self.points.enough(least[few], self.slack), 0.0) + 1e-6
+                far = np.maximum(self.points.enough(left.least[few], self.slack), 0.0) + 1e-6
             exact_s = np.full((few.size, len(jobs)), np.inf)
             for model, (one, layers) in enumerate(zip(jobs, times, strict=True)):
-                limit = steps_s[few, model] * np.exp(far / weights[model])
+                limit = left.steps_s[few, model] * np.exp(far / weights[model])
                 plans = one.plans(tuple(each.take(few) for each in layers), limit)
                 exact_s[:, model] = [np.inf if plan is None else plan.step_s for plan in plans]
             self.priced += few.size
-            figures = self._logs(stacks, place, rows[few], exact_s)
+            figures = self._logs(stacks, place, left.rows[few], exact_s)
             for row in np.flatnonzero(np.isfinite(figures).all(axis=1)).tolist():
-                self.points.add(figures[row], (stacks, place, int(rows[few[row]])))
+                self.points.add(figures[row], (stacks, place, int(left.rows[few[row]])))
 
     def _thinned(self) -> list[Found]:
         """Points that cover all others within the last part, with their plans."""

@@ -653,9 +653,10 @@ class RoomSearch:
 
     def _bound(self, box: Box, stacks: int, designs: Indices) -> Floats:
         """No system of a box has a lower value, design by design."""
-        return self._values(box, stacks, designs, self._steps_s(box, stacks, designs))
+        return self._values(box, stacks, designs, self.steps_s(box, stacks, designs))
 
-    def _steps_s(self, box: Box, stacks: int, designs: Indices) -> Floats:
+    def steps_s(self, box: Box, stacks: int, designs: Indices) -> Floats:
+        """Steps [n, models] that no system of a box is faster than."""
         around = self.pricer.surroundings(stacks, self.room.system(box.high))
         sizes = self.room.node_devices[box.low[_DOMAIN] : box.high[_DOMAIN] + 1]
         systems = [self.room.system(box.high)._replace(node_devices=size) for size in sizes]
@@ -693,7 +694,7 @@ class RoomSearch:
         if self.aim == "energy" or self.best is None or not combined:
             return None
         box = Box(place, place)
-        steps_s = self._steps_s(box, stacks, designs)
+        steps_s = self.steps_s(box, stacks, designs)
         values = self._values(box, stacks, designs, steps_s, limited=False)
         away = np.maximum(self.best.value / values, 1.0)[:, None] ** (1.0 / question.weights)
         found: Floats = steps_s * away * (1.0 + 1e-6)

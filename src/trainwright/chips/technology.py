@@ -8,6 +8,7 @@ memory = "hbm3"                        # what --stacks are, if they do not say
 least_area_share = 0.3                 # as the lower limit of a design's area
 [ranges]                               # in place of the usual values, by the template's names
 width = [32, 64, 128]
+buffer_bytes_per_mac = [16, 64]         # of a core's own buffer
 [energy]                               # joules of events, `chips.energy.EnergyTable`
 memory_byte_j = 28e-12
 [die]                                  # what a die has beside its cores, `chips.space.DieModel`
