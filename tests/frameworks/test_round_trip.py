@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+import trainwright
 from export_jobs import STAMP, bundle, golden_jobs, job, jobs, ordered
 from trainwright.documents.runs import gaps_of
 from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
@@ -312,3 +314,68 @@ def test_megatron_shards_with_its_distributed_optimizer_at_every_stage(zero: int
     made = job("llama3-8b", data=8, zero_stage=zero, global_batch=8)
     files = write(made, STAMP, "megatron", launcher=Launcher.TORCHRUN).files
     assert "  --use-distributed-optimizer\n" in files["megatron_args.sh"]
+
+
+HYBRID = {
+    "model_type": "nemotron_h",
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 512,
+    "vocab_size": 8000,
+    "hybrid_override_pattern": "MEM*EM-E",
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 64,
+    "n_groups": 4,
+    "ssm_state_size": 64,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "moe_shared_expert_intermediate_size": 128,
+    "moe_latent_size": 64,
+}
+TWO_PARTS = HYBRID | {
+    "model_type": "bamba",
+    "num_hidden_layers": 4,
+    "attn_layer_indices": [2],
+    "mamba_n_heads": 8,
+    "mamba_d_head": 64,
+    "mamba_d_state": 64,
+    "mamba_n_groups": 4,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("document", "pattern"),
+    [
+        (HYBRID, r"'[ME*|-]+'"),
+        (HYBRID | {"num_nextn_predict_layers": 1}, r"'[ME*|-]+/\*E'"),
+        (TWO_PARTS, r"'(M-\|?){2}\|?\*-\|?M-'"),
+    ],
+)
+def test_a_hybrid_is_priced_alike_from_its_pattern(tmp_path, document, pattern) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(document))
+    job: dict[str, Any] = {"cluster": "dgx-h100", "devices": 4, "calibration": "none"}
+    asked = {"global_batch": 8, "sequence": 512, "tp": 2, "pp": 2, "schedule": "1f1b"}
+    planned = trainwright.plan(file, **job, **asked)
+    planned.save(tmp_path / "plan.json")
+    trainwright.export(tmp_path / "plan.json", to="megatron", output=tmp_path / "out")
+    arguments = tmp_path / "out" / "megatron_args.sh"
+    text = arguments.read_text()
+    assert re.search(f"--hybrid-layer-pattern {pattern}\n", text)
+    assert "--position-embedding-type rope" in text or document["model_type"] != "bamba"
+    read = trainwright.estimate(source=("megatron", arguments), **job, vocabulary_size=8000)
+    assert read.document.step_time_s == pytest.approx(planned.document.step_time_s, rel=2e-3)
+    assert "have no price" not in str(read)
+
+
+def test_letters_without_a_price_are_named(tmp_path) -> None:
+    sizes = "--hidden-size 256 --num-attention-heads 4 --seq-length 512 --micro-batch-size 1"
+    text = f"--hybrid-layer-pattern 'G-*-' {sizes} --global-batch-size 8 --vocab-size 8000"
+    run = read_megatron(text)
+    assert run.model is not None
+    assert run.model.num_layers == 4
+    assert any("for G have no price" in note for note in run.notes)

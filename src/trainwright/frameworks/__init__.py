@@ -98,6 +98,11 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     if job.model.towers and len(job.stages) > 1:
         fault = Fault("pipeline", "has an encoder, which no list of layers here names")
         raise Inexpressible(target, (fault,), alternatives=())
+    if target == "megatron" and job.model.is_recurrent:
+        from trainwright.frameworks.megatron import unsaid_of_stages
+
+        if faults := tuple(Fault("pipeline", what) for what in unsaid_of_stages(job)):
+            raise Inexpressible(target, faults, alternatives=())
     if target in _OF_CORE:
         _refuse_illegal(job, target)
     module, function = _WRITERS[target]
@@ -146,16 +151,25 @@ def _unsaid_formats(job: Job, target: str) -> Iterator[Fault]:
 
 def unwritable(model: TransformerConfig, target: str) -> tuple[Fault, ...]:
     """What of a model the files of a target cannot say, however it is trained."""
-    return tuple(_beyond_gpt(model)) if target in _WITH_MODEL else ()
+    if target not in _WITH_MODEL:
+        return ()
+    if target == "megatron" and model.is_recurrent:
+        from trainwright.frameworks.megatron import unsaid_of_hybrid
+
+        own = (Fault("model", f"has {what}") for what in unsaid_of_hybrid(model))
+        return (*own, *_beyond_gpt(model))
+    alone = not (model.attends and model.mlp)
+    uneven = {
+        "blocks that differ in kind": model.choices or model.mixer is not None,
+        "blocks without attention or without a feed-forward part": alone,
+    }
+    kinds = (Fault("model", f"has {what}") for what, has in uneven.items() if has)
+    return (*kinds, *_beyond_gpt(model))
 
 
 def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
-    """What of a model the arguments of a GPT cannot say."""
+    """What of a model's blocks the arguments of a GPT cannot say."""
     unsaid = {
-        "blocks that differ in kind": model.choices or model.mixer is not None,
-        "blocks without attention or without a feed-forward part": not (
-            model.attends and model.mlp
-        ),
         "a head of classes, or none": model.head is not Head.LANGUAGE,
         "norms behind the halves of a block alone": model.norm_after,
         "attention and feed-forward part side by side": model.parallel,
@@ -169,6 +183,8 @@ def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
         "an encoder": model.towers,
         "attention to compressed entries": model.compressed,
         "several residual streams": model.streams > 1,
+        "inputs of each block's own": model.layer_inputs,
+        "experts with norms of their own": model.experts is not None and model.experts.apart,
         "an activation that learns (xielu)": model.activation is Activation.XIELU,
     }
     for what, has in unsaid.items():

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron_rules import main_weights_of
-from trainwright.model import LayerKind
+from trainwright.model import LayerKind, StateSpace
 from trainwright.model.config import Activation, Norm
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle, StagePart
 from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 
 if TYPE_CHECKING:
+    from trainwright.model import TransformerConfig
     from trainwright.plans.job import Job, Stamp
 
 
@@ -94,6 +95,85 @@ def _runs(stage: str) -> str:
     return "".join(parts)
 
 
+# Models of single parts: a letter for each, in the order of the layers
+# ---------------------------------------------------------------------
+# A block with a mixer or attention and a feed-forward part is two letters; `|` is between stages,
+# `/` before the letters of each layer that predicts a further token. Source: the arguments of
+# Megatron-LM; without `|` megatron-core 0.16.1 has it as `--hybrid-override-pattern`.
+
+PART_LETTERS: Final = {"mixer": "M", "attention": "*", "mlp": "-", "experts": "E"}
+_HYBRID_SPEC: Final = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
+_MAMBA_KERNEL: Final = 4  # of Megatron's convolution, which has a bias
+
+
+def part_letters(block: TransformerConfig) -> str:
+    """The parts of a block as letters."""
+    found = PART_LETTERS["attention"] if block.attends else ""
+    if block.mixer is not None:
+        found += PART_LETTERS["mixer"]
+    if block.mlp:
+        found += PART_LETTERS["mlp" if block.experts is None else "experts"]
+    return found
+
+
+def hybrid_pattern(job: Job) -> str:
+    """The letters of every stage, and of what predicts further tokens."""
+    model = job.model
+    stages = ("".join(part_letters(model.block(at)) for at in s.blocks) for s in job.stages)
+    further = "".join(map(part_letters, model.further_blocks))
+    return "|".join(stages) + f"/{further}" * model.num_mtp_layers
+
+
+def unsaid_of_hybrid(model: TransformerConfig) -> Iterator[str]:
+    """What of a model's mixers the arguments of Megatron cannot say."""
+    blocks = model.kinds_of_blocks
+    mixers = {block.mixer for block in blocks if block.mixer is not None}
+    if any(block.mixer is not None and block.attends for block in blocks):
+        yield "a mixer and attention side by side"
+    if len(mixers) > 1:
+        yield "mixers of several sizes"
+    for mixer in mixers:
+        if not isinstance(mixer, StateSpace) or mixer.time_rank is not None:
+            yield f"mixers other than Mamba-2 ({mixer.name})"
+        elif mixer.kernel != _MAMBA_KERNEL or not mixer.convolution_bias or mixer.bias:
+            yield "a convolution or products that Megatron's Mamba-2 has not"
+        elif not mixer.gated_norm:
+            yield "Mamba-2 without its gated norm"
+    if any(choice.overrides for choice in model.choices):
+        yield "attention that differs from block to block"
+    if model.latent is not None:
+        yield "latent attention between mixers"
+
+
+def unsaid_of_stages(job: Job) -> Iterator[str]:
+    """What of the stages of a hybrid its pattern cannot say."""
+    ends = {LayerKind.LM_HEAD, LayerKind.LOSS, LayerKind.MTP}
+    inner = {kind for stage in job.stages[:-1] for kind in stage.kinds}
+    if ends & inner or not job.stages[0].has(LayerKind.EMBEDDING):
+        yield "has the ends of the model on inner stages"
+    counts = {len(part_letters(block)) for block in job.model.kinds_of_blocks}
+    if job.recompute_form is RecomputeForm.FIRST and len(counts) > 1:
+        yield "recomputes the first blocks of a stage, which are of one and of two parts"
+
+
+def _hybrid_fields(job: Job) -> Values:
+    """Sizes of Mamba-2; layers are single parts, and so are those that are recomputed."""
+    model = job.model
+    (mixer,) = {block.mixer for block in model.kinds_of_blocks if block.mixer is not None}
+    assert isinstance(mixer, StateSpace)
+    parts = [part_letters(model.block(at)) for at in range(model.num_layers)]
+    found: Values = {
+        "num_layers": sum(map(len, parts)),
+        "mamba_state_dim": mixer.state_size,
+        "mamba_num_heads": mixer.num_heads,
+        "mamba_head_dim": mixer.inner_size // mixer.num_heads,
+        "mamba_num_groups": mixer.num_groups,
+    }
+    if job.recompute_form is RecomputeForm.FIRST:
+        found["recompute_num_layers"] = len(parts[0]) * job.first_recomputed
+    return found
+
+
 # A job in the words of Megatron-Core: fields of its configuration objects, with their values
 # -------------------------------------------------------------------------------------------
 # The flags of Megatron-LM, the keys of Megatron-Bridge and those of Primus are three spellings of
@@ -142,6 +222,7 @@ def megatron_fields(job: Job) -> MegatronFields:
             **_degrees(job),
             **_recompute(job),
             **_kernels(job),
+            **(_hybrid_fields(job) if job.model.is_recurrent else {}),
         },
         latent=_latent_fields(job),
         ddp=_data_parallel(job),
@@ -151,8 +232,8 @@ def megatron_fields(job: Job) -> MegatronFields:
 
 
 def layout_of(job: Job) -> str | None:
-    """The pipeline layout; None where stages are even, which needs none."""
-    if job.degrees.pipeline == 1 or job.is_even:
+    """The pipeline layout; None where stages are even or a hybrid's pattern, which need none."""
+    if job.degrees.pipeline == 1 or job.is_even or job.model.is_recurrent:
         return None
     return format_layout(map(letters_of, job.stages))
 
@@ -170,8 +251,9 @@ def _degrees(job: Job) -> Values:
         found["expert_tensor_parallel_size"] = degrees.expert_shards
     if (layout := layout_of(job)) is not None:
         found["pipeline_model_parallel_layout"] = layout
-    if chunks > 1:
+    if chunks > 1 and not job.model.is_recurrent:
         found["virtual_pipeline_model_parallel_size"] = chunks
+    if chunks > 1:
         found["microbatch_group_size_per_vp_stage"] = degrees.pipeline
     return found
 
@@ -234,10 +316,12 @@ def _expert_fields(job: Job) -> Values:
             "moe_router_num_groups": experts.num_groups,
             "moe_router_group_topk": experts.groups_per_token,
         }
-    if not all(experts.at(layer) for layer in range(layers)):
+    if not job.model.is_recurrent and not all(experts.at(layer) for layer in range(layers)):
         found["moe_layer_freq"] = [int(experts.at(layer)) for layer in range(layers)]
     if experts.shared_ffn_size:
         found["moe_shared_expert_intermediate_size"] = experts.shared_ffn_size
+    if experts.latent_size is not None:
+        found["moe_latent_size"] = experts.latent_size
     if (factor := job.recipe.capacity_factor) is not None:
         found |= {"moe_expert_capacity_factor": factor, "moe_pad_expert_input_to_capacity": True}
     return found
@@ -379,12 +463,13 @@ def export_megatron(job: Job, stamp: Stamp) -> ExportBundle:
     missing = (*_unsaid_constants(job), *unsaid(job))
     target, version = "megatron", capability_of("megatron").version
     top = commented(header(stamp, target, version, missing))
+    script = "pretrain_mamba.py" if job.model.is_recurrent else "pretrain_gpt.py"
     lines = "".join(f"  {line}\n" for line in argument_lines(job))
     return ExportBundle(
         target=target,
         version=version,
         files={FILE: f"{top}{ARRAY}=(\n{lines})\n"},
-        command=('"$MEGATRON_PATH"/pretrain_gpt.py', f'"${{{ARRAY}[@]}}"'),
+        command=(f'"$MEGATRON_PATH"/{script}', f'"${{{ARRAY}[@]}}"'),
         setup=(f". ./{FILE}", ': "${MEGATRON_PATH:?set it to a checkout of Megatron-LM}"'),
         environment=environment_of(job),
         not_represented=missing,
@@ -483,7 +568,11 @@ def _described(job: Job) -> Iterator[tuple[str, Any]]:
     model = job.model
     if not model.tied_embeddings:
         yield "--untie-embeddings-and-output-weights", True
-    yield "--position-embedding-type", "rope" if model.rotary else "learned_absolute"
+    if model.is_recurrent:
+        yield "--hybrid-layer-pattern", hybrid_pattern(job)
+        yield "--spec", _HYBRID_SPEC
+    unrotated = "none" if model.is_recurrent and not model.max_positions else "learned_absolute"
+    yield "--position-embedding-type", "rope" if model.rotary else unrotated
     yield "--max-position-embeddings", model.max_positions or job.sequence_length
     if not job.fused_attention:
         yield "--attention-backend", "unfused"
@@ -523,6 +612,8 @@ def environment_of(job: Job) -> dict[str, str]:
 
 def _warnings(job: Job) -> Iterator[str]:
     degrees = job.degrees
+    if job.model.is_recurrent:
+        yield "--hybrid-layer-pattern needs a Megatron-LM newer than core 0.16.1"
     if job.demands.zero_stage >= 2 and degrees.tensor * degrees.context > 1:
         yield (
             "Megatron-FSDP wants CUDA_DEVICE_MAX_CONNECTIONS unset, tensor and context parallelism "

@@ -22,10 +22,10 @@ from trainwright.frameworks.jobs.models import vocabulary_of
 from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
 from trainwright.frameworks.jobs.torchtitan import logged_tables, read_torchtitan
-from trainwright.frameworks.megatron import dispatcher_of, mapping_of, parse_layout
+from trainwright.frameworks.megatron import PART_LETTERS, dispatcher_of, mapping_of, parse_layout
 from trainwright.frameworks.stated_run import StatedRun
-from trainwright.model import TransformerConfig
-from trainwright.model.config import Activation, Experts, LatentAttention, Norm
+from trainwright.model import StateSpace, TransformerConfig
+from trainwright.model.config import Activation, BlockChoice, Experts, LatentAttention, Norm
 from trainwright.plans.capability import capability_of
 from trainwright.plans.plan import usual_schedule
 
@@ -85,7 +85,7 @@ _UNMODELLED: Final = (
     "distribute_saved_activations", "cpu_torch_adam", "memory_centric_tiled_linear",
     "split_transformers", "use_tutel", "enable_expert_tensor_parallelism",
     "use_turbo_deepep", "use_turbo_attention_fp8", "fp32_residual_connection",
-    "moe_latent_size", "moe_layer_recompute", "main_grads_dtype", "linear_attention_freq",
+    "moe_layer_recompute", "main_grads_dtype", "linear_attention_freq",
     "use_torch_optimizer_for_cpu_offload",
     "fp16_lm_cross_entropy", "first_last_layers_bf16", "fsdp_double_buffer",
     "nccl_ub", "use_sink_attention", "patch_primus_pipeline",
@@ -322,14 +322,20 @@ def _sequence(found: Settings, kind: str, notes: list[str]) -> int | None:
 
 def _pipeline(found: Settings, num_layers: int | None) -> dict[str, Any]:
     ranks = found.count("pipeline_model_parallel_size", least=0) or 1
-    layout = found.text("pipeline_model_parallel_layout")
-    if layout is not None:
+    blocks: tuple[int, ...] | None
+    layout, (parts, _) = found.text("pipeline_model_parallel_layout"), _hybrid(found)
+    if len(parts) > 1:
+        if len(parts) % ranks:
+            problem = f"must have a multiple of {ranks} stages, got {len(parts)}"
+            found.fault("hybrid_layer_pattern", problem)
+        chunks, blocks = max(1, len(parts) // ranks), tuple(map(len, parts))
+    elif layout is not None:
         stages = parse_layout(layout.strip("'\""))  # Primus takes a quoted one
         if len(stages) % ranks:
             problem = f"must have a multiple of {ranks} stages, got {len(stages)}"
             found.fault("pipeline_model_parallel_layout", problem)
         chunks = max(1, len(stages) // ranks)
-        blocks: tuple[int, ...] | None = tuple(stage.count("t") for stage in stages)
+        blocks = tuple(stage.count("t") for stage in stages)
     else:
         chunks = _chunks(found, ranks, num_layers)
         blocks = _uneven(found, ranks, num_layers) if chunks == 1 else None
@@ -634,16 +640,53 @@ def _layers(found: Settings, notes: list[str]) -> int | None:
         layers = (encoder or layers or 0) + decoder
         notes.append(f"encoder and decoder are priced as one stack of {layers} blocks")
     layers = layers or encoder
-    pattern = found.text("hybrid_layer_pattern")
-    if pattern:
-        stages = pattern.split("/")[0].replace("|", "")
-        layers = len(stages)
-        others = sorted(set(stages) - {"*"})
-        notes.append(
-            f"--hybrid-layer-pattern: layers {', '.join(others)} are priced as whole blocks of "
-            "attention and feed-forward, which is too much"
-        )
+    stages, _ = _hybrid(found)
+    if stages:
+        layers = len("".join(stages))
+        if others := sorted(set("".join(stages)) - set(PART_LETTERS.values())):
+            notes.append(
+                f"--hybrid-layer-pattern: all layers are priced as blocks of attention and "
+                f"feed-forward, for {', '.join(others)} have no price"
+            )
     return layers
+
+
+# Hybrids: a letter for each layer, which is one part
+# ---------------------------------------------------
+
+
+def _hybrid(found: Settings) -> tuple[list[str], list[str]]:
+    """Letters of each stage, and of each layer that predicts a further token."""
+    main, *further = (found.text("hybrid_layer_pattern") or "").split("/")
+    return main.split("|") if main else [], further
+
+
+def _parts(found: Settings) -> dict[str, Any]:
+    """Fields of a model of single parts, none where the letters are not all known."""
+    stages, further = _hybrid(found)
+    letters = "".join(stages)
+    unknown = set(letters + "".join(further)) - set(PART_LETTERS.values())
+    head_size = found.count("mamba_head_dim") or 64
+    heads = found.count("mamba_num_heads") or 2 * (found.count("hidden_size") or 0) // head_size
+    sizes = found.count("mamba_state_dim") or 128, found.count("mamba_num_groups") or 8
+    if not letters or unknown:
+        return {}
+    mixer = StateSpace(
+        inner_size=heads * head_size, state_size=sizes[0], num_heads=heads, num_groups=sizes[1]
+    )
+    kinds = {
+        PART_LETTERS["mixer"]: BlockChoice(mixer=mixer, attends=False, mlp=False),
+        PART_LETTERS["attention"]: BlockChoice(mlp=False),
+        PART_LETTERS["mlp"]: BlockChoice(attends=False, dense=True),
+        PART_LETTERS["experts"]: BlockChoice(attends=False),
+    }
+    order = [letter for letter in kinds if letter in letters]
+    return {
+        "choices": tuple(kinds[letter] for letter in order),
+        "choice_of_layer": tuple(map(order.index, letters)),
+        "num_mtp_layers": len(further),
+        "further_choices": tuple(map(order.index, further[0] if further else "")),
+    }
 
 
 def _vocabulary(found: Settings, beside: Beside, kind: str, notes: list[str]) -> int | None:
@@ -715,7 +758,7 @@ def _described(found: Settings, layers: int, vocabulary: int, kind: str) -> Tran
         attention_dropout=_share(found, "attention_dropout"),
         experts=experts,
         latent=latent,
-        num_mtp_layers=found.count("mtp_num_layers", least=0) or 0,
+        **({"num_mtp_layers": found.count("mtp_num_layers", least=0) or 0} | _parts(found)),
     )
 
 
@@ -788,6 +831,7 @@ def _experts(found: Settings, num_layers: int) -> Experts | None:
         experts_per_token=token or (1 if is_deepspeed else 2),
         ffn_size=width,
         shared_ffn_size=shared,
+        latent_size=found.count("moe_latent_size"),
         num_groups=1 if limit is None else groups,
         groups_per_token=1 if limit is None else limit,
         num_dense_layers=leading,
