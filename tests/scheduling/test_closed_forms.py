@@ -268,3 +268,35 @@ def test_dualpipe_v_gains_from_overlap():
     assert together.makespan_s < apart.makespan_s
     kinds = schedule.actions[schedule.pairs, 0]
     assert (kinds == ActionKind.F).all()
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("times", [(1, 1, 1), (3, 4, 2), (4, 5, 3)])
+def test_stp_loses_the_published_bubble_and_hides_the_network_in_its_steady_state(p, times):
+    """Bubble (p-1)(F + I - W); what the network leaves exposed does not grow with m."""
+    f, i, w = times
+    exposed = []
+    for m in (3 * p - 1, 4 * p, 6 * p):
+        schedule = generate("stp", FamilyRequest(num_ranks=p, num_microbatches=m))
+        costs = {"forward_s": f, "input_grad_s": i, "weight_grad_s": w}
+        alone = simulate(schedule, ScheduleCosts.of(schedule.placement, **costs))
+        assert alone.makespan_s == 2 * m * (f + i + w) + (p - 1) * (f + i - w)
+        assert max(schedule.peak_activations) == max(3 * p + 1, 4 * p - 1)
+        between = np.where(schedule.actions[:, 0] == F, 1, 0)
+        between[np.isin(schedule.actions[:, 0], [I, B])] = -1
+        slices = map(schedule.rows_of, range(p))
+        assert {int(np.cumsum(between[rows]).max()) for rows in slices} == {3 * p + 1}
+        network = {F: 0.25 * f, I: 0.25 * i}
+        braided = simulate(
+            schedule, ScheduleCosts.of(schedule.placement, **costs, network_s=network)
+        )
+        hidden = 2 * m * 0.25 * (f + i)  # were all of it hidden
+        exposed.append(braided.makespan_s - (2 * m * (f + i + w) - hidden))
+    assert exposed[0] == pytest.approx(exposed[1]) == pytest.approx(exposed[2])
+
+
+def test_stp_of_few_microbatches_leaves_out_those_that_are_not_there():
+    for m in (1, 3, 7):
+        schedule = generate("stp", FamilyRequest(num_ranks=4, num_microbatches=m))
+        validate(schedule)
+        assert max(schedule.peak_activations) <= 15

@@ -30,6 +30,7 @@ from trainwright.scheduling.families.one_f_one_b import EAGER_ONE_F_ONE_B, ONE_F
 from trainwright.scheduling.families.one_f_one_b_v import ONE_F_ONE_B_V
 from trainwright.scheduling.families.pipe_offload import PIPE_OFFLOAD, PIPE_OFFLOAD_HALF
 from trainwright.scheduling.families.sequence_slices import SEQ_ONE_F_ONE_B, SLIMPIPE
+from trainwright.scheduling.families.stp import STP
 from trainwright.scheduling.families.two_stage_backward import TWO_STAGE_BACKWARD
 from trainwright.scheduling.families.v_shape import V_HALF, V_MIN
 from trainwright.scheduling.families.vocabulary import VOCABULARY_1, VOCABULARY_2
@@ -61,6 +62,7 @@ _FAMILIES = (
     GIS,
     GIS_H,
     DUALPIPE_V,
+    STP,
     WAVE,
     BREADTH_FIRST,
     DEPTH_FIRST,
