@@ -15,6 +15,7 @@ what it finds is re-simulated like every family before it may win.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -439,25 +440,30 @@ def in_modes(
 # -------------------------------------------------------------
 # What a rank holds is a property of its order, so what has to leave can be told without times, as
 # pages that leave a memory (Belady, 1966): when an action finds no room, the activation that is
-# needed last of all goes. Its copy (O) is issued right after its forward, so that the link has the
-# longest time, and it comes back (L) some backwards ahead of its own. Computations in the order of
-# a schedule that holds too much are the start: named families and a search within wider limits.
+# needed last of all goes, if its copy (O), issued right after its forward, has had time. It comes
+# back (L) some backwards ahead of its own. Computations in the order of a schedule that holds too
+# much are the start: named families and a search within wider limits.
 
 _WIDER = (1.5, 2.0, 3.0, math.inf)  # limits of the computation, in those of the question
 _WIDER_SHARE = 0.5  # of the work of a search, on top of it
 _AHEAD = (1, 2, 0)  # how many backwards before its own an activation is fetched
+_SETTLED = (3, 0, 6)  # how many actions of its rank a copy has time for, where there is a choice
 
 
-def with_copies(schedule: Schedule, candidate: Candidate, *, ahead: int) -> Schedule:
+def with_copies(
+    schedule: Schedule, candidate: Candidate, *, ahead: int, settled: int = 0
+) -> Schedule:
     """The same computation, with what exceeds the candidate's limits on the host while it waits.
 
-    Where not even that makes room, the result still holds too much.
+    `ahead` is how many backwards before its own an activation is fetched; of what may leave, that
+    goes first which was made at least `settled` actions ago. Where not even that makes room, the
+    result still holds too much.
     """
     delta, transient, room = candidate.resources
     tables = (len(room), len(ActionKind), candidate.placement.num_stages)
     delta, transient = delta.reshape(tables), transient.reshape(tables)
     orders = [
-        _paged(schedule.order(rank), delta, transient, room[:, rank], ahead=ahead)
+        _paged(schedule.order(rank), delta, transient, room[:, rank], ahead=ahead, settled=settled)
         for rank in range(schedule.num_ranks)
     ]
     return Schedule.of_ranks(
@@ -468,7 +474,13 @@ def with_copies(schedule: Schedule, candidate: Candidate, *, ahead: int) -> Sche
 
 
 def _paged(
-    order: tuple[Action, ...], delta: Floats, transient: Floats, room: Floats, *, ahead: int
+    order: tuple[Action, ...],
+    delta: Floats,
+    transient: Floats,
+    room: Floats,
+    *,
+    ahead: int,
+    settled: int,
 ) -> list[Action]:
     """One rank's order; `delta` and `transient` have shape [R, 10, S], `room` [R]."""
     users = (ActionKind.R, ActionKind.I, ActionKind.B)
@@ -485,15 +497,22 @@ def _paged(
 
     def make_room(at: int, needed: Floats) -> None:
         nonlocal level
-        while waiting and (level + needed > room * (1 + _ROUNDING)).any():
-            _, stage, microbatch = heapq.heappop(waiting)
+        fresh: list[tuple[int, int, int]] = []
+        while (waiting or fresh) and (level + needed > room * (1 + _ROUNDING)).any():
+            last = heapq.heappop(waiting) if waiting else fresh.pop(0)
+            _, stage, microbatch = last
             key = stage, microbatch
             if fetched_at[key] <= at or not delta[:, _L, stage].any():
                 continue  # it is needed before it could come back, or never leaves
+            if made_at[key] > at - settled and waiting:
+                fresh.append(last)
+                continue
             before.setdefault(made_at[key] + 1, []).insert(0, Action(_O, *key))
             before.setdefault(at, []).append(Action(_D, *key))
             before.setdefault(fetched_at[key], []).append(Action(_L, *key))
             level = level + delta[:, _D, stage]
+        for left in fresh:
+            heapq.heappush(waiting, left)
 
     for at, action in enumerate(order):
         for copy in tuple(before.get(at, ())):
@@ -522,15 +541,20 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
         return attempt
     own, found = attempt.candidate, attempt.timeline.schedule
     plain = () if found.has_copies else ((attempt.winner, found),)
+    seen: set[bytes] = set()
     chosen: tuple[float, Candidate, Schedule] | None = None
     for factor in _WIDER:
         wider = _widened(own, factor)
         if wider is None or _misfit(wider, offload=False) is not None:
             continue
         for name, schedule in (*_named(question, wider), *plain):
-            attempt, value_s = _offloaded(question, attempt, schedule, name)
-            if chosen is None or value_s < chosen[0]:
-                chosen = value_s, wider, schedule
+            for each in (schedule, _without_delay(schedule, own)):
+                if each.actions.tobytes() in seen:
+                    continue
+                seen.add(each.actions.tobytes())
+                attempt, value_s = _offloaded(question, attempt, each, name)
+                if chosen is None or value_s < chosen[0]:
+                    chosen = value_s, wider, each
     if chosen is None:
         return attempt
     _, wider, schedule = chosen
@@ -545,13 +569,20 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
     )
 
 
+def _without_delay(schedule: Schedule, candidate: Candidate) -> Schedule:
+    """Each weight gradient right after its input gradient: what waits for one cannot leave."""
+    modes = {"recomputed": candidate.recomputed}
+    whole = in_modes(schedule, fused=np.ones(candidate.fused.shape, np.bool_), **modes)
+    return in_modes(whole, fused=candidate.fused, **modes)
+
+
 def _offloaded(
     question: SearchQuestion, attempt: _Attempt, schedule: Schedule, name: str
 ) -> tuple[_Attempt, float]:
     """The attempt, or what copies make of another schedule if that is better; and its value."""
     candidate, least_s = attempt.candidate, math.inf
-    for ahead in _AHEAD:
-        paged = with_copies(schedule, candidate, ahead=ahead)
+    for ahead, settled in itertools.product(_AHEAD, _SETTLED):
+        paged = with_copies(schedule, candidate, ahead=ahead, settled=settled)
         timeline = simulate(paged, candidate.costs)
         if not candidate.fits(timeline):
             continue
