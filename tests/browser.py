@@ -100,12 +100,16 @@ class Browser:
     def open(self, path: Path, *, width: int = 1400, height: int = 900, dark: bool = False) -> None:
         """Show a file and wait until it says that it is ready."""
         self.resize(width, height)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.prefer(dark=dark)
         self.messages.clear()
         self.requests.clear()
         self.call("Page.navigate", url=path.as_uri())
         self.wait_until("document.documentElement?.dataset.ready === 'yes'")
+
+    def prefer(self, *, dark: bool) -> None:
+        """A screen, and a reader who wants it light or dark."""
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", media="", features=[scheme])
 
     def wait_until(self, condition: str) -> None:
         """Wait until an expression in the page is true."""

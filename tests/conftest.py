@@ -44,6 +44,24 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="session")
+def browser():
+    """A Chromium that all tests of pages share; `Browser.open` sets its size and its theme."""
+    from browser import chromium
+
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def client():
+    """A server that all tests of the live page share, with the usual limits."""
+    from served import served
+
+    with served() as made:
+        yield made
+
+
 @pytest.fixture
 def noun():
     """A small profile."""

@@ -147,7 +147,7 @@ def estimate(
     cp: int | None = ...,
     ep: int | None = ...,
     etp: int | None = ...,
-    zero: int | None = ...,
+    zero_stage: int | None = ...,
     mapping: str | None = ...,
     state_copies: int | None = ...,
     micro_batch: int | None = ...,

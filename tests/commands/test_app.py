@@ -22,7 +22,15 @@ from html_page import Page
 from served import served
 
 pytestmark = pytest.mark.serve
-SMALL = {"cluster": "dgx-a100", "devices": 8, "global_batch": 8, "sequence": 512}
+# One schedule and few degrees: answered in half a second of CPU.
+FEW = {"schedule": "1f1b", "tp": "1..2", "pp": "1..2", "cp": "1"}
+SMALL = {
+    "cluster": "dgx-a100",
+    "devices": 8,
+    "global_batch": 8,
+    "sequence": 512,
+    "options": FEW,
+}
 GPT2 = {"model": "gpt2", **SMALL}
 LARGE = {
     "model": "deepseek-v3",
@@ -31,12 +39,6 @@ LARGE = {
     "global_batch": 8192,
     "sequence": 4096,
 }
-
-
-@pytest.fixture(scope="module")
-def client():
-    with served() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from browser import chromium, needs_chromium
+from browser import needs_chromium
 
 pytestmark = [pytest.mark.browser, needs_chromium]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 def test_the_page_shows_the_schedule_of_the_document(run, folder, browser):

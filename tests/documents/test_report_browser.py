@@ -8,7 +8,7 @@ import pytest
 
 import reported
 import trainwright
-from browser import chromium, needs_chromium
+from browser import needs_chromium
 from trainwright.pages.gantt import DARK, LIGHT, rgb
 
 pytestmark = [pytest.mark.browser, needs_chromium]
@@ -32,12 +32,6 @@ MARK = "document.querySelector('.mark[data-pick=\"%d\"]')"
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("reports"), {}
 
@@ -49,19 +43,6 @@ def written(tmp_path_factory):
         return made[name]
 
     return write
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-@pytest.mark.parametrize("width", [400, 1400])
-@pytest.mark.parametrize("dark", [False, True])
-def test_it_opens_quietly_at_any_width_in_both_themes(browser, written, name, width, dark):
-    path = written(name)
-    browser.open(path, width=width, height=900, dark=dark)
-    assert browser.messages == []
-    assert browser.requests == [path.as_uri()]
-    assert browser.run("document.documentElement.scrollWidth") <= width
-    background = browser.run("getComputedStyle(document.body).backgroundColor")
-    assert background == f"rgb{rgb((DARK if dark else LIGHT).page)}"
 
 
 CONTRASTS = """(() => {
@@ -91,10 +72,19 @@ CONTRASTS = """(() => {
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-@pytest.mark.parametrize("dark", [False, True])
-def test_text_stands_out_from_what_is_behind_it(browser, written, name, dark):
-    browser.open(written(name), dark=dark)
-    assert browser.run(CONTRASTS) == {}
+def test_it_opens_quietly_at_any_width_in_both_themes(browser, written, name):
+    path = written(name)
+    browser.open(path, height=900, width=1400)
+    assert browser.requests == [path.as_uri()]
+    for dark in (False, True):
+        browser.prefer(dark=dark)
+        background = browser.run("getComputedStyle(document.body).backgroundColor")
+        assert background == f"rgb{rgb((DARK if dark else LIGHT).page)}"
+        assert browser.run(CONTRASTS) == {}
+    for width in (1400, 900, 390):
+        browser.resize(width, 900)
+        assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.messages == []
 
 
 def unfolded(browser, path):

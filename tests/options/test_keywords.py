@@ -36,7 +36,7 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(verb, name, nearest):
 
 def test_the_name_of_a_flag_is_a_keyword_everywhere():
     assert read("plan", {"zero": "0,1"}) == read("plan", {"zero_stage": "0,1"})
-    assert read("estimate", {"zero": 1}) == {"zero": 1}
+    assert read("estimate", {"zero": 1}) == {"zero_stage": 1}
     assert read("codesign", {"max_area": 60.0}) == {"max_area_mm2": 60.0}
     with pytest.raises(InvalidInput, match="zero: must not be given together with zero_stage"):
         read("plan", {"zero": 1, "zero_stage": 1})

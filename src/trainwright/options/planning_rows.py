@@ -402,7 +402,13 @@ ROWS += section(
         at="parallelism.expert_tensor",
         also="expert_tensor_parallel",
     ),
-    row("zero", COUNT_OR_NONE, "ZeRO stage, 0 to 3; 1 if absent.", at="parallelism.zero_stage"),
+    row(
+        "zero",
+        COUNT_OR_NONE,
+        "ZeRO stage, 0 to 3; 1 if absent.",
+        keyword="zero_stage",
+        at="parallelism.zero_stage",
+    ),
     row(
         "mapping",
         ORDER,
