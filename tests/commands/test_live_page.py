@@ -271,6 +271,16 @@ def test_an_error_never_stands_beside_an_old_answer(browser, page):
     assert "ZeRO-" in text(browser, "layout")
 
 
+def test_what_is_to_be_said_beside_an_answer_is_no_fault(browser, page):
+    page()
+    browser.run("explorer.showNotes(['a pack of five', 'and more'])")
+    assert text(browser, "faults") == ""
+    assert "2 notes" in text(browser, "notes")
+    assert browser.run("document.getElementById('notes').open") is False
+    browser.run("explorer.showNotes([])")
+    assert browser.run("document.getElementById('notes').hidden") is True
+
+
 def drop(browser, name, content):
     """A file, anywhere on the page."""
     browser.run(

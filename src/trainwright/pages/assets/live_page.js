@@ -258,6 +258,7 @@ class Explorer {
     at("layout").textContent = at("reason").textContent = "";
     at("state").textContent = "refused";
     at("frames").replaceChildren();
+    this.showNotes([]);
     this.last = null;
     this.offer(null);
     this.showPinned();
@@ -265,7 +266,8 @@ class Explorer {
   }
 
   show({ id, document: plan, command, targets, is_complete: isComplete }, tookMs) {
-    at("faults").replaceChildren(...[...(this.notes ?? []), ...(plan.warnings ?? [])].map(item));
+    at("faults").replaceChildren();
+    this.showNotes([...(this.notes ?? []), ...(plan.warnings ?? [])]);
     this.command = command;
     this.plan = plan;
     this.showFigures(plan);
@@ -283,6 +285,13 @@ class Explorer {
     this.offer(id);
     this.showPinned();
     this.showPage(id);
+  }
+
+  /** What is to be said beside the answer, behind one line. */
+  showNotes(notes) {
+    at("notes").hidden = !notes.length;
+    at("notes").querySelector("summary").textContent = notes.length === 1 ? "1 note" : `${notes.length} notes`;
+    at("notes").querySelector("ul").replaceChildren(...notes.map(item));
   }
 
   // -- a plan to compare with -----------------------------------------------------------------------
