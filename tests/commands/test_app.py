@@ -316,6 +316,20 @@ def test_a_question_nobody_waits_for_is_stopped():
             time.sleep(0.05)
 
 
+def test_a_search_tells_its_best_step_and_how_far_it_is(client):
+    asked = {**GPT2, "global_batch": 24, "options": {"schedule": "1f1b"}}
+    told = [json.loads(line) for line in _lines(client, asked)]
+    steps = [each["told"] for each in told if each.get("told", {}).get("step_time_s")]
+    assert all(each["searched_s"] <= each["step_time_s"] * (1 + 1e-9) for each in steps)
+    plans = [each["plan"]["document"] for each in told if "plan" in each]
+    assert plans[-1]["reasons"]["without"]
+    assert all(each["step_time_s"] >= plans[-1]["step_time_s"] * (1 - 1e-9) for each in steps)
+
+
+def _lines(client, asked):
+    return client.call("POST", "/api/searches", asked).body.splitlines()
+
+
 def test_only_the_last_plans_are_kept():
     with served(max_kept=1) as client:
         first = client.ask(**GPT2).value["id"]

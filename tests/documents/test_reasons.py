@@ -121,7 +121,7 @@ def test_every_choice_of_a_plan_can_be_left_out(planned):
     )
     spaces = uses(plan, degrees, question.allowed, recomputes=False)
     found = {name: space for name, _, space in spaces}
-    schedule = found["the schedule v-half (1f1b instead)"]
+    schedule = found["schedules beyond 1f1b"]
     assert schedule.schedules == ("1f1b",)
     assert 2 not in schedule.virtual_stages
     assert 2 not in found["expert parallelism"].expert
@@ -129,7 +129,7 @@ def test_every_choice_of_a_plan_can_be_left_out(planned):
         "pipeline parallelism",
         "expert parallelism",
         "virtual stages",
-        "the schedule v-half (1f1b instead)",
+        "schedules beyond 1f1b",
         "microbatches above 1",
     }
 

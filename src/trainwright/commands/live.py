@@ -396,12 +396,15 @@ _REASONS_S = 20.0  # wall seconds for what the choices of a plan buy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """How a search stands: seconds of the best step so far, and its gap to the bound."""
+    """How a search stands: seconds of the best step so far, and up to which all were searched.
+
+    The gap to all plans that the request admits is proved at the end, and may be larger.
+    """
 
     stage: str
     elapsed_s: float
     step_time_s: float | None = None
-    gap: float | None = None
+    searched_s: float | None = None
 
 
 def _told(budget: Budget, last: Sequence[Progress]) -> Told:
@@ -411,7 +414,7 @@ def _told(budget: Budget, last: Sequence[Progress]) -> Told:
         stage="searching",
         elapsed_s=budget.elapsed_s,
         step_time_s=last[0].best,
-        gap=last[0].gap,
+        searched_s=last[0].lower_bound,
     )
 
 

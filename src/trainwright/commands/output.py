@@ -180,7 +180,11 @@ def _show(progress: Progress) -> None:
         return
     found = "nothing yet"
     if progress.best < float("inf"):
-        found = f"best {progress.best:.6g} s, gap {progress.gap:.2%}"
+        # the bound on all plans of a model is proved last, and may be below what was searched
+        known = f"gap {progress.gap:.2%}"
+        if progress.stage == "planning":
+            known = f"searched up to {progress.lower_bound:.6g} s"
+        found = f"best {progress.best:.6g} s, {known}"
     passed = f"{progress.elapsed_s:.0f} s"
     if progress.remaining_s < float("inf"):
         passed += f", at most {progress.remaining_s:.0f} s left"

@@ -239,7 +239,7 @@ class Explorer {
     if (!told) return;
     at("stop").hidden = told.stage !== "searching" || told.step_time_s === null;
     const best = told.step_time_s === null ? "no plan yet"
-      : `best ${seconds(told.step_time_s)}, at most ${(100 * told.gap).toFixed(1)}% from the bound`;
+      : `best ${seconds(told.step_time_s)}, searched up to ${seconds(told.searched_s)}`;
     at("state").textContent = told.stage === "searching"
       ? `searching, ${told.elapsed_s.toFixed(0)} s: ${best}` : "asking what each choice buys …";
   }

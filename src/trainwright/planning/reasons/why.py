@@ -101,7 +101,7 @@ def uses(
         only = replace(
             allowed, schedules=(DEFAULT_SCHEDULE,), virtual_stages=_ONE, searches_orders=False
         )
-        name = f"the schedule {plan.schedule} ({DEFAULT_SCHEDULE} instead)"
+        name = f"schedules beyond {DEFAULT_SCHEDULE}"
         yield name, f"--schedule {DEFAULT_SCHEDULE} --virtual-stages 1", only
     if plan.microbatch_size is not None and plan.microbatch_size > 1:
         yield "microbatches above 1", "--micro-batch 1", replace(allowed, microbatch_size=_ONE)
