@@ -59,6 +59,7 @@ def model_plan() -> ModelPlanResult:
         mapping="tp-cp-ep-dp-pp",
         zero_stage=2,
         schedule="1f1b,zb-v",
+        framework="any",
     )
 
 

@@ -246,6 +246,7 @@ def test_the_chip_of_a_document_gets_the_plan_of_the_planner(
         cluster=path,
         micro_batch=1,
         recompute="none,full",
+        framework="any",
         **workload,  # type: ignore[arg-type]
     )
     assert found.status is Status.OPTIMAL

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+import trainwright
 from trainwright.formats.atomic_file import LIST
+from trainwright.pages.command import command_of
 
 RUN = (
     *("estimate", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "2", "--tp", "4", "--pp", "2"),
@@ -138,3 +140,37 @@ def test_a_plan_of_a_profile_is_refused(run: Callable[..., Any], tmp_path: Path)
     assert (
         "must be a plan or an estimate of a model, or an improvement, what-if or sweep" in done.err
     )
+
+
+def test_a_plan_is_one_that_megatron_launches_where_nobody_says_otherwise(tmp_path):
+    """What the file says of whom a speed is expected prices it again as the plan was."""
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 512, "top": 0}
+    found = trainwright.plan("gpt2", **asked)
+    request = found.document.request
+    assert (request.space.framework, request.software) == ("megatron", "typical")
+    assert "launched by megatron (core-" in str(found)
+    folder = tmp_path / "job"
+    trainwright.export(found, to="megatron", output=folder)
+    script = (None, folder / "launch.sh")
+    back = trainwright.estimate("gpt2", source=script, cluster="dgx-h100").document
+    assert back.step_time_s == pytest.approx(found.document.step_time_s, rel=1e-9)
+    assert back.memory_account == found.document.memory_account
+    words = command_of(found.document).words
+    assert not {"--framework", "--software"} & set(words)
+    named = trainwright.plan("gpt2", **asked, framework="megatron").document
+    assert named.request.software is None
+    assert named.step_time_s != found.document.step_time_s  # at the speed of Megatron
+    assert "--framework" in command_of(named).words
+
+
+def test_what_no_framework_launches_is_said_with_what_the_fastest_one_costs():
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 1024, "top": 0}
+    space = {"schedule": "gpipe", "pp": 2, "cp": 1, "zero_stage": "0,1", "micro_batch": 2}
+    found = trainwright.plan("gpt2-xl", **asked, **space, calibration="none", framework="any")
+    launched = found.document.launchable
+    assert launched.framework == "automodel"
+    assert launched.slowdown == launched.step_time_s / found.document.step_time_s > 1
+    assert f"launched by no framework: {launched.reason}" in " ".join(str(found).split())
+    assert "--framework" in command_of(found.document).words
+    again = trainwright.plan("gpt2-xl", **asked, **space, calibration="none", framework="automodel")
+    assert again.document.step_time_s == pytest.approx(launched.step_time_s, rel=1e-12)

@@ -392,3 +392,21 @@ def test_nothing_is_written_over_the_file_or_without_one(
         "--sequence", "256", "-o", str(tmp_path / "run.json"))  # fmt: skip
     refused = run("improve", str(tmp_path / "run.json"), "--patch", str(tmp_path / "copy"))
     assert "needs a framework's file" in refused.err
+
+
+def test_the_adapters_of_a_file_are_those_of_the_run_that_is_improved(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "qlora.yml"
+    path.write_text(
+        "base_model: mistralai/Mixtral-8x7B-v0.1\nadapter: qlora\nlora_r: 16\nsequence_len: 1024\n"
+        "lora_target_linear: true\nmicro_batch_size: 1\ngradient_checkpointing: true\nbf16: true\n"
+    )
+    found = [
+        run(command, str(path), "--cluster", "dgx-h100", "--json", *more).document
+        for command, more in (("estimate", ()), ("improve", ("--time-limit", "1")))
+    ]
+    priced, improved = (each["request"]["model"]["content"]["tuning"] for each in found)
+    assert priced == improved
+    assert (priced["low_rank"]["rank"], priced["low_rank"]["bits"]) == (16, 4)
+    assert set(priced["low_rank"]["targets"]) == {"query", "key", "value", "attention_output"}

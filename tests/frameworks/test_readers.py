@@ -278,3 +278,81 @@ def test_a_second_copy_of_the_weights_alone_is_said_not_to_be_priced():
     found = read_deepspeed(DEEPSPEED_GROUPS.format('"zero_hpz_partition_size": 8'))
     assert found.state_copies is None
     assert any("zero_hpz_partition_size is not priced" in note for note in found.notes)
+
+
+CHAT = """\
+deepspeed main.py --model_name_or_path facebook/opt-6.7b --per_device_train_batch_size 3 \\
+  --max_seq_len 640 --gradient_accumulation_steps 2 --gradient_checkpointing \\
+  --zero_stage 3 --deepspeed {more}
+"""
+
+
+def test_a_switch_for_deepspeed_takes_the_stage_of_the_programs_own_arguments():
+    run = read(None, CHAT.format(more="--offload"))
+    assert (run.zero, run.micro_batch, run.batch_per_replica, run.sequence) == (3, 3, 6, 640)
+    assert run.offload == ("params to cpu", "optimizer to cpu")
+    assert (run.precision, run.recompute, run.lora_rank) == ("fp16", "full", None)
+    assert any("priced in fp16" in note for note in run.notes)
+    assert read(None, CHAT.format(more="--dtype bf16")).precision == "bf16"
+    tuned = read(None, CHAT.format(more="--lora_dim 64 --only_optimize_lora"))
+    assert (tuned.lora_rank, tuned.lora_targets) == (64, ("all",))
+    both = read(None, CHAT.format(more="--lora_dim 64"))
+    assert both.lora_rank is None
+    assert any("lora_dim" in note for note in both.notes)
+
+
+MAXTEXT = """\
+#!/bin/bash
+export RUN=$1
+python3 -m MaxText.train "$HOME"/configs/base.yml run_name=$RUN per_device_batch_size=3 \\
+  max_target_length=1024 remat_policy=full ici_fsdp_parallelism=-1 ici_tensor_parallelism=4 {more}
+"""
+
+
+def test_words_of_a_maxtext_script_are_its_settings():
+    run = read(None, MAXTEXT.format(more="model_name=gemma2-27b"))
+    assert (run.tp, run.zero, run.micro_batch, run.sequence) == (4, 3, 12, 1024)
+    assert (run.model_name, run.model, run.recompute) == ("gemma2-27b", None, "full")
+
+
+def test_a_maxtext_model_without_a_name_is_that_of_its_defaults_scaled():
+    model = read(None, MAXTEXT.format(more="base_mlp_dim=8192")).model
+    assert model is not None
+    assert (model.num_layers, model.hidden_size, model.ffn_size) == (16, 2048, 8192)
+    scaled = read(None, MAXTEXT.format(more="global_parameter_scale=32")).model
+    assert scaled is not None
+    sizes = (scaled.num_layers, scaled.hidden_size, scaled.num_heads, scaled.ffn_size)
+    assert sizes == (32, 8192, 64, 28672)
+
+
+def test_settings_that_a_maxtext_script_takes_from_elsewhere_are_asked_for():
+    run = read(None, MAXTEXT.format(more="").replace("base.yml", "large.yml"))
+    assert run.model is None
+    assert any("large.yml is not beside" in note for note in run.notes)
+
+
+SUPERVISED = """\
+torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.{trainer} \\
+  data.train_batch_size=96 data.max_length=2048 {more}
+"""
+
+
+def test_verls_supervised_trainers_are_told_from_its_reinforcement():
+    older = "model.partial_pretrain=Qwen/Qwen2.5-0.5B-Instruct data.micro_batch_size_per_gpu=6 "
+    older += "ulysses_sequence_parallel_size=2 model.lora_rank=8"
+    run = read(None, SUPERVISED.format(trainer="fsdp_sft_trainer", more=older))
+    assert (run.zero, run.cp, run.micro_batch, run.global_batch) == (3, 2, 6, 96)
+    assert (run.model_name, run.lora_rank) == ("Qwen/Qwen2.5-0.5B-Instruct", 8)
+    newer = "engine=megatron engine.tensor_model_parallel_size=2 data.max_token_len_per_gpu=16384"
+    newer += " engine.pipeline_model_parallel_size=2 model.path=/data/Qwen3-VL-2B-Instruct"
+    run = read(None, SUPERVISED.format(trainer="sft_trainer", more=newer))
+    assert (run.zero, run.tp, run.pp, run.num_devices) == (1, 2, 2, 8)
+    assert run.micro_batch == 8  # of 48 sequences of a replica as many as 16,384 tokens hold
+    assert not run.unknown
+
+
+def test_references_are_read_from_where_they_stand():
+    text = "a: 8\nb: {a: 3, c: '${.a}', d: {e: '${..a}', f: '${a}'}, g: '${multiply:4,${.a}}'}\n"
+    found = parse_yaml(text)["b"]
+    assert (found["c"], found["d"], found["g"]) == (3, {"e": 3, "f": 8}, 12)
+    assert parse_yaml("a: {b: '${...c}'}\nc: 1\n")["a"]["b"] == "${...c}"

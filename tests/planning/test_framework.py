@@ -11,7 +11,7 @@ from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
-from trainwright.planning.search.framework import plan_runnable, runnable_spaces
+from trainwright.planning.search.framework import framework_for, plan_runnable, runnable_spaces
 from trainwright.planning.search.plans import own_split
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported
@@ -130,3 +130,49 @@ def test_zero_ends_where_a_framework_says_and_only_beside_a_pipeline():
 def test_what_a_framework_cannot_do_at_all_is_refused_with_what_it_can(framework, allowed, fault):
     with pytest.raises(InvalidInput, match=fault):
         runnable_spaces(Allowed(framework=framework, **allowed))
+
+
+@pytest.mark.parametrize(
+    ("model", "changed", "target", "why"),
+    [
+        ("llama3-8b", {}, "megatron", None),
+        ("llama3-8b", {"schedules": ("zb-v",)}, "torchtitan@0.3", "megatron does not run zb-v"),
+        ("llama3-8b", {"searches_orders": True}, "torchtitan@0.3", "searched: megatron"),
+        ("command-r-35b", {}, "automodel", "which megatron cannot be told"),
+    ],
+)
+def test_where_nobody_is_named_the_first_that_can_run_the_question_is_planned_for(
+    model, changed, target, why
+):
+    question = replace(
+        asked(None),
+        model=catalog.model(model).config,
+        allowed=Allowed(**changed),
+    )
+    found, reason = framework_for(question)
+    assert found == target
+    assert (reason is None) is (why is None)
+    assert why is None or why in reason
+
+
+def test_the_program_that_is_named_comes_first_if_it_is_a_framework_that_can():
+    question = asked(None)
+    assert framework_for(question, first="nanotron")[0] == "nanotron"
+    assert framework_for(question, first="megatron-core")[0] == "megatron"
+    piped = replace(question, allowed=Allowed(pipeline=Span.only(2)))
+    assert framework_for(piped, first="trl")[0] == "megatron"
+
+
+def test_number_formats_decide_too_and_what_nobody_can_is_planned_without_anybody():
+    question = asked(None)
+    recipe = replace(question.settings.recipe, precision="tf32")
+    tf32 = replace(
+        question,
+        workload=replace(question.workload, precision="tf32"),
+        settings=replace(question.settings, recipe=recipe),
+    )
+    assert framework_for(tf32)[0] == "pytorch"
+    nobody = replace(tf32, allowed=Allowed(zero_stages=(1,)))
+    found, reason = framework_for(nobody)
+    assert found is None
+    assert reason.startswith("planned without one: ")

@@ -77,7 +77,7 @@ SPACE: Final[Options] = {
     "state-copies": 1,
     "recompute": "none,selective,full",
     "schedule": "1f1b,interleaved",
-    "framework": None,
+    "framework": "any",
 }
 SHOWN: Final[Options] = {"top": 3, "objective": "step-time", "jobs": 1, "planner": None}
 WHERE: Final[Options] = {

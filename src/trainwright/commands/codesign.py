@@ -343,6 +343,7 @@ def plan_on_chip(
     has.
     """
     from trainwright.commands.plan import plan
+    from trainwright.options.clusters import ANY_FRAMEWORK
 
     options = read("codesign", options, own=("chip", "devices", "budget"))
     for row in rows_of("codesign"):
@@ -356,6 +357,7 @@ def plan_on_chip(
             model,
             devices=devices,
             cluster=cluster_of(chip, devices=devices, options=options),
+            framework=ANY_FRAMEWORK,
             global_batch=options.get("global_batch") or DEFAULT_GLOBAL_BATCH,
             sequence=options.get("sequence"),
             micro_batch=_span("micro-batch", sizes),

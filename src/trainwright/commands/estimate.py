@@ -83,8 +83,9 @@ def estimate(
         job = open_stated(*source, names_model=model is None, **how_to_read(options))
         if not (model is None or isinstance(model, (str, Path))):
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
-        options = stated_options(job, options)
-        given: ModelInput | ProfileInput = stated_model(job, model)
+        found = stated_model(job, model)
+        options = stated_options(job, options, found.config)
+        given: ModelInput | ProfileInput = found
     elif model is None:
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
     else:
@@ -140,7 +141,7 @@ def estimate(
         num_devices=num_devices,
         options=options,
         changes=bool(options.get("changes")),
-        framework=software_named_by(options, framework=job.framework if job else None),
+        framework=software_named_by(options, framework=job.software if job else None),
         failure=failure,
         snapshot=snapshot,
         warnings=warnings,

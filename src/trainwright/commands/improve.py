@@ -6,12 +6,13 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.errors import Fault, InvalidInput
+from trainwright.options.clusters import ANY_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from trainwright.options.option import Options
     from trainwright.planning.reasons.improve import Improvement
     from trainwright.plans.configuration import Configuration
-
-
-ANY_FRAMEWORK: Final = "any"
 
 
 def improve(
@@ -230,9 +228,11 @@ def _of_file(
     from trainwright.documents.jobs import DocumentedRun
     from trainwright.frameworks.read_job import stated_model, stated_options, with_stated_batch
     from trainwright.options.clusters import opened, resolve_cluster
-    from trainwright.options.run import configuration_of, devices_asked_for
+    from trainwright.options.run import configuration_of, devices_asked_for, tuned
 
-    given, options = stated_model(job, model), stated_options(job, beside)
+    given = stated_model(job, model)
+    options = stated_options(job, beside, given.config)
+    given = tuned(given, options)
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)
     where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)

@@ -137,8 +137,8 @@ def _speeds(cluster: Cluster) -> Iterator[KnownSpeed]:
 
 
 def _targets(model: TransformerConfig) -> Iterator[SupportedTarget]:
-    from trainwright.frameworks import unwritable
     from trainwright.plans.capability import TARGETS
+    from trainwright.plans.job import unwritable
 
     for name, version in TARGETS.items():
         lacks = tuple(fault.problem for fault in unwritable(model, name))

@@ -78,7 +78,7 @@ def stamp_of(document: Jobbed) -> Stamp:
 
 def _software_of(document: Jobbed) -> str | None:
     if isinstance(document, ModelPlanResult):
-        return document.request.space.framework
+        return document.request.software or document.request.space.framework
     return document.request.framework
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainwright.documents.memory_figures import StepDocument, doubt, figure_fields
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
 from trainwright.documents.reasons import Reasons, remake_reasons
-from trainwright.documents.runs import family_shape, layer_kinds, range_of, stage_part
+from trainwright.documents.runs import able_targets, family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE, precision_named
@@ -31,7 +32,7 @@ from trainwright.planning.reasons.simpler import (
     simplest,
     why,
 )
-from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.framework import framework_for, plan_runnable
 from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
 from trainwright.planning.search.per_stage import plan_per_stage
 from trainwright.planning.search.plans import bytes_on_host
@@ -44,7 +45,7 @@ from trainwright.plans.configuration import (
     USUAL_FIT_PROBABILITY,
     Configuration,
 )
-from trainwright.plans.job import Job
+from trainwright.plans.job import Job, unsaid_training, unwritable
 from trainwright.plans.parallelism import Parallelism, mapping_name
 from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
 from trainwright.plans.prediction import StagePrediction
@@ -130,6 +131,20 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Launchable:
+    """What to launch in place of a plan that no framework runs, and what that costs.
+
+    `step_time_s` is that of the fastest plan found of those that `framework` runs, None where it
+    has none, and `reason` what of the free plan it cannot express.
+    """
+
+    framework: str
+    reason: str
+    step_time_s: float | None = None
+    slowdown: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep(StepDocument):
     """What the plan of a model says on one pool of devices and on several. Seconds and bytes.
 
@@ -178,7 +193,8 @@ class ModelPlanResult(PlannedStep):
     there is a gap. Under the schedule "searched" `order` is what a search found, and
     `named_step_time_s` the step of the same stages in the order of the family that it began with.
     Memory of a device of the fullest rank is in three figures as in an estimate, by the account of
-    the framework named. `reasons` say what its choices buy, where that was asked.
+    the framework named. `reasons` say what its choices buy, where that was asked. Of a plan that no
+    framework runs, `launchable` is the fastest one found that some framework does.
     """
 
     # What only a plan on several pools has; see `documents.plan_view`.
@@ -201,6 +217,7 @@ class ModelPlanResult(PlannedStep):
     peak_memory_bytes_per_rank: tuple[float, ...] = ()
     memory_limit_bytes: float | None = None
     alternatives: tuple[Alternative, ...] = ()
+    launchable: Launchable | None = None
     binding: Binding | None = None
     relaxations: tuple[Relaxation, ...] = ()
     reasons: Reasons | None = None
@@ -301,7 +318,7 @@ def _figures(
         run_of_plan(question, plan, profile),
         step,
         question.cluster.accelerator,
-        framework=question.allowed.framework,
+        framework=question.program,
     )
 
 
@@ -535,6 +552,11 @@ def plan_model(
     call, outcome = _found(call, budget, crew=crew)
     question = call.question
     most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+    if question.allowed.framework is not None:
+        # A part of the space may have had one mode of recomputation; what a mode adds is told
+        # beside the others, as whoever reads the document has them.
+        whole = (replace(each, profile=profile_of(question, each.plan)) for each in outcome.priced)
+        outcome = replace(outcome, priced=tuple(whole))
     if expects_runs(question):
         outcome = replace(outcome, priced=of_kinds(outcome.priced, 1 + most))
     if question.allowed.searches_orders:
@@ -564,7 +586,11 @@ def plan_model(
         gaps = tuple(_gaps(document, question))
         sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
         doubts = () if sure else tuple(filter(None, [doubt(document)]))
-        document = replace(document, warnings=(*document.warnings, *gaps, *doubts))
+        document = replace(
+            document,
+            warnings=(*document.warnings, *gaps, *doubts),
+            launchable=_launchable(document, question, budget),
+        )
     elif not budget.stopped:  # also where what is missing is too little for a proof
         diagnosis = diagnose_model(question, budget)
         fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
@@ -602,6 +628,42 @@ def _simple_first(question: ModelQuestion, outcome: ModelOutcome, budget: Budget
         return outcome
     others = (each for each in outcome.priced if each is not simple)
     return replace(outcome, priced=(simple, *others))
+
+
+def launched_by(document: ModelPlanResult) -> tuple[str, ...]:
+    """The frameworks that run the plan of a document as it is; none runs a measured profile."""
+    if document.request.model.kind == "profile" or not document.stages:
+        return ()
+    question = call_of(document.request).question
+    job = planned_job(document, question.config, question.cluster)
+    return tuple(
+        name
+        for name in able_targets(job)
+        if not (*unwritable(job.model, name), *unsaid_training(job.model, job.recipe, name))
+    )
+
+
+def _launchable(
+    document: ModelPlanResult, question: ModelQuestion, budget: Budget
+) -> Launchable | None:
+    """What a framework runs in place of a free plan; None where some framework runs that."""
+    free = question.allowed.framework is None and not isinstance(question.model, MeasuredModel)
+    if not free or budget.stopped or launched_by(document):
+        return None
+    target, _ = framework_for(question)
+    if target is None:
+        return None
+    job = planned_job(document, question.config, question.cluster)
+    gap = next(iter(unsupported(job.demands, target)), None)
+    asked = replace(question, allowed=replace(question.allowed, framework=target))
+    found = plan_runnable(asked, budget, num_alternatives=0, is_bounded=False).priced
+    step_s = found[0].step.step_time_s if found else None
+    return Launchable(
+        framework=target,
+        reason="" if gap is None else str(gap.fault),
+        step_time_s=step_s,
+        slowdown=None if step_s is None else step_s / (document.step_time_s or math.inf),
+    )
 
 
 def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:
@@ -723,9 +785,12 @@ def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
     computed = with_plan(document, question, plan, profile, step)
-    why = document.reasons
+    why, launched = document.reasons, document.launchable
+    if launched is not None and launched.step_time_s is not None:
+        launched = replace(launched, slowdown=launched.step_time_s / step.step_time_s)
     return replace(
         computed,
+        launchable=launched,
         reasons=None if why is None else remake_reasons(why, step.step_time_s),
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
         alternatives=tuple(

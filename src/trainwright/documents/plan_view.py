@@ -37,6 +37,7 @@ from trainwright.documents.view import (
     warning_lines,
     words,
 )
+from trainwright.plans.capability import TARGETS
 from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.provenance import Origin
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.documents.mixed_plan import MixedAlternative, MixedPlanResult, MixedRankRecord
-    from trainwright.documents.model_plan import Alternative, ModelPlanResult
+    from trainwright.documents.model_plan import Alternative, Launchable, ModelPlanResult
     from trainwright.documents.view import Line
     from trainwright.plans.parallelism import Parallelism
     from trainwright.plans.prediction import StageMemory, StagePrediction
@@ -114,6 +115,8 @@ def _headline(document: Planned) -> Iterator[str]:
         yield f"{where}: {VERDICTS[document.status]}"
         if document.binding is not None:
             yield f"why: {document.binding.description}"
+        if (framework := request.space.framework) is not None:
+            yield f"of the plans that {framework} launches; --framework any asks for all"
         return
     fits = "fits" if document.fits else "does NOT fit"
     yield f"{where}: {fits}, {format_seconds(document.step_time_s)} per step ({_range(document)})"
@@ -126,6 +129,7 @@ def _headline(document: Planned) -> Iterator[str]:
             f"{use_of_pools(document)}{layout_line(document.parallelism)}, microbatch "
             f"{document.micro_batch}, schedule {document.schedule}"
         )
+    yield from launch_line(document)
     if document.order is not None and document.named_step_time_s:
         gain = 1 - document.step_time_s / document.named_step_time_s
         yield (
@@ -143,6 +147,29 @@ def _headline(document: Planned) -> Iterator[str]:
     if document.binding is not None:
         yield f"what binds: {document.binding.description}"
     yield from unfitted_line(document.assumptions)
+
+
+def launch_line(document: Planned) -> Iterator[str]:
+    """Which frameworks launch the plan; of one that none does, what it gains over one that is."""
+    from trainwright.documents.model_plan import launched_by  # which has views that this room has
+
+    framework = document.request.space.framework
+    if framework is not None:
+        yield f"launched by {framework} ({TARGETS[framework]})"
+    if framework is not None or document.groups or document.request.model.kind == "profile":
+        return
+    if able := launched_by(document):  # type: ignore[arg-type]
+        yield f"launched by {', '.join(able)}"
+        return
+    other: Launchable | None = document.launchable  # type: ignore[union-attr]
+    yield "launched by no framework" + ("" if other is None else f": {other.reason}")
+    if other is not None and other.step_time_s is None:
+        yield f"nothing that {other.framework} launches fits"
+    elif other is not None and other.step_time_s is not None:
+        yield (
+            f"the fastest plan found that {other.framework} launches takes "
+            f"{format_seconds(other.step_time_s)}, {(other.slowdown or 1) - 1:.1%} more"
+        )
 
 
 def imbalance(document: Planned) -> float:

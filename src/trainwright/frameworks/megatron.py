@@ -103,7 +103,6 @@ def _runs(stage: str) -> str:
 
 PART_LETTERS: Final = {"mixer": "M", "attention": "*", "mlp": "-", "experts": "E"}
 _HYBRID_SPEC: Final = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
-_MAMBA_KERNEL: Final = 4  # of Megatron's convolution, which has a bias
 
 
 def part_letters(block: TransformerConfig) -> str:
@@ -122,27 +121,6 @@ def hybrid_pattern(job: Job) -> str:
     stages = ("".join(part_letters(model.block(at)) for at in s.blocks) for s in job.stages)
     further = "".join(map(part_letters, model.further_blocks))
     return "|".join(stages) + f"/{further}" * model.num_mtp_layers
-
-
-def unsaid_of_hybrid(model: TransformerConfig) -> Iterator[str]:
-    """What of a model's mixers the arguments of Megatron cannot say."""
-    blocks = model.kinds_of_blocks
-    mixers = {block.mixer for block in blocks if block.mixer is not None}
-    if any(block.mixer is not None and block.attends for block in blocks):
-        yield "a mixer and attention side by side"
-    if len(mixers) > 1:
-        yield "mixers of several sizes"
-    for mixer in mixers:
-        if not isinstance(mixer, StateSpace) or mixer.time_rank is not None:
-            yield f"mixers other than Mamba-2 ({mixer.name})"
-        elif mixer.kernel != _MAMBA_KERNEL or not mixer.convolution_bias or mixer.bias:
-            yield "a convolution or products that Megatron's Mamba-2 has not"
-        elif not mixer.gated_norm:
-            yield "Mamba-2 without its gated norm"
-    if any(choice.overrides for choice in model.choices):
-        yield "attention that differs from block to block"
-    if model.latent is not None:
-        yield "latent attention between mixers"
 
 
 def unsaid_of_stages(job: Job) -> Iterator[str]:

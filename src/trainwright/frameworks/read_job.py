@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.options.run import ALL_TARGETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.frameworks.stated_run import StatedRun
+    from trainwright.model import TransformerConfig
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.failure import MemorySnapshot, OutOfMemory
@@ -149,7 +151,7 @@ def open_stated(
         run=run,
         warnings=warnings,
         nodes=nodes,
-        software=predicted_for(text) or framework,
+        software=predicted_for(text) or named,
     )
 
 
@@ -183,7 +185,7 @@ def stated_controls(text: str, name: str, options: Iterable[str]) -> dict[str, A
     """
     job = stated_in(text, name)
     model = stated_model(job, None)
-    stated = stated_options(job, {})
+    stated = stated_options(job, {}, model.config)
     degrees = (stated.get(degree) or 1 for degree in ("tp", "pp", "cp", "dp"))
     devices = job.run.num_devices or math.prod(degrees)
     stated = with_stated_batch(job, stated, num_devices=devices)
@@ -251,9 +253,18 @@ def _resolved(name: str) -> object:
         raise InvalidInput.of("model", f"{wanted} config.json") from None
 
 
-def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
-    """What the file states, replaced by what the caller gave."""
+def stated_options(job: StatedJob, given: Options, model: TransformerConfig) -> dict[str, Any]:
+    """What the file states of training `model`, replaced by what the caller gave.
+
+    Of the products that adapters are asked for, those count that the model has, as for their
+    libraries; where it has none of them, all stay, to be refused.
+    """
+    from trainwright.model.transformer import adapter_targets
+
     stated: dict[str, Any] = job.run.options
+    if (wanted := stated.get("lora_targets")) and wanted != (ALL_TARGETS,):
+        offered = adapter_targets(model)
+        stated["lora_targets"] = tuple(each for each in wanted if each in offered) or wanted
     stated.pop("recomputed_blocks", None)
     replaced = {name: value for name, value in given.items() if value is not None}
     if "dp" not in stated and "dp" not in replaced and job.run.num_devices is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
@@ -102,13 +102,3 @@ class StatedRun:
         if "param" in said or "gradients" in said:
             found["gradients"] = 1.0
         return found
-
-
-# Adapted products by the names that libraries give them; the first of each is what we write.
-PRODUCTS: Final = {
-    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "attention_output",
-    "gate_proj": "gate", "up_proj": "up", "down_proj": "down", "output_proj": "attention_output",
-    "w1": "gate", "w2": "down", "w3": "up", "out_proj": "attention_output", "wq": "query",
-    "wk": "key", "wv": "value", "wo": "attention_output", "fc1": "up", "fc2": "down",
-    "query": "query", "value": "value", "key": "key",
-}  # fmt: skip

@@ -21,9 +21,8 @@ from trainwright.errors import Fault, Inexpressible
 from trainwright.formats.catalog import model_entries
 from trainwright.frameworks import deepspeed
 from trainwright.frameworks.launch import commented, header, nodes_of, to_yaml
-from trainwright.frameworks.stated_run import PRODUCTS
 from trainwright.plans.capability import RecomputeForm, capability_of
-from trainwright.plans.capability_table import LOSS_CHUNKS
+from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
 from trainwright.plans.job import ExportBundle
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 

@@ -155,10 +155,9 @@ def adapted_chain(
     chain: list[LayerClass], config: TransformerConfig, low_rank: LowRank, run: RunShape
 ) -> list[LayerClass]:
     """The chain with adapters; raises `InvalidInput` for a target that no layer has."""
-    distinct = {id(layer): layer for layer in chain}
-    kinds = _kinds(chain, config)
+    distinct, kinds = {id(layer): layer for layer in chain}, _kinds(chain, config)
     parts = {key: tuple(_parts(kinds[key], layer)) for key, layer in distinct.items()}
-    offered = {name for found in parts.values() for name, _ in found}
+    offered = offered_targets(chain, config)
     if missing := [target for target in low_rank.targets if target not in offered]:
         known = ", ".join(sorted(offered))
         raise InvalidInput.of(
@@ -166,6 +165,14 @@ def adapted_chain(
         )
     made = {key: _adapted(layer, parts[key], low_rank, run) for key, layer in distinct.items()}
     return [made[id(layer)] for layer in chain]
+
+
+def offered_targets(chain: list[LayerClass], config: TransformerConfig) -> tuple[str, ...]:
+    """The products of a chain that an adapter can lie beside, by name."""
+    distinct, kinds = {id(layer): layer for layer in chain}, _kinds(chain, config)
+    return tuple(
+        sorted({n for key, layer in distinct.items() for n, _ in _parts(kinds[key], layer)})
+    )
 
 
 def _kinds(chain: list[LayerClass], config: TransformerConfig) -> dict[int, TransformerConfig]:

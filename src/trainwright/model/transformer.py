@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from trainwright.errors import InvalidInput
-from trainwright.model.adapters import adapted_chain, frozen_chain
+from trainwright.model.adapters import adapted_chain, frozen_chain, offered_targets
 from trainwright.model.attention import (
     attention_exchanges,
     attention_operators,
@@ -145,6 +145,11 @@ def kind_names(config: TransformerConfig) -> list[str]:
             parts.append("dense" if block.experts is None else "experts")
         names.append(" + ".join(parts))
     return names
+
+
+def adapter_targets(config: TransformerConfig) -> tuple[str, ...]:
+    """The products of a model that an adapter can lie beside, by name."""
+    return offered_targets(_chain(config, RunShape(microbatch_size=1, sequence_length=1)), config)
 
 
 def _tuned(chain: list[LayerClass], config: TransformerConfig, run: RunShape) -> list[LayerClass]:

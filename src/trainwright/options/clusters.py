@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NO_CALIBRATION: Final = "none"  # what `--calibration` says for a roofline
 AUTO_SOFTWARE: Final = "auto"  # what `--software` says for that of the framework
+ANY_FRAMEWORK: Final = "any"  # what `--framework` says for plans that nothing may run
 
 
 def expected(cluster: Cluster, software: str | None) -> Cluster:
@@ -87,7 +88,8 @@ def software_named_by(options: Mapping[str, Any], *, framework: str | None = Non
     software = options.get("software")
     if software not in (None, AUTO_SOFTWARE):
         return str(software)
-    return framework or options.get("framework")
+    asked = options.get("framework")
+    return framework or (None if asked == ANY_FRAMEWORK else asked)
 
 
 _OF_HOST: Final = "host."

@@ -238,7 +238,7 @@ ROWS += section(
         "software",
         SOFTWARE,
         "Whose speed to expect, as megatron-core, nemo or torchtitan; auto is that of --framework "
-        "or --from, else typical.",
+        "or --from where one is named, else typical.",
         commands="plan sweep estimate improve",
         default=AUTO_SOFTWARE,
         foreign=_OF_A_MODEL,
@@ -246,7 +246,7 @@ ROWS += section(
     row(
         "framework",
         NAME,
-        "Only plans that this framework can run.",
+        "Only plans that it launches; if absent those of Megatron-Core or what can, any for all.",
         commands=_PLAN,
         at="space.framework",
         foreign={
@@ -630,7 +630,7 @@ ROWS += section(
     row(
         "lora-targets",
         LIST,
-        "Products with adapters, as query,value (the default); see docs/formats.md.",
+        "Products with adapters, as query,value (the default), or all; see docs/formats.md.",
         metavar="NAMES",
         also="tuning.low_rank.targets",
     ),

@@ -13,6 +13,7 @@ from trainwright.options.clusters import (
     priced_as_run,
     refuse_several_pools,
     resolve_pools,
+    software_named_by,
     with_host,
 )
 from trainwright.options.inputs import embed, inside, naming_options
@@ -107,6 +108,7 @@ def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
         top=call.top,
         prefer=SIMPLE if call.prefers_simple else None,
         effort=None if question.effort == 1 else question.effort,
+        software=question.software,
         time_limit_s=time_limit_s,
     )
 
@@ -165,7 +167,10 @@ def call_of(request: PlanRequest) -> ModelCall:
             settings=RunSettings(
                 recipe=request.recipe or DEFAULT_RECIPE, overlap=request.overlap or DEFAULT_OVERLAP
             ),
-            account=deciding_memory(allowed.framework, request.overheads or NO_OVERHEADS),
+            account=deciding_memory(
+                request.software or allowed.framework, request.overheads or NO_OVERHEADS
+            ),
+            software=request.software,
             effort=1.0 if request.effort is None else request.effort,
         )
     return ModelCall(
@@ -267,7 +272,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         options, excluded=excluded if isinstance(given, ModelInput) else frozenset()
     )
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
-    settings, effort = _settings(options, cluster), options.get("effort")
+    settings, effort, named = _settings(options, cluster), options.get("effort"), allowed.framework
+    program = software_named_by(options, framework=named)
     if effort is not None:
         refuse_several_pools(
             cluster, "effort", alternative="leave it out: the search ends by itself"
@@ -287,12 +293,18 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
             allowed=allowed,
             overheads=overheads,
             settings=settings,
-            account=deciding_memory(allowed.framework, overheads),
+            account=deciding_memory(program, overheads),
+            software=program if program != named else None,
             effort=1.0 if effort is None else effort,
         )
     _refuse_full_device(question)
+    notes = where.warnings
+    per_stage_degrees = options.get("per_stage_degrees", False)
+    if options.get("framework") is None and not per_stage_degrees:
+        question, said = _launchable(question, options)
+        notes = (*notes, *said)
     refuse_empty_space(question)
-    refuse_no_search(question, per_stage_degrees=options.get("per_stage_degrees", False))
+    refuse_no_search(question, per_stage_degrees=per_stage_degrees)
     top = options.get("top")
     if top is not None and not 0 <= top <= LARGEST_TOP:
         raise InvalidInput.of("top", f"must be from 0 to {LARGEST_TOP}, got {top}")
@@ -303,11 +315,37 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         model=given.embedded,
         question=question,
         excluded_options=excluded,
-        per_stage_degrees=options.get("per_stage_degrees", False),
+        per_stage_degrees=per_stage_degrees,
         top=DEFAULT_TOP if top is None else top,
         prefers_simple=prefer == SIMPLE,
-        warnings=where.warnings,
+        warnings=notes,
     )
+
+
+def _launchable(question: ModelQuestion, options: Options) -> tuple[ModelQuestion, tuple[str, ...]]:
+    """The question about plans of a framework that can run what is asked, where one can.
+
+    It is the program that the options name, if that is one of them, or the first of
+    `USUAL_FRAMEWORKS`; another than the usual one is said with its reason. Of whom a speed is
+    expected stays as it is.
+    """
+    from trainwright.cluster.software import TYPICAL
+    from trainwright.planning.search.framework import framework_for
+
+    if isinstance(question.model, MeasuredModel) or len(question.cluster.pools) > 1:
+        return question, ()
+    found, why_not = framework_for(question, first=question.program)
+    said = () if why_not is None else (f"framework: {why_not}",)
+    if found is None:
+        return question, said
+    like = question.program or TYPICAL.name
+    changed = replace(
+        question,
+        allowed=replace(question.allowed, framework=found),
+        settings=_settings({**options, "framework": found}, question.cluster),
+        software=None if like == found else like,
+    )
+    return changed, said
 
 
 # What a framework may move to the host, or cut into pieces, where a plan does not fit without

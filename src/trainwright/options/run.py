@@ -288,6 +288,7 @@ def config_with_images(
 # Training a part of a model: options of `estimate` that freeze it or lay adapters beside it
 # ------------------------------------------------------------------------------------------
 
+ALL_TARGETS = "all"  # every product of the model's blocks that an adapter can lie beside
 DEFAULT_TARGETS = ("query", "value")  # as in Hu et al., LoRA, 2021, section 7.1
 
 
@@ -308,7 +309,7 @@ def tuned(given: ModelInput, options: Options) -> ModelInput:
     if rank is None and not blocks and not kinds:
         return given
     before = given.config.tuning
-    low_rank = before.low_rank if rank is None else _low_rank(options)
+    low_rank = before.low_rank if rank is None else _low_rank(options, given.config)
     with naming_options(OPTION_OF):
         config = replace(
             given.config,
@@ -339,12 +340,14 @@ def _faults(given: ModelInput, options: Options) -> Iterator[Fault]:
             yield Fault("freeze", f'must be one of {", ".join(offered)}, got "{kind}"')
 
 
-def _low_rank(options: Options) -> LowRank:
+def _low_rank(options: Options, model: TransformerConfig) -> LowRank:
     from trainwright.model import LowRank
+    from trainwright.model.transformer import adapter_targets
 
+    targets = tuple(options.get("lora_targets") or DEFAULT_TARGETS)
     return LowRank(
         rank=options.get("lora_rank") or 0,
-        targets=tuple(options.get("lora_targets") or DEFAULT_TARGETS),
+        targets=adapter_targets(model) if targets == (ALL_TARGETS,) else targets,
         dropout=options.get("lora_dropout") or 0.0,
         bits=options.get("weight_bits"),
     )

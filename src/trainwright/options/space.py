@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.options.clusters import ANY_FRAMEWORK
 from trainwright.options.option import DEGREE
 from trainwright.options.table import fields_given, rows_of
 from trainwright.plans.plan import SEARCHED
@@ -87,7 +88,7 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
 def _framework(name: str | None, faults: list[Fault]) -> str | None:
     from trainwright.plans.capability import target_named
 
-    if name is None or name == "any":
+    if name is None or name == ANY_FRAMEWORK:
         return None
     try:
         return target_named(name)

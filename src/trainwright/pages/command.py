@@ -30,12 +30,13 @@ from trainwright.documents.validation import ValidationResult
 from trainwright.errors import InvalidInput
 from trainwright.formats.codesign_document import CodesignResult, RoomResult
 from trainwright.model import DEFAULT_RECIPE
-from trainwright.options.clusters import NO_CALIBRATION
+from trainwright.options.clusters import ANY_FRAMEWORK, NO_CALIBRATION
 from trainwright.options.inputs import content_hash
 from trainwright.options.question import DEFAULT_TOP
 from trainwright.options.space import allowed_of, schedule_words
 from trainwright.options.table import words_of
 from trainwright.planning.question.question import EVERYTHING
+from trainwright.planning.search.framework import USUAL_FRAMEWORKS
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
@@ -43,6 +44,7 @@ from trainwright.plans.configuration import (
     Configuration,
 )
 from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
+from trainwright.plans.request import PlanRequest
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.model_estimate import ModelEstimateRequest
-    from trainwright.plans.request import Embedded, PlanRequest
+    from trainwright.plans.request import Embedded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +198,31 @@ def _made(
     *,
     note: str = "",
 ) -> Command:
-    words = words_of(name, kept, usual=_USUAL)
+    words = tuple(words_of(name, kept, usual=_USUAL))
     cluster = getattr(request, "cluster", None)
     priced = () if cluster is None else _priced(cluster)
     if not priced and getattr(request, "framework", None) == TYPICAL.name:  # asked for by name
         priced = ("--software", TYPICAL.name)
+    if isinstance(request, PlanRequest) and request.model.kind == "model":
+        words, priced = _for_whom(request, words, priced)
     return Command(words=("trainwright", name, request.model.name, *words, *priced), note=note)
+
+
+def _for_whom(
+    request: PlanRequest, words: tuple[str, ...], priced: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Whose plans are asked for, and of whom a speed is expected, where that is not by default."""
+    framework, like = request.space.framework, request.software
+    if framework is None:
+        pools = 0 if request.cluster is None else len(request.cluster.content["pools"])
+        free = pools == 1 and not request.space.per_stage_degrees
+        return (*words, *(("--framework", ANY_FRAMEWORK) if free else ())), priced
+    if like != TYPICAL.name:
+        return words, priced
+    if framework == USUAL_FRAMEWORKS[0]:
+        at = words.index("--framework")
+        return (*words[:at], *words[at + 2 :]), priced
+    return words, priced or ("--software", TYPICAL.name)
 
 
 def _priced(cluster: Embedded) -> tuple[str, ...]:

@@ -206,11 +206,16 @@ def target_named(name: str) -> str:
 
     The newest is meant where several versions are known; a hyphen may stand for the @.
     """
-    found = _aliases().get(name)
+    found = known_target(name)
     if found is None:
         names = ", ".join(TARGETS)
         raise InvalidInput.of("target", f'must be one of {names}, got "{name}"')
     return found
+
+
+def known_target(name: str) -> str | None:
+    """The target of a name with or without a version; None where it names none."""
+    return _aliases().get(name)
 
 
 @cache

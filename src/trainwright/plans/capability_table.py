@@ -572,3 +572,14 @@ MODULES: Final[Mapping[str, Mapping[str, str] | None]] = MappingProxyType(
         **dict.fromkeys(("axolotl", "llamafactory", "automodel", "maxtext"), _NOTHING),
     }
 )
+
+# Adapted products by the names that libraries give them; the first of each is what we write.
+PRODUCTS: Final = {
+    "q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "attention_output",
+    "gate_proj": "gate", "up_proj": "up", "down_proj": "down", "output_proj": "attention_output",
+    "w1": "gate", "w2": "down", "w3": "up", "out_proj": "attention_output", "wq": "query",
+    "wk": "key", "wv": "value", "wo": "attention_output", "fc1": "up", "fc2": "down",
+    "query": "query", "value": "value", "key": "key",
+    "q_a_proj": "query_down", "q_b_proj": "query_up", "kv_a_proj_with_mqa": "key_value_down",
+    "kv_b_proj": "key_value_up",
+}  # fmt: skip

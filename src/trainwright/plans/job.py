@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model import DEFAULT_RECIPE, NO_OFFLOAD, LayerKind, Recipe, TransformerConfig
+from trainwright.model import (
+    DEFAULT_RECIPE,
+    NO_OFFLOAD,
+    TRAIN_ALL,
+    Activation,
+    Head,
+    LayerKind,
+    Norm,
+    Recipe,
+    StateSpace,
+    TransformerConfig,
+)
 from trainwright.model.operator import MLP_ACTIVATION, usual_modules
 from trainwright.plans.capability import Demands, RecomputeForm
+from trainwright.plans.capability_table import PRODUCTS
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
@@ -258,14 +270,6 @@ class Job:
         return frozenset(found)
 
     @property
-    def _groups_per_token(self) -> int:
-        """Groups of experts that a token may use; 0 where it may use all."""
-        experts = self.model.experts
-        if experts is None or experts.groups_per_token == experts.num_groups:
-            return 0
-        return experts.groups_per_token
-
-    @property
     def _axis_order(self) -> AxisOrder | None:
         """None where all orders are the same."""
         degrees = self.parallelism
@@ -276,10 +280,9 @@ class Job:
     @property
     def demands(self) -> Demands:
         """What the job demands of a framework."""
-        numbers = self.recipe.numbers(self.precision)
-        on_host = self.recipe.offload or NO_OFFLOAD
         counts = {len(owned) for owned in self.placement.stages_of_rank}
-        return Demands(
+        return replace(
+            training_demands(self.model, self.recipe, self.precision),
             parallelism=self.parallelism or Parallelism(),
             degrees_per_stage=self.parallelism is None,
             schedule=self.schedule,
@@ -289,19 +292,7 @@ class Job:
             ends_apart=any(stage.is_end_alone for stage in self.stages),
             recompute=self.recompute_form,
             recompute_modules=self._modules_by_block,
-            has_experts=self.model.experts is not None,
-            num_mtp_layers=self.model.num_mtp_layers,
-            groups_per_token=self._groups_per_token,
-            dispatches_once=self.recipe.dispatches_once,
-            narrow_dispatch=numbers.dispatch_bytes != numbers.activation_bytes,
             axis_order=self._axis_order,
-            has_capacity=self.recipe.capacity_factor is not None,
-            precision=self.precision,
-            optimizer=str(self.recipe.optimizer),
-            offload=on_host.optimizer + on_host.gradients > 0,
-            offload_activations=on_host.activations > 0,
-            loss_chunk=self.recipe.loss_chunk,
-            mlp_tile=self.recipe.mlp_tile,
         )
 
     def configuration(self) -> Configuration:
@@ -335,3 +326,141 @@ class Job:
 
 
 _ANY = RecomputeForm.ANY
+
+
+def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -> Demands:
+    """What a model that trains so demands of a framework, whatever the plan."""
+    numbers, on_host = recipe.numbers(precision), recipe.offload or NO_OFFLOAD
+    experts = model.experts
+    limited = experts is not None and experts.groups_per_token != experts.num_groups
+    return Demands(
+        has_experts=experts is not None,
+        num_mtp_layers=model.num_mtp_layers,
+        groups_per_token=experts.groups_per_token if experts is not None and limited else 0,
+        dispatches_once=recipe.dispatches_once,
+        narrow_dispatch=numbers.dispatch_bytes != numbers.activation_bytes,
+        has_capacity=recipe.capacity_factor is not None,
+        precision=precision,
+        optimizer=str(recipe.optimizer),
+        offload=on_host.optimizer + on_host.gradients > 0,
+        offload_activations=on_host.activations > 0,
+        loss_chunk=recipe.loss_chunk,
+        mlp_tile=recipe.mlp_tile,
+    )
+
+
+# What the files of a target leave out of a model, however it is cut
+# ------------------------------------------------------------------
+
+OF_CORE: Final = frozenset({"megatron", "megatron-bridge", "primus"})
+# Targets around the trainer of transformers, whose `optim` knows optimizers of 8 bit.
+_OF_TRANSFORMERS: Final = frozenset({"trl", "axolotl", "llamafactory"})
+_MAMBA_KERNEL: Final = 4  # of Megatron's convolution, which has a bias
+_PRODUCTS: Final = frozenset(PRODUCTS.values())
+# Targets whose files say what the model is; the others run a model of the user's own.
+WITH_MODEL: Final = OF_CORE | {"nanotron"}
+# Targets that run a model and an optimizer of the user's own code.
+OWN_CODE: Final = frozenset(
+    {"pytorch", "deepspeed", "accelerate", "torchtitan@0.2", "torchtitan@0.3"}
+)
+# Targets whose files say which low-rank adapters are trained; with weights in few bits beside them.
+_ADAPTS: Final = frozenset({"trl", "axolotl", "llamafactory", "automodel"})
+_QUANTIZES: Final = _ADAPTS - {"automodel"}
+
+
+def unsaid_training(model: TransformerConfig, recipe: Recipe, target: str) -> tuple[Fault, ...]:
+    """What of the weights that train, and of their state, the files of a target would leave out."""
+    return (*_unsaid_tuning(model, target), *_unsaid_formats(recipe, target))
+
+
+def _unsaid_tuning(model: TransformerConfig, target: str) -> Iterator[Fault]:
+    tuning = model.tuning
+    if tuning == TRAIN_ALL or target in OWN_CODE:
+        return
+    low_rank = tuning.low_rank
+    if low_rank is None or replace(tuning, low_rank=None) != TRAIN_ALL:
+        yield Fault("freeze", f"{target} trains all weights in what is exported")
+    if low_rank is not None and target not in _ADAPTS:
+        yield Fault(
+            "lora_rank", f"{low_rank.rank}: {target} trains all weights in what is exported"
+        )
+    elif low_rank is not None and not {*low_rank.targets} <= _PRODUCTS:
+        left = ", ".join(each for each in low_rank.targets if each not in _PRODUCTS)
+        yield Fault("lora_targets", f"{left}: have no name that all models share")
+    elif low_rank is not None and low_rank.bits is not None and target not in _QUANTIZES:
+        problem = f"{low_rank.bits}: {target} keeps 16 bits of a weight in what is exported"
+        yield Fault("weight_bits", problem)
+
+
+def _unsaid_formats(recipe: Recipe, target: str) -> Iterator[Fault]:
+    if target in OF_CORE or target in OWN_CODE - {"deepspeed", "accelerate"}:
+        return
+    if recipe.main_weight_dtype not in (None, "fp32"):
+        said = recipe.main_weight_dtype
+        yield Fault("main_weight_dtype", f"{said}: {target} keeps fp32 in what is exported")
+    eight_bit = target in _OF_TRANSFORMERS and recipe.optimizer in ("adam", "lion")
+    if {*recipe.moment_dtypes} not in ({"fp32"}, {"int8"} if eight_bit else {"fp32"}):
+        said = ", ".join(recipe.moment_dtypes)
+        yield Fault("moment_dtypes", f"{said}: {target} keeps fp32 in what is exported")
+
+
+def unwritable(model: TransformerConfig, target: str) -> tuple[Fault, ...]:
+    """What of a model the files of a target cannot say, however it is trained."""
+    if target not in WITH_MODEL:
+        return ()
+    if target == "megatron" and model.is_recurrent:
+        own = (Fault("model", f"has {what}") for what in _unsaid_of_hybrid(model))
+        return (*own, *_beyond_gpt(model))
+    alone = not (model.attends and model.mlp)
+    uneven = {
+        "blocks that differ in kind": model.choices or model.mixer is not None,
+        "blocks without attention or without a feed-forward part": alone,
+    }
+    kinds = (Fault("model", f"has {what}") for what, has in uneven.items() if has)
+    return (*kinds, *_beyond_gpt(model))
+
+
+def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
+    """What of a model's blocks the arguments of a GPT cannot say."""
+    unsaid = {
+        "a head of classes, or none": model.head is not Head.LANGUAGE,
+        "norms behind the halves of a block alone": model.norm_after,
+        "attention and feed-forward part side by side": model.parallel,
+        "query and key norms over all heads": model.query_key_norm_whole,
+        "a gate on what attention gives": model.attention_gate,
+        "value heads of a size of their own": model.value_size,
+        "norms without weights": model.norm is Norm.WITHOUT_WEIGHT,
+        "attention to keys that an indexer chose": model.latent is not None
+        and model.latent.indexer is not None,
+        "attention in chunks": model.chunked,
+        "an encoder": model.towers,
+        "attention to compressed entries": model.compressed,
+        "several residual streams": model.streams > 1,
+        "inputs of each block's own": model.layer_inputs,
+        "experts with norms of their own": model.experts is not None and model.experts.apart,
+        "an activation that learns (xielu)": model.activation is Activation.XIELU,
+    }
+    for what, has in unsaid.items():
+        if has:
+            yield Fault("model", f"has {what}")
+
+
+def _unsaid_of_hybrid(model: TransformerConfig) -> Iterator[str]:
+    """What of a model's mixers the arguments of Megatron cannot say."""
+    blocks = model.kinds_of_blocks
+    mixers = {block.mixer for block in blocks if block.mixer is not None}
+    if any(block.mixer is not None and block.attends for block in blocks):
+        yield "a mixer and attention side by side"
+    if len(mixers) > 1:
+        yield "mixers of several sizes"
+    for mixer in mixers:
+        if not isinstance(mixer, StateSpace) or mixer.time_rank is not None:
+            yield f"mixers other than Mamba-2 ({mixer.name})"
+        elif mixer.kernel != _MAMBA_KERNEL or not mixer.convolution_bias or mixer.bias:
+            yield "a convolution or products that Megatron's Mamba-2 has not"
+        elif not mixer.gated_norm:
+            yield "Mamba-2 without its gated norm"
+    if any(choice.overrides for choice in model.choices):
+        yield "attention that differs from block to block"
+    if model.latent is not None:
+        yield "latent attention between mixers"

@@ -91,8 +91,9 @@ class PlanRequest:
     """The request of `plan` and `estimate`.
 
     `cluster`, `workload`, `overheads` (none where absent), `recipe` and `overlap` (the usual ones
-    where absent), `top`, the number of runners-up, `prefer` and `effort` (1 where absent) belong
-    to a model's, `cost_model` to a placement problem's.
+    where absent), `top`, the number of runners-up, `prefer`, `effort` (1 where absent) and
+    `software`, whose account of memory holds where that is not the framework's, belong to a
+    model's, `cost_model` to a placement problem's.
     """
 
     trainwright_version: str
@@ -108,5 +109,6 @@ class PlanRequest:
     top: int | None = None
     prefer: str | None = None
     effort: float | None = None
+    software: str | None = None
     cost_model: str | None = None
     time_limit_s: float | None = None

@@ -69,7 +69,6 @@ _NEMO_HARMLESS: Final = (
     "reduce_amax", "get_attention_mask_from_fusion", "use_emha", "precision",
     "fsdp_grad_reduce_dtype", "ffn_dropout",
 )  # fmt: skip
-_PRODUCT: Final = re.compile(r"\$\{multiply:\s*(\d+)\s*,\s*\$\{\.(\w+)\}\s*\}")
 # Optimizers of NeMo 1, and whether they shard what they keep.
 _OPTIMIZERS: Final = {
     "mcore_distributed_optim": True, "distributed_fused_adam": True, "fused_adam": False,
@@ -120,7 +119,7 @@ def run_of(
     given = {_ALSO.get(name, name): value for name, value in values.items() if value is not None}
     adapters = adapters_of(given, notes)
     numbers = _number_format(given)
-    name = _model_of(recipe)
+    name = _model_of(recipe, beside.name.rpartition(".")[0])
     fields = {**_SHARED, **numbers, **given}
     if "seq_length" not in fields and "dataset_seq_length" in fields:
         fields["seq_length"] = fields["dataset_seq_length"]
@@ -157,10 +156,6 @@ def _of_nemo_one(values: Values) -> Values:
     found = {key: value for key, value in values.items() if key not in _NEMO_HARMLESS}
     if "precision" in values:
         found["precision"] = values["precision"]
-    for key, value in found.items():
-        product = _PRODUCT.fullmatch(value) if isinstance(value, str) else None
-        if product and type(found.get(product[2])) is int:
-            found[key] = int(product[1]) * found[product[2]]
     kind = str(found.get("activation", "gelu")).lower()
     switch = "swiglu" if "swiglu" in kind else "squared_relu" if "squared" in kind else None
     if switch or kind in ("gelu", "fast-gelu"):
@@ -190,14 +185,20 @@ def _has_experts(recipe: str) -> bool:
     return re.search(r"a\d+b|moe|mixtral|deepseek|gpt_?oss|kimi|x\d+b", recipe.lower()) is not None
 
 
-def _model_of(recipe: str | None) -> str | None:
-    """The model that the name of a recipe says."""
+def _model_of(recipe: str | None, stem: str) -> str | None:
+    """The model that the name of a recipe says, or that of its file, if it is one of the catalog's.
+
+    NeMo's recipes are called alike in each file: `pretrain_recipe` of `llama3_8b_64k.py`.
+    """
     if recipe is None:
         return None
-    found = _RECIPE.match(recipe)
-    plain = found["model"] if found else recipe
-    plain = re.sub(r"^(llama|qwen)([23])([1-5])(?=_)", r"\1\2.\3", plain)
-    return plain if catalog_name(plain) is not None else recipe
+    for said in (recipe, stem):
+        found = _RECIPE.match(said)
+        plain = found["model"] if found else said
+        plain = re.sub(r"^(llama|qwen)([23])([1-5])(?=_)", r"\1\2.\3", plain)
+        if catalog_name(plain) is not None:
+            return plain
+    return recipe
 
 
 def _number_format(given: Values) -> Values:
@@ -293,7 +294,7 @@ def _recipe_of(whole: Mapping[str, Any], beside: Beside) -> str | None:
             if isinstance(model.get(key), str):
                 return str(model[key])
     plain = re.sub(r"\.\w+$", "", beside.name)
-    return plain if _RECIPE.match(plain) and catalog_name(_model_of(plain) or "") else None
+    return plain if _RECIPE.match(plain) and catalog_name(_model_of(plain, "") or "") else None
 
 
 # Scripts

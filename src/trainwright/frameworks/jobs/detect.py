@@ -15,6 +15,7 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
+from trainwright.frameworks.jobs.script import is_maxtext_script
 from trainwright.frameworks.jobs.settings import parse_settings
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 
@@ -25,6 +26,7 @@ _SCRIPT: Final = re.compile(
     r"^\s*--[a-z][\w-]+",
     re.MULTILINE,
 )
+_VERL: Final = re.compile(r"\bmain_ppo\b|\bverl\.trainer\.\w*sft_trainer\b")
 _REGISTRY: Final = re.compile(r"\b(?:Trainer\.Config\(|config_registry import )")
 # Keys that tell a mapping, all of one line in it; the first line that matches counts.
 _KEYS: Final = (
@@ -73,8 +75,10 @@ def format_of(text: str, name: str = "") -> str | None:
         return "torchtitan" if _is_titan(text) else None
     if ending in ("yaml", "yml", "json"):
         return _of_mapping(text)
-    if "main_ppo" in text[:_FIRST]:
+    if _VERL.search(text[:_FIRST]):
         return "verl"
+    if is_maxtext_script(text[:_FIRST]):
+        return "maxtext"
     if _SCRIPT.search(text[:_FIRST]):
         return "trl" if is_trainer_script(text[:_FIRST]) else "megatron"
     return "torchtitan" if _is_titan(text) else _of_mapping(text)

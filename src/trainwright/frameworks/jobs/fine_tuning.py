@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
 from trainwright.frameworks.jobs.hugging_face import products_of
-from trainwright.frameworks.jobs.script import overrides_of, read_launch
+from trainwright.frameworks.jobs.script import CHOSEN, Launch, overrides_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
 from trainwright.frameworks.megatron import dispatcher_of
 from trainwright.frameworks.shell.values import Value
@@ -244,7 +244,7 @@ _VERL_HARMLESS: Final = re.compile(
     r"(?:algorithm|reward.*|data|trainer|critic|ray_init|ray_kwargs|custom_reward.*|"
     r"actor_rollout_ref\.(?:rollout|ref|hybrid_engine)|hydra.*|global_profiler|transfer_queue)(?:\..*)?|"
     r"(?:optim|kl_.*|use_kl_loss|entropy_.*|clip_.*|loss_.*|ppo_epochs|shuffle|checkpoint|grad_clip|"
-    r"use_dynamic_bsz|ppo_max_token.*|use_shm|external_lib|override_config|trust_remote_code|"
+    r"use_dynamic_bsz|ppo_max_token.*|use_shm|external_lib|override_config|trust_remote_code|strategy|"
     r"tokenizer_path|use_torch_compile|calculate_.*|policy_loss|profiler|wrap_policy|forward_.*|"
     r"reshard_.*|fsdp_size|seed|use_mbridge|vanilla.*|extra|router_replay|load_weight|"
     r"override_transformer_config|exclude_.*|custom_.*|use_remove_padding|lora_alpha|path)(?:\..*)?"
@@ -255,8 +255,9 @@ _VERL_UNMODELLED: Final = ("use_fused_kernels", "use_liger", "enable_activation_
 def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     """What the actor of a script for verl trains; generating and scoring are not priced."""
     launch = read_launch(text, beside)
-    tree = overrides_of(launch.words)
-    found = Settings(tree, from_words=True)
+    found = Settings(overrides_of(launch.words), from_words=True)
+    if "sft_trainer" in " ".join((launch.program, *(word.shown() for word in launch.words[:2]))):
+        return _supervised(found, launch)
     data, trainer = found.table("data"), found.table("trainer")
     both = found.table("actor_rollout_ref")
     actor, model, rollout = (both.table(name) for name in ("actor", "model", "rollout"))
@@ -270,13 +271,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     strategy = (actor.text("strategy") or "").lower()
     config = " ".join(word.shown() for word in launch.words if "config-name" in word.shown())
     is_megatron = strategy == "megatron" or "megatron" in config or "megatron" in actor
-    tensor = megatron.count("tensor_model_parallel_size") or 1
-    pipeline = megatron.count("pipeline_model_parallel_size") or 1
-    chunks = megatron.count("virtual_pipeline_model_parallel_size") or 1
-    context = megatron.count("context_parallel_size") or 1
-    experts = megatron.count("expert_model_parallel_size") or 1
-    expert_tensor = megatron.count("expert_tensor_parallel_size")
-    heads = actor.count("ulysses_sequence_parallel_size") or 1
+    degrees = _verl_degrees(megatron, heads=actor.count("ulysses_sequence_parallel_size") or 1)
     recompute: str | None = None
     if model.switch("enable_gradient_checkpointing"):
         recompute = "full"
@@ -285,19 +280,6 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     override = megatron.table("override_transformer_config")
     if override.text("recompute_granularity") == "full":
         recompute = "full"
-    offload = [
-        f"{what} to cpu"
-        for what, place, key in (
-            ("params", fsdp, "param_offload"), ("optimizer", fsdp, "optimizer_offload"),
-            ("params", megatron, "param_offload"), ("optimizer", megatron, "optimizer_offload"),
-            ("gradients", megatron, "grad_offload"),
-        )
-        if place.switch(key)
-    ]  # fmt: skip
-    rank, targets = model.count("lora_rank", least=0), model.texts("target_modules")
-    adapters: dict[str, Any] = {}
-    if rank:
-        adapters = {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}
     sequence = None if prompt is None or response is None else prompt + response
     notes = []
     if actor.switch("use_dynamic_bsz"):
@@ -314,27 +296,20 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
         notes.append("num_layers_in_first_pipeline_stage, …: stages are priced as even")
     if override.text("recompute_method") == "block" and recompute == "full":
         recompute = f"full:{override.count('recompute_num_layers') or 1}"
-    dispatcher = override.text("moe_token_dispatcher_type")
+    dispatcher, adapters = override.text("moe_token_dispatcher_type"), _verl_adapters(model)
+    offload = _verl_offload(fsdp, megatron)
     unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
     found.check()
     return StatedRun(
-        tp=tensor,
-        pp=pipeline,
+        **degrees,
         token_dispatcher=dispatcher_of(dispatcher),
-        cp=context * heads,
-        context_exchange="all_to_all" if heads > 1 else None,
-        ep=experts,
-        etp=expert_tensor,
-        virtual_stages=chunks,
-        schedule=usual_schedule(chunks),
-        sequence_parallel=tensor > 1,
         zero=1 if is_megatron else 3,
         micro_batch=size,
         global_batch=None if mini is None else mini * answers,
         sequence=sequence,
         recompute=recompute,
         precision="bf16",
-        offload=tuple(dict.fromkeys(offload)),
+        offload=offload,
         num_devices=None if each is None else each * (nodes or 1),
         devices_per_node=each,
         model_name=name,
@@ -344,12 +319,91 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
 
 
-def _named(model: Settings) -> str | None:
+def _supervised(found: Settings, launch: Launch) -> StatedRun:
+    """The run of verl's supervised trainers: the older one of FSDP, and that of any engine."""
+    data, model, engine = found.table("data"), found.table("model"), found.table("engine")
+    found.table("trainer")
+    is_megatron = "megatron" in (engine.text(CHOSEN) or engine.text("strategy") or "")
+    heads = found.count("ulysses_sequence_parallel_size") or 1
+    degrees = _verl_degrees(
+        engine, heads=engine.count("ulysses_sequence_parallel_size") or heads, is_on=is_megatron
+    )
+    sequence, size = data.count("max_length") or 1024, data.count("micro_batch_size_per_gpu")
+    tokens = data.count("max_token_len_per_gpu") or 8192
+    notes = ["sequences are priced at their longest: shorter ones take less"]
+    batch, devices = data.count("train_batch_size") or 256, launch.devices.total
+    if data.switch("use_dynamic_bsz", default=bool(engine.text(CHOSEN))):
+        cut = degrees["tp"] * degrees["pp"] * degrees["cp"]
+        each = batch // max(1, (devices or cut) // cut)
+        size = next(n for n in range(max(1, tokens // sequence), 0, -1) if each % n == 0 or n == 1)
+        notes.append(f"use_dynamic_bsz: a microbatch is priced as {size} longest sequences")
+    again = model.switch("enable_gradient_checkpointing", default=True)
+    fsdp = model.table("fsdp_config")
+    offload = _verl_offload(engine, engine)
+    if fsdp.switch("cpu_offload") or fsdp.switch("offload_params"):
+        offload = ("params to cpu", "optimizer to cpu")
+    found.table("optim").text(CHOSEN)
+    name = _named(model, "partial_pretrain") or _named(model)
+    adapters = _verl_adapters(model)
+    unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
+    found.check()
+    return StatedRun(
+        **degrees,
+        zero=1 if is_megatron else 3,
+        micro_batch=size or 4,
+        global_batch=batch,
+        sequence=sequence,
+        recompute="full" if again else "none",
+        precision="bf16",
+        offload=offload,
+        num_devices=devices,
+        devices_per_node=launch.devices.per_node,
+        model_name=name,
+        **adapters,
+        unknown=unknown,
+        notes=(*launch.notes, *launch.devices.notes, *notes, *changing),
+    )
+
+
+def _verl_degrees(megatron: Settings, *, heads: int, is_on: bool = True) -> dict[str, Any]:
+    """Degrees of the Megatron engine, where that is on, and ways along the heads (Ulysses)."""
+    names = (
+        ("tp", "tensor_model_parallel_size"), ("pp", "pipeline_model_parallel_size"),
+        ("virtual_stages", "virtual_pipeline_model_parallel_size"), ("cp", "context_parallel_size"),
+        ("ep", "expert_model_parallel_size"), ("etp", "expert_tensor_parallel_size"),
+    )  # fmt: skip
+    stated = {name: megatron.count(key) for name, key in names}
+    found: dict[str, Any] = {name: (is_on and count) or 1 for name, count in stated.items()}
+    found["etp"] = stated["etp"] if is_on else None
+    return {
+        **found,
+        "cp": found["cp"] * heads,
+        "context_exchange": "all_to_all" if heads > 1 else None,
+        "schedule": usual_schedule(found["virtual_stages"]),
+        "sequence_parallel": found["tp"] > 1,
+    }
+
+
+def _verl_offload(fsdp: Settings, megatron: Settings) -> tuple[str, ...]:
+    keys = {"params": "param_offload", "optimizer": "optimizer_offload"}
+    said = [what for what, key in keys.items() if fsdp.switch(key) or megatron.switch(key)]
+    said += ["gradients"] if megatron.switch("grad_offload") else []
+    return tuple(f"{what} to cpu" for what in said)
+
+
+def _verl_adapters(model: Settings) -> dict[str, Any]:
+    rank, targets = model.count("lora_rank", least=0), model.texts("target_modules")
+    if not rank:
+        return {}
+    return {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}
+
+
+def _named(model: Settings, key: str = "path") -> str | None:
     """The model's name: the last part of a path is enough, wherever it lies."""
-    value = model.value("path")
+    value = model.value(key)
     if isinstance(value, Value) and value.parts:
         last = value.parts[-1]
         name = last.rpartition("/")[2] if isinstance(last, str) else ""
         if name and "/" in str(last):
             return name
-    return model.text("path")
+    return model.text(key)

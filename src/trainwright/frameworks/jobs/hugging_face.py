@@ -25,8 +25,9 @@ from trainwright.frameworks.jobs.deepspeed import (
 )
 from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
-from trainwright.frameworks.stated_run import PRODUCTS, StatedRun
-from trainwright.plans.capability_table import LOSS_CHUNKS
+from trainwright.frameworks.stated_run import StatedRun
+from trainwright.options.run import ALL_TARGETS
+from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
 from trainwright.plans.plan import usual_schedule
 
 # What changes neither the time of a step nor its memory, or hardly.
@@ -73,9 +74,6 @@ _UNMODELLED: Final = (
     "freeze_vision_tower", "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
     "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
 )  # fmt: skip
-_ALL: Final = ("query", "key", "value", "attention_output", "gate", "up", "down")
-
-
 _LENGTHS: Final = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
 # What a switch of `accelerate launch` turns on, where its settings stand, and how they begin.
 _ACCELERATED: Final = (
@@ -98,12 +96,20 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
     given, sharding, devices = flags.get("deepspeed"), None, launch.devices
+    own = given is True  # a switch: the program makes DeepSpeed's settings, or is told their file
+    if own and isinstance(named := flags.pop("deepspeed_config", None), str):
+        given, own = named, False
+    if given is not None:
+        flags["deepspeed"] = None if own else given
     if isinstance(given, str) and (written := launch.file(given)) is not None:
         sharding = sharding_of(Settings(parse_yaml(written), from_words=True))
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
-    run, notes = _trl(found, beside, sharding), list(launch.notes)
+    run, notes = _trl(found, beside, _own_sharding(found) if own else sharding), list(launch.notes)
+    if own and found.is_absent(found.first("bf16", "fp16", "dtype")):
+        run = replace(run, precision="fp16")
+        notes.append("--deepspeed without a file: priced in fp16, as no format is said")
     if "deepspeed" not in flags:
         run = _started_so(run, launch.accelerate, beside, notes)
     return replace(
@@ -112,6 +118,16 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         devices_per_node=devices.per_node,
         notes=(*notes, *devices.notes, *run.notes),
     )
+
+
+def _own_sharding(found: Settings) -> Sharding:
+    """What a program's own arguments say of DeepSpeed's settings, as those of DeepSpeed-Chat."""
+    offload = ("params to cpu", "optimizer to cpu") if found.switch("offload") else ()
+    return Sharding(
+        zero=found.count("zero_stage", least=0, most=3) or 0, precision=None, batch=None,
+        micro_batch=None, steps=None, offload=offload, optimizer=None, tensor=None,
+        sequence_parallel=None, overlap={},
+    )  # fmt: skip
 
 
 def _started_so(
@@ -145,14 +161,16 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
     found.value("deepspeed")
     kind = found.text(found.first("tuner_type", "train_type", "sft_type"))
     peft, qlora = found.switch(found.first("use_peft", "use_lora", "lora")), found.switch("q_lora")
+    wide, alone = found.count("lora_dim", least=0), found.switch("only_optimize_lora")
     adapters = _adapters(
         found,
-        on=peft or qlora or kind in ("lora", "qlora"),
-        rank=found.first("lora_rank", "lora_r"),
+        on=peft or qlora or kind in ("lora", "qlora") or bool(wide and alone),
+        rank=found.first("lora_rank", "lora_r", "lora_dim"),
         usual_rank=8 if kind else 16,
         targets=found.texts(found.first("target_modules", "lora_target_modules"))
-        or (("all-linear",) if kind else ("q_proj", "v_proj")),
+        or (("all-linear",) if kind or wide else ("q_proj", "v_proj")),
     )
+    beside_weights = bool(wide) and not alone
     bits = _bits(found)
     packing = found.switch("packing")
     chunked = found.text("loss_type") == "chunked_nll"
@@ -169,6 +187,9 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
         sharding=_deepspeed(found, beside) if sharding is None else sharding,
         packing=packing,
         model_key=found.first("model", "model_id_or_path", "model_name_or_path"),
+        more_notes=("lora_dim: adapters beside weights that train are left out",)
+        if beside_weights
+        else (),
     )
     return replace(
         run,
@@ -195,6 +216,8 @@ def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
     notes = []
     if kind == "freeze":
         notes.append("finetuning_type freeze: changes the answer, not modelled; give --freeze")
+    elif kind not in ("lora", "full"):
+        notes.append(f"finetuning_type {kind}: priced as low-rank adapters of rank 8")
     return _trainer(
         found,
         beside,
@@ -443,7 +466,7 @@ _SUPERVISED: Final = ("pt", "sft")
 _PREFERENCES: Final = (
     "rl", "rlhf_type", "reward_model", "process_reward_model", "beta", "max_prompt_length",
     "max_completion_length", "num_generations", "reward_funcs", "ref_model", "teacher_model",
-    "pref_loss", "pref_beta", "relora", "qat", "trl",
+    "pref_loss", "pref_beta", "relora", "qat", "trl", "num_padding_at_beginning",
 )  # fmt: skip
 
 
@@ -470,7 +493,7 @@ def _precision(found: Settings) -> str:
         return "fp8"
     if half not in (None, False, "false") or pure or "bf" in kept:
         return "bf16"
-    if float16 or whole not in (None, False, "false") or "float16" in kept:
+    if float16 or whole not in (None, False, "false") or kept in ("float16", "fp16", "half"):
         return "fp16"
     return "fp32"
 
@@ -493,9 +516,9 @@ def products_of(targets: Iterable[str]) -> tuple[str, ...]:
     """The products that adapters lie beside, by the names that libraries give them."""
     words = tuple(targets)
     if any(each in ("all", "all-linear") for each in words):
-        return _ALL
+        return (ALL_TARGETS,)
     known = (PRODUCTS.get(each.rpartition(".")[2], "") for each in words)
-    return tuple(dict.fromkeys(filter(None, known))) or _ALL
+    return tuple(dict.fromkeys(filter(None, known))) or (ALL_TARGETS,)
 
 
 def _bits(found: Settings) -> int | None:

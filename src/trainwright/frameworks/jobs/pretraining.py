@@ -11,13 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.bridge import adapters_of, run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
 from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
 from trainwright.frameworks.jobs.models import catalog_name, vocabulary_of
+from trainwright.frameworks.jobs.script import is_maxtext_script, overrides_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_settings
 from trainwright.frameworks.jobs.torchtitan import read_tables
 from trainwright.frameworks.stated_run import StatedRun
@@ -532,6 +535,7 @@ _AXES: Final = (
     "data", "fsdp", "fsdp_transpose", "sequence", "context", "tensor", "tensor_transpose",
     "tensor_sequence", "expert", "pipeline", "autoregressive",
 )  # fmt: skip
+_SETTINGS_FILE: Final = re.compile(r"(?!base\.).*\.ya?ml")  # another than that of the defaults
 _ROUNDING: Final = 1e-6  # of a batch of a device
 # What each policy of rematerialisation comes to.
 _POLICIES: Final = {
@@ -545,8 +549,74 @@ _POLICIES: Final = {
 
 
 def read_maxtext(text: str, beside: Beside = NOTHING) -> StatedRun:
-    """A file of MaxText; what it does not say is that of its `base.yml`."""
-    return maxtext_run(_read(text, beside))
+    """A file or a script of MaxText; what it does not say is that of its `base.yml`."""
+    if not is_maxtext_script(text):
+        return maxtext_run(_read(text, beside))
+    launch = read_launch(text, beside)
+    words, given = overrides_of(launch.words), dict[str, Any]()
+    paths = (word.shown() for word in launch.words if "=" not in word.shown())
+    names = [each.rpartition("/")[2] for each in paths]
+    notes = list(launch.notes)
+    for name in filter(_SETTINGS_FILE.fullmatch, names):
+        try:
+            data = read_bytes((beside.folder or Path()) / name, name="config", most=2**20)
+            given |= parse_settings(data.decode(), variables=beside.variables)
+        except (InvalidInput, UnicodeDecodeError):
+            notes.append(f"{name} is not beside this file, and what it sets is not used")
+    is_whole = len(notes) == len(launch.notes)
+    run = maxtext_run(Settings({**given, **words}, from_words=True))
+    return replace(run, model=run.model if is_whole else None, notes=(*notes, *run.notes))
+
+
+# The model of MaxText's `base.yml`, by our names; a file's own words replace parts of it.
+_OF_BASE: Final = {
+    "num_layers": ("base_num_decoder_layers", 16), "hidden_size": ("base_emb_dim", 2048),
+    "num_heads": ("base_num_query_heads", 16), "num_kv_heads": ("base_num_kv_heads", 16),
+    "ffn_size": ("base_mlp_dim", 7168), "head_size": ("head_dim", 128),
+    "vocabulary_size": ("vocab_size", 32_000),
+}  # fmt: skip
+
+
+_SCALED: Final = {
+    "num_heads": 0,
+    "num_kv_heads": 0,
+    "ffn_size": 0,
+    "hidden_size": 1,
+    "num_layers": 2,
+}
+
+
+def _of_base(found: Settings) -> TransformerConfig:
+    """The model where none is named: a gated decoder, `global_parameter_scale` times as large."""
+    sizes = {name: found.count(key) or usual for name, (key, usual) in _OF_BASE.items()}
+    scale = found.count("global_parameter_scale") or 1
+    thrice, beyond = divmod(scale.bit_length() - 1, 3)  # doubled in turn: heads and width of the
+    for name, part in _SCALED.items():  # feed-forward part, hidden size, layers
+        sizes[name] *= 2 ** (thrice + (beyond > part))
+    return TransformerConfig(
+        family="maxtext",
+        num_layers=sizes["num_layers"],
+        hidden_size=sizes["hidden_size"],
+        num_heads=sizes["num_heads"],
+        num_kv_heads=sizes["num_kv_heads"],
+        ffn_size=sizes["ffn_size"],
+        head_size=sizes["head_size"],
+        vocabulary_size=sizes["vocabulary_size"],
+        norm=Norm.RMS,
+        activation=Activation.SILU,
+        gated=True,
+        tied_embeddings=found.switch("logits_via_embedding"),
+        rotary=True,
+        experts=_experts_of_base(found, sizes["ffn_size"]),
+    )
+
+
+def _experts_of_base(found: Settings, width: int) -> Experts | None:
+    count, own = found.count("num_experts") or 1, found.count("base_moe_mlp_dim", also=-1) or -1
+    chosen = found.count("num_experts_per_tok") or 1
+    if count == 1:
+        return None
+    return Experts(num_experts=count, experts_per_token=chosen, ffn_size=own if own > 0 else width)
 
 
 def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
@@ -590,6 +660,7 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     dtype = found.text("dtype") or "bfloat16"
     found.text("weight_dtype")
     name = found.text(found.first("override_model_name", "model_name")) or preset
+    model = _of_base(found) if name in (None, "default") else None
     precision = "fp8" if "fp8" in eight or "nanoo" in eight else "bf16" if "b" in dtype else "fp32"
     if eight and precision != "fp8":
         notes.append(f"quantization {eight}: changes the answer, not modelled")
@@ -624,6 +695,7 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
         precision=precision,
         capacity_factor=factor if factor and factor > 0 else None,
         offload=offload,
+        model=model,
         model_name=name,
         **optimizer_of(optimizer),
         unknown=unknown,

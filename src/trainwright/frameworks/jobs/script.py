@@ -234,6 +234,20 @@ def _one_or_more(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+_OF_MAXTEXT: Final = re.compile(
+    r"^[^#\n]*(?:(?<![\w.])per_device_batch_size=|\bpython3?\s[^\n]*\bmaxtext\b)",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+def is_maxtext_script(text: str) -> bool:
+    """Whether a script gives settings of MaxText as words."""
+    return _OF_MAXTEXT.search(text) is not None
+
+
+CHOSEN: Final = ""  # the key of a table for which of several was chosen (`engine=fsdp`)
+
+
 def overrides_of(words: Sequence[Value]) -> dict[str, Any]:
     """The nested mapping of words such as `trainer.nnodes=2` (Hydra); flags are left out."""
     found: dict[str, Any] = {}
@@ -245,10 +259,13 @@ def overrides_of(words: Sequence[Value]) -> dict[str, Any]:
         inside = found
         *above, last = name.split(".")
         for part in above:
-            inside = inside.setdefault(part, {})
-            if not isinstance(inside, dict):
-                break
+            if not isinstance(table := inside.setdefault(part, {}), dict):
+                table = inside[part] = {CHOSEN: table}
+            inside = table
+        is_open = word.text is None and value.startswith("$")
+        kept = Value(word.parts[1:]) if is_open else value
+        if isinstance(table := inside.get(last), dict):
+            table[CHOSEN] = kept
         else:
-            is_open = word.text is None and value.startswith("$")
-            inside[last] = Value(word.parts[1:]) if is_open else value
+            inside[last] = kept
     return found

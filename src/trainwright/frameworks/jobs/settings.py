@@ -7,6 +7,7 @@ reader and the list of what it understands are one text. Paths are printed as th
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -333,7 +334,8 @@ _Loader.add_multi_constructor("", _untagged)
 def parse_yaml(text: str, *, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The mapping of a YAML or JSON text, `${…}` replaced by what it refers to.
 
-    `${a.b}` is a key of the file (OmegaConf), `${NAME:default}` a variable of the environment.
+    `${a.b}` is a key of the file (OmegaConf), `${.a}` one beside it, `${..a}` one beside its table,
+    `${multiply:a,b}` a product, `${NAME:default}` a variable of the environment.
     What refers to nothing stays as it is. Raises `InvalidInput` naming the line.
     """
     if len(text) > _MOST_CHARACTERS:
@@ -349,7 +351,7 @@ def parse_yaml(text: str, *, variables: Mapping[str, str] | None = None) -> dict
         raise InvalidInput.of("file", "must be a mapping of keys to values")
     if "${" not in text:
         return found
-    resolved = _Resolver(found, variables or {}).whole(found, 0)
+    resolved = _Resolver(found, variables or {}).whole(found, ())
     return resolved if isinstance(resolved, dict) else {}
 
 
@@ -359,40 +361,53 @@ class _Resolver:
     def __init__(self, root: Mapping[str, Any], variables: Mapping[str, str]) -> None:
         self._root, self._variables, self._count = root, variables, 0
 
-    def whole(self, value: Any, depth: int) -> Any:
+    def whole(self, value: Any, within: tuple[Any, ...]) -> Any:
+        """The value, `within` tables and lists of which the last holds it (or is it)."""
         self._count += 1
         if self._count > _MOST_VALUES:
             raise InvalidInput.of("file", f"comes to more than {_MOST_VALUES} values")
-        if depth > _DEEPEST:
+        if len(within) > _DEEPEST:
             return value
         if isinstance(value, dict):
-            return {key: self.whole(each, depth + 1) for key, each in value.items()}
+            return {key: self.whole(each, (*within, value)) for key, each in value.items()}
         if isinstance(value, list):
-            return [self.whole(each, depth + 1) for each in value]
-        return self._text(value, depth) if isinstance(value, str) else value
+            return [self.whole(each, (*within, value)) for each in value]
+        return self._text(value, within) if isinstance(value, str) else value
 
-    def _text(self, value: str, depth: int) -> Any:
+    def _text(self, value: str, within: tuple[Any, ...]) -> Any:
         alone = _REFERENCE.fullmatch(value)
         if alone:
-            found = self._of(alone[1], value)
-            return found if found == value else self.whole(found, depth + 1)
+            found = self._of(alone[1], value, within)
+            return found if found == value else self.whole(found, (*within, within[-1]))
         if len(value) > 2_000:
             return value
-        return _REFERENCE.sub(lambda one: str(self._of(one[1], one[0])), value)
+        found = _REFERENCE.sub(lambda one: str(self._of(one[1], one[0], within)), value)
+        is_call = found != value and _REFERENCE.fullmatch(found)
+        return self.whole(found, (*within, within[-1])) if is_call else found
 
-    def _of(self, name: str, otherwise: str) -> Any:
+    def _of(self, name: str, otherwise: str, within: tuple[Any, ...]) -> Any:
         """What a reference stands for; itself where that is not known."""
+        beside = name.lstrip(".")
+        if dots := len(name) - len(beside):
+            inside = within[-dots] if dots <= len(within) else None
+            return _leaf_of(inside, beside, otherwise)
         plain, colon, default = name.partition(":")
+        if plain == "multiply" and re.fullmatch(r"[\d\s,]+", default):  # a resolver of NeMo's
+            return math.prod(int(each) for each in default.split(",") if each.strip())
         if plain == "oc.env":
             plain, colon, default = default.partition(",")
         if plain in self._variables:
             return _scalar_of(self._variables[plain])
         if colon:
             return _scalar_of(default.lstrip("-=").strip())
-        found: Any = self._root
-        for part in plain.split("."):
-            found = found.get(part) if isinstance(found, dict) else None
-        return otherwise if found is None or isinstance(found, (dict, list)) else found
+        return _leaf_of(self._root, plain, otherwise)
+
+
+def _leaf_of(found: Any, path: str, otherwise: str) -> Any:
+    """The value at a path of tables; the other one where there is none."""
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return otherwise if found is None or isinstance(found, (dict, list)) else found
 
 
 def _scalar_of(text: str) -> Any:

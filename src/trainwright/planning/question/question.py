@@ -330,8 +330,9 @@ class ModelQuestion:
 
     The model is described, and its layers are estimated at any point, or it was measured at some.
     `settings` are those of the run beside what the plan decides. `account` is that of the memory of
-    who runs it, where it decides what fits; else the margins of `overheads` do. `effort` is how
-    much work a search may take, as a multiple of the usual.
+    who runs it, where it decides what fits; else the margins of `overheads` do. `software` names
+    them where that is not the framework. `effort` is how much work a search may take, as a multiple
+    of the usual.
     """
 
     model: Trained
@@ -342,6 +343,7 @@ class ModelQuestion:
     overheads: MemoryOverheads = NO_OVERHEADS
     settings: RunSettings = USUAL_SETTINGS
     account: FrameworkMemory | None = None
+    software: str | None = None
     effort: float = 1.0
 
     def __post_init__(self) -> None:
@@ -357,6 +359,11 @@ class ModelQuestion:
     def config(self) -> TransformerConfig:
         """What the model is; raises `UnsupportedFeature` where only its costs are known."""
         return described(self.model)
+
+    @property
+    def program(self) -> str | None:
+        """Whose speed and memory are expected; None where nobody is named."""
+        return self.software or self.allowed.framework
 
     @property
     def flops_per_sequence(self) -> float | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.execution import Budget
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
 from trainwright.planning.question.layouts import ONLY_BOUNDED, SEARCHED_UNLESS_NAMED
@@ -34,15 +35,19 @@ from trainwright.plans.capability import (
     RecomputeForm,
     alternatives,
     capability_of,
+    known_target,
+    unsupported,
 )
 from trainwright.plans.capability_table import Feature
+from trainwright.plans.job import training_demands, unsaid_training, unwritable
 from trainwright.plans.parallelism import AxisOrder, Parallelism, mapping_name
+from trainwright.plans.plan import SEARCHED
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
 
 if TYPE_CHECKING:
-    from trainwright.execution import Budget
+    from trainwright.execution import Progress
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Aim, ModelQuestion
 
@@ -88,6 +93,50 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
     )
     spaces = [s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own)]
     return tuple(spaces)
+
+
+# Who is planned for where nobody is named: the first that can run what is asked.
+USUAL_FRAMEWORKS: Final = ("megatron", "automodel", "trl", "torchtitan@0.3", "pytorch")
+
+
+def framework_for(
+    question: ModelQuestion, *, first: str | None = None
+) -> tuple[str | None, str | None]:
+    """The framework whose plans answer the question, and why it is not the usual one.
+
+    It is `first`, if that names one that can run what is asked, or the first of `USUAL_FRAMEWORKS`
+    that can; none where nobody can, as where stages differ in degrees.
+    """
+    wanted = known_target(first) if first else None
+    reason = None
+    for target in dict.fromkeys(filter(None, (wanted, *USUAL_FRAMEWORKS))):
+        fault = next(_unrunnable(question, target), None)
+        if fault is None:
+            return target, None if reason is None else f"planned for {target}: {reason}"
+        reason = reason or str(fault)
+    return None, f"planned without one: {reason}"
+
+
+def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
+    """What of the question keeps a framework from running any plan that answers it."""
+    model, recipe = question.config, question.settings.recipe
+    device = question.cluster.accelerator
+    precision = question.workload.precision or recipe.precision or device.default_precision
+    for fault in (*unwritable(model, target), *unsaid_training(model, recipe, target)):
+        yield replace(fault, problem=f"{fault.problem}, which {target} cannot be told")
+    demands = training_demands(model, recipe, precision)
+    yield from (gap.fault for gap in unsupported(demands, target))
+    allowed, own = question.allowed, capability_of(target)
+    if allowed.searches_orders and not own.can(Feature.CUSTOM_ORDER):
+        yield Fault("schedule", f"{SEARCHED}: {_cannot(own, Feature.CUSTOM_ORDER)}")
+    pipelined = Parallelism(pipeline=2)
+    for family in allowed.schedules or ():
+        if allowed.pipeline != _ONE and unsupported(_demands(family, pipelined), target):
+            yield Fault("schedule", f"{target} does not run {family}")
+    try:
+        runnable_spaces(replace(allowed, framework=target))
+    except InvalidInput as error:
+        yield from error.faults
 
 
 def plan_runnable(
@@ -158,10 +207,11 @@ def _plan_all(
     is_bounded: bool,
 ) -> ModelOutcome:
     found: list[ModelOutcome] = []
-    for space in runnable_spaces(question.allowed):
+    spaces = runnable_spaces(question.allowed)
+    for at, space in enumerate(spaces):
         outcome = plan_model(
             replace(question, allowed=space),
-            budget,
+            budget if len(spaces) == 1 else _share(budget, found, left=len(spaces) - at, aim=aim),
             num_alternatives=num_alternatives,
             aim=aim,
             crew=crew,
@@ -186,6 +236,27 @@ def _plan_all(
     if isinstance(question.model, MeasuredModel) and question.model.is_in_one_order:
         return _of_any_order(question, outcome, aim)
     return outcome
+
+
+def _share(budget: Budget, found: list[ModelOutcome], *, left: int, aim: Aim | None) -> Budget:
+    """For the next of so many parts of a space: its share of the time; best and bound of all."""
+    known = min((key_of(each, aim) for one in found for each in one.priced), default=math.inf)
+    bound = min((one.lower_bound_s for one in found if one.priced), default=math.inf)
+
+    def listen(told: Progress) -> None:
+        whole = replace(
+            told,
+            elapsed_s=budget.elapsed_s,
+            best=min(told.best, known),
+            lower_bound=min(told.lower_bound, bound),
+        )
+        if budget.poll(whole) and budget.interrupted:  # its share of the time ends by itself
+            own.interrupt()
+
+    limited = budget.time_limit_s is not None
+    limit_s = max(1e-3, budget.remaining_s / left) if limited else None
+    own = Budget(time_limit_s=limit_s, on_progress=listen, interrupted=budget.interrupted)
+    return own
 
 
 def _of_any_order(question: ModelQuestion, outcome: ModelOutcome, aim: Aim | None) -> ModelOutcome:
