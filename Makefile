@@ -57,6 +57,11 @@ MEGATRON_SRC ?= $(abspath $(MEGATRON))
 DEEPSPEED := build/deepspeed
 DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 
+# Trainers' own parsers, with what these import.
+TRAINERS := build/trainers
+TRAINERS_NEEDS ?= trl==1.16.0 axolotl==0.19.0 llamafactory==0.9.5 nemo-automodel==0.7.0 \
+  accelerate==1.15.0 datasets peft torchao pyarrow dill multiprocess xxhash addict colorama
+
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*/*)
 PYTEST := $(BIN)/python -m pytest
 
@@ -103,9 +108,9 @@ test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
 test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed \
-  $(MEGATRON)/.installed
+  $(MEGATRON)/.installed $(TRAINERS)/.installed
 	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) TRAINWRIGHT_DEEPSPEED=$(abspath $(DEEPSPEED)) \
-	  MEGATRON_SRC=$(MEGATRON_SRC) $(PYTEST) -m exports
+	  TRAINWRIGHT_TRAINERS=$(abspath $(TRAINERS)) MEGATRON_SRC=$(MEGATRON_SRC) $(PYTEST) -m exports
 
 # Published figures and many more small spaces: tens of minutes, beside what every change runs.
 test-papers: venv
@@ -143,6 +148,10 @@ $(TITAN)/.installed: | $(VENV)/.extras
 
 $(MEGATRON)/.installed: | $(VENV)/.extras
 	$(PIP) --no-deps --target $(MEGATRON) $(MEGATRON_NEEDS)
+	touch $@
+
+$(TRAINERS)/.installed: | $(VENV)/.extras
+	$(PIP) --no-deps --target $(TRAINERS) $(TRAINERS_NEEDS)
 	touch $@
 
 $(DEEPSPEED)/.installed: | $(VENV)/.extras

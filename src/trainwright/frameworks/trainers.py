@@ -283,6 +283,8 @@ def _axolotl(job: Job) -> dict[str, Any]:
         "fp16": job.precision == "fp16",
         "fp8": job.precision == "fp8",
         "float32": job.precision == "fp32",
+        # Packing needs it to keep sequences apart, context parallelism to be accepted.
+        **({"attn_implementation": "flash_attention_2"} if job.fused_attention else {}),
         "optimizer": _optim_of(job) or "adamw_torch_fused",
     }
     tuned = job.model.tuning.low_rank
