@@ -87,6 +87,8 @@ class StatedRun:
         }
         if shares := self.on_host:
             stated["offload"] = shares
+        if self.zero is not None:
+            stated["zero_stage"] = stated.pop("zero")
         return stated
 
     @property
