@@ -447,6 +447,7 @@ def in_modes(
 _WIDER = (1.5, 2.0, 3.0, math.inf)  # limits of the computation, in those of the question
 _WIDER_SHARE = 0.5  # of the work of a search, on top of it
 _AHEAD = (1, 2, 0)  # how many backwards before its own an activation is fetched
+_HOPELESS = 1.1  # times as long as the best with the first way to copy
 _SETTLED = (3, 0, 6)  # how many actions of its rank a copy has time for, where there is a choice
 
 
@@ -592,6 +593,8 @@ def _offloaded(
             attempt = replace(
                 attempt, timeline=timeline, value_s=value_s, winner=f"{name}, offloaded"
             )
+        elif value_s > _HOPELESS * attempt.value_s:  # of other ways to copy, too
+            break
     return attempt, least_s
 
 
