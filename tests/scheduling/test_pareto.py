@@ -75,6 +75,21 @@ def test_a_front_begins_where_one_microbatch_alone_fits(make):
     assert sum(point.peak_activations < 6 for point in points) > 1
 
 
+@pytest.mark.parametrize("make", [named_front, partial(searched_front, budget=Budget())])
+def test_a_front_has_what_families_reach_at_every_limit(make):
+    question = question_of(Placement.v(8), evaluations=200)
+    points = make(question)
+    for limit in range(2, 17):
+        request = FamilyRequest(
+            num_ranks=8,
+            num_microbatches=question.num_microbatches,
+            costs=question.costs,
+            max_activations=limit,
+        )
+        value_s = simulate(FAMILIES["adaptive-v"].generate(request), question.costs).makespan_s
+        assert any(p.peak_activations <= limit and p.value_s <= value_s for p in points), limit
+
+
 def test_limits_run_from_one_microbatch_to_twice_the_ranks():
     assert some_limits(question_of(Placement.v(16)), count=8) == (2, 6, 11, 15, 19, 23, 28, 32)
     assert some_limits(question_of(Placement.loop(1)), count=8) == (1,)

@@ -38,7 +38,7 @@ from trainwright.scheduling.families import (
     generate,
 )
 from trainwright.scheduling.families.family import without_limits
-from trainwright.scheduling.pareto import named_front, searched_front, some_limits
+from trainwright.scheduling.pareto import many_limits, named_front, searched_front, some_limits
 from trainwright.scheduling.search import (
     DEFAULT_SEED,
     PLACEMENT_NAMES,
@@ -323,11 +323,11 @@ def by_front(
         return Answer(family="front", shortfall=question)
     began = budget.cpu_s
     with naming_options(OPTION_OF):
-        limits = _front_limits(question)
         if method is Method.SEARCHED_FRONT:
+            limits = _up_to_the_limit(question, some_limits(question, count=8))
             points = searched_front(question, budget=budget, limits=limits)
         else:
-            points = named_front(question, limits=limits)
+            points = named_front(question, limits=_up_to_the_limit(question, many_limits(question)))
     generate_s = budget.cpu_s - began
     if not points:
         raise UnsupportedFeature(
@@ -399,9 +399,8 @@ def _described(case: ScheduleCase, placement: str) -> Placement:
     return Placement.loop(case.num_ranks, virtual_stages=chunks)
 
 
-def _front_limits(question: SearchQuestion) -> tuple[int, ...]:
-    """Some limits up to the one asked for."""
-    limits = some_limits(question, count=8)
+def _up_to_the_limit(question: SearchQuestion, limits: tuple[int, ...]) -> tuple[int, ...]:
+    """Limits up to the one asked for, and that."""
     most = question.max_activations
     if most is None:
         return limits

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from trainwright.scheduling.search import SearchQuestion
 
 
+_NAMED_ACTIONS = 400_000  # of named families at all limits together: about five seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParetoPoint:
     """One schedule: what it holds at most, how long it takes, and how much shorter one could be.
@@ -61,9 +64,8 @@ class ParetoPoint:
 def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tuple[ParetoPoint, ...]:
     """The front of all named families with the question's placement, least memory first.
 
-    Families that take a memory limit are built for each of `limits`, by default `some_limits`, and
-    for none.
-    The question's own limits and work are ignored.
+    Families that take a memory limit are built for each of `limits`, by default `many_limits`, and
+    for none. The question's own limits and work are ignored.
     """
     best: dict[int, tuple[float, str, Timeline]] = {}
     candidate = candidates(question)[0]
@@ -71,7 +73,7 @@ def named_front(question: SearchQuestion, *, limits: Sequence[int] = ()) -> tupl
         candidate.placement,
         question.num_microbatches,
         costs=candidate.costs,
-        limits=(None, *(limits or some_limits(question, count=8))),
+        limits=(None, *(limits or many_limits(question))),
     )
     for name, schedule in named:
         timeline = simulate(schedule, candidate.costs)
@@ -91,7 +93,8 @@ def searched_front(
     schedule is the answer; the default is that of four searches.
     """
     limits = sorted(limits or some_limits(question, count=8))
-    points = list(named_front(question, limits=limits))
+    between = (limit for limit in many_limits(question) if limit < limits[-1])
+    points = list(named_front(question, limits=sorted({*limits, *between})))
     placement = candidates(question)[0].placement
     num_actions = 3 * placement.num_stages * question.num_microbatches
     evaluations = question.evaluations or 4 * default_evaluations(num_actions)
@@ -110,6 +113,12 @@ def searched_front(
         if budget.stopped:
             break
     return _front(points)
+
+
+def many_limits(question: SearchQuestion) -> tuple[int, ...]:
+    """Every limit worth asking about, or as many as take a few seconds to build families for."""
+    num_actions = 3 * candidates(question)[0].placement.num_stages * question.num_microbatches
+    return some_limits(question, count=max(8, _NAMED_ACTIONS // num_actions))
 
 
 def some_limits(question: SearchQuestion, *, count: int) -> tuple[int, ...]:
