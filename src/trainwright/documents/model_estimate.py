@@ -505,18 +505,7 @@ def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
 # A model's estimate as a table: the step, where its time goes, memory by rank, what would fit
 # --------------------------------------------------------------------------------------------
 
-_SHORT = {"optimizer": "optim", "activation": "active", "transient": "temp", "workspace": "work"}
 _MOST_RANKS = 8
-_NAMES = {
-    "weight": "weights",
-    "gradient": "gradients",
-    "optimizer": "optimizer states",
-    "opaque": "bytes of unknown kind",
-    "activation": "activations in flight",
-    "logits": "logits and loss",
-    "transient": "temporary tensors",
-    "buffer": "communication buffers",
-}
 
 NONE_ENOUGH: Final = "no single change of the run is enough"
 
@@ -619,7 +608,9 @@ def memory_table(document: ModelEstimateResult) -> Table:
     """What each rank holds at its fullest; a terminal shows of many first, last and heaviest."""
     ranks = document.memory
     unknown = any(rank.opaque_bytes for rank in ranks)
-    names = [*(n for n in MEMORY_CLASSES if unknown or n != "opaque"), "total", "margin"]
+    shown = [each for each in MEMORY_CLASSES if unknown or each.name != "opaque"]
+    headings = {each.name: each.heading for each in shown}
+    names = [*headings, "total", "margin"]
     brief = None
     if len(ranks) > _MOST_RANKS:
         brief = sorted({*range(_MOST_RANKS - 2), document.heaviest_rank, len(ranks) - 1})
@@ -627,7 +618,7 @@ def memory_table(document: ModelEstimateResult) -> Table:
         "GiB at its fullest, by pipeline rank",
         (
             column("rank"),
-            *(column(name, f"{name}_bytes", _SHORT.get(name)) for name in names),
+            *(column(name, f"{name}_bytes", headings.get(name)) for name in names),
             column("", "marks"),
         ),
         (
@@ -664,7 +655,7 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
     for rank in document.memory:
         if rank.margin_bytes < 0:
             missing = format_bytes(-rank.margin_bytes)
-            holds = _NAMES[rank.largest_class]
+            holds = next(c.words for c in MEMORY_CLASSES if c.name == rank.largest_class)
             yield f"  rank {rank.rank} is short of {missing}; most goes to {holds}"
     if document.changes is None:
         yield "what would make it fit was not asked for: --changes"

@@ -25,6 +25,7 @@ from trainwright.pages.gantt_html import (
     script_safe,
     theme_css,
 )
+from trainwright.plans.prediction import MEMORY_CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,15 +56,7 @@ PARTS: Final = {
     "data": ("#009e73", "#0fa67c"),
     "overhead": ("#8d99a6", "#6b7682"),
     "optimizer": ("#4a5562", "#b3bfcc"),
-    "weights": ("#0072b2", "#1681c4"),
-    "gradient": ("#8cc8ea", "#8cc8ea"),
-    "state": ("#00466e", "#0a5a8c"),
-    "opaque": ("#4a5562", "#8d99a6"),
-    "activations": ("#e69f00", "#e8a51c"),
-    "logits": ("#d55e00", "#dd6a17"),
-    "transient": ("#d3a3c2", "#d9aecb"),
-    "buffers": ("#009e73", "#0fa67c"),
-    "workspace": ("#8d99a6", "#6b7682"),
+    **{each.part: each.colors for each in MEMORY_CLASSES},
     "exposed": ("#d55e00", "#dd6a17"),
     "hidden": ("#8cc8ea", "#56a9d6"),
     "arrays": ("#0072b2", "#1681c4"),

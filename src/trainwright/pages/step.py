@@ -17,6 +17,7 @@ from trainwright.documents.view import (
 )
 from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section, section
 from trainwright.pages.subject import figures
+from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.units import format_bandwidth, format_bytes, format_part, format_seconds
 
 if TYPE_CHECKING:
@@ -96,19 +97,6 @@ def _network_table(levels: tuple[LevelUse, ...], step_time_s: float) -> Table:
 # Blocks about a priced step that the pages of plans and of estimates share
 # -------------------------------------------------------------------------
 
-# The colour and the words of each class of memory.
-_MEMORY: Final = {
-    "weight": ("weights", "weights"),
-    "gradient": ("gradient", "gradients"),
-    "optimizer": ("state", "optimizer states"),
-    "opaque": ("opaque", "static"),
-    "activation": ("activations", "activations"),
-    "logits": ("logits", "logits and loss"),
-    "transient": ("transient", "temporary"),
-    "buffer": ("buffers", "communication buffers"),
-    "workspace": ("workspace", "workspaces"),
-}
-
 
 def priced_rows(priced: PricedStep, limit_bytes: float | None) -> tuple[RankRow, ...]:
     """The ranks of a step whose document names no stages."""
@@ -187,11 +175,11 @@ def memory_bars(
 
 def memory_parts(memory: StageMemory) -> tuple[Part, ...]:
     """What a device holds at its fullest, by class."""
+    held = memory.by_class
     return tuple(
-        Part(kind=kind, label=label, amount=amount, text=format_bytes(amount))
-        for name, amount in memory.by_class.items()
-        for kind, label in (_MEMORY[name],)
-        if amount > 0
+        Part(kind=each.part, label=each.words, amount=amount, text=format_bytes(amount))
+        for each in MEMORY_CLASSES
+        if (amount := held[each.name]) > 0
     )
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
-
-MEMORY_CLASSES: Final = (
-    *("weight", "gradient", "optimizer", "opaque"),
-    *("activation", "logits", "transient", "buffer", "workspace"),
-)
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +26,40 @@ class StageCost:
     microbatches_in_flight: int
 
 
+# What a device holds, by class
+# -----------------------------
+# A class is a field of `StageMemory`; sums, tables, pages and figures take the rest from its row.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryClass:
+    """A part of a device's peak: what tables head it with and texts call it.
+
+    Pages draw it as `part`, in `colors` on light and on dark ground. What `is_static` stays for the
+    whole step.
+    """
+
+    name: str
+    words: str
+    heading: str
+    part: str
+    colors: tuple[str, str]
+    is_static: bool = False
+
+
+def _class(
+    words: str,
+    *colors: str,
+    heading: str = "",
+    part: str = "",
+    is_static: bool = False,
+    **default: float,
+) -> Any:
+    """A field that is a class of memory; `part` is the name of the class where absent."""
+    row = {"words": words, "colors": colors, "heading": heading, "part": part}
+    return field(metadata={"class": {**row, "is_static": is_static}}, **default)  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
     """Bytes of one device of a stage at its fullest, by class.
@@ -40,27 +70,32 @@ class StageMemory:
     libraries for ever.
     """
 
-    weight_bytes: float
-    gradient_bytes: float
-    optimizer_bytes: float
-    opaque_bytes: float
-    activation_bytes: float
-    transient_bytes: float
+    weight_bytes: float = _class("weights", "#0072b2", "#1681c4", part="weights", is_static=True)
+    gradient_bytes: float = _class("gradients", "#8cc8ea", "#8cc8ea", is_static=True)
+    optimizer_bytes: float = _class(
+        "optimizer states", "#00466e", "#0a5a8c", heading="optim", part="state", is_static=True
+    )
+    opaque_bytes: float = _class("static state", "#4a5562", "#8d99a6", is_static=True)
+    activation_bytes: float = _class(
+        "activations", "#e69f00", "#e8a51c", heading="active", part="activations"
+    )
+    logits_bytes: float = _class("logits and loss", "#d55e00", "#dd6a17", default=0.0)
+    transient_bytes: float = _class("temporary tensors", "#d3a3c2", "#d9aecb", heading="temp")
+    buffer_bytes: float = _class(
+        "communication buffers", "#009e73", "#0fa67c", part="buffers", default=0.0
+    )
+    workspace_bytes: float = _class("workspaces", "#8d99a6", "#6b7682", heading="work", default=0.0)
     microbatches_in_flight: int
-    logits_bytes: float = 0.0
-    buffer_bytes: float = 0.0
-    workspace_bytes: float = 0.0
 
     @property
     def static_bytes(self) -> float:
         """What stays for the whole step."""
-        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes + self.opaque_bytes
+        return float(sum(_STATIC(self)))
 
     @property
     def total_bytes(self) -> float:
         """Peak of one device."""
-        kept = self.static_bytes + self.activation_bytes + self.logits_bytes
-        return kept + self.transient_bytes + self.buffer_bytes + self.workspace_bytes
+        return float(sum(_HELD(self)))
 
     @property
     def movable_bytes(self) -> float:
@@ -70,7 +105,22 @@ class StageMemory:
     @property
     def by_class(self) -> dict[str, float]:
         """Bytes of each of `MEMORY_CLASSES`; they add up to `total_bytes`."""
-        return {name: float(getattr(self, f"{name}_bytes")) for name in MEMORY_CLASSES}
+        return {each.name: float(getattr(self, f"{each.name}_bytes")) for each in MEMORY_CLASSES}
+
+
+def _classes() -> tuple[MemoryClass, ...]:
+    found = []
+    for each in fields(StageMemory):
+        if (row := each.metadata.get("class")) is not None:
+            name = each.name.removesuffix("_bytes")
+            own = {key: row[key] or name for key in ("heading", "part")}
+            found.append(MemoryClass(**{**row, **own, "name": name}))
+    return tuple(found)
+
+
+MEMORY_CLASSES: Final = _classes()
+_HELD: Final = attrgetter(*(f"{each.name}_bytes" for each in MEMORY_CLASSES))
+_STATIC: Final = attrgetter(*(f"{each.name}_bytes" for each in MEMORY_CLASSES if each.is_static))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
