@@ -90,7 +90,7 @@ def test_faulty_tables_name_their_line(run, folder, old, new, told):
         (("m", *TABLES, "--tensor", "1,x"), "tensor: must be a whole number"),
         (
             ("m", *TABLES, "--precision", "int3"),
-            'error: precision: must be one of bf16, fp16, fp32, tf32, fp8, fp4, got "int3"',
+            "error: precision: must be one of bf16, fp16, fp32, tf32, fp8, fp4, fp8_delayed",
         ),
         (("gpt2", "--budget", "0s"), "budget: must be > 0"),
         (("gpt2", "--device", "tpu"), "device: must be one of cpu, cuda"),

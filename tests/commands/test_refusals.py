@@ -109,7 +109,10 @@ def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
         (("--fragmentation", "30"), "fragmentation: must be a share from 0 to below 1, got 30.0"),
         (("--reserve", "5"), 'reserve: a bare number is in bytes, got "5"; did you mean "5GiB"?'),
         (("--reserve", "1TiB"), "reserve: must leave something of the 77.21 GiB usable"),
-        (("--precision", "fp7"), "precision: must be one of bf16, fp16, fp32, tf32, fp8, fp4, got"),
+        (
+            ("--precision", "fp7"),
+            "precision: must be one of bf16, fp16, fp32, tf32, fp8, fp4, fp8_delayed",
+        ),
         (("--top", "-1"), 'top: must be a whole number >= 0, got "-1"'),
         (("--devices", "64..8"), "devices: must not be empty, got 64..8; write 8..64"),
         (("--devices", "8,x"), "devices: must be a whole number >= 1, a range such as 64..4096"),

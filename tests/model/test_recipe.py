@@ -7,6 +7,7 @@ from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import LayerKind, Optimizer, Recipe, RunShape, layer_graph
 from trainwright.model.recipe import optimizer_named
+from trainwright.model.run_shape import precision_named
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,33 @@ def test_an_optimizer_is_known_by_the_names_of_its_libraries(
     name: str, known: tuple[Optimizer, str | None] | None
 ) -> None:
     assert optimizer_named(name) == known
+
+
+@pytest.mark.parametrize(
+    ("name", "copies"),
+    [
+        ("fp8", 0),  # its two bytes are the copies
+        ("fp8_delayed", 2),
+        ("mxfp8", 2 * 33 / 32),
+        ("nvfp4", 2 * (8 / 16 + 1 / 16)),
+    ],
+)
+def test_a_recipe_keeps_copies_of_what_it_multiplies(name: str, copies: float) -> None:
+    config = catalog.model("mixtral-8x7b").config
+    shape = RunShape(microbatch_size=1, sequence_length=512, precision=precision_named(name))
+    for layer in layer_graph(config, shape).classes:
+        found = static_bytes(layer, shape.precision)
+        plain = static_bytes(layer, precision_named("bf16"))
+        expert = sum(p.count_per_device for p in layer.parameters if p.expert)
+        assert found[1][0] - plain[1][0] == pytest.approx(copies * expert)
+        dense = sum(
+            p.count_per_device
+            for op in layer.operators
+            if op.matrix is not None and layer.kind is LayerKind.BLOCK and op.name != "router"
+            for p in op.parameters
+            if not p.expert and p.name.endswith(".weight")
+        )
+        assert found[0][0] - plain[0][0] == pytest.approx(copies * dense)
 
 
 def test_muon_leaves_embedding_and_head_to_adam() -> None:

@@ -112,6 +112,9 @@ def static_bytes(layer: LayerClass, precision: Precision) -> tuple[tuple[float, 
         if parameter.kept_bytes is not None:
             less = precision.weight_bytes - parameter.kept_bytes
             saved[parameter.expert] += less * parameter.count_per_device
+    if precision.weight_copy_bytes:
+        for expert, count in _multiplied(layer, precision):
+            saved[expert] -= precision.weight_copy_bytes * count
     states = precision.optimizer_bytes
     if layer.kind in (LayerKind.EMBEDDING, LayerKind.LM_HEAD):
         states += precision.end_state_bytes
@@ -123,6 +126,15 @@ def static_bytes(layer: LayerClass, precision: Precision) -> tuple[tuple[float, 
         )
         for held, count, less in zip(parameters_per_device(layer), trained, saved, strict=True)
     )
+
+
+def _multiplied(layer: LayerClass, precision: Precision) -> Iterator[tuple[bool, float]]:
+    """Weights of products that run in the narrow format: whether of experts, and how many."""
+    for operator in layer.operators:
+        if operator.matrix is not None and operator.dtype == precision.matmul_dtype:
+            for parameter in operator.parameters:
+                if parameter.name.endswith(".weight") and parameter.kept_bytes is None:
+                    yield parameter.expert, parameter.count_per_device
 
 
 def activation_bytes(layer: LayerClass, run: RunShape, rule: RecomputeRule) -> ActivationBytes:

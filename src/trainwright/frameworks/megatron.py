@@ -268,11 +268,17 @@ def _sizes(job: Job) -> Values:
         "qk_layernorm": model.query_key_norm or model.latent is not None,
         "hidden_dropout": hidden,
         "attention_dropout": attention,
-        "bf16": job.precision in ("bf16", "fp8"),
+        "bf16": job.precision == "bf16" or "fp8" in job.precision or "fp4" in job.precision,
         "fp16": job.precision == "fp16",
     }
-    if job.precision == "fp8":
-        found["fp8"] = "hybrid"
+    if job.precision == "nvfp4":
+        found |= {"fp4": "e2m1", "fp4_recipe": "nvfp4"}
+    elif "fp8" in job.precision:
+        found["fp8"] = "e4m3" if job.precision in ("mxfp8", "fp8_blockwise") else "hybrid"
+        if job.precision == "fp8":
+            found["fp8_param"] = True  # weights in 8 bit alone
+        else:
+            found["fp8_recipe"] = job.precision.removeprefix("fp8_")
     if model.num_mtp_layers:
         found["mtp_num_layers"] = model.num_mtp_layers
     return found
@@ -422,6 +428,8 @@ FILE: Final = "megatron_args.sh"
 FLAG_OF: Final = {
     "num_moe_experts": "--num-experts",
     "fp8": "--fp8-format",
+    "fp8_param": "--fp8-param-gather",
+    "fp4": "--fp4-format",
     "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
     "microbatch_group_size_per_vp_stage": "--microbatch-group-size-per-virtual-pipeline-stage",
     "qk_head_dim": "--qk-head-dim",

@@ -96,6 +96,7 @@ _MIXED: Final = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
     "fp8": "bf16_with_fp8_delayed_scaling_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
     "fp32": None,
 }
 

@@ -358,7 +358,7 @@ def _decisive(run: PooledRun) -> Circumstance | None:
 def _matters(name: str, question: Question) -> bool:
     """Whether a constant may change the price of a question; saves prices where it cannot."""
     if name == "fp8_ratio":
-        return (question.configuration.recipe.precision or "").startswith(("fp8", "fp4"))
+        return "fp8" in (name := question.configuration.recipe.precision or "") or "fp4" in name
     if name.startswith("scale_out"):
         levels = question.cluster.levels
         return question.configuration.parallelism.num_devices > levels[0].size

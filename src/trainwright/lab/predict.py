@@ -66,7 +66,7 @@ _PRECISIONS: Final = {
     "mxfp8": "fp8",
     "fp8_rowwise": "fp8",
     "fp8_tensorwise": "fp8",
-    "nvfp4": "fp4",
+    "nvfp4": "nvfp4",
 }
 
 

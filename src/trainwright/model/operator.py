@@ -139,7 +139,7 @@ class SavedTensor:
 
     name: str
     elements: int
-    element_bytes: int
+    element_bytes: float
     shard: Shard
     until: Phase
     dropped_by: str | None = None
@@ -342,7 +342,7 @@ def linear_input(
     dropped_by: str | None = None,
     is_layer_input: bool = False,
     tokens: int | None = None,
-    element_bytes: int | None = None,
+    element_bytes: float | None = None,
     serves_input_grad: bool = False,
 ) -> SavedTensor:
     """The input of a linear layer, which its weight gradient needs; kept as the precision says."""

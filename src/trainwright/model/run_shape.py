@@ -16,7 +16,10 @@ from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 # it): a 16-bit weight, a float32 gradient, and in the optimizer a float32 main weight with two
 # moments, 2 + 4 + 12 = 18 bytes. Plain float32 needs no main weight: 4 + 4 + 8. With FP8 the linear
 # layers of the blocks multiply and keep their inputs in 8 bit; everything else stays as with
-# bfloat16 (Micikevicius et al., 2022; scaling factors and transposed copies are ignored).
+# bfloat16 (Micikevicius et al., 2022). "fp8" and "fp4" are recipes whose 2 bytes of a weight are
+# its 8-bit form and that form transposed, which Hopper's kernels want (--fp8-param-gather). By the
+# names that Transformer Engine gives its recipes the 16-bit weight stays beside them; blocks of 32
+# (MXFP8) and 16 numbers (NVFP4) have a scale of a byte each, and are kept along rows and columns.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,7 @@ class Precision:
 
     `base_dtype` is the format of what is not multiplied in `matmul_dtype`: attention, the head, the
     router, all activations. `linear_input_bytes` is the size in which linear layers keep inputs,
+    `weight_copy_bytes` what they keep of a weight from step to step beside `weight_bytes`,
     `dispatch_bytes` that of a number on its way to experts, scaling factors included.
     `end_state_bytes` are what the optimizer keeps of a parameter of embedding or head besides. Of
     gradients and states a device holds the shares `held_gradients` and `held_states`, its host the
@@ -35,12 +39,13 @@ class Precision:
     matmul_dtype: str
     base_dtype: str
     activation_bytes: int
-    linear_input_bytes: int
+    linear_input_bytes: float
     dispatch_bytes: float
     weight_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     end_state_bytes: int = 0
+    weight_copy_bytes: float = 0.0
     held_gradients: float = 1.0
     held_states: float = 1.0
 
@@ -84,7 +89,16 @@ FP32: Final = _single("fp32")
 TF32: Final = _single("tf32")
 FP8: Final = replace(BF16, name="fp8", matmul_dtype="fp8", linear_input_bytes=1)
 FP4: Final = replace(FP8, name="fp4", matmul_dtype="fp4")  # inputs kept for backward in 8 bit
-PRECISIONS: Final = {p.name: p for p in (BF16, FP16, FP32, TF32, FP8, FP4)}
+_MX, _NV = 1 + 1 / 32, 1 / 2 + 1 / 16  # bytes of a number with its share of a scale
+RECIPES: Final = (
+    *(
+        replace(FP8, name=f"fp8_{scaling}", weight_copy_bytes=2.0)
+        for scaling in ("delayed", "tensorwise", "blockwise")
+    ),
+    replace(FP8, name="mxfp8", linear_input_bytes=_MX, weight_copy_bytes=2 * _MX),
+    replace(FP4, name="nvfp4", linear_input_bytes=_NV, weight_copy_bytes=2 * _NV),
+)
+PRECISIONS: Final = {p.name: p for p in (BF16, FP16, FP32, TF32, FP8, FP4, *RECIPES)}
 
 
 def precision_named(name: str) -> Precision:

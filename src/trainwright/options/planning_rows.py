@@ -499,7 +499,11 @@ ROWS += section(
     "How the model trains",
     _BOTH,
     row(
-        "precision", NAME, "bf16, fp16, fp8, fp32 or tf32; 16 bit if absent.", at="recipe.precision"
+        "precision",
+        NAME,
+        "bf16, fp16, fp8, fp32 or tf32, or a recipe: fp8_delayed, fp8_tensorwise, fp8_blockwise, "
+        "mxfp8, nvfp4; 16 bit if absent.",
+        at="recipe.precision",
     ),
     row(
         "optimizer",

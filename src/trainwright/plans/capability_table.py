@@ -534,7 +534,12 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 # Number formats that a target's files can ask for.
 PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        **dict.fromkeys(("megatron", "megatron-bridge", "primus"), ("bf16", "fp16", "fp32", "fp8")),
+        "megatron": (
+            *("bf16", "fp16", "fp32", "fp8", "fp8_delayed", "fp8_tensorwise", "fp8_blockwise"),
+            *("mxfp8", "nvfp4"),
+        ),
+        "megatron-bridge": ("bf16", "fp16", "fp32", "fp8", "nvfp4"),
+        "primus": ("bf16", "fp16", "fp32", "fp8"),
         "torchtitan@0.2": ("bf16", "fp32", "fp8"),
         "torchtitan@0.3": ("bf16", "fp32"),  # fp8 is an argument of the model's own function
         "pytorch": ("bf16", "fp16", "fp32", "fp8", "tf32", "fp4"),

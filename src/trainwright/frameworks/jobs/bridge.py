@@ -201,6 +201,13 @@ def _model_of(recipe: str | None, stem: str) -> str | None:
     return recipe
 
 
+# Parts of the names of its recipes, which keep weights in 8 bit alone unless told otherwise.
+_RECIPES: Final = (
+    ("mx", "mxfp8"), ("block", "blockwise"), ("subchannel", "blockwise"), ("delayed", "delayed"),
+)  # fmt: skip
+_GATHERED: Final = {"fp8_param_gather": True}
+
+
 def _number_format(given: Values) -> Values:
     """Megatron's switches for a recipe of mixed precision."""
     said = given.pop("mixed_precision", None) or given.pop("precision_config", None)
@@ -210,8 +217,8 @@ def _number_format(given: Values) -> Values:
         return {key: value for key, value in said.items() if key in ("bf16", "fp16", "fp8")}
     word = str(said or "bf16_mixed").lower()
     if "fp8" in word or "mx" in word:
-        recipe = next((r for r in ("mx", "block", "subchannel", "sc") if r in word), None)
-        return {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": recipe or "tensorwise"}
+        recipe = next((r for part, r in _RECIPES if part in word), "tensorwise")
+        return {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": recipe, **_GATHERED}
     if "fp4" in word:
         return {"bf16": True, "fp4_format": "e2m1"}
     return {"fp16": True} if "fp16" in word or word.startswith("16") else {"bf16": True}

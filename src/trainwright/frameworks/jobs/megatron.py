@@ -111,6 +111,8 @@ _RENAMED: Final = {
 _SECTIONS: Final = re.compile(r"^(?:trainer\.strategy|data|model\.config)\.")  # of NeMo's tests
 _NEMO: Final = re.compile(r"trainer\.(?!strategy\.)|log\.")  # how long it trains and what it writes
 _SWITCHED_PRECISION: Final = ("bf16", "fp16")
+# `--fp8-recipe` → precision; recipes with a scale for each tensor are told in a note.
+_RECIPES: Final = {"blockwise": "fp8_blockwise", "mxfp8": "mxfp8"}
 _NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads")
 _SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
@@ -442,7 +444,7 @@ def _numbers(found: Settings, notes: list[str]) -> dict[str, Any]:
     elif "muon" in name:
         optimizer = "muon"
     else:
-        optimizer = "momentum" if name == "lion" else "adam"
+        optimizer = "lion" if name == "lion" else "adam"
         notes += odd_optimizer(name)
     precision = next((each for each in _SWITCHED_PRECISION if found.switch(each)), "fp32")
     eight = found.text(found.first("fp8_format", "fp8"))
@@ -451,13 +453,16 @@ def _numbers(found: Settings, notes: list[str]) -> dict[str, Any]:
     if eight not in (None, "None", "False", "false") or eight_old:
         if precision == "fp32":
             notes.append("--fp8-format without --bf16: what is not in 8 bit is priced as bf16")
-        if recipe not in (None, "delayed", "tensorwise"):
-            notes.append(f"--fp8-recipe {recipe} is priced as tensorwise")
-        precision = "fp8"
+        alone = found.switch("fp8_param_gather")  # no 16-bit weights beside
+        precision = "fp8" if alone else _RECIPES.get(recipe or "delayed", "fp8")
+        if precision == "fp8" and not alone:
+            notes.append(
+                "--fp8-format without --fp8-param-gather keeps 16-bit weights, too: --precision "
+                "fp8_delayed counts them"
+            )
     four = found.text(found.first("fp4_format", "fp4"))
     if four not in (None, "None", "False", "false"):
-        notes.append(f"--fp4-format {four} is priced as fp8")
-        precision = "fp8"
+        precision = "fp4" if found.switch("fp4_param_gather") else "nvfp4"
     numbers: dict[str, Any] = {
         "precision": precision,
         "optimizer": optimizer,
