@@ -8,6 +8,12 @@ where nothing should. Nothing of the planner is used but its answer, and only th
 
     python benchmarks/attack.py --seed 1 --questions 100 --seconds 10
 
+`--rooms N` attacks as many machine rooms beside: random models, ranges, axes and budgets; systems
+drawn at random and a few values from the best are priced in full, by the checker of certificates,
+and one below the bound, or that no point of the front covers, is a find.
+
+    python benchmarks/attack.py --seed 1 --questions 0 --rooms 20 --systems 500
+
 The exit code is 1 where there is a find; each is printed with what repeats it.
 """
 
@@ -25,6 +31,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trainwright
+from trainwright.chips.room_answer import recheck
+from trainwright.commands.codesign import machine_room
+from trainwright.errors import CheckFailed
+from trainwright.execution import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -350,12 +360,68 @@ def _moved(rng: random.Random, blocks: list[int]) -> list[int] | None:
     return moved
 
 
+# Machine rooms
+# -------------
+
+_AXES = {
+    "stacks": [1, 2, 3, 4, 6],
+    "stack_gib": [1, 4, 8, 16, 24],
+    "node_devices": [1, 2, 4, 8, 16],
+    "node_gbytes_per_s": [25, 50, 100, 300, 900],
+    "cards": [0.125, 0.25, 0.5, 1, 2],
+    "oversubscription": [4, 2, 1],
+}
+
+
+def attack_rooms(
+    seed: int, *, rooms: int, systems: int, tell: Callable[[str], object]
+) -> tuple[int, int]:
+    """How many systems were tried in so many rooms, and how many rooms have a find."""
+    tried = finds = 0
+    for number in range(rooms):
+        rng = random.Random(f"{seed}-{number}")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "room.toml"
+            devices = sorted(rng.sample([2, 4, 8, 16, 32], rng.randint(1, 3)))
+            axes = {
+                name: sorted(rng.sample(values, rng.randint(1, 3)))
+                for name, values in _AXES.items()
+            } | {"devices": devices}
+            path.write_text("".join(f"{name} = {values}\n" for name, values in axes.items()))
+            models = rng.sample(["gpt2", "bert-base", "bert-large", "gpt2-xl"], rng.randint(1, 2))
+            options: dict[str, Any] = {
+                "devices": devices[-1],
+                "aim": rng.choice(["time", "cost", "energy"]),
+                "global_batch": rng.choice([32, 64, 96]),
+                "sequence": 256,
+                "max_area_mm2": rng.choice([10.0, 20.0, 40.0]),
+            }
+            limit = rng.choice(["max_dollars", "max_watts", "max_silicon_mm2", None])
+            if limit is not None:
+                each = {"max_dollars": 12e3, "max_watts": 4e2, "max_silicon_mm2": 3e2}[limit]
+                options[limit] = each * devices[-1] * rng.uniform(0.3, 1.0)
+            found = machine_room(models, room=path, front=rng.choice([0.05, 0.2]), **options)
+        if found.document.best is None:
+            continue
+        try:
+            checked = recheck(found.document, sample=systems, seed=seed, budget=Budget())
+        except CheckFailed as find:
+            finds += 1
+            tell(f"room {seed}-{number}, {models}, {options}, {axes}: {find}")
+        else:
+            assert checked.proof is not None
+            tried += checked.proof.drawn + checked.proof.near + checked.proof.repriced
+    return tried, finds
+
+
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10, help="CPU seconds for each question")
+    parser.add_argument("--rooms", type=int, default=0, help="machine rooms")
+    parser.add_argument("--systems", type=int, default=300, help="tries of a kind in each of them")
     given = parser.parse_args()
     report = attack(
         given.seed,
@@ -367,7 +433,15 @@ def main() -> int:
         f"{report.questions} questions, {report.configurations} configurations, "
         f"{len(report.finds)} finds"
     )
-    return bool(report.finds)
+    tried, finds = attack_rooms(
+        given.seed,
+        rooms=given.rooms,
+        systems=given.systems,
+        tell=lambda find: print(find, flush=True),
+    )
+    if given.rooms:
+        print(f"{given.rooms} rooms, {tried} systems, {finds} finds")
+    return bool(report.finds or finds)
 
 
 if __name__ == "__main__":

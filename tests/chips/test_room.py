@@ -15,6 +15,7 @@ from chips.jobs import job, question, some_designs
 from trainwright.chips.room import AXES, Bill, Figures, Limits, Room, RoomPricer, read_room
 from trainwright.chips.room_answer import (
     Branch,
+    answer,
     closed_by,
     recheck,
 )
@@ -26,6 +27,7 @@ from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.execution import Budget
 from trainwright.execution.budget import Progress
 from trainwright.formats.codesign_document import RoomResult
+from trainwright.plans.status import Status
 
 ROOM = replace(
     read_room(None, devices=8),
@@ -241,7 +243,7 @@ def test_nobody_finds_a_system_below_the_bound_or_off_the_front(answered: RoomRe
     proof = recheck(answered, sample=40, seed=1, budget=Budget()).proof
     assert proof is not None
     assert min(proof.drawn, proof.near, proof.repriced, proof.of_front) > 0
-    assert answered.front_epsilon == pytest.approx(0.1)
+    assert answered.front_epsilon == pytest.approx(0.15)
 
 
 def test_an_interrupted_search_says_what_it_proved(tmp_path: Path) -> None:
@@ -296,14 +298,14 @@ def test_axes_are_ordered_by_what_they_can_do(tmp_path: Path) -> None:
 def test_the_command_finds_a_system_says_why_and_checks_it_again(
     tmp_path: Path, answered: RoomResult, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path, answer = tmp_path / "room.toml", tmp_path / "answer.json"
+    path, written = tmp_path / "room.toml", tmp_path / "answer.json"
     path.write_text(TOML, encoding="utf-8")
     made_of = tmp_path / "technology.toml"
     made_of.write_text(MADE_OF, encoding="utf-8")
     asked = ["codesign", "gpt2", "--devices", "8", "--global-batch", "32", "--sequence", "256"]
     asked += ["--technology", str(made_of), "--room", str(path), "--aim", "cost"]
     with pytest.raises(SystemExit) as ended:
-        main((*asked, "--budget-money", "60000", "-o", str(answer), "--json"))
+        main((*asked, "--budget-money", "60000", "-o", str(written), "--json"))
     assert not ended.value.code
     told = json.loads(capfd.readouterr().out)
     best = told["best"]
@@ -311,17 +313,17 @@ def test_the_command_finds_a_system_says_why_and_checks_it_again(
     assert best["dollars"] <= 60000
     assert told["gap"] <= 0.01
     with pytest.raises(SystemExit) as ended:
-        main(("codesign", "--recheck", str(answer), "--sample", "20", "--json"))
+        main(("codesign", "--recheck", str(written), "--sample", "20", "--json"))
     assert not ended.value.code
     assert json.loads(capfd.readouterr().out)["proof"]["repriced"] > 0
     with pytest.raises(SystemExit) as ended:
-        main(("report", str(answer), "-o", str(tmp_path / "room.html")))
+        main(("report", str(written), "-o", str(tmp_path / "room.html")))
     assert not ended.value.code
     page = (tmp_path / "room.html").read_text(encoding="utf-8")
     assert "A machine room for gpt2" in page
     assert "What the next value buys" in page
     with pytest.raises(SystemExit) as ended:
-        main(("estimate", "gpt2", "--cluster", str(answer), *asked[4:8]))
+        main(("estimate", "gpt2", "--cluster", str(written), *asked[4:8]))
     assert not ended.value.code
 
 
@@ -353,3 +355,26 @@ def test_what_a_search_of_systems_does_not_do_is_refused(
     assert ended.value.code == 2
     told = "must not be given where whole systems are sought"
     assert f"error: {beside[0][2:]}: {told}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        ({"max_dollars": 10.0}, "dollars, budget-money allows 10"),
+        ({"max_watts": 5.0}, "watts, budget-power allows 5"),
+        ({"max_silicon_mm2": 1.0}, "mm2 of dies, budget-area allows 1"),
+    ],
+)
+def test_a_budget_that_nothing_keeps_to_is_named(
+    answered: RoomResult, budget: dict[str, float], told: str
+) -> None:
+    names = {"max_dollars": "budget_dollars", "max_watts": "budget_watts"}
+    own = {names.get(name, "budget_mm2"): limit for name, limit in budget.items()}
+    found = answer(replace(answered.request, **{"budget_dollars": None, **own}), Budget())  # type: ignore[arg-type]
+    assert (found.status, found.best) == (Status.INFEASIBLE, None)
+    assert told in (found.infeasible_because or "")
+
+
+def test_a_schedule_without_bounds_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="schedule: must be 1f1b"):
+        machine_room("gpt2", devices=8, schedule="zb-h1,1f1b", global_batch=32, sequence=256)

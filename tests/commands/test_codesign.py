@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import trainwright
+from trainwright.chips.tables import sensitivity_table
 from trainwright.commands.codesign import Extras, cluster_of, plan_on_chip, recheck_document
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.execution import Budget
@@ -68,6 +69,11 @@ def test_details_say_what_limits_the_design(report: trainwright.CodesignReport) 
     bounds = {use.bound for use in found.operators}
     assert bounds <= {"mac", "glb", "hbm", "vector", "launch"}
     gains = {gain.resource: gain.throughput_gain for gain in found.sensitivity}
+    shown = {row[0].text: row[2].value for row in sensitivity_table(found).rows}
+    whole = gains["surroundings"]
+    assert list(shown)[5:7] == ["their interplay", "all of these at once"]
+    assert sum(list(shown.values())[:6]) == pytest.approx(whole)
+    assert whole >= max(list(shown.values())[:5])
     assert gains["clock_hz"] > 0
     assert all(gain >= -1e-12 for gain in gains.values())
     assert {chip.name for chip in found.real_chips} >= {"A100-80GB-SXM", "TPU-v4"}

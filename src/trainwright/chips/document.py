@@ -377,6 +377,7 @@ RESOURCES: Final = (
 )
 _NO_LIMIT_UM2: Final = 1e12
 TWICE: Final = ("num_tc", "num_vc", "glb_mib")
+TOGETHER: Final = "surroundings"  # all of `RESOURCES` at once
 WITH_PORT: Final = "num_tc+port"
 
 
@@ -401,8 +402,9 @@ def sensitivities(
     *,
     factor: float = 1.1,
 ) -> tuple[Gain, ...]:
-    """Gains of the best design by `factor` of each surrounding resource and of area, and by twice
-    the cores of a class or the global buffer, whatever their area. Empty without a best design.
+    """Gains of the best design by `factor` of each surrounding resource, of all of them at once and
+    of area, and by twice the cores of a class or the global buffer, whatever their area.
+    Empty without a best design.
 
     All cores take their operands through one port of the global buffer, which more of them do not
     widen: twice the cores can gain less than a tenth more area, for which the whole space is
@@ -425,14 +427,14 @@ def sensitivities(
         least = float(found.cost.min(initial=np.inf))
         return Gain(resource=name, factor=factor, gain=best.cost / least - 1.0)
 
+    around = variant.surroundings
     gains = [
-        gain(
-            name,
-            factor,
-            replace(base, surroundings=(_more(variant.surroundings, name, factor),)),
-        )
+        gain(name, factor, replace(base, surroundings=(_more(around, name, factor),)))
         for name in RESOURCES
     ]
+    for name in RESOURCES:
+        around = _more(around, name, factor)
+    gains.append(gain(TOGETHER, factor, replace(base, surroundings=(around,))))
     for name in TWICE:
         changed = _twice(base, name)
         if changed is not None:

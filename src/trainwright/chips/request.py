@@ -227,16 +227,11 @@ def job_record(
 
 
 def _can_be_cut(config: TransformerConfig, degree: int, length: int) -> bool:
-    from trainwright.model import RunShape
+    from trainwright.chips.workload import tensor_run
 
     if length % degree:
         return False
-    run = RunShape(
-        microbatch_size=1,
-        sequence_length=length,
-        tensor_parallel=degree,
-        sequence_parallel=degree > 1,
-    )
+    run = tensor_run(degree, microbatch_size=1, sequence_length=length)
     return not tuple(config.faults_at(run))
 
 

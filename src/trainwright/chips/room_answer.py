@@ -39,7 +39,7 @@ from trainwright.formats.codesign_document import (
     TimePartRecord,
 )
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.plans.status import relative_gap
+from trainwright.plans.status import Status, relative_gap
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ if TYPE_CHECKING:
     from trainwright.formats.codesign_document import CodesignRequest
 
 USUAL_GAP = 0.01
+_BUDGETS = (
+    ("budget-money", "dollars", "dollars"),
+    ("budget-power", "watts", "watts"),
+    ("budget-area", "silicon_mm2", "mm2 of dies"),
+)
 _UNITS = {"time": "seconds_per_token", "cost": "dollars_per_token", "energy": "joules_per_token"}
 
 
@@ -82,10 +87,11 @@ def room_request(
         if len(getattr(chips, name)) > 1:
             option = {"surroundings": "clock", "precisions": "precision"}.get(name, "micro-batch")
             raise InvalidInput.of(option, "must be a single value: the room has axes of its own")
-    jobs = tuple(replace(job, schedules=(DEFAULT_SCHEDULE,)) for job in chips.jobs)
+    if any(set(job.schedules) != {DEFAULT_SCHEDULE} for job in chips.jobs):
+        raise InvalidInput.of("schedule", "must be 1f1b: the machine room has bounds for no other")
     return RoomRequest(
         trainwright_version=__version__,
-        chips=replace(chips, jobs=jobs),
+        chips=chips,
         room=RoomRecord(**asdict(room)),
         aim=aim,
         wanted_gap=gap,
@@ -133,6 +139,8 @@ def answer(request: RoomRequest, budget: Budget) -> RoomResult:
         certificate=tuple(_branches(outcome.tree)),
         search_s=outcome.solver_s,
     )
+    if outcome.status is Status.INFEASIBLE:
+        return replace(made, infeasible_because=why_infeasible(pricer, limits))
     if best is None:
         return made
     made = replace(
@@ -163,6 +171,20 @@ def answer(request: RoomRequest, budget: Budget) -> RoomResult:
             priced=front.priced,
         ),
     )
+
+
+def why_infeasible(pricer: RoomPricer, limits: Limits) -> str:
+    """Which budget no system keeps to, and what the least system takes of it."""
+    rows = np.arange(len(pricer.question.space))
+    least = pricer.room.system((0,) * len(AXES))
+    steps_s = np.ones((rows.size, len(pricer.question.jobs)))
+    each = [pricer.figures(s, least, rows, steps_s, steps_s) for s in pricer.room.stacks]
+    for budget, field, unit in _BUDGETS:
+        limit = getattr(limits, field)
+        takes = min(float(getattr(figures, field).min()) for figures in each)
+        if limit is not None and takes > limit:
+            return f"the least system takes {takes:,.6g} {unit}, {budget} allows {limit:,.6g}"
+    return "no system within the budgets holds the models; more memory or devices may"
 
 
 def _designs(text: str) -> Indices:
@@ -622,6 +644,8 @@ def room_view(found: RoomResult) -> Iterator[Line]:
 def room_summary(found: RoomResult) -> Iterator[tuple[str, str]]:
     """Status, aim, what was searched and what is proved of it."""
     yield "status", str(found.status)
+    if found.infeasible_because:
+        yield "because", found.infeasible_because
     yield "aim", found.objective.replace("_", " ")
     yield "systems", f"{found.systems:,}, of which {found.priced:,} were priced in full"
     if found.value is not None and found.gap is not None:

@@ -43,7 +43,6 @@ from trainwright.chips.workload import Replication
 from trainwright.errors import InvalidInput
 from trainwright.execution.budget import Progress
 from trainwright.model import Phase
-from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 
@@ -462,10 +461,6 @@ class RoomSearch:
         self.pricer, self.room, self.limits = pricer, pricer.room, limits
         self.aim, self.gap, self.budget = aim, gap, budget
         question = pricer.question
-        if any(set(job.schedules) != {DEFAULT_SCHEDULE} for job in question.jobs):
-            raise InvalidInput.of(
-                "schedule", "must be 1f1b: the machine room has bounds for no other"
-            )
         around = question.surroundings[0]
         for name in ("tensor_overlap", "gradient_overlap"):
             if getattr(around, name):
@@ -571,7 +566,10 @@ class RoomSearch:
             value = np.inf
             for _ in range(_ROUNDS):
                 before = value
-                few = {each: self._promising(each, place, rows) for each, rows in designs.items()}
+                few = {
+                    each: self._promising(each, place, designs.get(each, np.arange(0)))
+                    for each in self.room.stacks
+                }
                 for axis in range(-1, len(AXES)):
                     if self.budget.stopped:
                         return
@@ -593,7 +591,7 @@ class RoomSearch:
 
     def _probe(self, stacks: int, place: Place, designs: Indices) -> float:
         """The least value of the most promising designs in a system."""
-        if not self.pricer.is_sound(stacks, self.room.system(place)):
+        if not designs.size or not self.pricer.is_sound(stacks, self.room.system(place)):
             return np.inf
         box = Box(place, place)
         values = self._bound(box, stacks, designs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.chips.technology import die_of
@@ -232,6 +233,13 @@ def _layer(found: LayerScheduleRecord) -> str:
     )
 
 
+_SUMMED: Final = (
+    "clock_hz",
+    "memory_bytes",
+    "memory_bandwidth_bytes_per_s",
+    "link_bandwidth_bytes_per_s",
+    "glb_bytes_per_cycle",
+)
 _RESOURCES: Final = {
     "clock_hz": "clock",
     "memory_bytes": "memory",
@@ -243,11 +251,23 @@ _RESOURCES: Final = {
     "num_vc": "vector cores",
     "glb_mib": "global buffer",
     "area": "area",
+    "interplay": "their interplay",
+    "surroundings": "all of these at once",
 }
 
 
 def sensitivity_table(found: CodesignResult) -> Table:
-    """What more of each resource would buy, most first."""
+    """What more of each resource would buy, most first in each of two parts.
+
+    Clock, memory and bandwidths with their interplay add up to all of them at once; below stand
+    more cores and buffers, and more area.
+    """
+    gains = sorted(found.sensitivity, key=lambda one: -one.throughput_gain)
+    rows = [one for one in gains if one.resource in _SUMMED]
+    for whole in (one for one in gains if one.resource == "surroundings"):
+        beyond = whole.throughput_gain - sum(one.throughput_gain for one in rows)
+        rows += [replace(whole, resource="interplay", throughput_gain=beyond), whole]
+    rows += [one for one in gains if one not in rows]
     return table_of(
         "What more would buy",
         (
@@ -263,7 +283,7 @@ def sensitivity_table(found: CodesignResult) -> Table:
                 percent(gain.throughput_gain, digits=2, sign=True),
                 gain.design or "",
             )
-            for gain in sorted(found.sensitivity, key=lambda one: -one.throughput_gain)
+            for gain in rows
         ),
         caption="what more would buy",
     )

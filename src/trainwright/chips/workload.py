@@ -7,7 +7,7 @@ alone (kernels, bytes, collectives, layers) is worked out once, here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -107,14 +107,18 @@ class TrainingJob:
 
         Raises `InvalidInput` where the model cannot be cut.
         """
-        run = RunShape(
+        run = tensor_run(
+            tensor_degree,
             microbatch_size=self.microbatch_size,
             sequence_length=self.sequence_length,
-            tensor_parallel=tensor_degree,
-            sequence_parallel=tensor_degree > 1,
             precision=precision or precision_named(self.precision),
         )
         return chain_of(layer_graph(self.model, run), self.recompute)
+
+
+def tensor_run(degree: int, **sizes: Any) -> RunShape:
+    """A microbatch cut by a tensor degree alone, along the sequence between layers."""
+    return RunShape(tensor_parallel=degree, sequence_parallel=degree > 1, **sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Prepared = Mapping[int, tuple[JobPricer, ...]]
 
 DEFAULT_EPSILON: Final = 0.02
-USUAL_FRONT: Final = 0.1  # of systems
+USUAL_FRONT: Final = 0.15  # of systems
 SEARCHES: Final = ("exact", "descending-area")
 
 

@@ -509,6 +509,7 @@ class RoomResult:
     front_epsilon: float | None = None
     front_epsilon_of_any_cut: float | None = None
     front_proof: FrontProofRecord | None = None
+    infeasible_because: str | None = None
     step_parts: tuple[TimePartRecord, ...] = ()
     next_values: tuple[NextValueRecord, ...] = ()
     proof: RoomProofRecord | None = None

@@ -214,7 +214,7 @@ ROWS += section(
         "epsilon",
         AMOUNT,
         "Points of the front this close count as one, 0.02 if absent; of systems how near it shall "
-        "be to any, 0.1.",
+        "be to any, 0.15.",
         metavar="SHARE",
     ),
     row("no-pareto", ON, "Do not work out a front."),
