@@ -55,7 +55,7 @@ READERS = {
     "maxtext": ("maxtext.yml", read_maxtext),
 }
 # Fields that a target's files do not state; where a reader states one all the same, it must agree.
-DEGREES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "global_batch", "sequence")
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "zero_stage", "micro_batch", "global_batch", "sequence")
 SILENT = {
     "megatron": {"dp"},
     "megatron-bridge": {"dp"},
@@ -88,7 +88,7 @@ def facts(job: Job, target: str) -> dict[str, Any]:
         "cp": degrees.context,
         "ep": degrees.expert,
         "etp": degrees.expert_shards if job.model.experts else None,
-        "zero": job.demands.zero_stage,
+        "zero_stage": job.demands.zero_stage,
         "state_copies": degrees.state_copies,
         "mapping": mapping_name(job.demands.axis_order or DATA_INSIDE),
         "micro_batch": job.microbatch_size,
