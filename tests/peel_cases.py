@@ -84,14 +84,19 @@ def asked(x) -> _core.PeelProblem:
     )
 
 
+def room_bytes(x, kinds: tuple[int, int]) -> float:
+    """What the state of two chunks leaves of a device."""
+    whole = sum(x["weight_bytes"][k] for k in kinds)
+    heaviest = max(x["largest_weight_bytes"][k] for k in kinds)
+    held = sum(x["static_bytes"][k] for k in kinds)
+    return x["usable_bytes"] - held - min(x["gathered_share"] * heaviest, whole)
+
+
 def fitting(x, rank: int, near: tuple[int, int], far: tuple[int, int]) -> list[tuple[int, int]]:
     """The points of both chunks of a rank that fit into memory together."""
     p, kinds = x["num_ranks"], (x["kind_of"][near], x["kind_of"][far])
     ways = [range(x["front_offset"][k], x["front_offset"][k + 1]) for k in kinds]
-    whole = sum(x["weight_bytes"][k] for k in kinds)
-    heaviest = max(x["largest_weight_bytes"][k] for k in kinds)
-    held = sum(x["static_bytes"][k] for k in kinds)
-    room = x["usable_bytes"] - held - min(x["gathered_share"] * heaviest, whole)
+    room = room_bytes(x, kinds)
     beside = max(
         *(x["beside_bytes"][k] for k in kinds), min(x["transient_bytes"][k] for k in kinds)
     )
@@ -123,3 +128,21 @@ def beside_work_s(x, rank: int, near: tuple[int, int], far: tuple[int, int]) -> 
     to_backward = there_and_back + x["transfer_s"][:rank].sum()
     idle = to_backward - m * sum(x["forward_s"][k] for k in kinds)
     return max(head, idle) + sum(x["tail_s"][k] + x["optimizer_s"][k] for k in kinds)
+
+
+def until_near_s(
+    x, rank: int, near: tuple[int, int], far: tuple[int, int], ways: tuple[int, int]
+) -> float:
+    """What a rank waits for, and what follows its work, where its bytes let few microbatches pass.
+
+    Until the first input gradient of its near chunk every microbatch keeps that chunk's activation.
+    """
+    m, kinds = x["num_microbatches"], (x["kind_of"][near], x["kind_of"][far])
+    room, (own, other) = room_bytes(x, kinds), x["front_bytes"][list(ways)]
+    passed = math.floor((room - other) / own)
+    if passed >= m:
+        return 0.0
+    forward = min(m, math.floor(room / own)) * x["forward_s"][kinds[0]]
+    to_near = x["forward_before_s"][-1] + 4 * x["transfer_s"].sum() - x["transfer_s"][:rank].sum()
+    ends = sum(x["tail_s"][k] + x["optimizer_s"][k] for k in kinds)
+    return to_near - forward - max(passed, 0) * x["front_time_s"][ways[1]] + ends

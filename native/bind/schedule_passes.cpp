@@ -1,8 +1,11 @@
 // Bindings of the passes that turn schedules into schedules.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "bind/numpy_arrays.hpp"
 #include "bind/schedule.hpp"
@@ -15,6 +18,7 @@
 namespace nb = nanobind;
 using trainwright::ActionRow;
 using trainwright::FilledOrders;
+using trainwright::Objective;
 using trainwright::OrderTrials;
 using trainwright::ReorderedOrders;
 using trainwright::numpy::CostArrays;
@@ -38,9 +42,12 @@ struct TrialsOfArrays {
   MemoryArrays memory;
   OrderTrials trials;
 
-  TrialsOfArrays(const CostArrays& times, const MemoryArrays& bytes, double enough_s,
-                 int64_t sweeps)
-      : costs(times), memory(bytes), trials(costs.view(), memory.view(), enough_s, sweeps) {}
+  TrialsOfArrays(const CostArrays& times, const MemoryArrays& bytes, bool span, double enough_s,
+                 int64_t sweeps, std::vector<int64_t> held)
+      : costs(times),
+        memory(bytes),
+        trials(costs.view(), memory.view(), span ? Objective::span : Objective::makespan, enough_s,
+               sweeps, std::move(held)) {}
 };
 
 }  // namespace
@@ -94,8 +101,10 @@ void bind_schedule_passes(nb::module_& module) {
       nb::arg("until_s"), nb::arg("sweeps"));
 
   nb::class_<TrialsOfArrays>(module, "OrderTrials")
-      .def(nb::init<const CostArrays&, const MemoryArrays&, double, int64_t>(), nb::arg("costs"),
-           nb::arg("memory"), nb::kw_only(), nb::arg("enough_s"), nb::arg("sweeps"))
+      .def(nb::init<const CostArrays&, const MemoryArrays&, bool, double, int64_t,
+                    std::vector<int64_t>>(),
+           nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("span"), nb::arg("enough_s"),
+           nb::arg("sweeps"), nb::arg("held"))
       .def(
           "add",
           [](TrialsOfArrays& self, const OrderArrays& order) {

@@ -35,6 +35,7 @@ struct Weights {
 // What a rank waits for whatever it holds: see `wait_s`.
 struct Waits {
   double head_s = 0, first_back_s = 0, turn_s = 0, through_s = 0, reached_end_s = 0;
+  double slowest_far_s = 0;
   double near_forward_s = 0, forward_s = 0, near_back_s = 0, backward_s = 0;
   double near_weight_s = 0, far_weight_s = 0, tail_s = 0, optimizer_s = 0;
 };
@@ -43,6 +44,7 @@ struct Waits {
 // their number is limited.
 struct Kept {
   double near = 0, far = 0, room = 0;
+  double far_s = 0;  // a microbatch of the far chunk
 };
 
 struct Pick {
@@ -362,7 +364,8 @@ class Peeler {
           const double kept_s = lives.near * x_.fronts.kept_bytes[i] +
                                 lives.far * x_.fronts.kept_bytes[k] + lives.after_s;
           if (kept_s >= found.time_s || !fits(i, k)) continue;
-          const Kept kept{x_.fronts.kept_bytes[i], x_.fronts.kept_bytes[k], room};
+          const Kept kept{x_.fronts.kept_bytes[i], x_.fronts.kept_bytes[k], room,
+                          x_.fronts.time_s[k]};
           const double waited_s = work_s - idle_s + wait_s(waits, kept);
           const double step_s = std::max({work_s, waited_s, kept_s});
           if (step_s < found.time_s) found = {step_s, i, k};
@@ -396,6 +399,7 @@ class Peeler {
     w.through_s =
         x_.input_grad_before_s[b] - x_.input_grad_before_s[a2] + 2 * (across_s - reached_[r]);
     w.reached_end_s = x_.input_grad_before_s[a] + reached_[r];
+    w.slowest_far_s = x_.fronts.time_s[x_.fronts.point_offset[last_level(far)]];
     w.near_forward_s = x_.kinds.forward_s[near];
     w.forward_s = w.near_forward_s + x_.kinds.forward_s[far];
     w.near_weight_s = x_.kinds.weight_grad_s[near];
@@ -455,6 +459,20 @@ class Peeler {
     const bool all_at_once = 2 * m <= places && (!in_bytes || m * both <= kept.room);
     double waited_s = w.head_s + trips * trip_s + after_s;
     waited_s = std::max(waited_s, late_start_s + (all_at_once ? w.tail_s : after_s));
+
+    // Until the first near input gradient no near place is free again, so few microbatches pass.
+    const double far_s = in_bytes ? kept.far_s : w.slowest_far_s;
+    double started = places, passed = places - 1;
+    if (in_bytes) {
+      started = std::min(started, std::floor(kept.room / kept.near));
+      passed = std::min(passed, std::floor((kept.room - kept.far) / kept.near));
+    }
+    if (passed < m) {
+      const double near_start_s = w.first_back_s + w.through_s -
+                                  std::min(started, m) * w.near_forward_s -
+                                  std::max(passed, 0.0) * far_s;
+      waited_s = std::max(waited_s, near_start_s + after_s);
+    }
     return waited_s + w.optimizer_s;
   }
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "schedule/improve_weight_grads.hpp"
-#include "schedule/objective.hpp"
 #include "schedule/reorder.hpp"
 
 namespace trainwright {
@@ -21,11 +20,6 @@ std::string bytes_of(const Rows& rows) {
   return {reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(*rows.data())};
 }
 
-template <typename Trial>
-bool is_less(const Trial& one, const Trial& other) {
-  return std::tie(one.span_s, one.makespan_s) < std::tie(other.span_s, other.makespan_s);
-}
-
 bool same_rows(const std::vector<ActionRow>& one, const std::vector<ActionRow>& other) {
   return std::ranges::equal(one, other, [](const ActionRow& a, const ActionRow& b) {
     return a.kind == b.kind && a.stage == b.stage && a.microbatch == b.microbatch;
@@ -34,9 +28,47 @@ bool same_rows(const std::vector<ActionRow>& one, const std::vector<ActionRow>& 
 
 }  // namespace
 
-OrderTrials::OrderTrials(const ActionCosts& costs, const ActionMemory& memory, double enough_s,
-                         int64_t sweeps)
-    : costs_(costs), memory_(memory), enough_s_(enough_s), sweeps_(sweeps) {}
+OrderTrials::OrderTrials(const ActionCosts& costs, const ActionMemory& memory, Objective objective,
+                         double enough_s, int64_t sweeps, std::vector<int64_t> held)
+    : costs_(costs),
+      memory_(memory),
+      objective_(objective),
+      enough_s_(enough_s),
+      sweeps_(sweeps),
+      held_(std::move(held)) {}
+
+double OrderTrials::objective_s(const Trial& trial) const {
+  return objective_ == Objective::span ? trial.span_s : trial.makespan_s;
+}
+
+bool OrderTrials::is_less(const Trial& one, const Trial& other) const {
+  const double own_s = objective_s(one), other_s = objective_s(other);
+  if (own_s != other_s) return own_s < other_s;
+  return one.span_s + one.makespan_s < other.span_s + other.makespan_s;
+}
+
+bool OrderTrials::holds(const Orders& orders) const {
+  const size_t stages = orders.rank_of_stage.size(), rows = held_.size() / stages;
+  for (int64_t rank = 0; rank < orders.num_ranks(); ++rank) {
+    std::vector<size_t> own;
+    for (size_t stage = 0; stage < stages; ++stage)
+      if (orders.rank_of_stage[stage] == rank) own.push_back(stage);
+    std::vector<int64_t> now(stages, 0);
+    std::vector<char> was(rows, 0);
+    for (int64_t at = orders.rank_offsets[rank]; at < orders.rank_offsets[rank + 1]; ++at) {
+      const ActionRow& action = orders.actions[at];
+      if (action.kind == kInputGrad) --now[action.stage];
+      if (action.kind != kForward) continue;
+      ++now[action.stage];
+      for (size_t row = 0; row < rows; ++row) {
+        const auto enough = [&](size_t stage) { return now[stage] >= held_[row * stages + stage]; };
+        if (!was[row]) was[row] = std::ranges::all_of(own, enough);
+      }
+    }
+    if (!std::ranges::all_of(was, [](char one) { return one != 0; })) return false;
+  }
+  return true;
+}
 
 bool OrderTrials::add(const Orders& order) {
   if (!order.pairs.empty()) throw std::invalid_argument("orders must have no pairs");
@@ -44,11 +76,12 @@ bool OrderTrials::add(const Orders& order) {
   rank_of_stage_.assign(order.rank_of_stage.begin(), order.rank_of_stage.end());
   num_microbatches_ = order.num_microbatches;
   if (!orders_.insert(bytes_of(order.rank_offsets) + bytes_of(order.actions)).second) return false;
+  if (!holds(order)) return false;
   for (const double tolerated_idle_s : {kInfinity, 0.0}) {
     const FilledOrders filled = fill_weight_grads(order, costs_, memory_, tolerated_idle_s);
     if (!filled.complete || !filled_.insert(bytes_of(filled.actions)).second) continue;
     trials_.push_back(closed(filled.actions, filled.rank_offsets));
-    if (trials_.back().span_s <= enough_s_) return is_enough_ = true;
+    if (objective_s(trials_.back()) <= enough_s_) return is_enough_ = true;
   }
   return false;
 }
@@ -65,7 +98,7 @@ FilledOrders OrderTrials::best(const PolishEffort& effort) const {
   std::vector<const Trial*> ranked;
   for (const Trial& trial : trials_) ranked.push_back(&trial);
   std::ranges::stable_sort(
-      ranked, [](const Trial* one, const Trial* other) { return is_less(*one, *other); });
+      ranked, [this](const Trial* one, const Trial* other) { return is_less(*one, *other); });
   if (std::cmp_less(effort.num_finalists, ranked.size()))
     ranked.resize(static_cast<size_t>(effort.num_finalists));
   Trial best = *ranked.front();
@@ -120,19 +153,20 @@ OrderTrials::Trial OrderTrials::closed(const std::vector<ActionRow>& actions,
   ReorderedOrders moved =
       reorder(orders, costs_, memory, {.from_s = 0.0, .until_s = kInfinity, .sweeps = sweeps_});
   if (!moved.complete) throw std::logic_error("orders must run without deadlock");
+  if (!holds(view(moved.actions, rank_offsets))) return timed(actions, rank_offsets);
   return timed(std::move(moved.actions), rank_offsets);
 }
 
 OrderTrials::Trial OrderTrials::polished(const Trial& trial, const PolishEffort& effort) const {
   Trial current = closed(trial.actions, trial.rank_offsets);
   const int64_t budget = effort.simulations * static_cast<int64_t>(trial.actions.size());
-  double span_s = kInfinity;
+  double least_s = kInfinity;
   for (int64_t round = 0; round < effort.rounds; ++round) {
     const FilledOrders placed = improve_weight_grads(view(current.actions, current.rank_offsets),
-                                                     costs_, memory_, Objective::span, budget);
+                                                     costs_, memory_, objective_, budget);
     current = closed(placed.actions, current.rank_offsets);
-    if (current.span_s >= span_s) break;
-    span_s = current.span_s;
+    if (objective_s(current) >= least_s) break;
+    least_s = objective_s(current);
   }
   return current;
 }

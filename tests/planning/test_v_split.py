@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from family_cases import case, every_cut, rows_of_split, step_of
 from peel_cases import asked as asked_of_peel
-from peel_cases import beside_work_s, fitting, problem
+from peel_cases import beside_work_s, fitting, problem, until_near_s
 from random_cases import cases
 from trainwright._native import _core
 from trainwright.planning.splits.chain import best_chain_split
@@ -21,8 +21,11 @@ from trainwright.planning.splits.vee import best_v_split
 
 def rank_s(x, rank: int, near: tuple[int, int], far: tuple[int, int]) -> float:
     """One rank's bound without limits on activations."""
-    times = [x["front_time_s"][[i, j]].sum() for i, j in fitting(x, rank, near, far)]
-    return x["num_microbatches"] * min(times, default=math.inf) + beside_work_s(x, rank, near, far)
+    beside_s, found = beside_work_s(x, rank, near, far), [math.inf]
+    for ways in fitting(x, rank, near, far):
+        waited_s = max(beside_s, until_near_s(x, rank, near, far, ways))
+        found.append(x["num_microbatches"] * x["front_time_s"][list(ways)].sum() + waited_s)
+    return min(found)
 
 
 def oracle(x) -> float:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from trainwright.planning.question.families import HELD_AT_ONCE
 from trainwright.plans.schedule import ActionKind, Placing
 from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.status import Objective
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
+from trainwright.scheduling.simulate import simulate
 
 RANKS = 4
 ROUNDS = 6
@@ -67,6 +72,18 @@ def test_whole_groups_are_demanded_by_families_that_have_them(family):
     assert bool(list(family.rules(asked))) is family.whole_groups
 
 
+@pytest.mark.parametrize("num_ranks", [2, 3, 5])
+def test_families_that_are_alike_in_whole_groups_have_one_order_there(num_ranks):
+    for family in FAMILIES.values():
+        if family.like is not None:
+            for rounds in (1, 2, 5):
+                asked = request(
+                    family.name, num_ranks=num_ranks, num_microbatches=rounds * num_ranks
+                )
+                own, other = (each.generate(asked) for each in (family, FAMILIES[family.like]))
+                assert np.array_equal(own.actions, other.actions)
+
+
 KNOWN = [family for family in FAMILIES.values() if family.warm_up is not None]
 
 
@@ -85,6 +102,55 @@ def test_as_many_microbatches_are_in_flight_before_the_first_backward_as_said(fa
             assert len(forwards) == least
         else:
             assert max(np.bincount(forwards[:, 1])) >= least
+
+
+PLANNED = [family for family in FAMILIES.values() if family.planned]
+
+
+def in_flight(schedule, rank):
+    """Of each stage of a rank, [actions, stages], after each of its actions."""
+    rows = rows_of(schedule, rank)
+    mine = rows[:, 1, np.newaxis] == np.array(schedule.placement.stages_of_rank[rank])
+    forwards, handed = (
+        rows[:, :1] == ActionKind.F,
+        np.isin(rows[:, :1], (ActionKind.I, ActionKind.B)),
+    )
+    return np.cumsum(mine & forwards, axis=0) - np.cumsum(mine & handed, axis=0)
+
+
+@pytest.mark.parametrize("family", PLANNED, ids=lambda family: family.name)
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("num_ranks", [1, 3, 6])
+def test_planned_families_hold_at_one_instant_what_they_say(family, num_ranks, rounds):
+    asked = request(family.name, num_ranks=num_ranks, num_microbatches=rounds * num_ranks)
+    rng, stages = np.random.default_rng(num_ranks + rounds), family.place(asked).num_stages
+    times = {name: rng.uniform(0.3, 2, stages) for name in ("forward_s", "input_grad_s")}
+    costs = ScheduleCosts.of(family.place(asked), weight_grad_s=0.7, transfer_s=0.02, **times)
+    objective = Objective.MAKESPAN
+    schedule = family.generate(replace(asked, costs=costs, objective=objective))
+    each = [in_flight(schedule, rank) for rank in range(num_ranks)]
+    least = HELD_AT_ONCE[family.name](np.arange(1, num_ranks + 1))
+    of_all = np.sort([own.min(axis=1).max() for own in each])
+    assert (of_all >= np.sort(np.minimum(least, asked.num_microbatches))).all()
+    if family.least_in_flight is not None:
+        for near, far in zip(
+            *family.least_in_flight(num_ranks, asked.num_microbatches), strict=True
+        ):
+            for rank, own in enumerate(each):
+                assert (own >= (near[rank], far[rank])).all(axis=1).any()
+
+
+def test_an_order_that_is_short_as_a_whole_may_not_be_so_on_its_busiest_rank():
+    asked = request("zb-v", num_ranks=8, num_microbatches=16)
+    place = FAMILIES["zb-v"].place(asked)
+    costs = ScheduleCosts.of(place, forward_s=1.0, input_grad_s=1.2, weight_grad_s=0.8)
+    found = {}
+    for objective in Objective:
+        schedule = FAMILIES["zb-v"].generate(replace(asked, costs=costs, objective=objective))
+        found[objective] = simulate(schedule, costs)
+    whole, own = found[Objective.MAKESPAN], found[Objective.SPAN]
+    assert whole.makespan_s < own.makespan_s
+    assert whole.span_s > own.span_s
 
 
 LAGGING = [family for family in FAMILIES.values() if family.weight_grad_lag is not None]

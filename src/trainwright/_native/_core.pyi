@@ -852,7 +852,14 @@ def reorder(
 
 class OrderTrials:
     def __init__(
-        self, costs: ActionCosts, memory: ActionMemory, *, enough_s: float, sweeps: int
+        self,
+        costs: ActionCosts,
+        memory: ActionMemory,
+        *,
+        span: bool,
+        enough_s: float,
+        sweeps: int,
+        held: list[int],
     ) -> None: ...
     def add(self, order: Orders) -> bool: ...
     def best(self, *, num_finalists: int, rounds: int, simulations: int) -> FilledOrders: ...

@@ -32,6 +32,7 @@ from trainwright.model import Phase
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.status import Objective
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.simulate import native_orders
@@ -249,7 +250,10 @@ def order_of(shape: Shape) -> FamilyOrder | None:
 
 def _request(shape: Shape, costs: ScheduleCosts | None) -> FamilyRequest:
     return FamilyRequest(
-        num_ranks=shape.num_ranks, num_microbatches=shape.num_microbatches, costs=costs
+        num_ranks=shape.num_ranks,
+        num_microbatches=shape.num_microbatches,
+        costs=costs,
+        objective=Objective.MAKESPAN,
     )
 
 

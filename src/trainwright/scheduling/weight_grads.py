@@ -5,6 +5,10 @@ times. Each is filled with weight gradients in two ways and its idle gaps are cl
 then get better places for their weight gradients. Large schedules are judged by fewer microbatches:
 warm-up, one period and cool-down do not change with m.
 
+A family may promise how many activations its ranks hold at some instant, so that others know what
+every order of it needs (`Family.least_in_flight`). Orders that never do are left out, and gaps stay
+open where closing them would end that.
+
 All effort is counted in actions, so that results repeat.
 """
 
@@ -14,6 +18,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from trainwright._native import _core
 from trainwright.plans.schedule import ActionKind, Schedule
@@ -31,6 +37,7 @@ from trainwright.scheduling.simulate import native_costs, native_memory, native_
 if TYPE_CHECKING:
     from typing import TypeAlias
 
+    from trainwright.arrays import Ints
     from trainwright.plans.schedule import Placement
     from trainwright.plans.schedule_costs import ScheduleCosts
     from trainwright.plans.timeline import Timeline
@@ -53,9 +60,9 @@ class _Trial(NamedTuple):
     schedule: Schedule
     timeline: Timeline
 
-    @property
-    def cost(self) -> tuple[float, float]:
-        return self.timeline.span_s, self.timeline.makespan_s
+    def cost(self, objective: Objective) -> tuple[float, float]:
+        """The objective, then span and makespan together."""
+        return objective.of(self.timeline), self.timeline.span_s + self.timeline.makespan_s
 
 
 def best_of(
@@ -64,15 +71,21 @@ def best_of(
     costs: ScheduleCosts,
     *,
     num_microbatches: int,
+    objective: Objective = Objective.SPAN,
+    held: Ints | None = None,
 ) -> Schedule | None:
-    """The schedule of least span, then makespan, within the limits of `costs`; None if none fits.
+    """The schedule of least objective within the limits of `costs`; None if none fits.
 
-    Orders are tried as given, until one meets a lower bound or the effort is spent.
+    Orders are tried as given, until one meets a lower bound or the effort is spent. By each row of
+    `held` [N, S] a rank has, at one instant, so many microbatches of all of its stages between
+    their forward and their input gradient, at least.
     """
-    enough_s = _enough_s(placement, costs, num_microbatches)
+    enough_s = _enough_s(placement, costs, num_microbatches, objective)
+    if held is None:
+        held = np.zeros((0, placement.num_stages), dtype=np.int64)
     if 3 * costs.num_stages * num_microbatches > _SMALL:
-        return _best_of_large(orders, costs, num_microbatches, enough_s)
-    return _best_of_small(orders, placement, costs, num_microbatches, enough_s)
+        return _best_of_large(orders, costs, num_microbatches, enough_s, objective, held)
+    return _best_of_small(orders, placement, costs, num_microbatches, enough_s, objective, held)
 
 
 def _best_of_small(
@@ -81,10 +94,17 @@ def _best_of_small(
     costs: ScheduleCosts,
     num_microbatches: int,
     enough_s: float,
+    objective: Objective,
+    held: Ints,
 ) -> Schedule | None:
     """Every order closed, the best polished, in the core (`native/schedule/order_trials.hpp`)."""
     trials = _core.OrderTrials(
-        native_costs(costs), native_memory(costs.memory), enough_s=enough_s, sweeps=SWEEPS
+        native_costs(costs),
+        native_memory(costs.memory),
+        span=objective is Objective.SPAN,
+        enough_s=enough_s,
+        sweeps=SWEEPS,
+        held=held.reshape(-1).tolist(),
     )
     effort = 0
     for order in orders:
@@ -109,32 +129,51 @@ def _best_of_small(
 
 
 def _best_of_large(
-    orders: Sequence[Order], costs: ScheduleCosts, num_microbatches: int, enough_s: float
+    orders: Sequence[Order],
+    costs: ScheduleCosts,
+    num_microbatches: int,
+    enough_s: float,
+    objective: Objective,
+    held: Ints,
 ) -> Schedule | None:
     """Of the orders that are best with fewer microbatches, the best that fits with all of them."""
-    fewer = max(1, _SMALL // (3 * costs.num_stages))
+    fewer = min(max(1, _SMALL // (3 * costs.num_stages)), num_microbatches)
     trials = sorted(
-        _trials(orders, costs, min(fewer, num_microbatches)), key=lambda trial: trial.cost
+        _trials(orders, costs, fewer),
+        key=lambda trial: trial.cost(objective),
     )
     is_improvable = _is_improvable(costs, num_microbatches)
     finalists = []
     for trial in islice(
-        _filled_trials(trials, costs, num_microbatches), _NUM_LARGE if is_improvable else 1
+        _filled_trials(trials, costs, num_microbatches, held), _NUM_LARGE if is_improvable else 1
     ):
-        if trial.timeline.span_s <= enough_s and not is_improvable:
+        if objective.of(trial.timeline) <= enough_s and not is_improvable:
             return trial.schedule
-        closed = _with_schedule(trial, _reorder_ends(trial.schedule, costs), costs)
-        if closed.timeline.span_s <= enough_s:
+        ends = _reorder_ends(trial.schedule, costs)
+        closed = _with_schedule(trial, ends, costs) if _holds(ends, held) else trial
+        if objective.of(closed.timeline) <= enough_s:
             return closed.schedule
         finalists.append(closed)
     if is_improvable:  # the shortest as they are may not be so in the end
-        improved = sorted(finalists, key=lambda trial: trial.cost)[:_NUM_IMPROVED]
-        finalists = [
-            _with_schedule(trial, _improved(trial.schedule, costs, rounds=1), costs)
-            for trial in improved
-        ]
-    best = min(finalists, key=lambda trial: trial.cost, default=None)
+        improved = sorted(finalists, key=lambda trial: trial.cost(objective))[:_NUM_IMPROVED]
+        for trial in improved:
+            better = _improved(trial.schedule, costs, rounds=1, objective=objective)
+            if _holds(better, held):
+                finalists.append(_with_schedule(trial, better, costs))
+    best = min(finalists, key=lambda trial: trial.cost(objective), default=None)
     return None if best is None else best.schedule
+
+
+def _holds(schedule: Schedule, held: Ints) -> bool:
+    """Whether every rank has so many microbatches of its stages in flight at one instant."""
+    for rank, stages in enumerate(schedule.placement.stages_of_rank):
+        rows, own = schedule.actions[schedule.rows_of(rank)], held[:, list(stages)]
+        mine = rows[:, 1, np.newaxis] == np.array(stages)
+        begun = np.cumsum(mine & (rows[:, :1] == ActionKind.F), axis=0)
+        in_flight = begun - np.cumsum(mine & (rows[:, :1] == ActionKind.I), axis=0)
+        if not all((in_flight >= row).all(axis=1).any() for row in own):
+            return False
+    return True
 
 
 def _is_improvable(costs: ScheduleCosts, num_microbatches: int) -> bool:
@@ -144,14 +183,14 @@ def _is_improvable(costs: ScheduleCosts, num_microbatches: int) -> bool:
 
 
 def _filled_trials(
-    trials: Sequence[_Trial], costs: ScheduleCosts, num_microbatches: int
+    trials: Sequence[_Trial], costs: ScheduleCosts, num_microbatches: int, held: Ints
 ) -> Iterator[_Trial]:
     """The trials with another number of microbatches, those that fit."""
     for trial in trials:
         filled = fill_weight_grads(
             trial.order(num_microbatches), costs, tolerated_idle_s=trial.tolerated_idle_s
         )
-        if filled is not None:
+        if filled is not None and _holds(filled, held):
             yield _with_schedule(trial, filled, costs)
 
 
@@ -174,11 +213,13 @@ def _trials(
             return
 
 
-def _enough_s(placement: Placement, costs: ScheduleCosts, num_microbatches: int) -> float:
-    """No span is shorter: a lower bound, of very large schedules only that no rank may wait."""
+def _enough_s(
+    placement: Placement, costs: ScheduleCosts, num_microbatches: int, objective: Objective
+) -> float:
+    """None is shorter: a lower bound, of very large schedules only that no rank may wait."""
     if _is_improvable(costs, num_microbatches):
         least = LeastCosts.of(placement, costs)
-        bound = best_bound(least, num_microbatches, objective=Objective.SPAN)
+        bound = best_bound(least, num_microbatches, objective=objective)
         return bound.value_s * (1 + 1e-9)
     split_s = costs.duration_s[[ActionKind.F, ActionKind.I, ActionKind.W]].sum(axis=0)
     busiest_s = max(split_s[list(stages)].sum() for stages in placement.stages_of_rank)
@@ -200,17 +241,23 @@ def polish(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
     return _improved(schedule, costs, rounds=_ROUNDS)
 
 
-def _improved(schedule: Schedule, costs: ScheduleCosts, *, rounds: int) -> Schedule:
+def _improved(
+    schedule: Schedule,
+    costs: ScheduleCosts,
+    *,
+    rounds: int,
+    objective: Objective = Objective.SPAN,
+) -> Schedule:
     """Place weight gradients anew and close gaps, until nothing is gained."""
     budget = schedule.num_actions * max(_PASSES, 3 * schedule.num_ranks)
-    span_s = math.inf
+    least_s = math.inf
     for _ in range(rounds):
-        placed = improve_weight_grads(schedule, costs, objective=Objective.SPAN, budget=budget)
+        placed = improve_weight_grads(schedule, costs, objective=objective, budget=budget)
         schedule = reorder(placed, costs)
-        timeline = simulate(schedule, costs)
-        if timeline.span_s >= span_s:
+        found_s = objective.of(simulate(schedule, costs))
+        if found_s >= least_s:
             break
-        span_s = timeline.span_s
+        least_s = found_s
     return schedule
 
 

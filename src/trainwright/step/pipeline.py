@@ -22,6 +22,7 @@ from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.schedule_costs import ScheduleCosts, TransferModel
+from trainwright.plans.status import Objective
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.families.family import Steady
 from trainwright.scheduling.orders import schedule_of_words
@@ -217,7 +218,8 @@ def _timed(
         weight_grad_s=np.frombuffer(weight_grad),
         transfer_s=np.frombuffer(transfer),
     )
-    request = replace(shape.request, costs=times.schedule_costs(placement_of(shape)))
+    costs = times.schedule_costs(placement_of(shape))
+    request = replace(shape.request, costs=costs, objective=Objective.MAKESPAN)
     schedule = family_named(shape.family).generate(request)
     assert schedule is not None, "without limits every family has an order"
     return schedule

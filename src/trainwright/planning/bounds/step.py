@@ -37,6 +37,7 @@ from trainwright.planning.bounds.layers import (
 from trainwright.planning.bounds.stages import LayerTimes, optimizer_s
 from trainwright.planning.question.families import (
     CHAIN,
+    HELD_AT_ONCE,
     PUBLISHED_WARM_UP,
     SPLIT_BACKWARD,
     WARM_UP,
@@ -234,8 +235,9 @@ def _mean_over_ranks(before_s: Floats) -> Floats:
 
 # Work of a microbatch over all ranks, no less than what memory makes layers recompute
 # ------------------------------------------------------------------------------------
-# When a microbatch is at the loss all ranks keep their part of it, and with one stage per rank the
-# w_r forwards of the warm-up are kept at the first backward. With U usable bytes and S_r state
+# When a microbatch is at the loss all ranks keep their part of it, and at some instant each rank
+# keeps w_r microbatches of all of its chunks, with one stage per rank those of its warm-up. With U
+# usable bytes and S_r state
 #
 #     any order   Σ kept_r ≤ Σ (U - S_r)
 #     warm-up     Σ kept_r ≤ Σ (U - S_r) / w_r, most where the ranks of large w_r hold the state
@@ -261,7 +263,7 @@ def recomputed_work_s(
     Of all splits and orders, or where the `likely` ones are meant, of nearly even splits with room
     for what the published order holds.
     """
-    warm_up = PUBLISHED_WARM_UP if likely else WARM_UP
+    in_flight = {**HELD_AT_ONCE, **PUBLISHED_WARM_UP} if likely else HELD_AT_ONCE
     layouts = batch.layouts
     held_bytes = (
         held_bytes + np.minimum(1.0, gathered) * work.weights.with_largest[layouts.pipeline]
@@ -273,10 +275,11 @@ def recomputed_work_s(
             held_bytes[own] + _transient_bytes(work, family)[layouts.pipeline[own]],
         )
         room_bytes = p * usable_bytes - held
-        if family in warm_up:
+        own_bytes = room_bytes
+        if family in in_flight:
             m = layouts.num_microbatches[own]
-            room_bytes = _room_in_warm_up(p, m, held, usable_bytes, warm_up[family])
-        work_s[own] = work.trade.least_s(room_bytes)
+            own_bytes = _room_in_warm_up(p, m, held, usable_bytes, in_flight[family])
+        work_s[own] = work.trade.least_s(own_bytes)
         if likely and family in WHOLE_GROUPS:
             chunks = layouts.virtual_stages[own]
             looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)

@@ -8,7 +8,7 @@ Families in V order actions by the times of their stages, so what a rank holds i
 is. But each of them is published as one order for equal times, made for a memory, and repeats it in
 the middle of a step whatever the times are: ZB-V the word F0 I0 W0 F1 I1 W1 after a warm-up, V-Half
 and V-Min a block every six slots. How many microbatches wait for their input gradients then depends
-on the rank alone.
+on the rank alone, and the families promise that they have held as many (`least_in_flight`).
 """
 
 from __future__ import annotations
@@ -40,6 +40,13 @@ PUBLISHED_WARM_UP: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 }
 # The same where it is sure: orders in V follow from times.
 WARM_UP: Final = {name: own for name, own in PUBLISHED_WARM_UP.items() if name in CHAIN}
+# Of each chunk at one instant, over all ranks in any order: sure, too.
+HELD_AT_ONCE: Final[Mapping[str, Callable[[Ints], Ints]]] = {
+    family.name: own
+    for family in _PLANNED
+    if (own := family.held_at_once or family.warm_up) is not None
+    and (family.placing is not Placing.V or family.least_in_flight is not None)
+}
 # One stage per rank and whole backwards, which lead from the last rank to the first.
 WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD
 # min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
@@ -73,6 +80,20 @@ def published_in_flight(
     assert published is not None, "families in V are published with what they hold"
     near, far = published(num_ranks, num_microbatches)
     return near.astype(np.float64), far.astype(np.float64)
+
+
+@lru_cache(maxsize=256)
+def least_in_flight(family: str, num_ranks: int, num_microbatches: int) -> tuple[Floats, Floats]:
+    """What every order of a family in V holds, shaped like `published_in_flight`.
+
+    Each rank has both chunks of some microbatch at once, and whatever the family promises.
+    """
+    one = np.ones((1, num_ranks))
+    promised = family_named(family).least_in_flight
+    if promised is None:
+        return one, one
+    near, far = promised(num_ranks, num_microbatches)
+    return np.concatenate((one, near)), np.concatenate((one, far))
 
 
 def most_in_flight(num_ranks: int, most: int) -> tuple[Floats, Floats]:

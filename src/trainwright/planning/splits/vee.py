@@ -1,8 +1,9 @@
 """What one candidate asks of the peel (`native/chain/peel.hpp`): V placement, cut from both ends.
 
 Rank r owns stages r and 2p-1-r. A family orders a V by the times of its stages, and what its order
-holds is known only then. So bounds assume no more than any order does: a rank keeps both chunks of
-a microbatch at once, and each as long as the microbatch takes from there to the loss and back.
+holds is known only then. So bounds assume no more than any order does: a rank holds at one instant
+what the family promises, and each activation as long as its microbatch takes from there to the loss
+and back.
 Splits are looked for with room for what the published order of the family holds
 (`question.families`), nearly even ones first.
 """
@@ -30,6 +31,7 @@ from trainwright.planning.bounds.stages import (
 )
 from trainwright.planning.question.families import (
     MOST_ACTIVATIONS,
+    least_in_flight,
     most_in_flight,
     published_in_flight,
 )
@@ -78,17 +80,18 @@ class VProblem:
     limit_s: float
 
     @classmethod
-    def of(cls, question: SplitQuestion, *, limit_s: float) -> VProblem:
-        """Of steps within the limit."""
+    def of(cls, question: SplitQuestion, *, limit_s: float, exchanging: bool = True) -> VProblem:
+        """Of steps within the limit, with what replicas add to every microbatch or without it."""
         kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
         p, m = degrees.pipeline, question.num_microbatches
         times, limit_s = LayerTimes.of(kinds), limit_s - question.overhead_s
         replicas = group_replicas(cluster.pool_of(), degrees)
         sharing = Sharing.of(kinds, replicas)
         longest = longest_stage(kinds, kinds.num_layers - 2 * p + 1, limit_s / m)
+        fronts = packed_fronts(kinds, longest)
         return cls(
             kinds=kinds,
-            fronts=_with_added(packed_fronts(kinds, longest), kinds, sharing),
+            fronts=_with_added(fronts, kinds, sharing) if exchanging else fronts,
             times=times,
             num_ranks=p,
             family=question.family,
@@ -124,9 +127,9 @@ class VProblem:
         return MOST_ACTIVATIONS[self.family](self.num_ranks)
 
     def in_any_order(self) -> _core.PeelProblem:
-        """All splits that fit in some order of one microbatch after the other."""
-        one = np.ones((1, self.num_ranks))
-        return self.with_room_for(one, one)
+        """All splits that fit in some order of the family."""
+        held = least_in_flight(self.family, self.num_ranks, self.num_microbatches)
+        return self.with_room_for(*held)
 
     def published(self) -> _core.PeelProblem | None:
         """Nearly even splits with room for what the published order holds; None without any."""
@@ -394,11 +397,9 @@ def bound_every_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
 def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """Another bound on the same splits, of all ranks together: up to a hundred times the work.
 
-    It is 0 where replicas exchange with every microbatch.
+    What replicas exchange with every microbatch is left out: it need not lie on the way of one.
     """
-    problem = VProblem.of(question, limit_s=limit_s)
-    if question.degrees.zero_stage > 1:
-        return Split(bound_s=0.0)
+    problem = VProblem.of(question, limit_s=limit_s, exchanging=False)
     across_s = np.concatenate((problem.transfer_s, [0.0], problem.transfer_s[::-1]))
     bound_s = lifetime_bound_s(problem.in_any_order(), across_s, limit_s=problem.limit_s)
     return Split(bound_s=bound_s + problem.overhead_s)

@@ -22,6 +22,7 @@ from trainwright.scheduling.families.family import (
     Family,
     FamilyRequest,
     activations_that_fit,
+    least_held_of,
     least_of,
     limited_costs,
     two_chunks_in_v,
@@ -37,6 +38,7 @@ from trainwright.scheduling.v_pattern import (
 from trainwright.scheduling.weight_grads import best_of
 
 if TYPE_CHECKING:
+    from trainwright.arrays import Ints
     from trainwright.plans.schedule import Schedule
     from trainwright.scheduling.weight_grads import Order
 
@@ -48,7 +50,14 @@ def order(request: FamilyRequest) -> Schedule | None:
     costs = limited_costs(request, placement, max_activations=asked)
     fitting = int(activations_that_fit(costs.memory, placement).min())
     for orders in (_dense_orders(request, fitting), _sparse_orders(p, fitting)):
-        best = best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
+        best = best_of(
+            orders,
+            placement,
+            costs,
+            num_microbatches=request.num_microbatches,
+            objective=request.objective,
+            held=least_held_of(ADAPTIVE_V, request),
+        )
         if best is not None:
             return best
     return least_of(request, placement)
@@ -86,6 +95,15 @@ def _sparse_orders(num_ranks: int, max_activations: int) -> list[Order]:
     return [partial(repeated_order, block, period=period) for period in periods]
 
 
+def least_in_flight(num_ranks: int, num_microbatches: int) -> tuple[Ints, Ints]:
+    """2p - 1 - r and r + 1 of both stages of rank r, as in the published order.
+
+    So blocks that hold less are of no use where there are no limits.
+    """
+    near, far = zb_v_handmade.in_flight(num_ranks, num_microbatches)
+    return near[:1], far[:1]
+
+
 def _handmade_order(num_ranks: int, num_microbatches: int) -> Schedule:
     request = FamilyRequest(num_ranks=num_ranks, num_microbatches=num_microbatches)
     return drop_weight_grads(zb_v_handmade.order(request))
@@ -104,6 +122,7 @@ ADAPTIVE_V = Family(
     warm_up=lambda ranks: ranks,
     most_activations=lambda p: 2 * p,
     published_in_flight=zb_v_handmade.in_flight,
+    least_in_flight=least_in_flight,
 )
 ZB_V = replace(
     ADAPTIVE_V,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, looped
+from trainwright.scheduling.families.family import Family, all_at_once, looped
 from trainwright.scheduling.orders import actions, one_after_another
 
 if TYPE_CHECKING:
@@ -39,4 +39,5 @@ BREADTH_FIRST = Family(
     place=looped,
     order=order,
     planned=True,
+    held_at_once=all_at_once,
 )

@@ -17,6 +17,7 @@ import numpy as np
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plans.schedule import ActionKind, FamilyShape, Placement, Placing
 from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import least_that_fits
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class FamilyRequest:
     number of microbatches that pass a chunk together, `num_slices` the number of parts that a
     sequence is cut into, for families that cut it, `max_activations` a limit per rank in chunk
     activations, beside the limits in bytes that `costs` may have. Families that place actions by
-    time read `costs` (one second per action where absent); the others give the same orders whatever
-    things cost.
+    time read `costs` (one second per action where absent) and make `objective` small, by which they
+    were published in spans; the others give the same orders whatever things cost.
     """
 
     num_ranks: int
@@ -43,6 +44,7 @@ class FamilyRequest:
     num_slices: int | None = None
     max_activations: int | None = None
     costs: ScheduleCosts | None = None
+    objective: Objective = Objective.SPAN
 
     def __post_init__(self) -> None:
         names = "num_ranks num_microbatches virtual_stages group num_slices max_activations"
@@ -100,9 +102,9 @@ class Family:
         Whether the order looks at the memory limits of a request at all.
     reads_costs
         Whether it looks at times and bytes; else orders depend on counts alone and may be kept.
-    reads_group, whole_groups
+    reads_group, whole_groups, like
         Whether it looks at the `group` of a request; whether all microbatches pass each chunk in
-        groups of p, so that p must divide their number.
+        groups of p, so that p must divide their number; the family whose order it has where p does.
     steady
         How soon its order repeats itself; None where what is in flight grows with the microbatches
         or is not known.
@@ -119,6 +121,13 @@ class Family:
         In V: chunk activations that no rank exceeds, by the number of ranks.
     published_in_flight
         In V: what the published order holds, whatever the times are.
+    held_at_once
+        Of each chunk, how many microbatches a rank has in flight at one instant for all of its
+        chunks, at least, by the number of ranks from it on or, in V, up to it; at most m. Where it
+        is not given, `warm_up` is meant.
+    least_in_flight
+        In V, of every order for a request without limits: what each rank holds at one instant for
+        each of N, at least. Orders are made to keep this promise.
     """
 
     name: str
@@ -134,12 +143,15 @@ class Family:
     reads_costs: bool = False
     reads_group: bool = False
     whole_groups: bool = False
+    like: str | None = None
     steady: Steady | None = None
     planned: bool = False
     warm_up: Callable[[Ints], Ints] | None = None
     weight_grad_lag: int | None = None
     most_activations: Callable[[int], int] | None = None
     published_in_flight: InFlight | None = None
+    held_at_once: Callable[[Ints], Ints] | None = None
+    least_in_flight: InFlight | None = None
 
     @property
     def num_chunks(self) -> int | None:
@@ -167,6 +179,7 @@ class Family:
         return self.order(request)
 
 
+_MANY = 2**40  # microbatches
 _RANKS = 4  # enough to tell a loop, a V and a wave from each other
 
 
@@ -174,6 +187,11 @@ _RANKS = 4  # enough to tell a loop, a V and a wave from each other
 def _place(family: Family, virtual_stages: int) -> Placement:
     request = FamilyRequest(num_ranks=_RANKS, num_microbatches=1, virtual_stages=virtual_stages)
     return family.place(request)
+
+
+def all_at_once(ranks: Ints) -> Ints:
+    """Where all forwards of a rank come before its first backward (`Family.held_at_once`)."""
+    return np.full_like(ranks, _MANY)
 
 
 def one_chunk(request: FamilyRequest) -> Placement:
@@ -223,6 +241,15 @@ def within_forwards(costs: ScheduleCosts, placement: Placement, count: int) -> S
     room = count * _largest_activation(memory, placement)
     limits = np.minimum(memory.limit_bytes, memory.static_bytes + room)
     return replace(costs, memory=replace(memory, limit_bytes=limits))
+
+
+def least_held_of(family: Family, request: FamilyRequest) -> Ints | None:
+    """What the family promises to hold of each stage, [N, 2p]; None where limits may forbid it."""
+    if request.is_limited or family.least_in_flight is None:
+        return None
+    near, far = family.least_in_flight(request.num_ranks, request.num_microbatches)
+    held: Ints = np.concatenate((near, far[:, ::-1]), axis=1)
+    return held
 
 
 def least_of(request: FamilyRequest, placement: Placement) -> Schedule | None:

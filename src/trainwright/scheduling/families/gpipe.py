@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, one_chunk
+from trainwright.scheduling.families.family import Family, all_at_once, one_chunk
 from trainwright.scheduling.orders import actions, one_after_another
 
 if TYPE_CHECKING:
@@ -35,4 +35,5 @@ GPIPE = Family(
     place=one_chunk,
     order=order,
     planned=True,
+    held_at_once=all_at_once,
 )

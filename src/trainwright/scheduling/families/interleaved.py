@@ -96,6 +96,7 @@ INTERLEAVED = Family(
     whole_groups=True,
     steady=Steady(8, 2, 3, by_rank=True),
     planned=True,
+    held_at_once=lambda ranks: ranks,
 )
 DEPTH_FIRST = Family(
     name="depth-first",
@@ -105,6 +106,8 @@ DEPTH_FIRST = Family(
     order=depth_first_order,
     rules=depth_first_rules,
     reads_group=True,
+    like="interleaved",
     steady=Steady(12, 4, 4, by_rank=True),  # the last group may be nearly twice as large
     planned=True,
+    held_at_once=lambda ranks: ranks,
 )

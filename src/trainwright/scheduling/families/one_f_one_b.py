@@ -66,4 +66,5 @@ EAGER_ONE_F_ONE_B = Family(
     order=eager_order,
     steady=Steady(8, 2, 3),
     planned=True,
+    held_at_once=lambda ranks: 2 * ranks - 1,
 )

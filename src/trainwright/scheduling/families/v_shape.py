@@ -10,7 +10,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainwright.scheduling.families.family import Family, limited_costs, two_chunks_in_v
+from trainwright.scheduling.families.family import (
+    Family,
+    least_held_of,
+    limited_costs,
+    two_chunks_in_v,
+)
 from trainwright.scheduling.v_pattern import (
     SOURCE,
     VBlock,
@@ -30,13 +35,13 @@ if TYPE_CHECKING:
 def v_min_order(request: FamilyRequest) -> Schedule | None:
     """At most `v_min_activations`."""
     p = request.num_ranks
-    return _best(request, v_min_block(p), max_activations=v_min_activations(p))
+    return _best(request, v_min_block(p), V_MIN, max_activations=v_min_activations(p))
 
 
 def v_half_order(request: FamilyRequest) -> Schedule | None:
     """At most `v_half_activations`."""
     p = request.num_ranks
-    return _best(request, v_half_block(p), max_activations=v_half_activations(p))
+    return _best(request, v_half_block(p), V_HALF, max_activations=v_half_activations(p))
 
 
 def v_min_activations(num_ranks: int) -> int:
@@ -49,7 +54,9 @@ def v_half_activations(num_ranks: int) -> int:
     return 2 * (num_ranks // 2) + 2
 
 
-def _best(request: FamilyRequest, block: VBlock, *, max_activations: int) -> Schedule | None:
+def _best(
+    request: FamilyRequest, block: VBlock, family: Family, *, max_activations: int
+) -> Schedule | None:
     limit = min(max_activations, request.max_activations or max_activations)
     placement = two_chunks_in_v(request)
     costs = limited_costs(request, placement, max_activations=limit)
@@ -61,7 +68,14 @@ def _best(request: FamilyRequest, block: VBlock, *, max_activations: int) -> Sch
         partial(rewritten_order, block, warm_up=None, cool_down=most - 1),
         partial(repeated_order, block),
     ]
-    return best_of(orders, placement, costs, num_microbatches=request.num_microbatches)
+    return best_of(
+        orders,
+        placement,
+        costs,
+        num_microbatches=request.num_microbatches,
+        objective=request.objective,
+        held=least_held_of(family, request),
+    )
 
 
 V_MIN = Family(
@@ -77,6 +91,7 @@ V_MIN = Family(
     warm_up=lambda ranks: (ranks + 2) // 3,
     most_activations=v_min_activations,
     published_in_flight=lambda p, m: in_flight(v_min_block(p), m),
+    least_in_flight=lambda p, m: in_flight(v_min_block(p), m),
 )
 V_HALF = Family(
     name="v-half",
@@ -91,4 +106,5 @@ V_HALF = Family(
     warm_up=lambda ranks: (ranks + 1) // 2,
     most_activations=v_half_activations,
     published_in_flight=lambda p, m: in_flight(v_half_block(p), m),
+    least_in_flight=lambda p, m: in_flight(v_half_block(p), m),
 )
