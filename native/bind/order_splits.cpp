@@ -20,6 +20,7 @@ void bind_order_splits(nb::module_& module) {
       .number("num_ways", &OrderSplits::num_ways)
       .number("num_blocks", &OrderSplits::num_blocks)
       .number("limit_s", &OrderSplits::limit_s)
+      .number("near", &OrderSplits::near)
       .array("least", &OrderSplits::least)
       .array("forward_s", &OrderSplits::forward_s)
       .array("backward_s", &OrderSplits::backward_s)
@@ -37,9 +38,9 @@ void bind_order_splits(nb::module_& module) {
       .def_prop_ro("blocks", &column<&LeastOfOrder::blocks>, nb::rv_policy::reference_internal);
   module.def(
       "least_of_order",
-      [](const Given<OrderSplits>& splits, const OrderArrays& orders) {
+      [](const Given<OrderSplits>& splits, const OrderArrays& orders, const LeastOfOrder* start) {
         nb::gil_scoped_release release;
-        return least_of_order(splits.value, orders.view());
+        return least_of_order(splits.value, orders.view(), start);
       },
-      nb::arg("splits"), nb::arg("orders"));
+      nb::arg("splits"), nb::arg("orders"), nb::arg("start").none() = nb::none());
 }

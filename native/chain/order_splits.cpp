@@ -12,17 +12,14 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kHair = 1e-9;
-constexpr double kNear = 1e-4;       // of the step: how much longer the longest path may be
 constexpr int64_t kRounds = 80;      // of simulations
 constexpr int64_t kPivots = 40;      // between two of them, and as many for each rank
 constexpr size_t kColumns = 8;       // paths that are added at once
 constexpr double kFar = 1e9;         // along a ray that proves that nothing fits
 constexpr double kPerturbed = 1e-7;  // of times, against ties
 
-struct Path {
-  double value_s = 0;           // for the x at hand
-  double fixed_s = 0;           // without blocks
-  std::vector<double> block_s;  // [S, K]
+struct Path : OrderPath {
+  double value_s = 0;  // for the x at hand
 };
 
 // The longest path to the end of each rank.
@@ -145,7 +142,7 @@ class Paths {
 // are λ, the μ, the z, the slacks, then the y as they come.
 class Dual {
  public:
-  Dual(const OrderSplits& splits, const Path& first, double scale_s)
+  Dual(const OrderSplits& splits, const OrderPath& first, double scale_s)
       : x_(splits),
         ways_(splits.num_ways),
         stages_(static_cast<int64_t>(splits.least.size())),
@@ -169,7 +166,16 @@ class Dual {
     }
   }
 
-  void add(Path path) { paths_.push_back(std::move(path)); }
+  void add(OrderPath path) { paths_.push_back(std::move(path)); }
+
+  // The paths that y counts.
+  std::vector<OrderPath> counted() const {
+    std::vector<OrderPath> found;
+    for (int64_t i = 0; i < rows_; ++i)
+      if (basic_[i] >= path_at(0) && value_[i] > kHair)
+        found.push_back(paths_[basic_[i] - path_at(0)]);
+    return found;
+  }
 
   // Pivots until no column gains; false where memory leaves room for no split.
   bool solve(int64_t most) {
@@ -233,7 +239,7 @@ class Dual {
     for (const auto& [column, count] : counts) {
       const double own = std::max(0.0, count);
       if (column >= path_at(0)) {
-        const Path& path = paths_[column - path_at(0)];
+        const OrderPath& path = paths_[column - path_at(0)];
         fixed += own / sum * path.fixed_s;
         for (int64_t j = 0; j < size_; ++j) cost[j] += own / sum * path.block_s[j];
       } else if (column >= instant_at(0) && column < slack_at(0)) {
@@ -281,7 +287,7 @@ class Dual {
     } else if (column < path_at(0)) {
       to[1 + column - slack_at(0)] = 1.0;
     } else {
-      const Path& path = paths_[column - path_at(0)];
+      const OrderPath& path = paths_[column - path_at(0)];
       to[0] = 1.0;
       for (int64_t j = 0; j < size_; ++j) to[j + 1] = -path.block_s[j] / scale_s_;
     }
@@ -350,12 +356,13 @@ class Dual {
   std::vector<double> inverse_, value_, price_, ray_;
   int64_t ray_column_ = -1;
   std::vector<int64_t> basic_;
-  std::vector<Path> paths_;
+  std::vector<OrderPath> paths_;
 };
 
 }  // namespace
 
-LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders) {
+LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders,
+                            const LeastOfOrder* start) {
   Paths paths(splits, orders);
   const auto size = splits.block_forward_s.size();
   std::vector<double> blocks(size,
@@ -365,6 +372,8 @@ LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders) {
   const auto first = std::min_element(found.begin(), found.end(), longer);
   const double first_s = std::max(first->value_s, 1e-300);
   Dual dual(splits, *first, first_s);
+  if (start != nullptr)
+    for (const OrderPath& path : start->paths) dual.add(path);
   LeastOfOrder least{.reached_s = kInfinite};
   const int64_t pivots = kPivots * (1 + orders.num_ranks());
   for (int64_t round = 0; round < kRounds; ++round) {
@@ -372,7 +381,7 @@ LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders) {
     least.step_s = std::max(least.step_s, dual.proved_s() * (1 - kHair));
     if (!has_room) {
       if (dual.proved_s(kFar) > 1e3 * first_s) least.step_s = kInfinite;
-      return least;
+      break;
     }
     blocks = dual.blocks();
     found = paths.longest(blocks);
@@ -382,10 +391,11 @@ LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders) {
       least.reached_s = reached_s;
       least.blocks = blocks;
     }
-    if (reached_s <= least.step_s * (1 + kNear) || least.step_s >= splits.limit_s) break;
+    if (reached_s <= least.step_s * (1 + splits.near) || least.step_s >= splits.limit_s) break;
     for (size_t i = 0; i < std::min(kColumns, found.size()); ++i)
-      if (found[i].value_s > least.step_s * (1 + kNear)) dual.add(std::move(found[i]));
+      if (found[i].value_s > least.step_s * (1 + splits.near)) dual.add(std::move(found[i]));
   }
+  least.paths = dual.counted();
   return least;
 }
 

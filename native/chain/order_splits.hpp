@@ -37,6 +37,7 @@ struct OrderSplits {
   int64_t num_ways = 0;
   int64_t num_blocks = 0;
   double limit_s = 0;                       // a bound beyond is cut down to it
+  double near = 0;                          // share of the step by which the bound may be short
   std::span<const int64_t> least;           // [S] blocks
   std::span<const double> forward_s;        // [S] without blocks, of one microbatch
   std::span<const double> backward_s;       // [S]
@@ -49,15 +50,25 @@ struct OrderSplits {
   std::span<const double> room;           // [I] what there is for them
 };
 
+// A path through the actions: its seconds without blocks, and of one more block [S, K].
+struct OrderPath {
+  double fixed_s = 0;
+  std::vector<double> block_s;
+};
+
 // `step_s` until the last rank is through; infinite where no split has room. `blocks` [S, K] of the
-// shortest split that was simulated, in parts, with its `reached_s`.
+// shortest split that was simulated, in parts, with its `reached_s`; `paths` are those that the
+// bound is a mean of.
 struct LeastOfOrder {
   double step_s = 0;
   double reached_s = 0;
   std::vector<double> blocks{};
+  std::vector<OrderPath> paths{};
 };
 
-// Of actions only forwards and whole backwards count.
-LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders);
+// Of actions only forwards and whole backwards count. What was found of the same stages and orders
+// with other limits is a start that saves most of the work.
+LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders,
+                            const LeastOfOrder* start = nullptr);
 
 }  // namespace trainwright

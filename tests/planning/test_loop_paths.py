@@ -14,7 +14,7 @@ from random_cases import cases
 from trainwright._native import _core
 from trainwright.planning.question.families import LOOPED
 from trainwright.planning.splits.family import best_family_split, bound_every_split
-from trainwright.planning.splits.loop import bound_loop_paths
+from trainwright.planning.splits.loop import bound_dealt_loops, bound_loop_paths
 from trainwright.planning.splits.loop_cuts import every_lengths
 from trainwright.scheduling.simulate import native_orders
 from trainwright.step.pipeline import (
@@ -40,7 +40,9 @@ def test_no_plan_of_any_lengths_is_shorter(data):
         zero_stage=data.draw(st.integers(0, 3)),
     )
     family = data.draw(st.sampled_from(LOOPED))
-    bound = bound_loop_paths(asked.question(family))
+    bound = data.draw(st.sampled_from((bound_loop_paths, bound_dealt_loops)))(
+        asked.question(family)
+    )
     layers, costs = asked.profile.structure.layers, asked.profile.costs
     for _ in range(4):
         inner = data.draw(
@@ -56,6 +58,15 @@ def test_no_plan_of_any_lengths_is_shorter(data):
             assert bound.bound_s <= step.step_time_s * (1 + 1e-9)
 
 
+def test_whole_blocks_take_longer_than_parts():
+    question = case(
+        blocks=11, pipeline=2, virtual_stages=2, num_microbatches=8, memory_gib=80
+    ).question("interleaved")
+    parts, whole = (bound(question).bound_s for bound in (bound_loop_paths, bound_dealt_loops))
+    assert whole > 1.01 * parts
+    assert bound_dealt_loops(question, limit_s=parts).bound_s == parts
+
+
 def splits(order, *, num_blocks, forward_s=1.0, backward_s=2.0, held=(), room=(), limit_s=math.inf):
     """Blocks alike and nothing beside them, in one way unless times are several."""
     size = len(order.placement.rank_of_stage)
@@ -65,6 +76,7 @@ def splits(order, *, num_blocks, forward_s=1.0, backward_s=2.0, held=(), room=()
         num_ways=ways,
         num_blocks=num_blocks,
         limit_s=limit_s,
+        near=1e-4,
         least=np.zeros(size, np.int64),
         forward_s=np.zeros(size),
         backward_s=np.zeros(size),

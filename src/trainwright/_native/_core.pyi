@@ -465,6 +465,7 @@ class OrderSplits:
         num_ways: int,
         num_blocks: int,
         limit_s: float,
+        near: float,
         least: NDArray[np.int64],
         forward_s: NDArray[np.float64],
         backward_s: NDArray[np.float64],
@@ -482,6 +483,7 @@ class OrderSplits:
         num_ways: int = ...,
         num_blocks: int = ...,
         limit_s: float = ...,
+        near: float = ...,
         least: NDArray[np.int64] = ...,
         forward_s: NDArray[np.float64] = ...,
         backward_s: NDArray[np.float64] = ...,
@@ -499,6 +501,8 @@ class OrderSplits:
     def num_blocks(self) -> int: ...
     @property
     def limit_s(self) -> float: ...
+    @property
+    def near(self) -> float: ...
     @property
     def least(self) -> NDArray[np.int64]: ...
     @property
@@ -528,7 +532,9 @@ class LeastOfOrder:
     @property
     def blocks(self) -> NDArray[np.float64]: ...
 
-def least_of_order(splits: OrderSplits, orders: Orders) -> LeastOfOrder: ...
+def least_of_order(
+    splits: OrderSplits, orders: Orders, start: LeastOfOrder | None = None
+) -> LeastOfOrder: ...
 
 class PeelResult:
     @property

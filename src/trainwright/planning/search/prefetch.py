@@ -31,6 +31,7 @@ from trainwright.planning.question.room import room_of_candidate
 from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
 from trainwright.planning.splits.family import best_family_split
 from trainwright.planning.splits.types import SplitQuestion
+from trainwright.scheduling.families import family_named
 from trainwright.step.places import RankSpacing, group_replicas
 
 if TYPE_CHECKING:
@@ -344,10 +345,11 @@ class SplitAnswers:
         shelf, degrees = self.foresight.shelf, candidate.degrees
         room = room_of_candidate(shelf.question, candidate, shelf.profile(candidate.point))
         count = candidate.num_microbatches(shelf.question.workload)
+        whole = count % degrees.pipeline == 0
         found = (
             search,
             id(shelf.kinds(candidate.point)),
-            candidate.schedule,
+            (whole and family_named(candidate.schedule).like) or candidate.schedule,
             (degrees.pipeline, degrees.virtual_stages, RankSpacing.of(degrees), count),
             group_replicas(room.pool_of(), degrees),
             room.accelerator.usable_bytes,

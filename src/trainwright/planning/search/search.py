@@ -35,7 +35,7 @@ from trainwright.planning.splits.family import (
     bound_every_split,
     bound_family_splits,
 )
-from trainwright.planning.splits.loop import bound_loop_paths
+from trainwright.planning.splits.loop import bound_dealt_loops, bound_loop_paths
 from trainwright.planning.splits.loop_cuts import finish_loop
 from trainwright.planning.splits.types import HAIR, Effort
 from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
@@ -43,12 +43,12 @@ from trainwright.planning.splits.vee_cuts import best_of_space, worth_uneven
 from trainwright.plans.parallelism import AXIS_ORDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Candidate, ModelQuestion
-    from trainwright.planning.search.prefetch import Ask
+    from trainwright.planning.search.prefetch import Ask, SplitSearch
     from trainwright.planning.splits.chain import CutsAndRows, Split
     from trainwright.planning.splits.types import Finished, Priced
 
@@ -155,9 +155,17 @@ def _order(candidate: Candidate) -> tuple[int, ...]:
 
 
 def finish_candidate(
-    shelf: Shelf, candidate: Candidate, effort: Effort, *, limit_s: float
+    shelf: Shelf,
+    candidate: Candidate,
+    effort: Effort,
+    *,
+    limit_s: float,
+    even_at_least: bool = True,
 ) -> Finished | None:
-    """The best further plan below the limit, and a bound on all; None where none is looked for."""
+    """The best further plan below the limit, and a bound on all; None where none is looked for.
+
+    Of loops with too many splits the nearly even ones are looked through if that will do.
+    """
     question = shelf.question
     if candidate.schedule in IN_V or splits_itself(question.allowed):
         return None
@@ -166,8 +174,10 @@ def finish_candidate(
     def price(split: CutsAndRows) -> Priced | None:
         return price_cuts(question, candidate, profile, split)
 
-    search = finish_chain if candidate.schedule in CHAIN else finish_loop
-    return search(asked_of(shelf, candidate), price, effort, limit_s=limit_s)
+    asked = asked_of(shelf, candidate)
+    if candidate.schedule in CHAIN:
+        return finish_chain(asked, price, effort, limit_s=limit_s)
+    return finish_loop(asked, price, effort, limit_s=limit_s, even_at_least=even_at_least)
 
 
 # The search for the best plan of a model: candidates best-first, each with its best split
@@ -590,9 +600,13 @@ def try_small_spaces(search: ModelSearch) -> None:
 # least of all has none left that may raise it: then no other candidate matters.
 
 # Each takes longer than the one before.
-_PROOFS: Final = dict.fromkeys(IN_V, (bound_every_split, bound_v_lifetimes))
-_PROOFS.update(dict.fromkeys(LOOPED, (bound_every_split, bound_loop_paths)))
+_PROOFS: Final[Mapping[str, tuple[SplitSearch, ...]]] = {
+    **dict.fromkeys(IN_V, (bound_every_split, bound_v_lifetimes)),
+    **dict.fromkeys(LOOPED, (bound_every_split, bound_loop_paths, bound_dealt_loops)),
+}
+_WITH_PLANS: Final = (bound_dealt_loops,)  # the split that reaches the bound may be a better plan
 _MOST_PROOFS: Final = 12_000  # nodes opened and candidates bounded, a millisecond or two each
+_PROGRAMS: Final = 40  # of these in the time of looking at one candidate's whole blocks or splits
 # Of these, and the share of the best step that may then be left as a gap; in between it grows.
 _PROOF_EFFORTS: Final = (2000, 4000, 8000)
 _PROOF_GAPS: Final = (0.0, 0.005, 0.01)
@@ -610,16 +624,20 @@ class Proof(NamedTuple):
 def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
     """No more is tried than to come to the bound `below` of other candidates.
 
-    `least_s` is known of all of them, and is all that is known where the budget is at its end.
+    Plans that a proof comes upon are kept. `least_s` is known of all candidates, and is all that is
+    known where the budget is at its end.
     """
     shelf, budget = search.shelf, search.budget
     effort, loosest = shelf.question.effort, None
+    further = Effort.usual(effort)
     schedules = schedules_to_bound(shelf.question.allowed)
     frontier = Frontier(shelf.question, shelf, search.aim, schedules)
     if budget.stopped or not frontier.open(budget):
         return Proof(min(least_s, below))
     waiting: list[tuple[float, int, int, Candidate]] = []  # bound, number, times bounded
-    for number in range(int(_MOST_PROOFS * effort)):
+    number = 0
+    while number < int(_MOST_PROOFS * effort):
+        number += 1
         waiting_s = waiting[0][0] if waiting else math.inf
         enough = 1 - float(np.interp(number / effort, _PROOF_EFFORTS, _PROOF_GAPS))
         if min(waiting_s, frontier.least_s) >= enough * below or search.poll():
@@ -632,16 +650,42 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
         key, _, done, candidate = waiting[0]
         proofs = _PROOFS.get(candidate.schedule, (bound_every_split,))
         if done == len(proofs):
-            loosest = candidate
-            break
+            number += _PROGRAMS
+            sharper = _looked_through(search, candidate, further)
+            if not sharper > key:
+                loosest = candidate
+                break
+            heapq.heapreplace(waiting, (sharper, number, done, candidate))
+            continue
         limit_s = search.step_to_beat_s(candidate)
+        number += _PROGRAMS * (proofs[done] is bound_dealt_loops)
         found = search.answers.find(proofs[done], candidate, limit_s=limit_s)
         sharper = max(key, search.key(found.bound_s, candidate))
+        is_offered = candidate.schedule in search.frontier.families and proofs[done] in _WITH_PLANS
+        if found.cuts and is_offered and sharper < search.best_s:
+            search.price_within(limit_s, candidate, found, may_tighten=False)
         if not done:
             sharper = max(sharper, search.looked_through.get(candidate, -math.inf))
         heapq.heapreplace(waiting, (sharper, number, done + 1, candidate))
     waiting_s = waiting[0][0] if waiting else math.inf
+    below = min(below, search.best_s)
     return Proof(max(min(least_s, below), min(below, frontier.least_s, waiting_s)), loosest)
+
+
+def _looked_through(search: ModelSearch, candidate: Candidate, effort: Effort) -> float:
+    """The bound of a candidate all of whose splits are looked through, where they are few."""
+    if candidate in search.looked_through:
+        return -math.inf
+    limit_s = search.step_to_beat_s(candidate)
+    found = finish_candidate(search.shelf, candidate, effort, limit_s=limit_s, even_at_least=False)
+    bound = -math.inf
+    if found is not None:
+        plan = found.found
+        bound = search.key(found.bound_s, candidate)
+        if plan is not None and candidate.schedule in search.frontier.families:
+            _replace_by(search, candidate, found)
+    search.looked_through[candidate] = bound
+    return bound
 
 
 # Planning a model without a measured profile: the search, what follows it, and the outcome

@@ -10,6 +10,7 @@ it: it is simulated like the others, and priced where it is about as short.
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
@@ -488,11 +489,71 @@ class _Line(NamedTuple):
         return cls(float((values - slope * blocks).min()), slope)
 
 
+# Ranks and stages hold whole blocks. Where the least has a rank hold a part, or a stage if all
+# ranks are whole, either it holds no more than the whole number below or no less than the one
+# above: two programs more, and the least of both counts (branch and bound, the least first).
+
+_NEAR: Final = 1e-4  # of the step: how much longer the longest path may be than its bound
+_NEARER: Final = 1e-11  # where all blocks are whole, which may be the best split
+_WHOLE: Final = 0.02  # blocks: parts that are smaller may be rounding
+_MOST_PROGRAMS: Final = 32
+
+
 class PathsStep(NamedTuple):
     """The bound of all paths on a pipeline, and blocks of stages, in parts, that may reach it."""
 
     step_s: float
     blocks: Floats | None = None
+    found: _core.LeastOfOrder | None = None
+    is_near: bool = False
+
+
+class _Dealt(NamedTuple):
+    """Ranks, then stages, hold at least and at most so many blocks, [p + S] each."""
+
+    fewest: Ints
+    most: Ints
+
+    def halves(self, blocks: Floats, num_ranks: int) -> tuple[_Dealt, _Dealt] | None:
+        """Without the part that some rank or stage has; None where all blocks are whole."""
+        of_rank = blocks.reshape(-1, num_ranks).sum(axis=0)
+        for held, begin in ((of_rank, 0), (blocks, num_ranks)):
+            part = np.abs(held - np.round(held))
+            largest = int(part.argmax())
+            if part[largest] >= _WHOLE:
+                below, place = int(held[largest]), begin + largest
+                fewest, most = self.fewest.copy(), self.most.copy()
+                most[place], fewest[place] = below, below + 1
+                return self._replace(most=most), self._replace(fewest=fewest)
+        return None
+
+
+def least_of_dealt(loop: Loop, *, limit_s: float) -> PathsStep:
+    """Like `least_of_paths`, with whole blocks on every rank, as far as some programs tell."""
+    program = _program(loop, limit_s=limit_s)
+    if program is None:
+        return PathsStep(0.0)
+    p, number = loop.shape.num_ranks, 0
+    groups = p + len(loop.lengths.least)
+    first = _Dealt(np.zeros(groups, dtype=np.int64), np.full(groups, program.num_blocks))
+    found = program.solved()
+    waiting = [(found.step_s, number, found, first)]
+    while waiting[0][0] < limit_s and number < _MOST_PROGRAMS:
+        step_s, _, found, dealt = waiting[0]
+        halves = None if found.blocks is None else dealt.halves(found.blocks, p)
+        if halves is None and not found.is_near:
+            own = program.solved(dealt, found.found, near=_NEARER)
+            heapq.heapreplace(waiting, (max(step_s, own.step_s), waiting[0][1], own, dealt))
+            continue
+        if halves is None:
+            break
+        heapq.heappop(waiting)
+        for half in halves:
+            number += 1
+            own = program.solved(half, found.found)
+            least_s = max(step_s, own.step_s)
+            heapq.heappush(waiting, (least_s, number, own._replace(step_s=least_s), half))
+    return waiting[0][2]
 
 
 def least_of_paths(loop: Loop, *, limit_s: float) -> PathsStep:
@@ -500,13 +561,61 @@ def least_of_paths(loop: Loop, *, limit_s: float) -> PathsStep:
 
     The bound is 0 where the order is too long, and infinite where none fits.
     """
+    program = _program(loop, limit_s=limit_s)
+    return PathsStep(0.0) if program is None else program.solved()
+
+
+class _Program(NamedTuple):
+    """The linear program of a loop."""
+
+    splits: _core.OrderSplits
+    orders: _core.Orders
+    held: Floats
+    room: Floats
+    num_ranks: int
+    num_blocks: int
+
+    def solved(
+        self,
+        dealt: _Dealt | None = None,
+        start: _core.LeastOfOrder | None = None,
+        *,
+        near: float = _NEAR,
+    ) -> PathsStep:
+        """The least step of blocks that are dealt so; `start` is one that was dealt otherwise."""
+        splits, p, size = self.splits.replace(near=near), self.num_ranks, self.held.shape[1]
+        ways = splits.num_ways
+        if dealt is not None:
+            # Rows of memory and rows of counts look alike; counts are shares of all blocks.
+            stages = np.repeat(np.arange(size // ways), ways)
+            ranks = stages % p == np.arange(p)[:, np.newaxis]
+            each = stages == np.arange(size // ways)[:, np.newaxis]
+            own = np.concatenate((ranks, each)) / self.num_blocks
+            narrow, wide = dealt.most < self.num_blocks, dealt.fewest > 0
+            splits = splits.replace(
+                block_held=np.concatenate((self.held, own[narrow], -own[wide])),
+                room=np.concatenate(
+                    (
+                        self.room,
+                        (dealt.most[narrow] + _HAIR) / self.num_blocks,
+                        -(dealt.fewest[wide] - _HAIR) / self.num_blocks,
+                    )
+                ),
+            )
+        found = _core.least_of_order(splits, self.orders, start)
+        blocks = found.blocks.reshape(-1, ways).sum(axis=1) if len(found.blocks) else None
+        return PathsStep(found.step_s, blocks, found, near < _NEAR)
+
+
+def _program(loop: Loop, *, limit_s: float) -> _Program | None:
+    """None where the order is too long."""
     shape, p, v = loop.shape, loop.shape.num_ranks, loop.shape.virtual_stages
     chain = loop.chain(0)
     blocks, size = chain.blocks, p * v
     ways = len(blocks.time_s)
     too_long = 2 * size * shape.num_microbatches > _MOST_ACTIONS or size * ways > _MOST_ROWS
     if too_long or blocks.count < chain.least.sum():
-        return PathsStep(0.0)
+        return None
     forward_s, backward_s = np.zeros(size), np.zeros(size)
     block_forward_s = np.full((size, ways), blocks.forward_s)
     block_backward_s = np.tile(blocks.time_s - blocks.forward_s, (size, 1))
@@ -528,12 +637,13 @@ def least_of_paths(loop: Loop, *, limit_s: float) -> PathsStep:
         if backward != (0.0, 0.0):  # more of it hides under what is recomputed
             block_backward_s[stage] -= chain.under_backward * (blocks.time_s - blocks.time_s[0])
     if min(each.min() for each in (block_forward_s, block_backward_s, block_after_s)) < 0:
-        return PathsStep(0.0)
+        return None
     held, room = _rooms(chain, loop.memory.held, loop.memory.running)
     splits = _core.OrderSplits(
         num_ways=ways,
         num_blocks=blocks.count,
         limit_s=limit_s,
+        near=_NEAR,
         least=chain.least,
         forward_s=forward_s,
         backward_s=backward_s,
@@ -545,9 +655,7 @@ def least_of_paths(loop: Loop, *, limit_s: float) -> PathsStep:
         block_held=held,
         room=room,
     )
-    found = _core.least_of_order(splits, native_orders(orders_of(shape)))
-    parts = found.blocks.reshape(size, ways).sum(axis=1) if len(found.blocks) else None
-    return PathsStep(found.step_s, parts)
+    return _Program(splits, native_orders(orders_of(shape)), held, room, p, blocks.count)
 
 
 def _rooms(
@@ -604,6 +712,22 @@ def bound_loop_paths(question: SplitQuestion, *, limit_s: float = math.inf) -> S
         return Split(bound_s=math.inf)
     found = least_of_paths(loop, limit_s=limit_s - question.overhead_s)
     return Split(bound_s=min(limit_s, found.step_s + question.overhead_s))
+
+
+def bound_dealt_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """The same with whole blocks on every rank: up to thirty times the work.
+
+    `cuts` are of the split that reaches it, where that is whole and fits.
+    """
+    loop = Loop.of(question)
+    if loop is None:
+        return Split(bound_s=math.inf)
+    found = least_of_dealt(loop, limit_s=limit_s - question.overhead_s)
+    bound_s = min(limit_s, found.step_s + question.overhead_s)
+    split = None if found.blocks is None else loop.split_of(found.blocks)
+    if split is None:
+        return Split(bound_s=bound_s)
+    return Split(bound_s=bound_s, cuts=split.cuts, chosen=split.chosen)
 
 
 def best_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -877,6 +1001,17 @@ class Loop:
         if best is None or best.step_s > _WORTH_MOVING * limit_s:
             return best
         return self._improved(likely._improved(best))
+
+    def split_of(self, blocks: Floats) -> _Found | None:
+        """The split of so many blocks of one class in each stage; None unless whole and fitting."""
+        lengths = np.round(blocks).astype(np.int64)
+        if lengths.sum() != self.lengths.num_blocks or np.abs(blocks - lengths).max() >= _WHOLE:
+            return None
+        if not ((self.lengths.least <= lengths) & (lengths <= self.lengths.most)).all():
+            return None
+        lengths[0] += self.lengths.first
+        lengths[-1] += self.kinds.num_layers - self.lengths.after
+        return self._found(lengths)
 
     def _found(self, lengths: Ints) -> _Found | None:
         chosen = self.memory.recomputed(lengths)

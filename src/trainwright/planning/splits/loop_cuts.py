@@ -41,12 +41,17 @@ _MOST_CHOICES = 4096  # of one rank
 
 
 def finish_loop(
-    question: SplitQuestion, price: Price, effort: Effort, *, limit_s: float
+    question: SplitQuestion,
+    price: Price,
+    effort: Effort,
+    *,
+    limit_s: float,
+    even_at_least: bool = True,
 ) -> Finished | None:
     """The fastest plan below the limit, if there is one, and a bound on all others.
 
-    None where there are more splits than the effort suffices for, the nearly even ones alone; the
-    bound is 0 where there are more of others.
+    None where there are more splits than the effort suffices for, or the nearly even ones alone if
+    these will do; the bound is 0 where there are more of others.
     """
     whole = Loop.of(question)
     if whole is None:
@@ -54,7 +59,7 @@ def finish_loop(
     found = _finished(whole, question, price, effort, limit_s=limit_s)
     if found is not None:
         return found
-    even = whole.nearly_even
+    even = whole.nearly_even if even_at_least else None
     found = None if even is None else _finished(even, question, price, effort, limit_s=limit_s)
     return None if found is None else replace(found, bound_s=0.0)
 
