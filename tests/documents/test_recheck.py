@@ -237,3 +237,13 @@ def test_an_edited_chip_is_refused_where_its_inputs_are_not_its_own(tmp_path):
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(InvalidInput, match=r"request\.jobs\[0\]\.model\.sha256: must be"):
         trainwright.report(path)
+
+
+def test_what_a_framework_repeats_is_told_from_all_modes(tmp_path) -> None:
+    """Megatron has one mode for all blocks, so its search prices no block that repeats nothing."""
+    one = {"tp": 8, "pp": 1, "micro_batch": 32, "schedule": "1f1b", "framework": "megatron"}
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 8192}
+    planned = trainwright.plan("llama3-8b", **asked, **one)
+    assert planned.document.time_by_part_s["recompute"] > 0
+    planned.save(tmp_path / "plan.json")
+    trainwright.explain(tmp_path / "plan.json")  # every figure is computed again

@@ -61,7 +61,7 @@ from trainwright.plans.status import (
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
-from trainwright.step.account import time_by_part_s
+from trainwright.step.account import tells_repeats, time_by_part_s
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.places import Placement
 from trainwright.step.predict import predict_step
@@ -361,7 +361,13 @@ def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[
 def parts_of(
     question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
 ) -> dict[str, float]:
-    """Where the step's time goes; see `step.account`."""
+    """Where the step's time goes; see `step.account`.
+
+    A search for a framework with one mode for all blocks has a profile of that mode alone; what it
+    repeats is told beside the one without, which the question's own profile has.
+    """
+    if Recompute.NONE in question.allowed.recompute and not tells_repeats(plan, profile):
+        profile = profile_of(question, plan)
     return time_by_part_s(plan, profile, step, rank_of_stage=rank_of_stage(question, plan))
 
 

@@ -290,6 +290,13 @@ def _repeated_s(plan: Plan, profile: Profile, stages: Sequence[int]) -> NDArray[
     return added
 
 
+def tells_repeats(plan: Plan, profile: Profile) -> bool:
+    """Whether each layer that the plan recomputes has an option that repeats nothing beside it."""
+    costs, rows = profile.costs, {int(row) for own in chosen_rows(plan, profile) for row in own}
+    repeated = (row for row in rows if costs.recompute[row] is not Recompute.NONE)
+    return all(_without_recompute(costs, row) is not None for row in repeated)
+
+
 def _without_recompute(costs: CostTable, row: int) -> int | None:
     """The same layer at the same degree, nothing repeated; None where it is the row itself."""
     if costs.recompute[row] is Recompute.NONE:
