@@ -543,31 +543,30 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
     own, found = attempt.candidate, attempt.timeline.schedule
     plain = () if found.has_copies else ((attempt.winner, found),)
     seen: set[bytes] = set()
-    chosen: tuple[float, Candidate, Schedule] | None = None
+    starts: list[tuple[float, Candidate, Schedule]] = []  # the best of each wider limit
     for factor in _WIDER:
         wider = _widened(own, factor)
         if wider is None or _misfit(wider, offload=False) is not None:
             continue
+        chosen = math.inf, wider, found
         for name, schedule in (*_named(question, wider), *plain):
             for each in (schedule, _without_delay(schedule, own)):
                 if each.actions.tobytes() in seen:
                     continue
                 seen.add(each.actions.tobytes())
                 attempt, value_s = _offloaded(question, attempt, each, name)
-                if chosen is None or value_s < chosen[0]:
+                if value_s < chosen[0]:
                     chosen = value_s, wider, each
-    if chosen is None:
-        return attempt
-    _, wider, schedule = chosen
+        starts.append(chosen)
     without = replace(question, offload=False)
-    began = _Attempt.begin(without, wider, [schedule])
-    longer = _searched(without, began, _WIDER_SHARE, budget)
-    attempt, _ = _offloaded(question, attempt, longer.timeline.schedule, longer.winner)
-    return replace(
-        attempt,
-        work=attempt.work + longer.work,
-        interrupted=attempt.interrupted or longer.interrupted,
-    )
+    for _, wider, schedule in sorted(starts, key=lambda start: start[0]):
+        began = _Attempt.begin(without, wider, () if schedule.has_copies else [schedule])
+        longer = _searched(without, began, _WIDER_SHARE / len(starts), budget)
+        for each in (longer.timeline.schedule, _without_delay(longer.timeline.schedule, own)):
+            attempt, _ = _offloaded(question, attempt, each, longer.winner)
+        interrupted = attempt.interrupted or longer.interrupted
+        attempt = replace(attempt, work=attempt.work + longer.work, interrupted=interrupted)
+    return attempt
 
 
 def _without_delay(schedule: Schedule, candidate: Candidate) -> Schedule:
