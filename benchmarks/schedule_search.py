@@ -1,8 +1,8 @@
 """What the schedule search reaches with its default work: prints the rows of the dated report.
 
 `python benchmarks/schedule_search.py SECTION…` with sections small, large, unequal, chunks, tight,
-front.
-Chunks needs TRAINWRIGHT_SHARED.
+published, front.
+Chunks needs TRAINWRIGHT_SHARED. SHARE_OF_WORK=0.4 shortens `published`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trainwright.execution import Budget
@@ -21,7 +22,12 @@ from trainwright.plans.schedule import Placement
 from trainwright.plans.schedule_costs import ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.scheduling.pareto import named_front, searched_front
-from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
+from trainwright.scheduling.search import (
+    SearchOutcome,
+    SearchQuestion,
+    default_evaluations,
+    search_schedule,
+)
 
 SMALL = [((3, 4, 2, 0), 8), ((2, 3, 2, 0), 8), ((4, 5, 3, 0), 12), ((1, 1, 1, 0), 8)]
 LARGE = [
@@ -145,6 +151,71 @@ def tight() -> Iterator[str]:
         yield row(label, question)
 
 
+def published() -> Iterator[str]:
+    """Random pipelines of published sizes, from a third of 1F1B's memory to all of it: seed 11.
+
+    Stages are alike, uneven, of a hybrid model (each second to fourth takes longer) or heavy at
+    both ends; in one of three, activations may wait on the host.
+    """
+    draw, gaps = random.Random(11), []
+    for number in range(24):
+        p = draw.choice([4, 6, 8, 12, 16])
+        m = draw.choice([m for m in (8, 16, 24, 32, 48, 64) if p <= m <= 6 * p])
+        name = draw.choice(["v", "v", "loop1", "loop2"])
+        placement = Placement.v(p)
+        if name != "v":
+            placement = Placement.loop(p, virtual_stages=int(name[-1]))
+        forward = draw.randint(20, 60)
+        times = (
+            forward,
+            round(forward * draw.uniform(0.8, 1.6)),
+            round(forward * draw.uniform(0.5, 1.1)),
+        )
+        transfer_s, stages = draw.choice([0, 1, 2]), placement.num_stages
+        kind = draw.choice(["even", "random", "hybrid", "ends"])
+        factors = [1.0] * stages
+        if kind == "random":
+            factors = [1 + draw.uniform(-0.15, 0.15) for _ in range(stages)]
+        elif kind == "hybrid":
+            every, more = draw.choice([2, 3, 4]), draw.uniform(1.1, 1.4)
+            factors = [more if s % every == every - 1 else 1.0 for s in range(stages)]
+        elif kind == "ends":
+            factors = [1.15, *factors[2:], draw.uniform(1.1, 1.4)]
+        least = {"v": 1 / 3, "loop1": 0.5, "loop2": 0.6}[name]
+        share = draw.uniform(least, 1.0)
+        limit = max(stages // p + 1, math.ceil(stages * share))
+        host = number % 3 == 2
+        copy_s = forward * draw.uniform(0.3, 1.2) if host else 0.0
+        if host:
+            limit = max(stages // p + 1, limit // 2)
+        per_stage = [[time_s * factor for factor in factors] for time_s in times]
+        question = SearchQuestion(
+            placement=placement,
+            num_ranks=p,
+            num_microbatches=m,
+            costs=ScheduleCosts.of(
+                placement,
+                forward_s=per_stage[0],
+                input_grad_s=per_stage[1],
+                weight_grad_s=per_stage[2],
+                transfer_s=transfer_s,
+                offload_s=copy_s,
+            ),
+            max_activations=limit,
+            offload=host,
+        )
+        if work := os.environ.get("SHARE_OF_WORK"):
+            whole = default_evaluations(3 * stages * m)
+            question = replace(question, evaluations=math.ceil(float(work) * whole))
+        label = f"{number}: {name} p={p} m={m} {times} {kind} k={limit}"
+        label += f" copies {copy_s:.3g}" if host else ""
+        line = row(label, question)
+        gaps.append(float(line.split("|")[6].strip(" %")))
+        yield line
+    gaps.sort()
+    yield f"median {gaps[len(gaps) // 2]} %, nine of ten {gaps[math.ceil(0.9 * len(gaps)) - 1]} %"
+
+
 def front() -> Iterator[str]:
     for p, m in ((16, 64), (64, 256)):
         question = v_question(p, m, 2 * p, (1296, 1260, 870, 20))
@@ -162,7 +233,8 @@ def front() -> Iterator[str]:
 
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
-    section.__name__: section for section in (small, large, unequal, chunks, tight, front)
+    section.__name__: section
+    for section in (small, large, unequal, chunks, tight, published, front)
 }
 
 if __name__ == "__main__":
