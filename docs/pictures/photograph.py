@@ -1,11 +1,13 @@
 """Photographs of pages, for the README and the site: `report.png` and `serve.png`.
 
-Beside each lies what it showed, `screens.json`: a test makes the pages anew and compares, so a
-picture that is out of date is found. It needs a Chromium, and the extra [serve] for the live page.
+Beside each lies what it showed, `screens.json`, and the hash of the styles, scripts and templates
+that drew it: a test makes the pages anew and compares, so a picture that is out of date is found.
+It needs a Chromium, and the extra [serve] for the live page.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -48,6 +50,13 @@ def report_page(folder: Path) -> Path:
     return page
 
 
+def drawn_by() -> str:
+    """The hash of all that gives pages their looks."""
+    assets = Path(trainwright.__file__).parent / "pages" / "assets"
+    looks = b"".join(path.read_bytes() for path in sorted(assets.iterdir()) if path.is_file())
+    return hashlib.sha256(looks).hexdigest()
+
+
 def shown(browser: Any) -> list[str]:
     """What the page in the browser says, without its figures: those change with every fit."""
     return [re.sub(r"[\d.]+", "0", text) for text in browser.run(_SHOWN)]
@@ -84,7 +93,8 @@ def main(folder: Path) -> None:
     from served import served
 
     with chromium() as browser, TemporaryDirectory() as name, served() as client:
-        said = {
+        said: dict[str, Any] = {
+            "drawn_by": drawn_by(),
             "report": photograph_report(browser, Path(name), folder / "report.png"),
             "serve": photograph_live(browser, client.address, folder / "serve.png"),
         }

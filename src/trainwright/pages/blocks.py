@@ -263,7 +263,7 @@ class ChangeList:
     title: str = "Change this"
     against: str = "vs plan"
     note: str = ""
-    shown: int = 5
+    shown: int = 3
 
     @property
     def has_ratios(self) -> bool:

@@ -280,6 +280,14 @@ _AIMS: Final = {
 }
 
 
+# The tables of a room, and the sections that they stand in.
+_ROOM_SECTIONS: Final = {
+    "Plans": ("plan", "How it trains"),
+    "What the next value buys": ("next", "What more would buy"),
+    "The front": ("front", "Systems that none beats"),
+}
+
+
 def room_content(subject: Subject[RoomResult]) -> Content:
     """Everything the page says about the best system of a machine room."""
     document, best = subject.document, subject.document.best
@@ -321,10 +329,8 @@ def _room_sections(subject: Subject[RoomResult]) -> Iterator[Section]:
     for block in blocks:
         if isinstance(block, Facts):
             yield section("system", "The system", replace(block, title=""))
-        elif isinstance(block, Table) and block.title != "What binds":
-            yield section(
-                block.title.lower().replace(" ", "-"), block.title, block, label=block.title
-            )
+        elif isinstance(block, Table) and block.title in _ROOM_SECTIONS:
+            yield section(*_ROOM_SECTIONS[block.title], block)
     if len(document.front) > 1:
         yield section("cost", "Cost against time", _room_scatter(document))
     yield provenance_section(subject, _prices(document))

@@ -133,8 +133,7 @@ def _model_sections(subject: Subject[ModelSummary]) -> Iterator[Section]:
         label="Answer",
         cards=_model_cards(document),
     )
-    for table in tables:
-        yield section(table.title.lower(), table.title, table)
+    yield section("made-of", "What it is made of", *tables, label="Made of")
     limits = tuple(each for each in lines if isinstance(each, str))
     yield section("limits", "What it costs, and how it is cut", Notes(lines=limits), label="Limits")
     yield reproduce_section(subject)
