@@ -272,3 +272,31 @@ def test_adapters_stand_beside_the_products_of_mixers() -> None:
         layer_graph(
             replace(text, tuning=Tuning(low_rank=replace(low_rank, targets=("up",)))), shape
         )
+
+
+def _adapted(stated: dict, *targets: str) -> int:
+    """Parameters that adapters of rank 4 beside these products add."""
+    text = read_config(stated, name="x").config
+    shape = RunShape(microbatch_size=1, sequence_length=64)
+    tuned = replace(text, tuning=Tuning(low_rank=LowRank(rank=4, targets=targets)))
+    return layer_graph(tuned, shape).num_parameters - layer_graph(text, shape).num_parameters
+
+
+def test_attention_to_an_encoder_has_adapters_of_the_same_names() -> None:
+    t5 = {"model_type": "t5", "d_model": 64, "d_kv": 8, "num_heads": 4, "d_ff": 128}
+    t5 |= {"num_layers": 2, "vocab_size": 100}
+    assert _adapted(t5, "query", "value") == 2 * 2 * 2 * 4 * (64 + 32)
+
+
+def test_adapters_of_compressed_attention_and_of_narrow_values() -> None:
+    v4 = {"model_type": "deepseek_v4", "hidden_size": 128, "num_hidden_layers": 1}
+    v4 |= {"num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": 300}
+    v4 |= {"q_lora_rank": 32, "o_groups": 4, "o_lora_rank": 8, "compress_ratios": [0]}
+    v4 |= {"moe_intermediate_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    v4 |= {"num_nextn_predict_layers": 0}
+    assert _adapted(v4, "query_down", "query_up") == 4 * (128 + 32) + 4 * (32 + 8 * 16)
+    assert _adapted(v4, "attention_output") == 4 * (4 * 8 + 128)
+    mimo = {"model_type": "mimo_v2_flash", "hidden_size": 128, "num_hidden_layers": 1}
+    mimo |= {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "v_head_dim": 8}
+    mimo |= {"n_routed_experts": 8, "num_experts_per_tok": 2, "layer_types": ["full_attention"]}
+    assert _adapted(mimo, "value") == 4 * (128 + 2 * 8)

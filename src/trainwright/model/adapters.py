@@ -224,20 +224,35 @@ def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, 
         return _Part(operator=operator, inputs=inputs, outputs=outputs)
 
     out = config.attention_output_size
-    sizes = dict(
-        zip(("query", "key", "value"), (config.query_size, *config.projected_sizes), strict=True)
-    )
+    if (own := config.compressed) is not None:
+        out = own.output_groups * own.output_rank
+    keys, values = config.projected_sizes
+    sizes = {"query": config.query_size, "key": keys, "value": values}
     candidates = [(name, part("query_key_value", h, size)) for name, size in sizes.items() if size]
     candidates.append(("attention_output", part("attention_output", out, h)))
+    if own is not None:
+        candidates += [
+            ("query_down", part("query_down", h, own.query_rank)),
+            ("query_up", part("query_up", own.query_rank, config.query_size)),
+            ("key_value_down", part("key_value_down", h, config.head_size)),
+        ]
+    if config.crosses:  # attention to the encoder has products of the same names
+        given = config.towers[0].stack.hidden_size
+        candidates += [
+            ("query", part("cross_query", h, config.query_size)),
+            ("key", part("cross_key_value", given, keys)),
+            ("value", part("cross_key_value", given, values)),
+            ("attention_output", part("cross_output", out, h)),
+        ]
     if (latent := config.latent) is not None:
-        rank, keys = latent.query_rank or h, latent.key_value_rank
+        rank, narrow = latent.query_rank or h, latent.key_value_rank
         expanded = config.num_heads * (latent.plain_head_size + latent.value_head_size)
         candidates += [
             ("query", part("query", h, config.query_size)),
             ("query_down", part("query_down", h, rank)),
             ("query_up", part("query_up", rank, config.query_size)),
-            ("key_value_down", part("key_value_down", h, keys + latent.rotary_head_size)),
-            ("key_value_up", part("key_value_up", keys, expanded)),
+            ("key_value_down", part("key_value_down", h, narrow + latent.rotary_head_size)),
+            ("key_value_up", part("key_value_up", narrow, expanded)),
         ]
     widths = {FeedForward.MLP: config.ffn_size}
     if config.experts is not None:
