@@ -196,6 +196,8 @@ def fit(
     *,
     gpu: str,
     sequence: int | None = ...,
+    images: int | None = ...,
+    image_size: int | None = ...,
     software: str | None = ...,
     lora_rank: int | None = ...,
     probability: float | None = ...,

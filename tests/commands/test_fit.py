@@ -110,3 +110,18 @@ def test_bisection_finds_the_largest(most: int, limit: int) -> None:
 def test_software_that_nobody_knows_is_refused_with_what_is_known():
     with pytest.raises(InvalidInput, match="software: must name one of typical, accelerate, "):
         trainwright.fit(MODEL, gpu=GPU, software="my-own")
+
+
+def test_images_take_room_in_every_row_and_in_its_command(run):
+    plain, seen = (
+        trainwright.fit("qwen2-vl-2b", gpu="H100", sequence=2048, images=n).document for n in (0, 1)
+    )
+    assert seen.rows[0].device_bytes > plain.rows[0].device_bytes
+    assert seen.rows[0].longest_sequence <= plain.rows[0].longest_sequence
+    words = shlex.split(seen.rows[0].options)
+    assert words[:2] == ["--images", "1"]
+    again = run(
+        *("estimate", "qwen2-vl-2b", "--cluster", "dgx-h100", "--devices", "1", "--json"),
+        *("--software", "trl", "--vocabulary-multiple", "1", *words),
+    ).document
+    assert again["device_bytes"] == pytest.approx(seen.rows[0].device_bytes)

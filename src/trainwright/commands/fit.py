@@ -37,6 +37,7 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
     from trainwright.documents.fit import fit_model
     from trainwright.options.clusters import expected, software_named_by
     from trainwright.options.inputs import ModelInput, resolve_model
+    from trainwright.options.run import with_images
 
     options = read("fit", options, own=("gpu",))
     count, cluster = devices_named(gpu)
@@ -44,12 +45,16 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
     given = resolve_model(model)
     if not isinstance(given, ModelInput):
         raise InvalidInput.of("model", "must be a model, not a profile")
+    length = options.get("sequence") or SEQUENCE
+    given = with_images(given, {**options, "sequence": length})
     return Report(
         fit_model(
             given,
             expected(cluster, software),
             num_devices=count,
-            sequence_length=options.get("sequence") or SEQUENCE,
+            sequence_length=length,
+            images=options.get("images") or 0,
+            image_size=options.get("image_size"),
             software=software,
             lora_rank=options.get("lora_rank") or RANK,
             probability=_probability(options.get("probability")),

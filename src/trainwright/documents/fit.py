@@ -10,7 +10,7 @@ the device's figure stays within its memory with the probability asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright._version import __version__
@@ -36,6 +36,7 @@ from trainwright.plans import Parallelism
 from trainwright.plans.configuration import Configuration, broken_rules, overheads_at
 from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.profile import Recompute
+from trainwright.provenance import RARE
 from trainwright.step.figures import memory_figures, missing_bytes
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes, format_count
@@ -53,7 +54,6 @@ LARGEST_SEQUENCE: Final = 2**20
 LARGEST_MICROBATCH: Final = 2**12
 _STEP: Final = 64  # tokens by which sequences are told apart
 _WEIGHT_BITS: Final = "weight_bits"  # the option of frozen weights in few bits
-_ONE_TOKEN: Final = RunShape(microbatch_size=1, sequence_length=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +97,8 @@ class FitRequest:
     software: str
     lora_rank: int
     probability: float
+    images: int = field(default=0, metadata={RARE: True})
+    image_size: int | None = field(default=None, metadata={RARE: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,8 @@ def fit_model(
     software: str,
     lora_rank: int,
     probability: float,
+    images: int = 0,
+    image_size: int | None = None,
 ) -> FitResult:
     """The table of a model; raises `InvalidInput` for a rank that its layers do not have."""
     request = FitRequest(
@@ -140,6 +144,8 @@ def fit_model(
         software=software,
         lora_rank=lora_rank,
         probability=probability,
+        images=images,
+        image_size=image_size,
     )
     return replace(_document(given, cluster, request), warnings=given.warnings)
 
@@ -206,7 +212,8 @@ class _Way:
         """The step and the fullest rank."""
         step = price_configuration(self.model, self.cluster, run)
         ranks = memory_figures(self.model, run, step, self.account, precision=self.precision)
-        return step, max(ranks, key=lambda rank: rank.device.typical_bytes)
+        fullest = max(ranks, key=lambda rank: rank.needed.typical_bytes)
+        return step, fullest.on_device(self.limit_bytes)
 
     def fits(self, run: Configuration) -> bool:
         """Whether the run is legal and a device holds it, by the rule of `estimate`."""
@@ -221,7 +228,7 @@ class _Way:
 
 
 def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
-    length = way.request.sequence_length
+    request, length = way.request, way.request.sequence_length
     ladder = [
         way.run(stage, mode, length)
         for mode in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
@@ -235,20 +242,26 @@ def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
     step, found = way.priced(chosen)
     stage = lean.parallelism.zero_stage
     probability = way.chance(found)
+    of_images = way.model.images * sum(tower.tokens for tower in way.model.towers)
+    before = max(0, -(-of_images // _STEP) - 1)  # steps too short to hold the images
     longest = largest_that(
-        lambda n: way.fits(way.run(stage, Recompute.FULL, n * _STEP)), LARGEST_SEQUENCE // _STEP
+        lambda n: way.fits(way.run(stage, Recompute.FULL, (before + n) * _STEP)),
+        LARGEST_SEQUENCE // _STEP - before,
     )
+    longest += before if longest else 0
     most = largest_that(
         lambda n: way.fits(way.run(stage, Recompute.FULL, length, n)), LARGEST_MICROBATCH
     )
     said = (
         *(f"--{option.replace('_', '-')} {value}" for option, value in options.items()),
+        *(f"--images {request.images}" for _ in range(request.images > 0)),
+        *(f"--image-size {request.image_size}" for _ in range(request.image_size is not None)),
         *(f"--zero {chosen.parallelism.zero_stage}", f"--recompute {chosen.recompute}"),
         *(f"--sequence {length}", f"--global-batch {chosen.global_batch}"),
     )
     return TrainingWay(
         way=name,
-        trained_parameters=layer_graph(way.model, _ONE_TOKEN).num_trainable_parameters,
+        trained_parameters=_trained_parameters(way.model, length),
         zero_stage=chosen.parallelism.zero_stage,
         recompute=chosen.recompute,
         fits=way.fits(chosen),
@@ -265,6 +278,11 @@ def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
         lean_zero_stage=stage,
         options=" ".join(said),
     )
+
+
+def _trained_parameters(model: TransformerConfig, length: int) -> int:
+    shape = RunShape(microbatch_size=1, sequence_length=length)
+    return layer_graph(model, shape).num_trainable_parameters
 
 
 def largest_that(holds: Callable[[int], bool], limit: int) -> int:

@@ -397,6 +397,13 @@ ROWS += section(
         required=True,
     ),
     row("sequence", COUNT, "Tokens of a sequence; 4096 if absent.", at="fit.sequence_length"),
+    row("images", COUNT_OR_NONE, "Images in each sequence; 0 if absent.", at="fit.images"),
+    row(
+        "image-size",
+        COUNT,
+        "Pixels a side of an image, where the model takes any size.",
+        at="fit.image_size",
+    ),
     row(
         "software",
         SOFTWARE,
