@@ -48,6 +48,7 @@ def test_every_field_that_an_account_sets_has_a_source(account: FrameworkMemory)
         ("fms-fsdp", "fsdp2"),
         ("trl", "hugging-face"),
         ("nanotron", "nanotron"),
+        ("maxtext", "xla"),
         ("something else", "typical"),
         (None, "typical"),
     ],
