@@ -155,6 +155,19 @@ def test_the_same_document_gives_the_same_bytes(kind):
     assert trainwright.report(KINDS[kind]()).html == trainwright.report(KINDS[kind]()).html
 
 
+def test_what_is_faster_is_said_of_documents_about_one_model():
+    def states(*documents):
+        page = Page(trainwright.report(*documents).html)
+        return [text for _, text in page.all("strong")][:1]
+
+    plan = reported.model_plan()
+    assert states(plan, replace(plan, step_time_s=plan.step_time_s * 2)) == [
+        "Fastest is model-plan 1:"
+    ]
+    assert states(plan, plan) == ["Equally fast:"]
+    assert "Fastest" not in str(states(plan, reported.machine_room()))
+
+
 def test_names_steer_no_terminal_that_the_page_is_printed_in():
     hostile = reported.renamed(reported.model_plan(), "\x1b[31mred\x07")
     html = trainwright.report(hostile).html

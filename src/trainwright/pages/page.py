@@ -152,7 +152,11 @@ def comparison_section(
 
 
 def _fastest(subjects: Sequence[Subject[Any]], contents: Sequence[Content]) -> Iterator[Verdict]:
-    """Which of the documents is fastest, where all state one figure of time or of speed."""
+    """Which document is fastest, where all are of one model and state one time or speed."""
+    requests = [getattr(subject.document, "request", None) for subject in subjects]
+    models = {getattr(getattr(each, "model", None), "sha256", None) for each in requests}
+    if len(models) > 1:
+        return
     for key in _DRAWN:
         stated = [
             (subject.name, figure)
