@@ -273,6 +273,7 @@ def _assumptions(document: CodesignResult) -> dict[str, str]:
 # The page of a machine room: whole systems, the best of them with its proof
 # --------------------------------------------------------------------------
 
+_NEAR: Final = 4.0  # times the best's time and cost, as far as they are drawn
 _AIMS: Final = {
     "seconds_per_token": ("fastest", "seconds"),
     "dollars_per_token": ("cheapest", "dollars"),
@@ -331,7 +332,7 @@ def _room_sections(subject: Subject[RoomResult]) -> Iterator[Section]:
             yield section("system", "The system", replace(block, title=""))
         elif isinstance(block, Table) and block.title in _ROOM_SECTIONS:
             yield section(*_ROOM_SECTIONS[block.title], block)
-    if len(document.front) > 1:
+    if len([one for one in document.front if best and _is_near(one, best)]) > 1:
         yield section("cost", "Cost against time", _room_scatter(document))
     yield provenance_section(subject, _prices(document))
     yield reproduce_section(subject, tuple(job.model for job in document.request.chips.jobs))
@@ -352,6 +353,9 @@ def _room_answer(document: RoomResult) -> Verdict:
         f"{best.stack_gib:g} GiB each, in domains of {best.node_devices}{each}. "
         f"It costs {best.dollars:,.0f} dollars and draws {best.watts / 1e3:,.4g} kW."
     )
+    if document.front_epsilon is not None:
+        share = format_percent_up(document.front_epsilon)
+        said += f" No system beats all {len(document.front)} of the front by more than {share}."
     return Verdict(state=state, said=said, tone=tone)
 
 
@@ -375,8 +379,12 @@ def _time_parts(document: RoomResult) -> BarChart:
 
 
 def _room_scatter(document: RoomResult) -> Scatter:
-    """Dollars against seconds of a token; power is the third axis of the front."""
+    """Dollars against seconds of a token; power is the third axis of the front.
+
+    Its frugal end takes thousands of times as long: what is far away stands in the table alone.
+    """
     best = document.best
+    near = [one for one in document.front if best is None or _is_near(one, best)]
     points = [
         Point(
             name=f"{format_count(one.devices, 'chip')}, {format_count(one.stacks, 'stack')} each, "
@@ -388,7 +396,7 @@ def _room_scatter(document: RoomResult) -> Scatter:
             facts=tuple((title, text) for _, title, _, text in _system_figures(one)),
             is_winner=one == best,
         )
-        for one in sorted(document.front, key=lambda one: one != best)
+        for one in sorted(near, key=lambda one: one != best)
     ]
     made = lay_out(
         points,
@@ -404,6 +412,13 @@ def _room_scatter(document: RoomResult) -> Scatter:
         winner_text="the system of this page" if known else "the first of the front",
         front_text="none is faster and cheaper",
         beaten_text="on the front for its power",
+    )
+
+
+def _is_near(one: SystemRecord, best: SystemRecord) -> bool:
+    return (
+        one.seconds_per_token <= _NEAR * best.seconds_per_token
+        and one.dollars_per_token <= _NEAR * best.dollars_per_token
     )
 
 
