@@ -246,6 +246,14 @@ def test_nobody_finds_a_system_below_the_bound_or_off_the_front(answered: RoomRe
     assert answered.front_epsilon == pytest.approx(0.15)
 
 
+@pytest.mark.parametrize("aim", ["time", "energy"])
+def test_certificates_of_other_aims_hold(answered: RoomResult, aim: str) -> None:
+    found = answer(replace(answered.request, aim=aim, budget_dollars=None), Budget())
+    proof = recheck(found, sample=100, seed=0, budget=Budget()).proof
+    assert proof is not None
+    assert proof.repriced > 0
+
+
 def test_an_interrupted_search_says_what_it_proved(tmp_path: Path) -> None:
     polls = iter(range(10**6))
 

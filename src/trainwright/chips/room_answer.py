@@ -387,8 +387,11 @@ class Prover:
             for n in sizes
         ]
         steps_s = np.min(each, axis=0)
-        nothing = np.zeros_like(steps_s)
-        return self.pricer.figures(part.stacks, low, part.designs, steps_s, nothing)
+        joules = np.zeros_like(steps_s)
+        if self.aim == "energy":
+            jobs = self.pricer.pricers(part.stacks)
+            joules = np.stack([one.least_joules(part.designs) for one in jobs], axis=1)
+        return self.pricer.figures(part.stacks, low, part.designs, steps_s, joules)
 
     def _not_below(self, part: Closed, figures: Figures) -> None:
         values = np.where(self.limits.kept(figures), figures.of(self.aim), np.inf)
