@@ -68,6 +68,30 @@ def test_efficiency_is_half_its_maximum_at_half_size() -> None:
     assert Saturating(max=0.8, half=2e9).at(2e9) == pytest.approx(0.4)
 
 
+def kernels(**fields: float) -> Accelerator:
+    return replace(DEVICE, efficiency=replace(DEVICE.efficiency, **fields))
+
+
+def test_attention_loses_by_bytes_what_short_sequences_cost() -> None:
+    device = kernels(attention_half_intensity=150.0)
+    long, short = (operator(OperatorKind.ATTENTION, 1e13, 1e13 / x) for x in (1e9, 150.0))
+    full_s = 1e13 / (989.4e12 * 0.6)
+    assert time_s(long, device) == pytest.approx(4e-6 + full_s)
+    assert time_s(short, device) == pytest.approx(4e-6 + 2 * full_s)
+
+
+@pytest.mark.parametrize(("phase", "depth"), [(Phase.FORWARD, 1024), (Phase.INPUT_GRAD, 8192)])
+def test_a_shallow_product_loses_less_than_a_deep_one(phase: Phase, depth: int) -> None:
+    """A wave of tiles takes as long as they are deep: what is summed over, by phase."""
+    matrix = MatrixShape(rows=512, inputs=1024, outputs=8192)
+    op = replace(operator(OperatorKind.GEMM, 2.0 * 512 * 1024 * 8192, 1.0), matrix=matrix)
+    half = DEVICE.efficiency.gemm.half
+    seconds = {d: time_s(op, kernels(gemm_half_depth=float(d)), phase) for d in (0, 4096)}
+    lost = seconds[4096] - seconds[0]
+    expected = half * (min(1.0, depth / 4096) - 1) / (989.4e12 * 0.8)
+    assert lost == pytest.approx(expected, abs=1e-12)
+
+
 @given(kind=kinds, flops=sizes, traffic=sizes)
 def test_an_operator_never_beats_either_peak(
     kind: OperatorKind, flops: float, traffic: float

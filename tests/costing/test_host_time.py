@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trainwright.cluster import Accelerator
+from trainwright.costing.estimate import axis_hops
 from trainwright.costing.layer import KEEP_ALL, Platform, RecomputeRule, price_layer
 from trainwright.formats import catalog
 from trainwright.model import LayerClass, LayerKind, Phase, RunShape, layer_graph
@@ -33,6 +34,17 @@ def passes_s(model: str, device: Accelerator) -> tuple[float, float]:
 def test_a_slow_host_sets_the_pace_and_experts_take_it_twice(model, passes):
     device = replace(catalog.accelerators()["H100-80GB-SXM"], host_pass_s=SLOW_HOST_S)
     assert passes_s(model, device) == pytest.approx((passes * SLOW_HOST_S,) * 2)
+
+
+def test_starting_the_exchanges_of_a_group_takes_the_host_a_part_of_a_pass():
+    device = replace(catalog.accelerators()["H100-80GB-SXM"], host_pass_s=SLOW_HOST_S)
+    run = RunShape(microbatch_size=1, sequence_length=512, tensor_parallel=2)
+    hops = axis_hops(
+        catalog.cluster("dgx-h100").pool_of(), tensor=2, context=1, expert=1, expert_tensor=1
+    )
+    platform = Platform(accelerator=device, dtype="bf16", hops=hops)
+    (price,) = price_layer(block_of("llama3-8b", run), run, {Recompute.NONE: KEEP_ALL}, platform)
+    assert price.phase_s[Phase.FORWARD] == pytest.approx(1.15 * SLOW_HOST_S)
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])

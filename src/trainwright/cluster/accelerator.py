@@ -103,7 +103,11 @@ class Accelerator:
             yield Fault("step_low_ratio", f"must be <= 1, and step_high_ratio >= 1, got {given}")
         yield from _efficiency_faults(self.efficiency)
         own = self.efficiency
-        halves = {"gemm.half": own.gemm.half, "attention_half_flops": own.attention_half_flops}
+        halves = {
+            "gemm.half": own.gemm.half,
+            "attention_half_flops": own.attention_half_flops,
+            "attention_half_intensity": own.attention_half_intensity,
+        }
         for name, half in halves.items() if self.cores is not None else ():
             if half:
                 wanted = "must be 0 on a chip described by its cores: tiles say how it fills"
@@ -170,6 +174,8 @@ def _efficiency_faults(efficiency: Efficiency) -> Iterator[Fault]:
         "efficiency.gemm.half": efficiency.gemm.half,
         "efficiency.memory.half": efficiency.memory.half,
         "efficiency.attention_half_flops": efficiency.attention_half_flops,
+        "efficiency.attention_half_intensity": efficiency.attention_half_intensity,
+        "efficiency.gemm_half_depth": efficiency.gemm_half_depth,
     }
     for name, half in halves.items():
         if not (math.isfinite(half) and half >= 0):

@@ -24,10 +24,12 @@ from trainwright.provenance import Origin, Provenance
 CONSTANTS: Final = {
     "gemm_max": 1.0,
     "gemm_half_flops": math.inf,
+    "gemm_half_depth": math.inf,
     "memory_max": 1.0,
     "attention_forward": 1.0,
     "attention_backward": 1.0,
     "attention_half_flops": math.inf,
+    "attention_half_intensity": math.inf,
     "fp8_ratio": 1.0,
     "launch_overhead_s": math.inf,
     "host_pass_s": math.inf,
@@ -49,10 +51,12 @@ CONSTANTS: Final = {
 _PLACES: Final = {
     "gemm_max": "efficiency.gemm.max",
     "gemm_half_flops": "efficiency.gemm.half",
+    "gemm_half_depth": "efficiency.gemm_half_depth",
     "memory_max": "efficiency.memory.max",
     "attention_forward": "efficiency.attention_forward",
     "attention_backward": "efficiency.attention_backward",
     "attention_half_flops": "efficiency.attention_half_flops",
+    "attention_half_intensity": "efficiency.attention_half_intensity",
     "fp8_ratio": "efficiency.fp8_ratio",
     "launch_overhead_s": "launch_overhead_s",
     "host_pass_s": "host_pass_s",
@@ -193,8 +197,9 @@ class Calibration:
         given = device.efficiency
         gemm_half = self.value("gemm_half_flops", given.gemm.half)
         attention_half = self.value("attention_half_flops", given.attention_half_flops)
+        intensity = self.value("attention_half_intensity", given.attention_half_intensity)
         if device.cores is not None:  # tiles say how small kernels fill a chip design
-            gemm_half = attention_half = 0.0
+            gemm_half = attention_half = intensity = 0.0
         efficiency = replace(
             given,
             gemm=Saturating(max=self.value("gemm_max", given.gemm.max), half=gemm_half),
@@ -203,6 +208,8 @@ class Calibration:
             attention_backward=self.value("attention_backward", given.attention_backward),
             fp8_ratio=self.value("fp8_ratio", given.fp8_ratio),
             attention_half_flops=attention_half,
+            attention_half_intensity=intensity,
+            gemm_half_depth=self.value("gemm_half_depth", given.gemm_half_depth),
         )
         measured = dict.fromkeys(("step_low_ratio", "step_high_ratio"), self.provenance)
         sources = dict(device.sources) | self._origins(_PLACES) | measured

@@ -37,8 +37,12 @@ class Saturating:
 class Efficiency:
     """Shares of the peak that kernels reach: products over FLOPs, memory over bytes.
 
-    Attention kernels fill the device with long sequences only: their share, one per direction, is
-    halved at `attention_half_flops`. Products in 8 bit and less reach `fp8_ratio` of the share that
+    What a product loses is about half a wave of its tiles, whose time grows with their depth (the
+    inner size of the product): `gemm.half` is that of products as deep as `gemm_half_depth`, and
+    shallower ones lose as much less; 0 says nothing of it. Attention kernels fill the device with
+    long sequences only, on which they do more for each byte that they touch: their share, one per
+    direction, is halved at `attention_half_flops`, and by as many FLOPs for each byte as
+    `attention_half_intensity`. Products in 8 bit and less reach `fp8_ratio` of the share that
     16-bit ones reach of their lower peak: scaling and casting do not shrink with the product.
     """
 
@@ -47,12 +51,22 @@ class Efficiency:
     attention_forward: float
     attention_backward: float
     attention_half_flops: float = 0.0
+    attention_half_intensity: float = 0.0
+    gemm_half_depth: float = 0.0
     fp8_ratio: float = 1.0
 
-    def attention(self, flops: float, *, backward: bool) -> float:
-        """The share of the peak that an attention kernel of so many FLOPs reaches."""
+    def attention(self, flops: float, moved_bytes: float, *, backward: bool) -> float:
+        """The share of the peak that an attention kernel reaches."""
         share = self.attention_backward if backward else self.attention_forward
-        return Saturating(max=share, half=self.attention_half_flops).at(flops)
+        half = self.attention_half_flops + self.attention_half_intensity * moved_bytes
+        return Saturating(max=share, half=half).at(flops)
+
+    def product(self, flops: float, depth: float | None) -> float:
+        """The share of the peak that products reach; `depth` is their inner size, if they have."""
+        if depth is None or depth >= self.gemm_half_depth:
+            return self.gemm.at(flops)
+        half = self.gemm.half * depth / self.gemm_half_depth
+        return Saturating(max=self.gemm.max, half=half).at(flops)
 
 
 NO_LOSS: Final = Efficiency(

@@ -207,8 +207,14 @@ def memory_time_s(traffic_bytes: float, accelerator: Accelerator) -> float:
 def _compute_efficiency(
     operator: Operator, phase: Phase, work: Work, accelerator: Accelerator
 ) -> float:
-    efficiency = accelerator.efficiency
-    if operator.kind is not OperatorKind.ATTENTION:
-        products = 1 if operator.matrix is None else operator.matrix.matrices
-        return efficiency.gemm.at(work.flops / max(1.0, products / _PRODUCTS_AT_ONCE))
-    return efficiency.attention(work.flops, backward=phase is Phase.INPUT_GRAD)
+    efficiency, matrix = accelerator.efficiency, operator.matrix
+    if operator.kind is OperatorKind.ATTENTION:
+        backward = phase is Phase.INPUT_GRAD
+        return efficiency.attention(work.flops, work.bytes, backward=backward)
+    if matrix is None:
+        return efficiency.product(work.flops, None)
+    depth = {
+        Phase.INPUT_GRAD: matrix.outputs,
+        Phase.WEIGHT_GRAD: matrix.rows / matrix.matrices,
+    }.get(phase, matrix.inputs)
+    return efficiency.product(work.flops / max(1.0, matrix.matrices / _PRODUCTS_AT_ONCE), depth)

@@ -326,7 +326,7 @@ class ChipKernel:
 
     def attention_s(self, peak_flops_per_s: ArrayLike, reached: Efficiency) -> Any:
         """Seconds of a fused kernel at the share of the peak that such kernels reach at best."""
-        share = reached.attention(self.flops, backward=self.phase is Phase.INPUT_GRAD)
+        share = reached.attention(self.flops, 0.0, backward=self.phase is Phase.INPUT_GRAD)
         return self.array_flops / (np.asarray(peak_flops_per_s) * share)
 
     def compulsory_bytes(self, element_bytes: float) -> float:

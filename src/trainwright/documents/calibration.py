@@ -209,6 +209,14 @@ def _gflop(flops: float) -> str:
     return f"{flops / 1e9:,.4g} GFLOP"
 
 
+def _flops_a_byte(ratio: float) -> str:
+    return f"{ratio:,.4g} FLOP a byte"
+
+
+def _features(size: float) -> str:
+    return f"{size:,.4g} inputs"
+
+
 # Field of a device, what it is called, and how it is shown.
 _DEVICE_CONSTANTS: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = (
     ("memory_bytes", "memory", format_bytes),
@@ -219,8 +227,10 @@ _DEVICE_CONSTANTS: Final[tuple[tuple[str, str, Callable[[float], str]], ...]] = 
     ("efficiency.attention_forward", "attention forward reaches, of peak at most", _share),
     ("efficiency.attention_backward", "attention backward reaches, of peak at most", _share),
     ("efficiency.gemm.half", "products reach half of that with", _gflop),
+    ("efficiency.gemm_half_depth", "which is of products with", _features),
     ("efficiency.memory.half", "memory traffic reaches half of that with", format_bytes),
     ("efficiency.attention_half_flops", "attention reaches half of that with", _gflop),
+    ("efficiency.attention_half_intensity", "or with", _flops_a_byte),
     ("efficiency.fp8_ratio", "products in 8 bit reach, of the share in 16", _share),
     ("launch_overhead_s", "start of a kernel", format_seconds),
     ("host_pass_s", "host time of a block and pass", format_seconds),
