@@ -1,6 +1,8 @@
 """Fit the pooled efficiencies that ship: `python benchmarks/fit_efficiencies.py OUT DIR...`.
 
-Prints the error of each table under constants that saw it, and under constants fitted without it.
+Prints the error of each table under constants that saw it, and under constants fitted without it;
+and the mean over tables where devices, and where halves of the tables drawn at random, are left
+out (times linear in the constants).
 """
 
 from __future__ import annotations
@@ -15,7 +17,18 @@ import numpy as np
 from trainwright.commands.validate import known
 from trainwright.formats.calibration_toml import efficiencies_text
 from trainwright.formats.measured_csv import measured_files, read_beside, read_measured
-from trainwright.lab.pooling import Pool, fit, left_out, pooled, pooled_runs, power_shifts, with_own
+from trainwright.lab.pooling import (
+    Pool,
+    PooledFit,
+    fit,
+    left_out,
+    linear_times,
+    pooled,
+    pooled_runs,
+    power_shifts,
+    refit_without,
+    with_own,
+)
 
 HEAD = """# Effects of the pooled efficiencies (see `cluster/pooled.py`), as logarithms, written by
 # benchmarks/fit_efficiencies.py from public measured runs; docs/accuracy.md names the tables.
@@ -23,12 +36,36 @@ HEAD = """# Effects of the pooled efficiencies (see `cluster/pooled.py`), as log
 """
 
 
+DRAWS, SEED = 12, 7
+
+
+def without(pool: Pool, found: PooledFit, parts: list[list[int]]) -> list[float]:
+    """The mean error over tables of each part's runs under constants fitted without it."""
+    means = []
+    for part in parts:
+        times = linear_times(pool, found, refit_without(pool, found, part))
+        errors = np.abs(np.expm1(times - pool.measured))
+        tables = [np.intersect1d(members, part) for members in pool.groups.values()]
+        means.append(float(np.mean([errors[own].mean() for own in tables if len(own)])))
+    return means
+
+
+def parts_of(pool: Pool) -> tuple[list[list[int]], list[list[int]]]:
+    """The runs of each device, and of halves of the tables."""
+    devices: dict[str, list[int]] = {}
+    for number, run in enumerate(pool.runs):
+        devices.setdefault(run.device, []).append(number)
+    draw, tables = np.random.default_rng(SEED), list(pool.groups.values())
+    halves = [draw.permutation(len(tables))[: len(tables) // 2] for _ in range(DRAWS)]
+    return list(devices.values()), [np.concatenate([tables[i] for i in h]).tolist() for h in halves]
+
+
 def main(out: Path, folders: list[Path]) -> None:
     catalog = replace(known(), efficiencies=None)
     tables = []
     for folder in folders:
         for path in measured_files(folder):
-            runs = [r for r in read_measured(path) if r.setting("quality") != "gap"]
+            runs = read_measured(path)
             beside = read_beside(path, runs)
             tables.append(
                 (path.stem, runs, replace(catalog, models=beside.models, beside=beside.clusters))
@@ -49,6 +86,8 @@ def main(out: Path, folders: list[Path]) -> None:
         )
     mean = np.mean(unseen, axis=0)
     print(f"mean over sources: seen {np.mean(seen):.1%}, left out {mean[0]:.1%} {mean[1]:+.1%}")
+    devices, halves = (without(pool, found, parts) for parts in parts_of(pool))
+    print(f"devices left out {np.mean(devices):.1%}, halves of the tables {np.mean(halves):.1%}")
     made = pooled(pool, found.shifts, with_own(pool, found, residuals))
     out.write_text(HEAD + efficiencies_text(made), encoding="utf-8")
     for name, ends in (*made.ranges.items(), *made.circumstances.items()):

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
 _Z90: Final = 1.6448536269514722
 # What a device does with all its kernels: an effect on the pace moves these together.
 PACE: Final = "pace"
-_OF_ATTENTION: Final = ("attention_forward", "attention_backward", "attention_half_flops")
+_OF_ATTENTION: Final = (
+    "attention_forward",
+    "attention_backward",
+    "attention_half_flops",
+    "attention_half_intensity",
+)
 PACED: Final = ("gemm_max", "memory_max", "attention_forward", "attention_backward")
 
 Key = tuple[str, ...]  # a level and the names it holds for: ("device", "B200")

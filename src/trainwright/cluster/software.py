@@ -75,6 +75,7 @@ _CLASSES: Final = (
     ("paxml", SoftwareClass.XLA),
     ("jax", SoftwareClass.XLA),
     ("xla", SoftwareClass.XLA),
+    ("levanter", SoftwareClass.XLA),
     ("deepspeed", SoftwareClass.DEEPSPEED),
     ("nemo", SoftwareClass.NEMO),
     ("bridge", SoftwareClass.NEMO),
@@ -82,6 +83,7 @@ _CLASSES: Final = (
     ("primus", SoftwareClass.MEGATRON),
     ("neox", SoftwareClass.DEEPSPEED),
     ("torchtitan", SoftwareClass.COMPILED_FSDP),
+    ("nanogpt", SoftwareClass.COMPILED_FSDP),
     ("foundry", SoftwareClass.EAGER_FSDP),
     ("composer", SoftwareClass.EAGER_FSDP),
     ("fsdp", SoftwareClass.EAGER_FSDP),
@@ -95,6 +97,9 @@ _CLASSES: Final = (
     ("llamafactory", SoftwareClass.EAGER_FSDP),
     ("verl", SoftwareClass.EAGER_FSDP),
     ("olmo", SoftwareClass.EAGER_FSDP),
+    ("litgpt", SoftwareClass.EAGER_FSDP),
+    ("lightning", SoftwareClass.EAGER_FSDP),
+    ("unsloth", SoftwareClass.EAGER_FSDP),
 )
 _EAGER: Final = "-eager"
 # Names to offer where somebody asks for a program that nobody knows.

@@ -53,10 +53,12 @@ if TYPE_CHECKING:
 CENTRES: Final[Mapping[str, float]] = {
     "gemm_max": 0.65,
     "gemm_half_flops": 2e10,
+    "gemm_half_depth": 4096.0,
     "memory_max": 0.60,
     "attention_forward": 0.45,
     "attention_backward": 0.33,
-    "attention_half_flops": 2e10,
+    "attention_half_flops": 2e9,
+    "attention_half_intensity": 150.0,
     "fp8_ratio": 0.75,
     "launch_overhead_s": 5e-6,
     "host_pass_s": 0.6e-3,
@@ -86,10 +88,12 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "trainium": ("Trainium2",),
     "gaudi": ("Gaudi3",),
 }
-# The pace of a family against Hopper under like software, as a share of its peak. In large bf16
-# products H100 reaches 720 and MI300X 620 TFLOP/s of 989 and 1,307 (SemiAnalysis, December 2024),
-# A100 about 260 of 312; PaLM ran at 57.8 % of TPU v4's peak with what it recomputed (Chowdhery et
-# al., 2022, section 4). That Blackwell reaches less of its peak than Hopper is an assumption.
+# The pace of a family against Hopper under like software, as a share of its peak. The best products
+# that a search over shapes finds reach 268 of 312 TFLOP/s on A100, 792 of 989 on H100 and 758 of
+# 1,307 on MI300X (github.com/mag-/gpu_benchmark, after Bekman's MAMF), which is 0.07 and -0.32; in
+# steps MI300X falls further behind (620: SemiAnalysis, December 2024). PaLM ran at 57.8 % of TPU
+# v4's peak with what it recomputed (Chowdhery et al., 2022, section 4). That Blackwell reaches less
+# of its peak than Hopper, and CDNA4 as much as CDNA3, is an assumption.
 HOST: Final = "host_pass_s"
 PACE_OF_FAMILY: Final = {
     "ampere": 0.10,
@@ -124,10 +128,10 @@ _MOST_OF_POWER: Final = -0.25
 _PACE_WIDTH: Final = {
     "centre": 0.20,
     "family": 0.10,
-    "device": 0.08,
+    "device": 0.06,
     "school": 0.10,
-    "kin": 0.10,
-    "class": 0.12,
+    "kin": 0.20,
+    "class": 0.06,
     "program": 0.06,
     "pair": 0.10,
     "publication": 0.12,
@@ -143,16 +147,21 @@ _OWN_WIDTH: Final = {
     "pair": 0.25,
     "publication": 0.30,
 }
-# Hosts differ by the class of the software; how fast they start plain PyTorch is known.
-_HOST_WIDTH: Final = {"centre": 0.2, "class": 0.3}
+# Hosts differ by the class of the software; how fast they start plain PyTorch is known, and so is
+# the gap between two kernels of a device that has work.
+_KNOWN_WIDTH: Final = {HOST: {"centre": 0.2, "class": 0.3}, "launch_overhead_s": {"centre": 0.2}}
 _SHARE_WIDTH: Final = 0.3  # of shares of a peak at the centre
 _OVERHEAD_WIDTH: Final = 0.6  # of times and sizes there
 
 _MOST_OF_A_SOURCE: Final = 25
+_GAP: Final = "gap"
 _LARGEST_SAMPLE: Final = 50  # configurations of a source that are priced for the fit
 _REJECTED: Final = 4.685  # of σ: efficient to 95 % for normal residuals (Huber, 1981, section 4.8)
 _LEAST_WEIGHT: Final = 1e-9  # of a rejected run, so that weights can be divided by
-_SCALES: Final = (0.06, 0.20)  # least and largest σ of a source
+# Least and largest σ of a source. What its runs have in common misses more than they scatter, so
+# that effects which others share take them for no more precise than that; its own effects do not.
+_SCALES: Final = (0.13, 0.20)
+_OWN_SCALES: Final = (0.03, 0.20)
 _STEP: Final = 0.08  # finite difference of a logarithm
 _LARGEST_MOVE: Final = 0.6
 _ROUNDS: Final = 2
@@ -187,13 +196,15 @@ def pooled_runs(
 ) -> tuple[PooledRun, ...]:
     """The timed configurations of tables, settings that they leave open decided.
 
-    A table of many gives an even sample. Runs priced from measured layers are none.
+    A table of many gives an even sample. Runs priced from measured layers are none, and neither are
+    those whose `quality` is a gap: they used a feature that is not priced as they ran it.
     """
     found = []
     for source, runs, known in tables:
         groups: dict[object, list[MeasuredRun]] = defaultdict(list)
         for run in runs:
-            if run.step_time_s is not None and not run.setting("stage_replicas"):
+            apart = run.setting("stage_replicas") or run.setting("quality") == _GAP
+            if run.step_time_s is not None and not apart:
                 groups[repeat_key(run)].append(run)
         every = max(1, -(-len(groups) // _LARGEST_SAMPLE))
         for group in list(groups.values())[::every]:
@@ -254,6 +265,7 @@ class Pool:
         self.member = np.zeros((len(runs), len(self.keys)))
         for number, keys in enumerate(of_run):
             self.member[number, [place[key] for key in keys]] = 1.0
+        self.is_own = np.array([key[0] == "publication" for key in self.keys])
         self.measured = np.log([run.measured_s for run in runs])
         self.paced = [self.names.index(name) for name in PACED]
         self.ceilings = np.log([min(CONSTANTS[name], 1e300) for name in self.names])
@@ -275,7 +287,9 @@ class Pool:
             width[number, :-1] = own * _OWN_WIDTH[key[0]]
             width[number, -1] = _PACE_WIDTH[key[0]]
             host = self.names.index(HOST)
-            width[number, host] = _HOST_WIDTH.get(key[0], width[number, host])
+            for name, known in _KNOWN_WIDTH.items():
+                at = self.names.index(name)
+                width[number, at] = known.get(key[0], width[number, at])
             if key[0] == "centre":
                 prior[number, :-1] = np.log(list(CENTRES.values()))
             elif key[0] == "family":
@@ -316,30 +330,32 @@ class Pool:
         found[:, -1] = found[:, self.paced].sum(axis=1)
         return found
 
-    def next_shifts(self, shifts: Floats, residual: Floats, slopes: Floats, own: Ints) -> Floats:
-        """One Gauss-Newton step with the runs `own`."""
-        weight = self._weights(residual, own)[own]
-        design = (self.member[:, :, np.newaxis] * slopes[:, np.newaxis, :])[own]
+    def next_shifts(
+        self, shifts: Floats, residual: Floats, slopes: Floats, own: Ints, *, alone: bool = False
+    ) -> Floats:
+        """One Gauss-Newton step with the runs `own`; `alone` moves effects of publications only."""
+        weight = self._weights(residual, own, _OWN_SCALES if alone else _SCALES)[own]
+        member = self.member * self.is_own if alone else self.member
+        design = (member[:, :, np.newaxis] * slopes[:, np.newaxis, :])[own]
         design = design.reshape(len(own), -1)
         used = np.flatnonzero(np.abs(design).sum(axis=0))
         design, variance = design[:, used], self.width.reshape(-1)[used] ** 2
         wanted = design @ (shifts - self.prior).reshape(-1)[used] - residual[own]
         pulled = design * variance
         dual = np.linalg.solve(pulled @ design.T + np.diag(1 / weight), wanted)
-        moved = np.zeros(shifts.size)
-        moved[used] = pulled.T @ dual
-        found: Floats = moved.reshape(shifts.shape) + self.prior
+        found = shifts.copy() if alone else self.prior.copy()
+        found.reshape(-1)[used] = self.prior.reshape(-1)[used] + pulled.T @ dual
         reach = float(np.abs(self.member @ (found - shifts)).max())
         return shifts + (found - shifts) * min(1.0, _LARGEST_MOVE / max(reach, 1e-9))
 
-    def _weights(self, residual: Floats, own: Ints) -> Floats:
+    def _weights(self, residual: Floats, own: Ints, scales: tuple[float, float]) -> Floats:
         scale = np.ones(len(residual))
         kept = set(own.tolist())
         for members in self.groups.values():
             mine = [i for i in members.tolist() if i in kept]
             if mine:
                 middle = _FROM_MEDIAN * float(np.median(np.abs(residual[mine])))
-                scale[mine] = min(max(middle, _SCALES[0]), _SCALES[1])
+                scale[mine] = min(max(middle, scales[0]), scales[1])
         kept_share = np.maximum(0.0, 1 - (residual / scale / _REJECTED) ** 2)
         found: Floats = self.weight / scale**2 * np.maximum(kept_share**2, _LEAST_WEIGHT)
         return found
@@ -392,17 +408,26 @@ def fit(pool: Pool) -> PooledFit:
             times = pool.times(logs)
             if moved < _CONVERGED:
                 break
+    for _ in range(_STEPS):
+        shifts = pool.next_shifts(shifts, times - pool.measured, slopes, everyone, alone=True)
+        logs = pool.constants(shifts)
+        times = pool.times(logs)
     return PooledFit(shifts=shifts, logs=logs, times=times, slopes=pool.slopes(logs, times))
 
 
-def refit_without(pool: Pool, found: PooledFit, source: str) -> Floats:
-    """The effects without the runs of a source, times taken linear around the whole fit."""
-    held = set(pool.groups[source].tolist())
-    own = np.array([i for i in range(len(pool.runs)) if i not in held])
+def linear_times(pool: Pool, found: PooledFit, shifts: Floats) -> Floats:
+    """Logarithms of the steps under other effects, linear around the whole fit."""
+    moved = (pool.constants(shifts) - found.logs) * found.slopes[:, :-1]
+    times: Floats = found.times + moved.sum(axis=1)
+    return times
+
+
+def refit_without(pool: Pool, found: PooledFit, held: Sequence[int]) -> Floats:
+    """The effects without some runs, by number, times taken linear around the whole fit."""
+    own = np.setdiff1d(np.arange(len(pool.runs)), held)
     shifts = pool.prior.copy()
     for _ in range(_STEPS_LINEAR):
-        logs = pool.constants(shifts)
-        times = found.times + ((logs - found.logs) * found.slopes[:, :-1]).sum(axis=1)
+        times = linear_times(pool, found, shifts)
         after = pool.next_shifts(shifts, times - pool.measured, found.slopes, own)
         moved = float(np.abs(pool.member @ (after - shifts)).max())
         shifts = after
@@ -415,7 +440,8 @@ def refit_without(pool: Pool, found: PooledFit, source: str) -> Floats:
 # ---------------------------------------------------------------------------------------
 
 _COVERED: Final = 0.9
-_ENDS: Final = ((1 - _COVERED) / 2, (1 + _COVERED) / 2)
+_SHARES: Final = (0.90, 0.92, 0.94, 0.96, 0.98, 1.0)
+_OF_NEXT: Final = 0.88  # of a source that a range is not drawn from, in the mean, at least
 _LEAST_WIDTH: Final = 0.05
 _FEW_RUNS: Final = 10
 _FEW_SOURCES: Final = 3  # fewer say nothing of the next one
@@ -478,19 +504,19 @@ def pooled(
 def _ranges(pool: Pool, residuals: Residuals) -> dict[Distance, Range]:
     """Nine of ten at each distance, every source counting alike, never narrower farther away.
 
-    Of runs under no circumstance that has a range of its own. The shortest range that holds them.
+    Of runs under no circumstance that has a range of its own.
     """
     found: dict[Distance, Range] = {}
     low, high = -_LEAST_WIDTH, _LEAST_WIDTH
     for distance in Distance:
-        weighted, sources = [], 0
-        for own in _predictable(pool, residuals).values():
-            here = [ratio for i, at, ratio in own if at == distance and not pool.decisive[i]]
-            weighted += [(ratio, 1 / len(here)) for ratio in here]
-            sources += bool(here)
-        if sources >= _FEW_SOURCES:
-            shortest = _shortest(sorted(weighted))
-            low, high = min(low, shortest[0]), max(high, shortest[1])
+        held = [
+            here
+            for own in _predictable(pool, residuals).values()
+            if (here := [r for i, at, r in own if at == distance and not pool.decisive[i]])
+        ]
+        if len(held) >= _FEW_SOURCES:
+            ends = _range_of_next(held)
+            low, high = min(low, ends[0]), max(high, ends[1])
         elif distance:
             low, high = low * _WIDER, high * _WIDER
         found[distance] = Range(low_ratio=math.exp(low), high_ratio=math.exp(high))
@@ -504,15 +530,14 @@ def _circumstances(pool: Pool, residuals: Residuals) -> dict[Circumstance, Range
     """
     found = {}
     for when in _RANGED:
-        weighted, sources = [], 0
-        for own in _predictable(pool, residuals).values():
-            here = [ratio for i, _, ratio in own if pool.decisive[i] is when]
-            weighted += [(ratio, 1 / len(here)) for ratio in here]
-            sources += bool(here)
-        wider = _WIDER if sources < _FEW_SOURCES else 1.0
-        if len(weighted) >= _FEW_RUNS:
-            ordered = sorted(weighted)
-            low, high = (wider * _quantile(ordered, share) for share in _ENDS)
+        held = [
+            here
+            for own in _predictable(pool, residuals).values()
+            if (here := [ratio for i, _, ratio in own if pool.decisive[i] is when])
+        ]
+        wider = _WIDER if len(held) < _FEW_SOURCES else 1.0
+        if sum(map(len, held)) >= _FEW_RUNS:
+            low, high = (wider * end for end in _middle(held, _COVERED))
             found[when] = Range(
                 low_ratio=math.exp(min(low, -_LEAST_WIDTH)),
                 high_ratio=math.exp(max(high, _LEAST_WIDTH)),
@@ -545,25 +570,34 @@ def _predictable(pool: Pool, residuals: Residuals) -> dict[str, list[tuple[int, 
     }
 
 
-def _shortest(ordered: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The shortest range that holds nine tenths of the weight of sorted values."""
-    wanted = _COVERED * sum(weight for _, weight in ordered)
-    best, first, held = (-math.inf, math.inf), 0, 0.0
-    for value, weight in ordered:
-        held += weight
-        while held - ordered[first][1] >= wanted:
-            held -= ordered[first][1]
-            first += 1
-        if held >= wanted and value - ordered[first][0] < best[1] - best[0]:
-            best = (ordered[first][0], value)
-    return best
+def _range_of_next(sources: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """The middle nine tenths, every source counting alike.
+
+    Sources differ, so it is drawn wider until it holds nearly as much of those that it is not drawn
+    from.
+    """
+    found = (-_LEAST_WIDTH, _LEAST_WIDTH)
+    for share in _SHARES:
+        found, held = _middle(sources, share), 0.0
+        for number, own in enumerate(sources):
+            low, high = _middle([*sources[:number], *sources[number + 1 :]], share)
+            held += sum(low <= ratio <= high for ratio in own) / len(own)
+        if held >= _OF_NEXT * len(sources):
+            break
+    return found
+
+
+def _middle(sources: Sequence[Sequence[float]], share: float) -> tuple[float, float]:
+    """The middle share of values, those of each source of one weight."""
+    ordered = sorted((ratio, 1 / len(own)) for own in sources for ratio in own)
+    return _quantile(ordered, (1 - share) / 2), _quantile(ordered, (1 + share) / 2)
 
 
 def left_out(pool: Pool, found: PooledFit) -> tuple[dict[str, Floats], Residuals]:
     """Of each source the effects fitted without it, and its residuals under these."""
     shifts, residuals = {}, {}
     for source, members in pool.groups.items():
-        shifts[source] = refit_without(pool, found, source)
+        shifts[source] = refit_without(pool, found, members.tolist())
         bare = PooledEfficiencies(
             effects=MappingProxyType(effects_of(pool, shifts[source], without=source)),
             families=MappingProxyType(pool.families),
