@@ -254,6 +254,16 @@ def test_certificates_of_other_aims_hold(answered: RoomResult, aim: str) -> None
     assert proof.repriced > 0
 
 
+def test_domains_slower_than_the_network_around_them_are_no_systems(answered: RoomResult) -> None:
+    room = replace(answered.request.room, node_gbytes_per_s=(50.0,), node_devices=(4,))
+    slow = replace(room, topology=("torus",), cards=(0.125, 2.0))
+    asked = replace(answered.request, room=slow, aim="time", budget_dollars=None)
+    found = answer(asked, Budget())
+    assert found.best is not None
+    assert found.best.cards == 0.125
+    assert recheck(found, sample=200, seed=0, budget=Budget()).proof is not None
+
+
 def test_an_interrupted_search_says_what_it_proved(tmp_path: Path) -> None:
     polls = iter(range(10**6))
 

@@ -369,10 +369,14 @@ class Prover:
             chosen = np.unique(self.random.integers(total, size=self.sample))
         of_part: dict[int, list[int]] = defaultdict(list)
         for at in chosen.tolist():
-            part = int(np.searchsorted(ends, at, side="right"))
-            of_part[part].append(int(parts[part].designs[at - ends[part]]))
+            which = int(np.searchsorted(ends, at, side="right"))
+            of_part[which].append(int(parts[which].designs[at - ends[which]]))
         for which, designs in of_part.items():
-            yield parts[which]._replace(designs=np.array(designs))
+            part = parts[which]
+            # In a single system whose domain is slower than the network around it none is sought.
+            sought = self.pricer.is_sound(part.stacks, self.room.system(part.low))
+            if part.low != part.high or sought:
+                yield part._replace(designs=np.array(designs))
 
     def _at_best(self, part: Closed) -> Figures:
         """Steps of the most capable system, in a domain of any size, at the rate of the least."""
