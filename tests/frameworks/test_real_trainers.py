@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import trainwright
 from export_jobs import bundle, golden_jobs, job
 from trainwright.model import LowRank, Tuning
 from trainwright.plans.job import Job
@@ -36,10 +37,14 @@ FILES = {
 def understood(made: Job, trainer: str, folder: Path) -> dict[str, Any]:
     for name, text in bundle(made, trainer).files.items():
         (folder / name).write_text(text)
+    return read_by(trainer, folder / FILES[trainer])
+
+
+def read_by(trainer: str, path: Path) -> dict[str, Any]:
     quiet = {"DISABLE_VERSION_CHECK": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", Path(__file__).with_name("trainers_check.py")],
-        input=json.dumps({"file": str(folder / FILES[trainer]), "trainer": trainer}),
+        input=json.dumps({"file": str(path), "trainer": trainer}),
         capture_output=True,
         text=True,
         timeout=300,
@@ -49,6 +54,61 @@ def understood(made: Job, trainer: str, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert "refused" not in found, found["refused"]
     return found
+
+
+# As people write them, each with room for a better microbatch.
+FOUND = {
+    "axolotl": """\
+# A comment that stays.
+base_model: meta-llama/Meta-Llama-3-8B   # the model
+adapter: lora
+lora_r: 16
+lora_alpha: 32
+lora_target_linear: true
+sequence_len: 2048
+sample_packing: true
+attn_implementation: flash_attention_2
+micro_batch_size: 1
+gradient_accumulation_steps: 8
+gradient_checkpointing: true
+bf16: true
+optimizer: adamw_torch_fused
+""",
+    "llamafactory": """\
+model_name_or_path: meta-llama/Meta-Llama-3-8B
+stage: sft  # supervised
+finetuning_type: lora
+lora_rank: 8
+cutoff_len: 2048
+packing: true
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+""",
+    "trl": """\
+model_name_or_path: meta-llama/Meta-Llama-3-8B
+use_peft: true
+lora_r: 16
+max_length: 2048
+packing: true
+gradient_checkpointing: true  # little memory
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+bf16: true
+""",
+}
+
+
+@pytest.mark.parametrize("trainer", FOUND)
+def test_a_patched_file_is_taken_by_its_trainer(trainer: str, tmp_path: Path) -> None:
+    before, copy = tmp_path / "job.yaml", tmp_path / "better.yaml"
+    before.write_text(FOUND[trainer])
+    found = trainwright.improve(source=(trainer, before), cluster="dgx-h100", patch=copy).document
+    back = trainwright.estimate(source=(trainer, copy), cluster="dgx-h100").document
+    assert back.step_time_s == pytest.approx(found.recommended.step_time_s, rel=1e-9)
+    kept = set(FOUND[trainer].splitlines()) - set(copy.read_text().splitlines())
+    assert 0 < len(kept) <= 3  # lines with the settings that change
+    assert read_by(trainer, copy)
 
 
 def sharded() -> Job:
@@ -80,8 +140,9 @@ def test_axolotl_takes_the_degrees_and_the_adapters(tmp_path: Path) -> None:
 def test_llamafactory_takes_deepspeeds_file_and_the_adapters(tmp_path: Path) -> None:
     made = sharded()
     found = understood(made, "llamafactory", tmp_path)
-    assert (found["cutoff_len"], found["finetuning_type"]) == (made.sequence_length, "full")
-    assert found["deepspeed"] is not None
+    assert found["cutoff_len"] == made.sequence_length - 1  # it keeps one apart where it packs
+    assert found["finetuning_type"] == "full"
+    assert found["deepspeed"]
     tuned = understood(adapted(), "llamafactory", tmp_path)
     assert (tuned["finetuning_type"], tuned["lora_rank"], tuned["quantization_bit"]) == (
         "lora",

@@ -5,14 +5,16 @@ for one is told of the CPU. Prints JSON of what the trainer understood, or how i
 """
 
 import json
-import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import yaml
 
 
 def axolotl(stated, _):
+    # Context parallelism asks for a library of CUDA kernels.
+    sys.modules.setdefault("ring_flash_attn", ModuleType("ring_flash_attn"))
     from axolotl.utils.schemas.config import AxolotlInputConfig
 
     user = {"datasets": [{"path": "data", "type": "alpaca"}], "learning_rate": 1e-4}
@@ -23,14 +25,18 @@ def axolotl(stated, _):
 
 
 def llamafactory(stated, folder):
+    """Its arguments; DeepSpeed itself would be asked for to read the JSON that they name."""
     from llamafactory.hparams.parser import _TRAIN_ARGS
     from transformers import HfArgumentParser
 
-    os.chdir(folder)  # where DeepSpeed's JSON lies
-    found = HfArgumentParser(_TRAIN_ARGS).parse_dict(_on_cpu(stated, dataset="data"))
+    own = {name: value for name, value in stated.items() if name != "deepspeed"}
+    found = HfArgumentParser(_TRAIN_ARGS).parse_dict(_on_cpu(own, dataset="data"))
     values = {name: value for part in found for name, value in vars(part).items()}
-    names = ("cutoff_len", "finetuning_type", "lora_rank", "quantization_bit", "deepspeed")
-    return {name: values[name] for name in names}
+    names = ("cutoff_len", "finetuning_type", "lora_rank", "quantization_bit")
+    named = stated.get("deepspeed")
+    return {name: values[name] for name in names} | {
+        "deepspeed": named is not None and (folder / named).is_file()
+    }
 
 
 def trl(stated, _):

@@ -275,7 +275,9 @@ def _axolotl(job: Job) -> dict[str, Any]:
     found: dict[str, Any] = {
         "base_model": hub_name(job.model_name),
         "sequence_len": job.sequence_length,
-        "sample_packing": True,
+        # Over context ranks it packs one row of a microbatch at most.
+        "sample_packing": degrees.context == 1 or job.microbatch_size == 1,
+        "pad_to_sequence_len": True,
         "micro_batch_size": job.microbatch_size,
         "gradient_accumulation_steps": job.num_microbatches,
         "gradient_checkpointing": _is_recomputed(job),
