@@ -16,7 +16,7 @@ from trainwright.errors import UnsupportedFeature
 from trainwright.model import TRAIN_ALL, LowRank, Tuning
 from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.bounds.step import ChainWork, family_step_bound_s, least_optimizer_s
-from trainwright.planning.question.families import CHAIN, IN_V, LOOPED, SEARCHED, chunks_per_rank
+from trainwright.planning.question.families import CHAIN, IN_V, LOOPED, BOUNDED, chunks_per_rank
 from trainwright.planning.splits.family import best_family_split
 from trainwright.planning.splits.vee import bound_v_lifetimes
 
@@ -135,7 +135,7 @@ def test_the_coarse_bound_lies_below_every_even_split(family, pipeline, chunks, 
     assert bound_s[1] > bound_s[0]
 
 
-@pytest.mark.parametrize("family", [name for name in SEARCHED if name != "gpipe"])
+@pytest.mark.parametrize("family", [name for name in BOUNDED if name != "gpipe"])
 def test_the_split_fits_and_is_within_a_tenth_of_the_bound_where_memory_is_plenty(family):
     chunks = chunks_per_rank(family) or 2
     asked = case(blocks=14, pipeline=4, virtual_stages=chunks, num_microbatches=32, memory_gib=200)
@@ -150,7 +150,7 @@ def test_the_split_fits_and_is_within_a_tenth_of_the_bound_where_memory_is_plent
 
 
 def test_a_bound_above_the_limit_is_cut_down_to_it():
-    for family in SEARCHED:
+    for family in BOUNDED:
         asked = case(blocks=6, pipeline=2, virtual_stages=chunks_per_rank(family) or 2)
         limit_s = 0.8 * best_of(asked, family).bound_s
         split = best_of(asked, family, limit_s=limit_s)

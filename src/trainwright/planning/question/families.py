@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PLANNED = tuple(family for family in FAMILIES.values() if family.planned)
 
-SEARCHED: Final = tuple(family.name for family in _PLANNED)
+BOUNDED: Final = tuple(family.name for family in _PLANNED)
 CHAIN: Final = tuple(family.name for family in _PLANNED if family.placing is Placing.ONE)
 LOOPED: Final = tuple(family.name for family in _PLANNED if family.placing is Placing.LOOP)
 IN_V: Final = tuple(family.name for family in _PLANNED if family.placing is Placing.V)

@@ -19,7 +19,7 @@ from trainwright.planning.question.families import (
     WHOLE_GROUPS,
     chunks_per_rank,
 )
-from trainwright.planning.question.families import SEARCHED as BOUNDED
+from trainwright.planning.question.families import BOUNDED
 from trainwright.planning.question.question import ANY, Span
 from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, AxisOrder, Parallelism
 from trainwright.plans.plan import DEFAULT_SCHEDULE

@@ -17,7 +17,7 @@ import math
 from typing import TYPE_CHECKING
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.planning.question.families import CHAIN, IN_V, SEARCHED, chunks_per_rank
+from trainwright.planning.question.families import CHAIN, IN_V, BOUNDED, chunks_per_rank
 from trainwright.planning.splits.chain import best_chain_split
 from trainwright.planning.splits.loop import (
     best_loop_split,
@@ -40,7 +40,7 @@ def best_family_split(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     (`question.families`). It is infinite where none of them fits into memory or the family's rules
     forbid the shape; a bound above the limit is cut down to it. The split that comes along is all
     but certain to fit for families that ignore times; those in V may order it in a way that does
-    not. Raises `UnsupportedFeature` for a family outside `SEARCHED`, and for virtual stages that it
+    not. Raises `UnsupportedFeature` for a family outside `BOUNDED`, and for virtual stages that it
     has not.
     """
     _require_searched(question.family, question.degrees)
@@ -69,10 +69,10 @@ def bound_every_split(question: SplitQuestion, *, limit_s: float = math.inf) -> 
 
 
 def _require_searched(family: str, degrees: Parallelism) -> None:
-    if family not in SEARCHED:
+    if family not in BOUNDED:
         raise UnsupportedFeature(
             f"splits for the family {family} are not searched",
-            alternative=f"use one of {', '.join(SEARCHED)}",
+            alternative=f"use one of {', '.join(BOUNDED)}",
         )
     chunks = chunks_per_rank(family)
     if chunks is not None and degrees.virtual_stages != chunks:
