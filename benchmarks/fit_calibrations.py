@@ -17,10 +17,10 @@ from trainwright.commands.validate import find_profiles
 from trainwright.formats.calibration_toml import load_calibrations, write_calibrations
 from trainwright.formats.measured_csv import measured_files, read_layer_tables, read_measured
 from trainwright.lab.fitting import Prior, fit, interval
-from trainwright.lab.staged import DEFAULTS as STAGED_DEFAULTS
-from trainwright.lab.staged import predict_staged
+from trainwright.lab.validate import DEFAULTS as STAGED_DEFAULTS
+from trainwright.lab.validate import predict_staged
 from trainwright.plans.measured_run import MeasuredRun
-from trainwright.profile.measured_layers import MeasuredLayers
+from trainwright.profile.measured_model import MeasuredLayers
 from trainwright.units import GIB
 
 # Runs with a stated split and measured layers: what a step adds to them.

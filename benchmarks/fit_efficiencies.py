@@ -30,8 +30,9 @@ from trainwright.lab.pooling import (
     with_own,
 )
 
-HEAD = """# Effects of the pooled efficiencies (see `cluster/pooled.py`), as logarithms, written by
-# benchmarks/fit_efficiencies.py from public measured runs; docs/accuracy.md names the tables.
+HEAD = """# Effects of the pooled efficiencies (see `cluster/calibration.py`), as logarithms,
+# written by benchmarks/fit_efficiencies.py from public measured runs; docs/accuracy.md names the
+# tables.
 
 """
 

@@ -20,13 +20,12 @@ from trainwright.costing.estimate import Estimator
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.question.families import LOOPED, chunks_per_rank
+from trainwright.planning.question.layouts import LOOPED, chunks_per_rank
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
 from trainwright.planning.search.search import plan_model
-from trainwright.planning.splits.family import best_family_split
-from trainwright.planning.splits.types import SplitQuestion
+from trainwright.planning.splits.types import SplitQuestion, best_family_split
 from trainwright.plans import Plan, Stage
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.step.predict import predict_step
 
 FAMILIES = ("1f1b", "zb-h1", "interleaved", "zb-v", "v-half", "v-min")

@@ -34,8 +34,8 @@ from trainwright.formats.measured_csv import read_measured
 from trainwright.formats.phaze_json import read_phaze
 from trainwright.model import count_parameters, model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
-from trainwright.partitioning.equal import plan_equal
 from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
+from trainwright.partitioning.profile_planner import plan_equal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -18,15 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainwright.execution import Budget
-from trainwright.plans.schedule import Placement
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Placement, ScheduleCosts
 from trainwright.plans.status import Objective
-from trainwright.scheduling.pareto import named_front, searched_front
 from trainwright.scheduling.search import (
     SearchOutcome,
     SearchQuestion,
     default_evaluations,
+    named_front,
     search_schedule,
+    searched_front,
 )
 
 SMALL = [((3, 4, 2, 0), 8), ((2, 3, 2, 0), 8), ((4, 5, 3, 0), 12), ((1, 1, 1, 0), 8)]

@@ -9,7 +9,7 @@ from operator import mul
 
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.planning.question.families import LOOPED, chunks_per_rank
+from trainwright.planning.question.layouts import LOOPED, chunks_per_rank
 from trainwright.planning.question.question import (
     USUAL_SETTINGS,
     Allowed,
@@ -18,11 +18,11 @@ from trainwright.planning.question.question import (
     Span,
     Workload,
     estimate_profile,
+    rank_buffer_bytes,
 )
-from trainwright.planning.question.room import rank_buffer_bytes
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import NO_OVERHEADS, Configuration, broken_rules
-from trainwright.plans.parallelism import PIPELINE_INSIDE, Parallelism
+from trainwright.plans.plan import PIPELINE_INSIDE, Parallelism
 from trainwright.profile import Recompute
 from trainwright.step.predict import predict_step
 

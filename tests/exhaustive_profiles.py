@@ -11,7 +11,7 @@ import numpy as np
 from exhaustive import has_its_ends, two_nodes_of_two
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.planning.question.families import LOOPED, chunks_per_rank
+from trainwright.planning.question.layouts import LOOPED, chunks_per_rank
 from trainwright.planning.question.question import Allowed, Candidate, ModelQuestion, Span, Workload
 from trainwright.plans import Plan, Stage
 from trainwright.profile import (

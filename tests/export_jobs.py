@@ -19,7 +19,7 @@ from trainwright.frameworks.launch import Launcher
 from trainwright.model import LayerKind, Optimizer, Recipe, TokenDispatcher, TransformerConfig
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import ExportBundle, Job, StagePart, Stamp
-from trainwright.plans.parallelism import AXIS_ORDERS, Parallelism
+from trainwright.plans.plan import AXIS_ORDERS, Parallelism
 from trainwright.profile import Recompute
 from trainwright.step.predict import estimator_of, plan_of, point_of, require_legal
 

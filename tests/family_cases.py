@@ -9,11 +9,11 @@ from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.model import TRAIN_ALL, Tuning
 from trainwright.planning.bounds.stages import StageKinds, nearly_even
-from trainwright.planning.question.families import CHAIN, LOOPED, published_in_flight
+from trainwright.planning.question.layouts import CHAIN, LOOPED, published_in_flight
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
 from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans import Plan, Stage
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.profile import StaticKind
 from trainwright.step.predict import predict_step
 

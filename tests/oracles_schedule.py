@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainwright.plans.schedule import Action, ActionKind, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts, TransferModel
+from trainwright.plans.schedule import Action, ActionKind, Schedule, ScheduleCosts, TransferModel
 
 F, I, W, B, R, O, D, L, V, T = ActionKind  # noqa: E741
 

@@ -13,8 +13,7 @@ from itertools import product
 import numpy as np
 
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule import ActionKind, Placement, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.scheduling.simulate import simulate
 

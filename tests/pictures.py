@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 from trainwright.pages.gantt import GanttPanel
-from trainwright.plans.schedule import Action, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
-from trainwright.plans.timeline import Timeline
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.schedule import Action, Schedule, ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.orders import split_backward
 from trainwright.scheduling.simulate import critical_path, simulate

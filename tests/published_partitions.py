@@ -9,9 +9,9 @@ from instances import setting_of
 from reference import reference
 from trainwright.execution import Budget
 from trainwright.formats.piper_json import read_piper
+from trainwright.partitioning.downset_dp import Restrictions
 from trainwright.partitioning.placement import placement_rules
 from trainwright.partitioning.placement_planner import plan_placement
-from trainwright.partitioning.problem import Restrictions
 
 SOLVER_MODES = {
     "full": Restrictions(),

@@ -7,7 +7,7 @@ import json
 import numpy as np
 
 from reference import reference
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.schedule import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FamilyRequest, family_named, generate
 from trainwright.scheduling.simulate import simulate
 

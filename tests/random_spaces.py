@@ -17,7 +17,7 @@ from exhaustive import (
     two_nodes_of_two,
 )
 from trainwright.model import Optimizer, Recipe
-from trainwright.planning.question.families import LOOPED
+from trainwright.planning.question.layouts import LOOPED
 from trainwright.planning.question.question import (
     USUAL_SETTINGS,
     RunSettings,

@@ -9,8 +9,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 import oracles_schedule
-from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.schedule import (
+    Action,
+    ActionKind,
+    Placement,
+    Schedule,
+    ScheduleCosts,
+    ScheduleMemory,
+    TransferModel,
+)
 
 F, I, W, B, R, O, D, L, V, T = ActionKind  # noqa: E741
 

@@ -21,9 +21,8 @@ from trainwright.documents.schedule import FrontPoint
 from trainwright.formats import catalog
 from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
-from trainwright.planning.splits.family import best_family_split
-from trainwright.planning.splits.types import SplitQuestion
-from trainwright.plans.parallelism import Parallelism
+from trainwright.planning.splits.types import SplitQuestion, best_family_split
+from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
 from trainwright.units import GIB
 

@@ -15,8 +15,8 @@ from generated.charts import charts
 
 from trainwright.pages.gantt import MemoryUnit
 from trainwright.pages.gantt_svg import gantt_svg
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
-from trainwright.plans.timeline import Timeline
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.schedule import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.units import GIB, TimeUnit

@@ -15,8 +15,7 @@ from trainwright.chips.workload import SCHEDULES, Chain, TrainingJob
 from trainwright.cluster import Surroundings
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
-from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FamilyRequest, family_named

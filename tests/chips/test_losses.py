@@ -12,7 +12,7 @@ from trainwright.chips.design_times import ProductCache, exact_times, ideal_time
 from trainwright.chips.technology import device_as_run, losses_of, with_losses
 from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
-from trainwright.cluster.software import software_named
+from trainwright.cluster.calibration import software_named
 from trainwright.formats.calibration_toml import built_in_efficiencies
 from trainwright.formats.catalog import accelerators
 from trainwright.options.clusters import expected

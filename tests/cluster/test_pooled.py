@@ -7,15 +7,15 @@ from types import MappingProxyType
 
 import pytest
 
-from trainwright.cluster.pooled import (
+from trainwright.cluster.calibration import (
     PACE,
     Distance,
     Effect,
     Key,
     PooledEfficiencies,
     Range,
+    software_named,
 )
-from trainwright.cluster.software import software_named
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import built_in_efficiencies
 

@@ -20,8 +20,8 @@ from trainwright.documents.improvement import (
     recommended_run,
 )
 from trainwright.documents.model_estimate import price_request
+from trainwright.documents.open import recheck
 from trainwright.documents.printing import Report
-from trainwright.documents.recheck import recheck
 from trainwright.documents.runs import gaps_of_run
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget

@@ -10,7 +10,7 @@ import trainwright
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.options.space import SPANS
 from trainwright.options.table import keywords_of
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 
 DOCS = Path(__file__).parents[2] / "docs"
 EVERY_DOCUMENT = {"kind", "format_version", "warnings", "interrupted", "assumptions"}

@@ -10,7 +10,7 @@ import pytest
 import trainwright
 from mixed_clusters import two_kinds
 from trainwright.documents.jobs import job_of, stamp_of
-from trainwright.documents.recheck import recheck
+from trainwright.documents.open import recheck
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE

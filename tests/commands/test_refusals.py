@@ -13,8 +13,8 @@ import pytest
 
 import trainwright
 from small_profiles import transformer, write_json
-from trainwright.documents.refusal import RefusalResult
-from trainwright.documents.schemas import schema_of
+from trainwright.documents.printing import RefusalResult
+from trainwright.documents.registry import schema_of
 from trainwright.formats.document_json import decode
 
 MODEL = ("plan", "llama3-8b", "--cluster", "dgx-h100")

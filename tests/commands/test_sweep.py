@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 import trainwright
+from trainwright.documents.open import recheck
 from trainwright.documents.printing import Report
-from trainwright.documents.recheck import recheck
 from trainwright.documents.sweep import on_more_devices
 from trainwright.errors import InvalidInput
 from trainwright.options.clusters import parse_sizes

@@ -214,7 +214,7 @@ def test_exported_files_are_those_that_are_checked_and_run(tmp_path, no_torch):
     subject = subject_of(model_plan())
     assert isinstance(subject, Pipeline)
     small = small_of(model_plan(), subject)
-    from trainwright.formats.pytorch_csv import format_compute_comms, format_compute_only
+    from trainwright.formats.schedule_json import format_compute_comms, format_compute_only
 
     if not small.label:
         assert format_compute_only(small.schedule) == (folder / "schedule.csv").read_text()

@@ -10,7 +10,7 @@ from trainwright.costing.measured import needed_bytes, profile_of_timings
 from trainwright.formats.catalog import model, open_cluster
 from trainwright.model import LayerKind, RunShape, layer_graph
 from trainwright.profile import Profile, ProfilePoint, Recompute, TimeKind
-from trainwright.profile.measured_layers import LayerTiming
+from trainwright.profile.measured_model import LayerTiming
 from trainwright.provenance import Origin, Provenance
 
 CONFIG = model("llama3-8b").config

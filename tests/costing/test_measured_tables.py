@@ -11,7 +11,7 @@ from trainwright.costing.measured import profile_of_tables
 from trainwright.errors import InvalidInput
 from trainwright.model.run_shape import FP32
 from trainwright.profile import Profile
-from trainwright.profile.measured_layers import MeasuredLayers
+from trainwright.profile.measured_model import MeasuredLayers
 from trainwright.provenance import Origin
 
 END, BLOCK = (0.1, 0.0, 0.5), (1.0, 2.0, 0.5)

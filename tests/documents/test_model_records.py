@@ -10,15 +10,15 @@ from trainwright.documents.model_plan import (
     profile_of,
     with_plan,
 )
+from trainwright.documents.open import recheck
 from trainwright.documents.printing import render, to_text
-from trainwright.documents.recheck import recheck
 from trainwright.formats import catalog
 from trainwright.formats.document_json import encode
 from trainwright.options.inputs import embed
 from trainwright.options.question import ModelCall, request_of
 from trainwright.planning.question.question import ModelQuestion, Workload
 from trainwright.plans.configuration import Configuration
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import BoundKind, Status
 from trainwright.step.predict import plan_of, profile_of_run
 

@@ -16,7 +16,7 @@ from trainwright.execution import Budget
 from trainwright.options.question import call_of
 from trainwright.planning.reasons.why import uses
 from trainwright.plans import Plan, Stage
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import Status
 
 JOB = {"cluster": "dgx-h100", "devices": 8, "global_batch": 16, "sequence": 4096, "top": 1}

@@ -15,8 +15,7 @@ import reported
 import trainwright
 from trainwright import cluster
 from trainwright.commands.catalog import catalog
-from trainwright.documents.registry import KINDS, part
-from trainwright.documents.schemas import SCHEMAS, schema_of
+from trainwright.documents.registry import KINDS, SCHEMAS, part, schema_of
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
 

@@ -11,11 +11,10 @@ import trainwright
 from exhaustive import holds
 from mixed_clusters import two_kinds
 from trainwright.documents.model_plan import planned, predicted, search_in_words
-from trainwright.documents.open import load_document
-from trainwright.documents.recheck import recheck
+from trainwright.documents.open import load_document, recheck
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.execution import Budget
-from trainwright.formats.pytorch_csv import read_compute_only
+from trainwright.formats.schedule_json import read_compute_only
 from trainwright.options.question import call_of
 from trainwright.pages.command import command_of
 from trainwright.planning.question.question import Allowed

@@ -12,7 +12,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.hf_config import load_config, read_config
 from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE
-from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
+from trainwright.formats.hf_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_families import BERTS, FAMILIES
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_uneven_decoders import OTHER_DECODERS

@@ -11,7 +11,7 @@ import trainwright
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
-from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
+from trainwright.formats.hf_decoders import ENCODER_DECODERS
 from trainwright.formats.hf_towers import WRAPPERS
 from trainwright.model import LayerKind, RunShape, TransformerConfig, count_parameters, layer_graph
 

@@ -14,7 +14,7 @@ from trainwright.formats.measured_csv import (
     read_measured,
     read_measured_table,
 )
-from trainwright.profile.measured_layers import MeasuredLayers
+from trainwright.profile.measured_model import MeasuredLayers
 
 ROW = {
     "row_id": "made-1",

@@ -12,8 +12,7 @@ from trainwright.cluster import Hop, NetworkLevel
 from trainwright.costing.communication import collective_time_s
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.formats.cluster_toml import load_cluster
-from trainwright.formats.nccl_tests import COLLECTIVES, fit_link, read_nccl_tests
+from trainwright.formats.cluster_toml import COLLECTIVES, fit_link, load_cluster, read_nccl_tests
 
 HEADER = """\
 # nThread 1 nGpus {ranks} minBytes 8 maxBytes 8589934592 step: 4(factor) iters: 20

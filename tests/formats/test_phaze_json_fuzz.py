@@ -14,9 +14,9 @@ from small_placements import chain
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze, read_phaze_bytes
+from trainwright.partitioning.downset_dp import Restrictions
 from trainwright.partitioning.placement import NATIVE_RULES
 from trainwright.partitioning.placement_planner import plan_placement
-from trainwright.partitioning.problem import Restrictions
 
 STRANGE = st.one_of(
     st.none(),

@@ -8,15 +8,14 @@ from hypothesis import strategies as st
 from reference import needs_reference, reference
 from strategies_schedule import schedules
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.formats.pytorch_csv import (
+from trainwright.formats.schedule_json import (
     format_compute_comms,
     format_compute_only,
     parse_compute_comms,
     parse_compute_only,
     read_compute_only,
 )
-from trainwright.plans.schedule import Action, Placement, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Action, Placement, Schedule, ScheduleCosts
 from trainwright.scheduling.lower import as_pytorch_runs, lower, validate_lowered
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate

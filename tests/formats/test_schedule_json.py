@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from reference import needs_reference, reference
 from strategies_schedule import schedules
 from trainwright.errors import InvalidInput
-from trainwright.formats.pytorch_csv import format_compute_comms, read_compute_only
 from trainwright.formats.schedule_json import (
+    format_compute_comms,
     load_orders,
     orders_schema,
+    read_compute_only,
     read_orders,
     read_orders_bytes,
     write_orders,

@@ -16,8 +16,7 @@ from trainwright.formats.schedule_json import (
     read_schedule_spec,
     schedule_spec_schema,
 )
-from trainwright.plans.schedule import ActionKind, Placement
-from trainwright.plans.schedule_costs import TransferModel
+from trainwright.plans.schedule import ActionKind, Placement, TransferModel
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 

@@ -12,7 +12,7 @@ from trainwright.commands.improve import _file_of, _of_file
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
-from trainwright.frameworks.patch import patched
+from trainwright.frameworks.jobs.edit import patched
 from trainwright.frameworks.read_job import open_stated
 from trainwright.profile import Recompute
 

@@ -19,7 +19,7 @@ from export_jobs import bundle, golden_jobs, job
 from trainwright.errors import Inexpressible
 from trainwright.frameworks.megatron import megatron_fields
 from trainwright.plans.job import Job
-from trainwright.plans.parallelism import PIPELINE_INSIDE
+from trainwright.plans.plan import PIPELINE_INSIDE
 
 WHERE = os.environ.get("MEGATRON_SRC")
 pytestmark = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainwright.frameworks.jobs.models import catalog_name, vocabulary_of
+from trainwright.frameworks.jobs.settings import catalog_name, vocabulary_of
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainwright.frameworks.out_of_memory import read_out_of_memory
-from trainwright.plans.failure import OutOfMemory, Phase
+from trainwright.frameworks.training_logs import read_out_of_memory
+from trainwright.plans.status import OutOfMemory, Phase
 from trainwright.units import GIB, MIB
 
 NEW = """\

@@ -15,8 +15,7 @@ from reference import needs_reference, reference
 from trainwright.commands.improve import _file_of, _of_file
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.dialects import changed_words
-from trainwright.frameworks.jobs.edit import edited_table
-from trainwright.frameworks.patch import patched
+from trainwright.frameworks.jobs.edit import edited_table, patched
 from trainwright.frameworks.read_job import open_stated
 from trainwright.planning.reasons.improve import moves
 from trainwright.plans.configuration import broken_rules

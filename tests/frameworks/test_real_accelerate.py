@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from export_jobs import bundle, golden_jobs, job
-from trainwright.frameworks.check import check_bundle
 from trainwright.frameworks.jobs.settings import parse_yaml
+from trainwright.frameworks.nearest import check_bundle
 from trainwright.frameworks.trainers import PREFIX
 from trainwright.plans.job import Job
 from trainwright.profile import Recompute

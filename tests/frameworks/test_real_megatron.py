@@ -18,14 +18,14 @@ from hypothesis import HealthCheck, given, settings
 
 from export_jobs import bundle, golden_jobs, jobs
 from trainwright.errors import Inexpressible, InvalidInput
-from trainwright.frameworks.check import check_bundle
 from trainwright.frameworks.megatron import format_layout, layout_of, megatron_fields
 from trainwright.frameworks.megatron_bridge import DECIDED
 from trainwright.frameworks.megatron_bridge import settings as bridge_settings
 from trainwright.frameworks.megatron_rules import MODULES, MegatronSetup, broken_megatron_rules
+from trainwright.frameworks.nearest import check_bundle
 from trainwright.plans.capability import Demands
 from trainwright.plans.job import Job
-from trainwright.plans.parallelism import PIPELINE_INSIDE
+from trainwright.plans.plan import PIPELINE_INSIDE
 
 pytestmark = pytest.mark.exports
 pytest.importorskip("megatron.core", reason="needs megatron-core==0.16.1: make test-all")

@@ -15,7 +15,7 @@ import trainwright
 from export_jobs import STAMP, bundle, golden_jobs, job, jobs, ordered
 from trainwright.documents.runs import gaps_of
 from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
-from trainwright.formats.pytorch_csv import parse_compute_comms, parse_compute_only
+from trainwright.formats.schedule_json import parse_compute_comms, parse_compute_only
 from trainwright.frameworks import write
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
 from trainwright.frameworks.jobs.fine_tuning import read_automodel
@@ -36,7 +36,7 @@ from trainwright.frameworks.stated_run import StatedRun
 from trainwright.frameworks.trainers import hub_name
 from trainwright.plans.capability import TARGETS, RecomputeForm
 from trainwright.plans.job import Job
-from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
+from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 
 READERS = {
     "megatron": ("megatron_args.sh", read_megatron),

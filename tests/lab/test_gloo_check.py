@@ -9,7 +9,7 @@ import pytest
 
 from reference import needs_reference, reference
 from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
-from trainwright.formats.pytorch_csv import (
+from trainwright.formats.schedule_json import (
     CsvForm,
     format_compute_comms,
     format_compute_only,

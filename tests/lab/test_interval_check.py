@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.lab.scores import acceptance_region, coverage_check
+from trainwright.lab.validate import acceptance_region, coverage_check
 
 
 @pytest.mark.parametrize(

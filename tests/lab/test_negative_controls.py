@@ -1,7 +1,7 @@
 import pytest
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.formats.pytorch_csv import format_compute_comms, parse_compute_comms
+from trainwright.formats.schedule_json import format_compute_comms, parse_compute_comms
 from trainwright.lab.gloo_check import with_swapped_microbatches, without_gradient_reduction
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.lower import as_pytorch_runs, lower, validate_lowered

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from random_cases import cases
 from trainwright.commands.validate import validate
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.lab.staged import DEFAULTS, predict_staged
+from trainwright.lab.validate import DEFAULTS, predict_staged
 from trainwright.plans.measured_run import MeasuredRun
-from trainwright.profile.measured_layers import MeasuredLayers
+from trainwright.profile.measured_model import MeasuredLayers
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "measured" / "korthikanti.csv"
 ODD = ("", "0", "1", "3", "7", "-1", "1.5", "x", "nan", "1e30", "999999999", "full", "Ω")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.documents.validation import RegretRecord
-from trainwright.lab.scores import Pair, kendall_tau, log_scatter, pooled_regret, tau_ceiling
+from trainwright.lab.validate import Pair, kendall_tau, log_scatter, pooled_regret, tau_ceiling
 
 
 def truths(*times_s: float, repeats: int = 1) -> list[Pair]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.lab.scores import Pair, errors, false_fits, kendall_tau, regret
+from trainwright.lab.validate import Pair, errors, false_fits, kendall_tau, regret
 
 positive = st.floats(min_value=0.1, max_value=1e3)
 pairs = st.lists(st.builds(lambda p, m: Pair(predicted=p, measured=m), positive, positive))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.lab.staged import stage_peak_bytes
+from trainwright.lab.validate import stage_peak_bytes
 from trainwright.plans.measured_run import MeasuredRun
-from trainwright.profile.measured_layers import LayerSizes
+from trainwright.profile.measured_model import LayerSizes
 
 RUN = MeasuredRun(
     row_id="row",

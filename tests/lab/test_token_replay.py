@@ -11,8 +11,7 @@ from strategies_schedule import schedules_with_costs
 from trainwright.errors import InvalidInput
 from trainwright.lab.token_replay import replay_tokens
 from trainwright.plans.lowered import LoweredAction, LoweredKind, LoweredSchedule
-from trainwright.plans.schedule import Placement
-from trainwright.plans.schedule_costs import ScheduleMemory
+from trainwright.plans.schedule import Placement, ScheduleMemory
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.lower import lower
 from trainwright.scheduling.simulate import simulate

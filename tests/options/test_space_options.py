@@ -20,8 +20,8 @@ from trainwright.options.space import (
 )
 from trainwright.options.table import words_of
 from trainwright.planning.question.question import ANY, EVERYTHING, ZERO_STAGES, Allowed, Span
-from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
-from trainwright.plans.request import SpaceRecord
+from trainwright.plans.configuration import SpaceRecord
+from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile import Recompute
 
 JOB = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "cp": 1}

@@ -20,9 +20,14 @@ from trainwright.options.table import ROWS, VERBS, keywords_of, rows_of_command
 from trainwright.options.tool_rows import ARGUMENTS, FIRST
 from trainwright.planning.question.question import Allowed
 from trainwright.planning.reasons.objectives import Training
-from trainwright.plans.configuration import Configuration, MemoryOverheads
-from trainwright.plans.parallelism import Parallelism
-from trainwright.plans.request import SettingRecord, SpaceRecord, WorkloadRecord
+from trainwright.plans.configuration import (
+    Configuration,
+    MemoryOverheads,
+    SettingRecord,
+    SpaceRecord,
+    WorkloadRecord,
+)
+from trainwright.plans.plan import Parallelism
 
 NOUNS = {
     "recipe": Recipe,

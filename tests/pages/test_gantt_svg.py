@@ -8,8 +8,7 @@ from strategies_schedule import schedules_with_costs
 from trainwright.errors import UnsupportedFeature
 from trainwright.pages.gantt import THEMES, MemoryUnit, contrast, label_ink
 from trainwright.pages.gantt_svg import MAX_BARS, gantt_svg
-from trainwright.plans.schedule import ActionKind
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.units import TimeUnit

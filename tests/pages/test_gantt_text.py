@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 import pictures
 from strategies_schedule import schedules_with_costs
 from trainwright.errors import InvalidInput
-from trainwright.pages.gantt import MemoryUnit
-from trainwright.pages.gantt_text import Charset, gantt_text
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.pages.gantt import Charset, MemoryUnit, gantt_text
+from trainwright.plans.schedule import ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 from trainwright.units import TimeUnit

@@ -12,8 +12,7 @@ from small_profiles import transformer
 from strategies import piper_objects
 from trainwright.execution import Budget
 from trainwright.formats.piper_json import read_piper
-from trainwright.partitioning.downset_dp import solve
-from trainwright.partitioning.problem import UNRESTRICTED, Restrictions
+from trainwright.partitioning.downset_dp import UNRESTRICTED, Restrictions, solve
 from trainwright.partitioning.profile_planner import baselines
 from trainwright.plans.status import Status
 

@@ -13,8 +13,7 @@ from oracles import least_time, time_of_legal_plan
 from random_cases import cases
 from seeded_pipers import least_time_of
 from strategies import piper_objects, random_piper
-from trainwright.partitioning.downset_dp import solve
-from trainwright.partitioning.problem import UNRESTRICTED, Restrictions
+from trainwright.partitioning.downset_dp import UNRESTRICTED, Restrictions, solve
 from trainwright.plans import Status
 
 

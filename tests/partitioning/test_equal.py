@@ -10,8 +10,8 @@ from oracles import least_equal_time, stack_order, time_of_legal_plan
 from random_cases import cases
 from strategies import BLOCK_NAME, piper_objects, random_piper
 from trainwright.errors import InvalidInput
-from trainwright.partitioning.equal import plan_equal
-from trainwright.partitioning.problem import Restrictions
+from trainwright.partitioning.downset_dp import Restrictions
+from trainwright.partitioning.profile_planner import plan_equal
 
 
 def names_of(piper):

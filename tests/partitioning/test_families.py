@@ -8,7 +8,7 @@ import pytest
 from wide_graphs import WideSpec, operator_profile, wide_setting
 
 from trainwright._native import _core
-from trainwright.partitioning.problem import UNRESTRICTED, compile_problem
+from trainwright.partitioning.downset_dp import UNRESTRICTED, compile_problem
 
 ROUNDING = 1e-12
 

@@ -20,7 +20,7 @@ from wide_graphs import WideSpec, drawn_profile, wide_setting
 from oracles_downsets import closed_sets, some_plan_within
 from random_cases import cases, marked
 from trainwright._native import _core
-from trainwright.partitioning.problem import UNRESTRICTED, compile_problem
+from trainwright.partitioning.downset_dp import UNRESTRICTED, compile_problem
 from trainwright.profile import Edge, Layer, Profile, Setting, Structure
 
 SAME = 1e-9  # how near two proved optima lie

@@ -15,6 +15,7 @@ from strategies_placement import placement_inputs
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
+from trainwright.partitioning.downset_dp import Restrictions
 from trainwright.partitioning.placement import (
     NATIVE_RULES,
     PlacedPlan,
@@ -24,7 +25,6 @@ from trainwright.partitioning.placement import (
     price_placement,
 )
 from trainwright.partitioning.placement_planner import plan_placement, stage_positions
-from trainwright.partitioning.problem import Restrictions
 from trainwright.plans import Status
 
 

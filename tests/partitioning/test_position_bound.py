@@ -12,8 +12,8 @@ from instances import profile_of, setting_of
 from seeded_pipers import least_time_of
 from strategies import random_piper
 from trainwright._native import _core
+from trainwright.partitioning.downset_dp import UNRESTRICTED, compile_problem
 from trainwright.partitioning.evaluate import evaluate
-from trainwright.partitioning.problem import UNRESTRICTED, compile_problem
 
 ROUNDING = 1e-12
 

@@ -15,8 +15,8 @@ from instances import plan_of, stages_of
 from oracles import time_of_legal_plan
 from published_partitions import BASELINES, SOLVER_MODES, load, published_modes
 from trainwright.partitioning.downset_dp import solve
-from trainwright.partitioning.equal import plan_equal
 from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
+from trainwright.partitioning.profile_planner import plan_equal
 from trainwright.plans import Status
 
 TOLERANCE = 1e-9

@@ -12,7 +12,7 @@ import pytest
 from wide_graphs import WideSpec, star_profile, wide_profile, wide_setting
 
 from trainwright._native import _core
-from trainwright.partitioning.problem import Restrictions, compile_problem
+from trainwright.partitioning.downset_dp import Restrictions, compile_problem
 
 SPECS = (
     WideSpec(seed=3),

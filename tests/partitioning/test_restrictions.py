@@ -4,7 +4,7 @@ import pytest
 
 from instances import profile_of
 from trainwright.errors import InvalidInput
-from trainwright.partitioning.problem import (
+from trainwright.partitioning.downset_dp import (
     UNRESTRICTED,
     Restrictions,
     surviving_data_degrees,

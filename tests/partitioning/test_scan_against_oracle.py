@@ -16,7 +16,7 @@ from instances import profile_of, setting_of
 from seeded_pipers import least_time_of
 from strategies import random_piper
 from trainwright._native import _core
-from trainwright.partitioning.problem import UNRESTRICTED, compile_problem
+from trainwright.partitioning.downset_dp import UNRESTRICTED, compile_problem
 
 MANY_DIVISORS = 10_080  # 72 of them, more than a scan keeps a row of limits for
 

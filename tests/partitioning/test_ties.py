@@ -10,9 +10,8 @@ from instances import profile_of, setting_of
 from small_profiles import transformer
 from strategies import piper_objects
 from trainwright.formats.piper_json import read_piper
-from trainwright.partitioning.downset_dp import recompute_least, solve
+from trainwright.partitioning.downset_dp import UNRESTRICTED, Restrictions, recompute_least, solve
 from trainwright.partitioning.evaluate import find_overflows
-from trainwright.partitioning.problem import UNRESTRICTED, Restrictions
 
 RECOMPUTING = "activation recomp"
 

@@ -12,13 +12,12 @@ from trainwright.formats import catalog
 from trainwright.model import LowRank, Tuning
 from trainwright.planning.bounds import step as coarse_bound
 from trainwright.planning.bounds.layers import PointWork
-from trainwright.planning.bounds.pairs import Batch
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.bounds.step import ChainWork, CoarseBounds
+from trainwright.planning.bounds.step import Batch, ChainWork, CoarseBounds
 from trainwright.planning.question.layouts import layouts_of, schedules_of
 from trainwright.planning.question.question import Allowed, RunSettings, Span, estimate_profile
 from trainwright.plans.configuration import Overlap
-from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
+from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile import Recompute
 
 TIED = replace(catalog.model("gpt2").config, num_layers=4)

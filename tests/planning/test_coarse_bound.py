@@ -25,9 +25,8 @@ from trainwright.planning.bounds.layers import (
     split_backward_s,
     with_exchanges,
 )
-from trainwright.planning.bounds.pairs import Batch
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.bounds.step import ChainWork, CoarseBounds, loop_work_s
+from trainwright.planning.bounds.step import Batch, ChainWork, CoarseBounds, loop_work_s
 from trainwright.planning.question.layouts import layouts_of, schedules_of
 from trainwright.planning.question.question import (
     USUAL_SETTINGS,

@@ -18,7 +18,7 @@ from exhaustive import two_nodes_of_two as pairs
 from trainwright.execution import Budget
 from trainwright.planning.question.question import Span
 from trainwright.planning.search.search import plan_model
-from trainwright.plans.parallelism import PIPELINE_INSIDE
+from trainwright.plans.plan import PIPELINE_INSIDE
 
 ONE, TWO = Span.only(1), Span.only(2)
 SPACE = {"context": ONE, "tensor": ONE, "microbatch_size": ONE}

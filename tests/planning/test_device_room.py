@@ -19,8 +19,6 @@ from trainwright.planning.question.question import (
     Span,
     Workload,
     estimate_profile,
-)
-from trainwright.planning.question.room import (
     rank_buffer_bytes,
     room_of_candidate,
     room_of_devices,

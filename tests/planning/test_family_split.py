@@ -16,8 +16,8 @@ from trainwright.errors import UnsupportedFeature
 from trainwright.model import TRAIN_ALL, LowRank, Tuning
 from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.bounds.step import ChainWork, family_step_bound_s, least_optimizer_s
-from trainwright.planning.question.families import CHAIN, IN_V, LOOPED, BOUNDED, chunks_per_rank
-from trainwright.planning.splits.family import best_family_split
+from trainwright.planning.question.layouts import BOUNDED, CHAIN, IN_V, LOOPED, chunks_per_rank
+from trainwright.planning.splits.types import best_family_split
 from trainwright.planning.splits.vee import bound_v_lifetimes
 
 ADAPTERS = LowRank(rank=64, targets=("query", "attention_output", "up", "down"))

@@ -9,8 +9,8 @@ import pytest
 import trainwright
 from trainwright.execution import Budget
 from trainwright.formats import catalog
+from trainwright.formats.calibration_toml import deciding_memory, framework_memory
 from trainwright.formats.document_json import encode
-from trainwright.formats.framework_memory_toml import deciding_memory, framework_memory
 from trainwright.model.recipe import Offload, Recipe
 from trainwright.options.clusters import with_host
 from trainwright.planning.question.question import (
@@ -19,8 +19,10 @@ from trainwright.planning.question.question import (
     RunSettings,
     Span,
     Workload,
+    missing_of_plan,
+    room_bytes,
+    run_of_plan,
 )
-from trainwright.planning.question.room import missing_of_plan, room_bytes, run_of_plan
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.plans import bytes_on_host
 from trainwright.planning.search.search import plan_model

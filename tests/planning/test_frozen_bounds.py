@@ -6,12 +6,11 @@ import pytest
 from family_cases import case, every_cut, is_searched, step_of
 from trainwright.model import TRAIN_ALL, LowRank, Tuning
 from trainwright.planning.bounds.layers import PointWork
-from trainwright.planning.bounds.pairs import Batch
-from trainwright.planning.bounds.step import ChainWork, CoarseBounds
+from trainwright.planning.bounds.step import Batch, ChainWork, CoarseBounds
 from trainwright.planning.question.layouts import Layouts, Schedule
 from trainwright.planning.question.question import Point, Span
 from trainwright.planning.splits.chain import best_chain_split
-from trainwright.planning.splits.family import best_family_split
+from trainwright.planning.splits.types import best_family_split
 
 ADAPTERS = Tuning(low_rank=LowRank(rank=64, targets=("query", "attention_output", "up", "down")))
 TUNINGS = {"all": TRAIN_ALL, "adapters": ADAPTERS, "half": Tuning(num_frozen_blocks=2)}

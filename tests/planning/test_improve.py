@@ -22,7 +22,7 @@ from trainwright.planning.reasons.improve import (
     worth_listing,
 )
 from trainwright.plans.configuration import Configuration
-from trainwright.plans.parallelism import Parallelism, mapping_named
+from trainwright.plans.plan import Parallelism, mapping_named
 from trainwright.profile import Recompute
 from trainwright.step.predict import price_configuration
 

@@ -25,7 +25,7 @@ from trainwright.planning.splits.loop import (
 )
 from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans.configuration import even_blocks
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 
 
 def llama_on_64() -> Case:

@@ -32,9 +32,9 @@ from trainwright.planning.search.frontier import Frontier
 from trainwright.planning.search.prefetch import Shelf
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.configuration import Configuration
-from trainwright.plans.parallelism import AXIS_ORDERS, DATA_INSIDE, PIPELINE_INSIDE, Parallelism
-from trainwright.step.places import RankSpacing, group_replicas
+from trainwright.plans.plan import AXIS_ORDERS, DATA_INSIDE, PIPELINE_INSIDE, Parallelism
 from trainwright.step.predict import price_configuration
+from trainwright.step.stages import RankSpacing, group_replicas
 
 ONE, TWO = Span.only(1), Span.only(2)
 # Little state and long sequences: what a pipeline sends counts beside what replicas exchange.

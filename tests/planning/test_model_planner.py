@@ -25,7 +25,7 @@ from trainwright.execution import Budget
 from trainwright.planning.question.question import ANY, Allowed, ModelQuestion, Span
 from trainwright.planning.reasons.infeasible import diagnose_model
 from trainwright.planning.search import search as model_search
-from trainwright.planning.search.per_stage import plan_per_stage
+from trainwright.planning.search.orders import plan_per_stage
 from trainwright.planning.search.plans import least_step_s, price_split
 from trainwright.planning.search.search import best_first, plan_model
 from trainwright.planning.splits.chain import Split

@@ -28,7 +28,7 @@ from trainwright.planning.search.plans import (
     roomy_problem,
 )
 from trainwright.plans import Plan, Stage
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.profile import StaticKind
 from trainwright.step.predict import predict_step
 

@@ -8,7 +8,7 @@ import pytest
 
 from exhaustive import LLAMA, asked, holds, on_four_ranks
 from trainwright.execution import Budget
-from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
+from trainwright.planning.question.layouts import CHAIN, IN_V, LOOPED
 from trainwright.planning.question.question import Span
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import order_starts

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.formats import catalog
-from trainwright.planning.bounds.pairs import Batch, Space
+from trainwright.planning.bounds.step import Batch, Space
 from trainwright.planning.question.layouts import layouts_of, schedules_of, with_copies
 from trainwright.planning.question.question import Allowed, Point, Span
 

@@ -7,7 +7,7 @@ import pytest
 import trainwright
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.errors import InvalidInput
-from trainwright.planning.reasons.simpler import PAIRED_ERROR
+from trainwright.planning.reasons.objectives import PAIRED_ERROR
 
 RUN = {"cluster": "dgx-h100", "nodes": 2, "global_batch": 32, "sequence": 32768}
 

@@ -12,7 +12,7 @@ from trainwright.planning.question.question import Candidate
 from trainwright.planning.search.plans import price_split
 from trainwright.planning.search.prefetch import Shelf, SplitAsk
 from trainwright.planning.splits.chain import Split
-from trainwright.planning.splits.family import best_family_split
+from trainwright.planning.splits.types import best_family_split
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from peel_cases import beside_work_s, fitting, problem
 from random_cases import cases
 from trainwright._native import _core
 from trainwright.model import LowRank, Tuning
-from trainwright.planning.question.families import IN_V
-from trainwright.planning.splits.family import best_family_split
+from trainwright.planning.question.layouts import IN_V
+from trainwright.planning.splits.types import best_family_split
 from trainwright.planning.splits.vee import bound_v_lifetimes, bound_v_splits
 
 WEIGHTS = ("forwards", "input_grads", "weight_grads", "ranks", "ends")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.planning.bounds.stages import orders_of
-from trainwright.planning.question.families import (
+from trainwright.planning.question.layouts import (
     MOST_ACTIVATIONS,
     PUBLISHED_WARM_UP,
     most_in_flight,

@@ -19,7 +19,7 @@ from trainwright.plans.capability import (
     unsupported,
 )
 from trainwright.plans.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, SCHEDULES, Feature
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.plans.schedule import ActionKind, FamilyShape, Placing
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from strategies_schedule import placements
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule import Action, ActionKind, Placement
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Action, ActionKind, Placement, ScheduleCosts
 from trainwright.scheduling import BuildingBlock, Pace, path_block, repeat
 from trainwright.scheduling.families.grouped_interleaved import block as gis_block
 from trainwright.scheduling.families.one_f_one_b_v import block as one_f_one_b_v_block

@@ -13,8 +13,7 @@ from random_cases import cases
 from reference import needs_reference, reference
 from strategies_schedule import costs, placements, schedules, seconds
 from trainwright._native import _core
-from trainwright.plans.schedule import Placement
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory, TransferModel
 from trainwright.plans.status import BoundName, Objective
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, lower_bounds
 from trainwright.scheduling.families import FAMILIES, FamilyRequest

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strategies_schedule import schedules_with_costs
-from trainwright.plans.schedule_costs import ScheduleCosts
-from trainwright.plans.timeline import Timeline
+from trainwright.plans.lowered import Timeline
+from trainwright.plans.schedule import ScheduleCosts
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import timeline_faults

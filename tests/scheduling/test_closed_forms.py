@@ -15,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.plans.schedule import ActionKind, Placement
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, Placement, ScheduleCosts
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
-from trainwright.scheduling.greedy import list_schedule
 from trainwright.scheduling.orders import cut_microbatches
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
+from trainwright.scheduling.weight_grads import list_schedule
 
 F, I, W, B, R, O, D, L, V, T = ActionKind  # noqa: E741
 SIZES = [2, 3, 4, 5, 6, 7, 8, 9, 12]

@@ -11,8 +11,7 @@ from random_cases import cases
 from strategies_schedule import placements
 from trainwright.errors import Contradiction, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.execution.budget import Budget
-from trainwright.plans.schedule import Placement
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory, TransferModel
 from trainwright.plans.status import Bound, BoundName, Objective, Status
 from trainwright.scheduling.exact import solve_exactly
 from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule

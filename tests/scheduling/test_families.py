@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_cases import cases
 from strategies_schedule import costs as costs_of
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.schedule import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, family_named, generate
 from trainwright.scheduling.validate import validate
 

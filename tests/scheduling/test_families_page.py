@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ScheduleCosts
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainwright.planning.question.families import HELD_AT_ONCE
-from trainwright.plans.schedule import ActionKind, Placing
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.planning.question.layouts import HELD_AT_ONCE
+from trainwright.plans.schedule import ActionKind, Placing, ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
 from trainwright.scheduling.simulate import simulate

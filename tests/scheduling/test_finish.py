@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from trainwright.plans.schedule import Placement
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory, TransferModel
 from trainwright.plans.status import Objective
+from trainwright.scheduling.block import blocks_within, repeated_order, rewritten_order
 from trainwright.scheduling.bounds import LeastCosts, best_bound
-from trainwright.scheduling.passes import fill_weight_grads, reorder
+from trainwright.scheduling.orders import fill_weight_grads, reorder
 from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.v_pattern import blocks_within, repeated_order, rewritten_order
 from trainwright.scheduling.weight_grads import best_of, polish
 
 if TYPE_CHECKING:

@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
-from trainwright.plans.schedule import ActionKind, Placement, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.schedule import (
+    ActionKind,
+    Placement,
+    Schedule,
+    ScheduleCosts,
+    ScheduleMemory,
+)
 from trainwright.plans.status import Status
 from trainwright.scheduling.bounds import LimitTooSmall
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate

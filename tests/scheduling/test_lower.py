@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from strategies_schedule import placements, schedules, schedules_with_costs
 from trainwright.errors import InvalidInput
 from trainwright.plans.lowered import LoweredAction, LoweredKind, LoweredSchedule
-from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule, ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.lower import lower, validate_lowered
 from trainwright.scheduling.orders import split_backward

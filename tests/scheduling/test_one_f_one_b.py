@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import simulate
 

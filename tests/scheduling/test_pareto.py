@@ -5,12 +5,16 @@ import numpy as np
 import pytest
 
 from trainwright.execution.budget import Budget
-from trainwright.plans.schedule import Placement
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Placement, ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
-from trainwright.scheduling.pareto import ParetoPoint, named_front, searched_front, some_limits
-from trainwright.scheduling.search import SearchQuestion
+from trainwright.scheduling.search import (
+    ParetoPoint,
+    SearchQuestion,
+    named_front,
+    searched_front,
+    some_limits,
+)
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
 

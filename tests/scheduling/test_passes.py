@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 from random_cases import cases
 from strategies_schedule import costs, schedules
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.schedule import (
+    Action,
+    ActionKind,
+    Placement,
+    Schedule,
+    ScheduleCosts,
+    ScheduleMemory,
+    TransferModel,
+)
 from trainwright.plans.status import Objective
-from trainwright.scheduling.passes import (
+from trainwright.scheduling.orders import (
     Window,
     drop_weight_grads,
     fill_weight_grads,

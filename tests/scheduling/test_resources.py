@@ -15,10 +15,16 @@ from random_cases import cases
 from strategies_schedule import resource_costs, resource_schedules
 from trainwright.errors import InvalidInput
 from trainwright.formats.schedule_json import read_orders, write_orders
-from trainwright.plans.schedule import ON_HOST_LINK, Action, ActionKind, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.lowered import WaitsFor
+from trainwright.plans.schedule import (
+    ON_HOST_LINK,
+    Action,
+    ActionKind,
+    Schedule,
+    ScheduleCosts,
+    ScheduleMemory,
+)
 from trainwright.plans.status import Objective
-from trainwright.plans.timeline import WaitsFor
 from trainwright.scheduling.bounds import resource_bound
 from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.scheduling.validate import timeline_faults, validate

@@ -12,8 +12,13 @@ from random_cases import cases
 from strategies_schedule import placements, seconds
 from trainwright.errors import InvalidInput
 from trainwright.execution.budget import Budget
-from trainwright.plans.schedule import ActionKind, Placement
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
+from trainwright.plans.schedule import (
+    ActionKind,
+    Placement,
+    ScheduleCosts,
+    ScheduleMemory,
+    TransferModel,
+)
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LimitTooSmall
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate

@@ -8,8 +8,7 @@ import pytest
 
 from reference import needs_reference, reference
 from trainwright.execution.budget import Budget
-from trainwright.plans.schedule import Placement
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Placement, ScheduleCosts
 from trainwright.plans.status import Objective, Status
 from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
 from trainwright.scheduling.validate import validate

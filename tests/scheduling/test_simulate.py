@@ -11,9 +11,16 @@ import oracles_schedule as oracle
 from strategies_schedule import costs as costs_of
 from strategies_schedule import schedules, schedules_with_costs
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory, TransferModel
-from trainwright.plans.timeline import WaitsFor
+from trainwright.plans.lowered import WaitsFor
+from trainwright.plans.schedule import (
+    Action,
+    ActionKind,
+    Placement,
+    Schedule,
+    ScheduleCosts,
+    ScheduleMemory,
+    TransferModel,
+)
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import critical_path, simulate, slack
 

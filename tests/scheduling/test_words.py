@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
 from trainwright.plans.plan import SearchedOrder
-from trainwright.plans.schedule import Placement
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Placement, ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.orders import schedule_of_words, words_of
 from trainwright.scheduling.search import in_modes

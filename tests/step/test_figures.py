@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share, figure_in
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.formats.framework_memory_toml import framework_memories, framework_memory
+from trainwright.formats.calibration_toml import framework_memories, framework_memory
 from trainwright.model import Recipe
 from trainwright.model.config import TransformerConfig
 from trainwright.plans import Parallelism

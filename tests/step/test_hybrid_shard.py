@@ -13,9 +13,9 @@ from trainwright.costing.communication import all_gather_time_s, all_reduce_time
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.plans.configuration import Configuration, Overlap
-from trainwright.plans.parallelism import AXIS_ORDERS, PIPELINE_INSIDE, Parallelism
-from trainwright.step.places import group_replicas
+from trainwright.plans.plan import AXIS_ORDERS, PIPELINE_INSIDE, Parallelism
 from trainwright.step.predict import price_configuration
+from trainwright.step.stages import group_replicas
 
 MODEL = replace(catalog.model("llama3-8b").config, num_layers=4)
 MIXTURE = replace(catalog.model("mixtral-8x7b").config, num_layers=4)

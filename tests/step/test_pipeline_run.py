@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.schedule import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.simulate import simulate
 from trainwright.step.memory import StageActivations, rank_peaks
 from trainwright.step.pipeline import (

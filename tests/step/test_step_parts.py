@@ -8,11 +8,11 @@ import pytest
 
 from trainwright.formats import catalog
 from trainwright.plans.configuration import Configuration, Overlap
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
 from trainwright.step.account import time_by_part_s
-from trainwright.step.places import Placement
 from trainwright.step.predict import estimator_of, plan_of, point_of, price_profiled
+from trainwright.step.stages import Placement
 
 CASES = {
     "alone": ("llama3-8b", {}),

@@ -5,7 +5,7 @@ import pytest
 
 from trainwright.formats.catalog import model, open_cluster
 from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
 from trainwright.step.account import network_use, step_timeline
 from trainwright.step.predict import estimator_of, plan_of, point_of, price_profiled

@@ -12,7 +12,7 @@ from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import LowRank, Offload, Recipe, TransformerConfig, Tuning
 from trainwright.plans.configuration import Configuration
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import StepPrediction
 from trainwright.profile import Recompute
 from trainwright.step.predict import price_configuration

@@ -30,8 +30,7 @@ from trainwright.chips.workload import Replication, sharing_of
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.plans.schedule import ActionKind
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import FamilyRequest, family_named

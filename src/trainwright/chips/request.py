@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainwright._version import __version__
 from trainwright.chips.technology import NO_SOFTWARE, losses_of, with_losses
-from trainwright.cluster.software import TYPICAL
+from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.codesign_document import (
     CodesignRequest,

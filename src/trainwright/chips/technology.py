@@ -255,7 +255,7 @@ def _is_number(value: object) -> bool:
 # What a chip loses between its figures and a training run: the same rule for designs and devices
 # -----------------------------------------------------------------------------------------------
 # Clocks sag, kernels are imperfect, exchanges reach a share of their links. How much is known of
-# real devices from public runs (`cluster.pooled`); a design loses what they say of a device without
+# real devices from public runs (`calibration`); a design loses what they say of a device without
 # runs of its own. So both are compared as they would run, not one as it is drawn and the other as
 # it was measured. How small kernels fill a device are two of its fitted constants; of a design the
 # tiles say it. What hosts take belongs to an installation, not to a chip: neither has it here.
@@ -267,7 +267,7 @@ _OF_HOSTS: Final = ("host_pass_s", "step_overhead_s")
 
 def losses_of(software: str) -> Calibration | None:
     """The constants of a device without runs of its own under a software; None for "none"."""
-    from trainwright.cluster.software import software_named
+    from trainwright.cluster.calibration import software_named
     from trainwright.formats.calibration_toml import built_in_efficiencies
 
     if software == NO_SOFTWARE:
@@ -289,7 +289,7 @@ def device_as_run(device: Accelerator, around: Surroundings, software: str | Non
 
     Without a software it is as its description says.
     """
-    from trainwright.cluster.software import software_named
+    from trainwright.cluster.calibration import software_named
     from trainwright.formats.calibration_toml import built_in_efficiencies
 
     pool = _pool(device, around)

@@ -173,7 +173,7 @@ def _from_logs(
 
 def _question(path: str | Path, line: str) -> Question:
     """What the document of an estimate or a plan asked, as the fit takes it."""
-    from trainwright.cluster.software import software_named
+    from trainwright.cluster.calibration import software_named
     from trainwright.documents.jobs import run_of_document
     from trainwright.lab.predict import Question
     from trainwright.lab.run_shapes import SoftwareLine

@@ -10,7 +10,7 @@ from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput
-from trainwright.plans.request import FORMAT_VERSION
+from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.units import format_bandwidth, format_bytes
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _targets() -> Iterator[CatalogItem]:
 
 def _schemas() -> Iterator[CatalogItem]:
     """JSON Schemas of inputs and documents; `--schema NAME` prints one."""
-    from trainwright.documents.schemas import SCHEMAS, schema_of
+    from trainwright.documents.registry import SCHEMAS, schema_of
 
     for name in SCHEMAS:
         summary = schema_of(name).get("description", "").partition(". ")[0].partition(";")[0]
@@ -166,7 +166,7 @@ def catalog_view(found: CatalogResult) -> Iterator[Table]:
 def command(topic: str | None = None, *, schema: str | None = None, as_json: bool = False) -> None:
     """Print one topic or all, or a JSON Schema."""
     if schema is not None:
-        from trainwright.documents.schemas import schema_of
+        from trainwright.documents.registry import schema_of
 
         print(json.dumps(schema_of(schema), indent=2))
         return

@@ -29,8 +29,7 @@ from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import InvalidInput
 from trainwright.model import DEFAULT_RECIPE
-from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
-from trainwright.plans.request import SpanRecord
+from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS, SpanRecord
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 from trainwright.profile import Recompute
 from trainwright.units import TimeUnit, without_noise
@@ -42,9 +41,8 @@ if TYPE_CHECKING:
     from trainwright.documents.open import AnyDocument, Priced
     from trainwright.documents.profile_plan import StageRecord
     from trainwright.model import Recipe
-    from trainwright.plans.configuration import MemoryOverheads, Overlap
-    from trainwright.plans.parallelism import Parallelism
-    from trainwright.plans.request import Embedded
+    from trainwright.plans.configuration import Embedded, MemoryOverheads, Overlap
+    from trainwright.plans.plan import Parallelism
 
     AnyStage: TypeAlias = StageRecord | ModelStageRecord | PlacedStageRecord
     Compared: TypeAlias = Priced | PlacementResult

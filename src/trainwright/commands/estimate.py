@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ProfileInput
-    from trainwright.plans.failure import MemorySnapshot, OutOfMemory
     from trainwright.plans.plan import Plan, Stage
+    from trainwright.plans.status import MemorySnapshot, OutOfMemory
     from trainwright.profile import Profile, ProfileFile, Setting
 
 
@@ -163,8 +163,8 @@ def _estimate_profile(
     )
     from trainwright.execution import Budget
     from trainwright.options.inputs import resolve_setting
+    from trainwright.partitioning.downset_dp import Restrictions
     from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
-    from trainwright.partitioning.problem import Restrictions
     from trainwright.plans.plan import Plan
 
     if plan is None:

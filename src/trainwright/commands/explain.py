@@ -14,7 +14,7 @@ from trainwright.errors import InvalidInput
 if TYPE_CHECKING:
     from trainwright.documents.calibration import ConstantsResult
     from trainwright.documents.open import AnyDocument, Explained
-    from trainwright.plans.request import Embedded
+    from trainwright.plans.configuration import Embedded
 
 
 def explain(document: AnyDocument | Explained) -> Report[Explained]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import emit
-from trainwright.documents.export import ExportedFile, ExportResult, PricedLayout
+from trainwright.documents.jobs import ExportedFile, ExportResult, PricedLayout
 from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.printing import Report
@@ -17,8 +17,7 @@ from trainwright.errors import InvalidInput
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from trainwright.documents.export import Nearest
-    from trainwright.documents.jobs import Jobbed
+    from trainwright.documents.jobs import Jobbed, Nearest
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.plans.job import ExportBundle, Job, Stamp
 
@@ -71,7 +70,7 @@ def export(
     bundle = _written(found, job, stamp, target, launcher, is_nearest=nearest is not None)
     checked = None
     if check:
-        from trainwright.frameworks.check import check_bundle
+        from trainwright.frameworks.nearest import check_bundle
 
         checked = check_bundle(bundle, job)
     if output is not None:

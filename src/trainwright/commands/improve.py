@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
     from trainwright.documents.jobs import DocumentedRun
     from trainwright.execution import Budget
-    from trainwright.frameworks.patch import JobText
+    from trainwright.frameworks.jobs.edit import JobText
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.option import Options
     from trainwright.planning.reasons.improve import Improvement
@@ -144,7 +144,7 @@ def _file_of(
     run_of: Callable[[str], Configuration],
 ) -> JobText:
     from trainwright.frameworks.jobs import Beside
-    from trainwright.frameworks.patch import job_text
+    from trainwright.frameworks.jobs.edit import job_text
     from trainwright.frameworks.read_job import text_of
 
     where = Path(source[1])
@@ -177,7 +177,7 @@ def _spoken(
 def _that_can_be_written(found: Surroundings, job: JobText) -> tuple[Surroundings, str | None]:
     """Without those that would be recommended but cannot be written into the file; its new text."""
     from trainwright.documents.improvement import chosen_of
-    from trainwright.frameworks.patch import patched
+    from trainwright.frameworks.jobs.edit import patched
     from trainwright.planning.question.question import described
 
     if not job.can_edit:
@@ -204,7 +204,7 @@ def _refuse_own(path: str | Path, job: JobText) -> None:
 def _write_copy(path: str | Path, job: JobText, text: str) -> str:
     """The copy is written; what comes back shows how it differs."""
     from trainwright.formats.atomic_file import write_text
-    from trainwright.frameworks.patch import difference
+    from trainwright.frameworks.jobs.edit import difference
 
     write_text(path, text)
     return difference(job, text, str(path))

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import io
 import sys
+import tomllib
 from contextlib import suppress
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from trainwright._version import __version__
-from trainwright.errors import InvalidInput, TrainwrightError
+from trainwright.commands.output import check_output
+from trainwright.errors import Fault, InvalidInput, TrainwrightError
+from trainwright.options.table import rows_of_command
+from trainwright.options.tool_rows import ARGUMENTS, FIRST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from click.shell_completion import CompletionItem
+
+    from trainwright.options.option import Argument, Option
 
 # What each command is for, said here so that `--help` loads none of them.
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -80,7 +90,6 @@ class _Program(click.Group):
         """The command of a name, from the table of options."""
         if cmd_name not in COMMANDS:
             return None
-        from trainwright.commands.command_line import shell_command
 
         return shell_command(cmd_name, COMMANDS[cmd_name])
 
@@ -174,8 +183,7 @@ def _survive_narrow_encodings() -> None:
 def _print_refusal(error: TrainwrightError) -> None:
     """The one document on stdout, where a command that was to print one ends without it."""
     from trainwright.commands.output import emit
-    from trainwright.documents.printing import Report
-    from trainwright.documents.refusal import refusal_of
+    from trainwright.documents.printing import Report, refusal_of
 
     with suppress(click.exceptions.Exit, InvalidInput):  # nobody reads it: the message was said
         emit(Report(refusal_of(error)), as_json=True, output=None)
@@ -198,3 +206,255 @@ def _said(error: TrainwrightError) -> Iterator[str]:
         yield from (f"  {fault}" for fault in error.faults)
     else:
         yield f"error{where}: {error.faults[0]}"
+
+
+# ----------------------------------------------------------------------------------------------
+# The command line, made from the table of options: parsing, help, `--config`.
+#
+# A command is built when it is asked for, and its help loads nothing of what it does.
+
+
+_MOST_USED = "Most used"
+
+
+class ShellCommand(click.Command):
+    """A command with its help in groups, what matters first at the front."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Arguments with what they mean, then the options of each group."""
+        name = self.name or ""
+        arguments = [
+            (
+                each.make_metavar(context),
+                f"{argument.help}  [required]" if argument.required else argument.help,
+            )
+            for each, argument in zip(self.params, ARGUMENTS.get(name, ()), strict=False)
+        ]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        groups: dict[str, list[tuple[str, str]]] = {_MOST_USED: []} if name in FIRST else {}
+        options = {_plain_name(row): row for row in rows_of_command(name)}
+        for parameter in self.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            row = options.get(str(parameter.name))
+            is_first = row is None or row.flag in FIRST.get(name, ())
+            title = "Options"
+            if name in FIRST:
+                title = _MOST_USED if is_first or row is None else row.group
+            groups.setdefault(title, []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def shell_command(name: str, summary: str) -> click.Command:
+    """The command of a name: `command` of its module, called with what was given."""
+
+    def call(**given: Any) -> None:
+        values = _values(name, given)
+        import_module(f"trainwright.commands.{name}").command(**values)
+
+    return ShellCommand(
+        name,
+        params=[
+            *map(_argument, ARGUMENTS.get(name, ())),
+            *map(_option, rows_of_command(name)),
+        ],
+        callback=call,
+        help=summary,
+    )
+
+
+def _plain_name(row: Option) -> str:
+    """What a parsed value is called."""
+    return row.flag.replace("-", "_")
+
+
+def _argument(argument: Argument) -> click.Argument:
+    return click.Argument(
+        [argument.name],
+        metavar=argument.metavar or None,
+        required=argument.required,
+        nargs=-1 if argument.many else 1,
+        shell_complete=_completions(argument.name, is_file=True),
+    )
+
+
+def _option(row: Option) -> click.Option:
+    reader = row.reader
+    flag = f"--{row.flag}/--no-{row.flag}" if reader.both else f"--{row.flag}"
+    settings: dict[str, Any] = {"is_flag": True} if reader.is_flag else {}
+    if not reader.is_flag:
+        metavar = row.metavar or reader.metavar
+        settings |= {"metavar": metavar, "multiple": reader.repeats}
+        settings["nargs"] = len(metavar.split())
+        is_file = row.flag in _FILE_TOO or metavar in ("FILE", "PATH", "DIR", "FOLDER")
+        settings["shell_complete"] = _completions(row.flag, is_file=is_file)
+    shown = [f"-{row.short}", flag] if row.short else [flag]
+    return click.Option(
+        [_plain_name(row), *shown],
+        required=row.required,
+        default=None,
+        help=row.help if row.default is None else f"{row.help}  [default: {row.default}]",
+        **settings,
+    )
+
+
+# What a shell may offer for a value: names of the catalog, files
+# ----------------------------------------------------------------
+
+_FILE_TOO: Final = ("cluster", "chip")
+# Where the names are that an option or argument of this name takes.
+_NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "model": ("formats.catalog", "model_names"),
+    "models": ("formats.catalog", "model_names"),
+    "cluster": ("formats.catalog", "cluster_names"),
+    "chip": ("formats.catalog", "accelerator_names"),
+    "device": ("formats.catalog", "accelerator_names"),
+    "gpu": ("formats.catalog", "accelerator_names"),
+    "framework": ("plans.capability", "TARGETS"),
+    "to": ("plans.capability", "TARGETS"),
+    "from": ("frameworks.jobs", "FORMATS"),
+    "family": ("scheduling.families", "FAMILIES"),
+    "schedule": ("scheduling.families", "FAMILIES"),
+    "topic": ("commands.catalog", "TOPICS"),
+}
+
+
+def _completions(
+    name: str, *, is_file: bool
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """What offers the known names that go on from what is typed, and files where one may stand."""
+
+    def offer(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        files = [CompletionItem(typed, type="file")] if is_file else []
+        if name not in _NAMES:
+            return files
+        module, source = _NAMES[name]
+        known = getattr(import_module(f"trainwright.{module}"), source)
+        begun, comma, last = typed.rpartition(",")
+        names = known() if callable(known) else known
+        return files + [
+            CompletionItem(begun + comma + one) for one in names if one.startswith(last)
+        ]
+
+    return offer
+
+
+# What was given, by keyword
+# --------------------------
+
+
+def _values(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that were given, read, by keyword; those of a `--config` file behind them."""
+    rows = {row.flag: row for row in rows_of_command(name)}
+    own = {each.name for each in ARGUMENTS.get(name, ())}
+    there = {key: value for key, value in given.items() if value not in (None, ())}
+    values = {key: value for key, value in there.items() if key in own}
+    plain = {_plain(key): value for key, value in there.items() if key not in own}
+    if (path := plain.pop("config", None)) is not None:
+        values |= _read(rows, read_config(name, path))
+    values |= _read(rows, plain)
+    if path is not None:
+        check_output(values.get("output"), path)
+    for row in rows.values():
+        if row.default is not None and row.name not in values:
+            values[row.name] = row.value(row.default)
+    return values
+
+
+def _read(rows: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    faults: list[Fault] = []
+    flags: dict[str, str] = {}
+    for flag, value in given.items():
+        row = rows[flag]
+        if row.reader.is_flag and not row.reader.both:
+            if value is not True:
+                continue
+            value = row.reader.given
+        if row.name in values:
+            switch, other = (flag, flags[row.name])
+            if rows[other].reader.is_flag:
+                switch, other = other, switch
+            kept = value if other == flag else values[row.name]
+            problem = f'must not be given together with --{switch}, got "{kept}"'
+            faults.append(Fault(other, problem))
+            continue
+        flags[row.name] = flag
+        try:
+            values[row.name] = row.value(value)
+        except InvalidInput as error:
+            faults += error.faults
+    if faults:
+        raise InvalidInput(faults)
+    return values
+
+
+# `--config FILE`: a TOML file whose keys are the command's own options
+# ---------------------------------------------------------------------
+# The command line wins over the file. Unknown keys are refused: an ignored option is a wrong plan.
+
+_NOT_IN_FILES = ("config", "help")
+
+
+def read_config(name: str, path: str | Path) -> dict[str, Any]:
+    """What a file gives, by flag; raises `InvalidInput` with all faults."""
+    from trainwright.formats.atomic_file import read_bytes
+
+    data = read_bytes(path, name="config")
+    try:
+        values = tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput.of("config", f"must be TOML: {error}", source=str(path)) from None
+    known = {row.flag: row for row in rows_of_command(name) if row.flag not in _NOT_IN_FILES}
+    faults = list(_faults(values, known))
+    if faults:
+        raise InvalidInput(faults, source=str(path))
+    return {_plain(key): _as_typed(known[_plain(key)], value) for key, value in values.items()}
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", "-")
+
+
+def _faults(values: Mapping[str, Any], known: Mapping[str, Option]) -> Iterator[Fault]:
+    import difflib
+
+    first_of: dict[str, str] = {}
+    for key, value in values.items():
+        name = _plain(key)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f'did you mean "{near[0]}"?' if near else f"it has {', '.join(sorted(known))}"
+            yield Fault(key, f"must be an option of this command; {hint}")
+        elif name in first_of:
+            yield Fault(key, f'must be given once, got "{first_of[name]}" too')
+        elif problem := _type_problem(known[name], value):
+            yield Fault(key, f"{problem}, got {value!r}")
+        first_of.setdefault(name, key)
+
+
+def _type_problem(row: Option, value: object) -> str | None:
+    if row.reader.is_flag:
+        return None if isinstance(value, bool) else "must be true or false"
+    if row.reader.repeats:
+        entries = value if isinstance(value, list) else [value]
+        texts = all(isinstance(entry, str) for entry in entries)
+        return None if texts else "must be a string or an array of strings"
+    plain = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return None if plain else "must be a string or a number"
+
+
+def _as_typed(row: Option, value: Any) -> object:
+    """As the command line would have given it."""
+    if row.reader.is_flag:
+        return value
+    if row.reader.repeats:
+        return tuple(value) if isinstance(value, list) else (value,)
+    return str(value)

@@ -61,7 +61,7 @@ def plan(
         with_costs_of,
     )
     from trainwright.options.table import refuse_foreign
-    from trainwright.partitioning.problem import Restrictions
+    from trainwright.partitioning.downset_dp import Restrictions
 
     options = read("plan", options)
     budget = budget or NoLimit()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainwright.lab.layer_timing import Device
     from trainwright.model import LayerGraph, TransformerConfig
     from trainwright.profile import Profile, ProfileFile
-    from trainwright.profile.measured_layers import LayerTiming
+    from trainwright.profile.measured_model import LayerTiming
 
 
 # What `profile` found: the profile it writes, and how sure each of its times is

@@ -16,7 +16,7 @@ from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import VerificationResult
 from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.plans.request import FORMAT_VERSION
+from trainwright.plans.configuration import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ from trainwright.commands.output import emit
 from trainwright.documents.printing import Report
 from trainwright.documents.view import table_of, words
 from trainwright.errors import InvalidInput
-from trainwright.plans.request import FORMAT_VERSION
+from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.units import format_count
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _cluster_of(device: str) -> Cluster:
 
 
 def _speeds(cluster: Cluster) -> Iterator[KnownSpeed]:
-    from trainwright.cluster.software import SoftwareClass
+    from trainwright.cluster.calibration import SoftwareClass
     from trainwright.options.clusters import expected
 
     for kind in SoftwareClass:

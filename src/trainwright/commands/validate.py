@@ -50,8 +50,14 @@ def validate(
         read_predictions,
     )
     from trainwright.lab.pooling import without_each
-    from trainwright.lab.scores import pooled_regret
-    from trainwright.lab.validate import coverage, outcomes, predictor, score, stated_predictor
+    from trainwright.lab.validate import (
+        coverage,
+        outcomes,
+        pooled_regret,
+        predictor,
+        score,
+        stated_predictor,
+    )
 
     if not folders:
         raise InvalidInput.of("folder", "must be given")

@@ -58,7 +58,7 @@ from trainwright.profile import (
     Structure,
     TimeKind,
 )
-from trainwright.profile.measured_layers import LayerTiming, MeasuredLayers
+from trainwright.profile.measured_model import LayerTiming, MeasuredLayers
 from trainwright.provenance import Origin, Provenance
 
 # The profile of a layer graph that did not come from hyper-parameters: a traced module

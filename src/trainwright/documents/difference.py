@@ -10,7 +10,7 @@ from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.plan_view import proof, relaxation_lines
 from trainwright.documents.printing import layout_line, ranges
 from trainwright.documents.view import Cell, column, table_of, warning_lines, words
-from trainwright.plans.request import FORMAT_VERSION
+from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.units import (
     TimeUnit,
     format_bandwidth,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.documents.view import Line, Table
-    from trainwright.plans.request import Embedded
+    from trainwright.plans.configuration import Embedded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

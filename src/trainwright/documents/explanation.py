@@ -28,9 +28,8 @@ from trainwright.planning.reasons.why import (
     uses,
     without,
 )
-from trainwright.plans.configuration import NO_OVERHEADS
+from trainwright.plans.configuration import FORMAT_VERSION, NO_OVERHEADS
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.plans.request import FORMAT_VERSION
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:

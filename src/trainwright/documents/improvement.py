@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.cluster import NetworkLevel
-from trainwright.documents.export import PricedLayout
-from trainwright.documents.memory_figures import run_fits
+from trainwright.documents.fit import run_fits
+from trainwright.documents.jobs import PricedLayout
 from trainwright.documents.model_estimate import (
     NONE_ENOUGH,
     ModelEstimateRequest,
@@ -34,7 +34,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import Fault, InvalidInput
-from trainwright.formats.framework_memory_toml import deciding_memory
+from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.options.inputs import naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, of_what_is_told_apart
 from trainwright.planning.question.question import (
@@ -43,8 +43,8 @@ from trainwright.planning.question.question import (
     RunSettings,
     Workload,
     described,
+    missing_of_plan,
 )
-from trainwright.planning.question.room import missing_of_plan
 from trainwright.planning.reasons.improve import (
     MOST_OF_IT,
     NEARLY_AS_FAST,
@@ -55,8 +55,8 @@ from trainwright.planning.reasons.improve import (
 )
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.plans import Plan, Stage
-from trainwright.plans.parallelism import Parallelism
-from trainwright.plans.request import FORMAT_VERSION
+from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import Origin

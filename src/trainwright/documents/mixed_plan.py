@@ -21,8 +21,7 @@ from trainwright.planning.question.question import Point
 from trainwright.planning.search.pools import left_bytes, plan_mixed, priced_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.configuration import Configuration
-from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
-from trainwright.plans.plan import DEFAULT_SCHEDULE
+from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.plans.prediction import StagePrediction
 from trainwright.plans.status import BoundKind, Status, relative_gap
 from trainwright.profile import Recompute

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from trainwright.documents.memory_figures import StepDocument, doubt, figure_fields
+from trainwright.documents.fit import StepDocument, doubt, figure_fields
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
 from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import able_targets, family_shape, layer_kinds, range_of, stage_part
@@ -20,11 +20,12 @@ from trainwright.options.space import schedule_words
 from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
+    narrowest,
+    run_of_plan,
     tensor_degrees,
 )
-from trainwright.planning.question.room import narrowest, run_of_plan
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
-from trainwright.planning.reasons.simpler import (
+from trainwright.planning.reasons.objectives import (
     expects_runs,
     extras,
     of_kinds,
@@ -33,8 +34,12 @@ from trainwright.planning.reasons.simpler import (
     why,
 )
 from trainwright.planning.search.framework import framework_for, plan_runnable
-from trainwright.planning.search.orders import MOST_ACTIONS, num_actions, with_searched_orders
-from trainwright.planning.search.per_stage import plan_per_stage
+from trainwright.planning.search.orders import (
+    MOST_ACTIONS,
+    num_actions,
+    plan_per_stage,
+    with_searched_orders,
+)
 from trainwright.planning.search.plans import bytes_on_host
 from trainwright.planning.search.search import NUM_ALTERNATIVES
 from trainwright.plans import Plan
@@ -44,12 +49,17 @@ from trainwright.plans.configuration import (
     NO_OVERHEADS,
     USUAL_FIT_PROBABILITY,
     Configuration,
+    PlanRequest,
 )
 from trainwright.plans.job import Job, unsaid_training, unwritable
-from trainwright.plans.parallelism import Parallelism, mapping_name
-from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, SearchedOrder
+from trainwright.plans.plan import (
+    DEFAULT_SCHEDULE,
+    SEARCHED,
+    Parallelism,
+    SearchedOrder,
+    mapping_name,
+)
 from trainwright.plans.prediction import StagePrediction
-from trainwright.plans.request import PlanRequest
 from trainwright.plans.status import (
     OPTIMAL_TOLERANCE,
     Binding,
@@ -63,9 +73,8 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import tells_repeats, time_by_part_s
 from trainwright.step.pipeline import PipelineShape, placement_of
-from trainwright.step.places import Placement
 from trainwright.step.predict import predict_step
-from trainwright.step.stages import chosen_rows
+from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from trainwright._version import __version__
 from trainwright.documents.printing import Report
-from trainwright.documents.recheck import recheck
-from trainwright.documents.registry import COMPARABLE, EXPLAINED, READABLE, REPORTED, records
-from trainwright.errors import InvalidInput
+from trainwright.documents.registry import (
+    COMPARABLE,
+    EXPLAINED,
+    KINDS,
+    READABLE,
+    REPORTED,
+    kind_of,
+    part,
+    records,
+)
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import decode_document
 from trainwright.formats.json_text import parse_json
+from trainwright.options.inputs import content_hash, inside
+from trainwright.plans.configuration import Embedded
+from trainwright.plans.status import OPTIMAL_TOLERANCE, BoundKind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -33,6 +47,171 @@ if TYPE_CHECKING:
     Comparable: TypeAlias = Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult
     Explained: TypeAlias = Comparable | MixedPlanResult | ImprovementResult
     AnyDocument: TypeAlias = str | Path | Report[Any] | Readable
+
+# ----------------------------------------------------------------------------------------------
+# Whether a document still says what its own request makes of its decisions.
+#
+# A document carries its inputs and its decisions, so it can be made again; a file that was edited
+# by
+# hand says something else and is refused, each lying field by name with the value that it must
+# have.
+# What only the search knows (the bound, other plans' times, the reasons) is taken over and held
+# against the rest. Prices of a profile or of given costs are a matter of definition; estimates
+# belong
+# to the version that made them, so a document of another version is let through with a warning.
+
+
+Document = TypeVar("Document")
+
+_TOLERANCE: Final = 1e-9
+_ROUNDING: Final = 1e-14  # of a gap or a bubble, which are differences of numbers near 1
+
+
+def recheck(document: Document, *, source: str | None = None) -> Document:
+    """The document itself, perhaps with a warning; raises `InvalidInput` with every contradiction.
+
+    Costs what making it again costs without a search: reading the inputs that it carries and
+    pricing its decisions. Documents inside it are checked first. `source` is the file that faults
+    are of.
+    """
+    try:
+        found: Document = _rechecked(document)
+    except InvalidInput as error:
+        raise InvalidInput(error.faults, source=source) from None
+    return found
+
+
+def _rechecked(document: Any) -> Any:
+    kind, request = kind_of(document), getattr(document, "request", None)
+    refuse(_hash_faults(request, "request"))
+    for name, inner in _inner_documents(document):
+        with inside(name):
+            document = replace(document, **{name: _rechecked(inner)})
+    made = document if kind.remake is None else part(kind.remake)(document)
+    changed, claims = tuple(changes(made, document)), tuple(_claim_faults(document))
+    if kind.is_estimated and changed:
+        version = document.request.trainwright_version
+        if version == __version__:
+            how = f"was edited, or made by another build of version {__version__}"
+            fix = "make it anew with the command that wrote it"
+            refuse((*changed, *claims, Fault("document", f"{how}; {fix}")))
+        said = f"made by version {version}; {__version__} computes other figures: {changed[0]}"
+        document, changed = replace(document, warnings=(*document.warnings, said)), ()
+    refuse((*changed, *claims))
+    return document
+
+
+def _inner_documents(document: Any) -> Iterator[tuple[str, Any]]:
+    """The documents that are fields of this one: plans of a sweep, a what-if, an explanation."""
+    for field in fields(document):
+        value = getattr(document, field.name)
+        if getattr(value, "kind", None) in KINDS and hasattr(value, "format_version"):
+            yield field.name, value
+
+
+def _hash_faults(value: Any, path: str) -> Iterator[Fault]:
+    """Contents that their hash does not belong to, however deep in a request."""
+    if isinstance(value, Embedded):
+        if (found := content_hash(value.content)) != value.sha256:
+            wanted = f'must be {found}, the hash of the content, got "{value.sha256}"'
+            yield Fault(f"{path}.sha256", f"{wanted}; it was edited")
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _hash_faults(getattr(value, field.name), f"{path}.{field.name}")
+    elif isinstance(value, tuple):
+        for index, entry in enumerate(value):
+            yield from _hash_faults(entry, f"{path}[{index}]")
+
+
+# What status, bound and gap claim about each other
+# -------------------------------------------------
+
+# What an objective of a plan or a schedule is called under `objective`, and the figure it names.
+_FIGURE_OF: Final = {
+    "time_per_sample_s": "time_per_sample_s",
+    "step_time_s": "step_time_s",
+    "time_per_batch_s": "time_per_batch_s",
+    "makespan": "makespan_s",
+    "span": "span_s",
+}
+
+
+def _claim_faults(document: Any) -> Iterator[Fault]:
+    """Of a plan or a schedule: the gap itself is one of its figures, and was made again."""
+    figure = _FIGURE_OF.get(getattr(document, "objective", ""), "")
+    decisions = next((n for n in ("orders", "stages") if hasattr(document, n)), None)
+    if decisions is None or not hasattr(document, "status"):
+        return
+    if not hasattr(document, figure):
+        known = " or ".join(name for name, key in _FIGURE_OF.items() if hasattr(document, key))
+        yield Fault("objective", f'must be {known}, got "{document.objective}"')
+        return
+    time_s, bound_s, status = getattr(document, figure), document.lower_bound_s, document.status
+    planned, decided = status in (Status.OPTIMAL, Status.GAP), bool(getattr(document, decisions))
+    # orders that were given may break a limit: they are priced all the same
+    over = status is Status.INFEASIBLE and getattr(document, "fits", None) is False
+    if planned != decided and not (decided and over):
+        having = f"{'with' if decided else 'without'} {decisions}"
+        yield Fault("status", f'must fit a document {having}, got "{status}"')
+    most_s = math.inf if time_s is None or not decided else time_s
+    if bound_s is not None and not 0 <= bound_s <= most_s * (1 + _TOLERANCE):
+        yield Fault("lower_bound_s", f"must be from 0 to the {most_s!r} found, got {bound_s!r}")
+    if time_s is None or not decided:
+        return
+    for name in ("lower_bound_one_stage_s", "lower_bound_one_order_s"):
+        own_s = getattr(document, name, None)
+        if own_s is not None and not (bound_s or 0.0) <= own_s <= most_s * (1 + _TOLERANCE):
+            wanted = f"must be from the {bound_s!r} of all plans to the {most_s!r} found"
+            yield Fault(name, f"{wanted}, got {own_s!r}")
+    is_proved = document.bound_kind is BoundKind.PROVED
+    proved = is_proved and (document.gap or 0.0) <= OPTIMAL_TOLERANCE
+    if status is Status.OPTIMAL and not proved:
+        yield Fault("status", 'must be "gap" unless bound and time prove more, got "optimal"')
+
+
+# Where a document differs from what it must be
+# ---------------------------------------------
+
+
+def changes(expected: Any, found: Any, path: str = "") -> Iterator[Fault]:
+    """Every figure of `found` that differs from the expected one, leaf by leaf."""
+    if expected is found:
+        return
+    for name, one, other in _members(expected, found):
+        dot = "." if path and not name.startswith("[") else ""
+        yield from changes(one, other, f"{path}{dot}{name}")
+        found = expected
+    if not _same(expected, found):
+        yield Fault(path, f"must be {_shown(expected)}, as the request gives, got {_shown(found)}")
+
+
+def _members(expected: Any, found: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Parts of two values of the same shape; nothing for leaves and other shapes."""
+    if is_dataclass(expected) and type(expected) is type(found):
+        for field in fields(expected):
+            yield field.name, getattr(expected, field.name), getattr(found, field.name)
+    elif isinstance(expected, tuple) and isinstance(found, tuple) and len(expected) == len(found):
+        for index, pair in enumerate(zip(expected, found, strict=True)):
+            yield f"[{index}]", *pair
+    elif isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
+        for key, value in expected.items():
+            yield f'["{key}"]', value, found[key]
+
+
+def _same(expected: Any, found: Any) -> bool:
+    if isinstance(expected, float) and isinstance(found, (int, float)):
+        return math.isclose(expected, found, rel_tol=_TOLERANCE, abs_tol=_ROUNDING)
+    return bool(expected == found)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} entries"
+    return "nothing" if value is None else repr(value) if isinstance(value, float) else f"{value}"
+
+
+# ----------------------------------------------------------------------------------------------
+
 
 OF_SEVERAL_POOLS: Final = (
     'must not be "mixed-plan": a plan on several kinds of devices can be shown (explain, report), '

@@ -32,7 +32,7 @@ from trainwright.partitioning.placement import (
 )
 from trainwright.partitioning.placement_planner import plan_placement as answer
 from trainwright.partitioning.placement_planner import price_strategy
-from trainwright.plans.request import FORMAT_VERSION, PlanRequest, SpaceRecord
+from trainwright.plans.configuration import FORMAT_VERSION, PlanRequest, SpaceRecord
 from trainwright.plans.status import Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.units import format_percent_up, format_seconds
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
+    from trainwright.partitioning.downset_dp import Restrictions
     from trainwright.partitioning.placement import PlacedCost
     from trainwright.partitioning.placement_planner import PricedStrategy
-    from trainwright.partitioning.problem import Restrictions
     from trainwright.profile.placement_case import PlacementCase
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from trainwright.documents.memory_figures import figure_table, fit_line
+from trainwright.documents.fit import figure_table, fit_line
 from trainwright.documents.printing import (
     NEGLIGIBLE,
     evidence_line,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from trainwright.documents.mixed_plan import MixedAlternative, MixedPlanResult, MixedRankRecord
     from trainwright.documents.model_plan import Alternative, Launchable, ModelPlanResult
     from trainwright.documents.view import Line
-    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.plan import Parallelism
     from trainwright.plans.prediction import StageMemory, StagePrediction
     from trainwright.plans.status import Relaxation
 

@@ -31,9 +31,9 @@ from trainwright.formats.profile_json import read_profile
 from trainwright.options.inputs import ProfileInput, inside, setting_record
 from trainwright.partitioning.evaluate import evaluate, find_overflows, time_per_sample_s
 from trainwright.partitioning.profile_planner import baselines, diagnose, search, slowdown
+from trainwright.plans.configuration import FORMAT_VERSION, PlanRequest, SettingRecord, SpaceRecord
 from trainwright.plans.plan import Plan, Stage
 from trainwright.plans.prediction import TimeBreakdown
-from trainwright.plans.request import FORMAT_VERSION, PlanRequest, SettingRecord, SpaceRecord
 from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.plugins import PARTITIONERS, PlugIn, plug_in
 from trainwright.profile import Recompute, Setting
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trainwright.documents.placement import PlacementResult
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
-    from trainwright.partitioning.problem import Restrictions
+    from trainwright.partitioning.downset_dp import Restrictions
     from trainwright.plans.prediction import StageCost
     from trainwright.profile import Profile
 

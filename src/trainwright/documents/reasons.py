@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.documents.printing import NEGLIGIBLE, layout_cells, layout_columns
 from trainwright.documents.view import column, percent, seconds, size, table_of, words
 from trainwright.planning.reasons.infeasible import option_of
-from trainwright.plans.parallelism import DATA_INSIDE, Parallelism, mapping_name
+from trainwright.plans.plan import DATA_INSIDE, Parallelism, mapping_name
 from trainwright.plans.status import Status
 from trainwright.units import format_count
 

@@ -8,10 +8,13 @@ imported: only the kind at hand is loaded, and no kind knows this table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
+
+from trainwright.errors import InvalidInput
+from trainwright.formats.records import json_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -90,7 +93,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "ScheduleResult",
             "schedule_view",
             remake="remake_schedule",
-            page="schedule:schedule_content",
+            page="schedule_report:schedule_content",
         ),
         "mixed-plan": _kind(
             "documents.mixed_plan",
@@ -113,7 +116,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "FitResult",
             "fit_view",
             remake="remake_fit",
-            page="fit:fit_content",
+            page="model_estimate:fit_content",
             is_estimated=True,
         ),
         "model-sweep": _kind(
@@ -121,7 +124,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "ModelSweepResult",
             "model_sweep_view",
             remake="remake_sweep",
-            page="model_sweep:model_sweep_content",
+            page="model_estimate:model_sweep_content",
         ),
         "model-explanation": _kind(
             "documents.explanation",
@@ -138,7 +141,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "ImprovementResult",
             "improvement_view",
             remake="remake_improvement",
-            page="improvement:improvement_content",
+            page="model_estimate:improvement_content",
             is_estimated=True,
         ),
         "codesign": Kind(
@@ -154,7 +157,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         ),
         "verification": _kind("documents.verification", "VerificationResult", "verification_view"),
         "diff": _kind("documents.difference", "Difference", "difference_view"),
-        "export": _kind("documents.export", "ExportResult", "export_view"),
+        "export": _kind("documents.jobs", "ExportResult", "export_view"),
         "calibration": _kind("documents.calibration", "CalibrationResult", "calibration_view"),
         "constants": _kind("documents.calibration", "ConstantsResult", "constants_view"),
         "machine-room": Kind(
@@ -169,9 +172,9 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "documents.model_summary",
             "ModelSummary",
             "model_summary_report",
-            page="fit:model_content",
+            page="model_estimate:model_content",
         ),
-        "refusal": _kind("documents.refusal", "RefusalResult", "refusal_view"),
+        "refusal": _kind("documents.printing", "RefusalResult", "refusal_view"),
         "support": _kind("commands.support", "SupportResult", "support_view"),
         "catalog": _kind("commands.catalog", "CatalogResult", "catalog_view"),
         "report": _kind("commands.report", "ReportResult", "report_view"),
@@ -208,3 +211,37 @@ def kind_of(document: object) -> Kind:
     if not isinstance(word, str) or word not in KINDS:
         raise TypeError(f"no kind of document is known for {type(document).__name__}")
     return KINDS[word]
+
+
+# ----------------------------------------------------------------------------------------------
+# JSON Schemas of what the program reads and writes, made from the types of readers and records.
+
+
+# Input files by name, each with the function that makes its schema; documents are inputs, too.
+_INPUTS: Final = {
+    "profile": "formats.profile_json:profile_schema",
+    "schedule-spec": "formats.schedule_json:schedule_spec_schema",
+    "orders": "formats.schedule_json:orders_schema",
+    "cluster": "formats.cluster_schema:cluster_schema",
+    "metis-profile": "formats.metis_json:metis_schema",
+}
+SCHEMAS: Final = (*_INPUTS, *KINDS)
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of an input file or of a kind of document.
+
+    Raises `InvalidInput` for any other name.
+    """
+    if name in _INPUTS:
+        made: dict[str, Any] = part(_INPUTS[name])()
+        return made
+    if name not in KINDS:
+        raise InvalidInput.of("name", f'must be one of {", ".join(SCHEMAS)}, got "{name}"')
+    record = part(KINDS[name].record)
+    made = json_schema(record, title=f"trainwright {name}")
+    (version,) = (each.default for each in fields(record) if each.name == "format_version")
+    made["properties"]["kind"] = {"const": name}
+    made["properties"]["format_version"] |= {"minimum": 1, "maximum": version}
+    made["required"] = ["kind", "format_version", *made.get("required", ())]
+    return made

@@ -13,9 +13,8 @@ from trainwright.model import LayerKind, RunShape, TransformerConfig, layer_grap
 from trainwright.options.question import call_of, trained_in
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import OTHER_TARGETS, TARGETS, unsupported
-from trainwright.plans.configuration import even_blocks
+from trainwright.plans.configuration import PlanRequest, even_blocks
 from trainwright.plans.job import Job, StagePart
-from trainwright.plans.request import PlanRequest
 from trainwright.plans.schedule import FamilyShape
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel

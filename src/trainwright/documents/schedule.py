@@ -17,7 +17,8 @@ from trainwright.formats.document_json import decode, encode_compact
 from trainwright.formats.schedule_json import ScheduleSpec, order_rows, read_order_rows
 from trainwright.options.inputs import embed
 from trainwright.options.schedule import Method, ScheduleCase
-from trainwright.plans.request import FORMAT_VERSION, Embedded
+from trainwright.plans.configuration import FORMAT_VERSION, Embedded
+from trainwright.plans.lowered import WaitsFor
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.status import (
     OPTIMAL_TOLERANCE,
@@ -27,7 +28,6 @@ from trainwright.plans.status import (
     Status,
     relative_gap,
 )
-from trainwright.plans.timeline import WaitsFor
 from trainwright.scheduling.bounds import LeastCosts, best_bound, resource_bound
 from trainwright.scheduling.simulate import critical_path, simulate
 from trainwright.scheduling.validate import validate
@@ -39,10 +39,9 @@ if TYPE_CHECKING:
 
     from trainwright.documents.view import Line, Table
     from trainwright.options.schedule import SearchOptions
-    from trainwright.plans.schedule import Placement, Schedule
-    from trainwright.plans.schedule_costs import ScheduleCosts
-    from trainwright.plans.timeline import CriticalStep, Timeline
-    from trainwright.scheduling.pareto import ParetoPoint
+    from trainwright.plans.lowered import CriticalStep, Timeline
+    from trainwright.plans.schedule import Placement, Schedule, ScheduleCosts
+    from trainwright.scheduling.search import ParetoPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,7 @@ from trainwright.formats.json_text import scan_json
 from trainwright.formats.schedule_json import is_json, parse_orders, read_orders
 from trainwright.options.inputs import display_name, naming_options
 from trainwright.options.schedule import DEFAULT_CHUNKS, OPTION_OF, Method, require_size
-from trainwright.plans.schedule import Placement, Schedule
-from trainwright.plans.schedule_costs import ScheduleMemory
+from trainwright.plans.schedule import Placement, Schedule, ScheduleMemory
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LimitTooSmall, limit_below_all, misfit
 from trainwright.scheduling.exact import load_solver, solve_exactly
@@ -38,13 +37,16 @@ from trainwright.scheduling.families import (
     generate,
 )
 from trainwright.scheduling.families.family import without_limits
-from trainwright.scheduling.pareto import many_limits, named_front, searched_front, some_limits
 from trainwright.scheduling.search import (
     DEFAULT_SEED,
     PLACEMENT_NAMES,
     SearchQuestion,
+    many_limits,
+    named_front,
     named_schedules,
     search_schedule,
+    searched_front,
+    some_limits,
 )
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.validate import validate
@@ -55,10 +57,10 @@ if TYPE_CHECKING:
 
     from trainwright.execution import Budget
     from trainwright.options.schedule import ScheduleCase, SearchOptions
-    from trainwright.plans.schedule_costs import ScheduleCosts
-    from trainwright.plans.timeline import Timeline
+    from trainwright.plans.lowered import Timeline
+    from trainwright.plans.schedule import ScheduleCosts
     from trainwright.scheduling.families import Family
-    from trainwright.scheduling.pareto import ParetoPoint
+    from trainwright.scheduling.search import ParetoPoint
 
 
 # Orders to price: a file, a schedule, or a schedule document with costs of its own

@@ -17,7 +17,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import InvalidInput, MissingExtra
-from trainwright.plans.request import FORMAT_VERSION
+from trainwright.plans.configuration import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

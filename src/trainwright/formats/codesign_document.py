@@ -18,8 +18,8 @@ from trainwright.cluster.template import CORE_BUFFER_BYTES_PER_UNIT
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode_document
 from trainwright.formats.json_text import parse_json
+from trainwright.plans.configuration import FORMAT_VERSION, Embedded
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.plans.request import FORMAT_VERSION, Embedded
 from trainwright.plans.status import BoundKind, Status
 from trainwright.provenance import RARE
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.formats.atomic_file import read_bytes
-from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS, has_head
+from trainwright.formats.hf_decoders import ENCODER_DECODERS, has_head
 from trainwright.formats.hf_families import ALIASES, BERTS, FAMILIES
 from trainwright.formats.hf_keys import KeyReader, effect_of, is_silent
 from trainwright.formats.hf_towers import TEXT_FAMILIES, WRAPPERS

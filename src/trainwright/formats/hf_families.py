@@ -11,8 +11,12 @@ from functools import partial
 from typing import Final
 
 from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE, TEXT_DECODERS
-from trainwright.formats.hf_decoders import dense_between, read_decoder, refuse_flags
-from trainwright.formats.hf_encoder_decoders import ENCODER_DECODERS
+from trainwright.formats.hf_decoders import (
+    ENCODER_DECODERS,
+    dense_between,
+    read_decoder,
+    refuse_flags,
+)
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
     MAX_LAYERS,

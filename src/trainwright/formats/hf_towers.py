@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.formats.hf_decoders import refuse_flags
-from trainwright.formats.hf_encoder_decoders import sound_front
+from trainwright.formats.hf_decoders import refuse_flags, sound_front
 from trainwright.formats.hf_keys import KeyReader, activation
 from trainwright.model import Norm, Projection, Tower, TransformerConfig
 

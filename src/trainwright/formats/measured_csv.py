@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput, TrainwrightError
 from trainwright.plans.measured_run import MeasuredRun
-from trainwright.profile.measured_layers import MeasuredLayers
+from trainwright.profile.measured_model import MeasuredLayers
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.plans.job import Job, Stamp
-    from trainwright.plans.timeline import Timeline, Transfers
+    from trainwright.plans.lowered import Timeline, Transfers
 
 MAX_FLOWS: Final = 50_000
 _COMPUTE, _SEND, _RECEIVE = 0, 1, 2

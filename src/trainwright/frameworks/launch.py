@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.cluster.software import TYPICAL, software_named
-from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
+from trainwright.cluster.calibration import TYPICAL, software_named
+from trainwright.plans.plan import DATA_INSIDE, mapping_name
 
 if TYPE_CHECKING:
     from trainwright.plans.job import ExportBundle, Job, Stamp

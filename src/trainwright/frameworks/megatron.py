@@ -20,7 +20,7 @@ from trainwright.model import LayerKind, StateSpace
 from trainwright.model.config import Activation, Norm
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle, StagePart
-from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
+from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig

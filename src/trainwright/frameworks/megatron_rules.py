@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault
 from trainwright.plans.capability import RecomputeForm
-from trainwright.plans.parallelism import PIPELINE_INSIDE
+from trainwright.plans.plan import PIPELINE_INSIDE
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job

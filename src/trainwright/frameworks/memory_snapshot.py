@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.plans.failure import MemorySnapshot
+from trainwright.plans.status import MemorySnapshot
 
 LARGEST: Final = 2**30  # of a file
 _FRAMES_READ: Final = 60

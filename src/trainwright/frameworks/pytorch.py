@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.formats.pytorch_csv import (
+from trainwright.formats.schedule_json import (
     TESTED_TORCH_VERSION,
     format_compute_comms,
     format_compute_only,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
-    from trainwright.plans.failure import MemorySnapshot, OutOfMemory
+    from trainwright.plans.status import MemorySnapshot, OutOfMemory
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
 _LARGEST_LOG: Final = 2**28
@@ -58,7 +58,7 @@ def job_format(path: str | Path) -> str | None:
 
 def failure_of(path: str | Path) -> OutOfMemory | None:
     """What a log says of an allocation that failed; None of any other file, readable or not."""
-    from trainwright.frameworks.out_of_memory import read_out_of_memory
+    from trainwright.frameworks.training_logs import read_out_of_memory
 
     where = Path(path)
     try:
@@ -163,7 +163,7 @@ def stated_in(text: str, name: str) -> StatedJob:
     from trainwright.formats.catalog import model_names
     from trainwright.frameworks.jobs import Beside, read
     from trainwright.frameworks.jobs.detect import format_of
-    from trainwright.frameworks.jobs.models import catalog_name
+    from trainwright.frameworks.jobs.settings import catalog_name
 
     run = read(None, text, Beside(name=name))
     if run.model is None and run.model_name is not None:
@@ -243,7 +243,7 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
 
 def _resolved(name: str) -> object:
     """The catalog's model of a name, or that of the local cache; asks for it where neither is."""
-    from trainwright.frameworks.jobs.models import catalog_name
+    from trainwright.frameworks.jobs.settings import catalog_name
     from trainwright.options.inputs import resolve_model
 
     try:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.formats.pytorch_csv import format_compute_only
+from trainwright.formats.schedule_json import format_compute_only
 from trainwright.frameworks.launch import commented, header
 from trainwright.model import LayerKind
 from trainwright.plans.capability import RecomputeForm, capability_of

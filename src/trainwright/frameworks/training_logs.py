@@ -19,6 +19,7 @@ from typing import Final
 
 from trainwright.errors import InvalidInput
 from trainwright.plans.measured_run import LoggedRun
+from trainwright.plans.status import OutOfMemory, Phase
 from trainwright.units import GIB, MIB
 
 _NUMBER: Final = r"([0-9][0-9,]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?)"
@@ -77,3 +78,116 @@ def _numbers(pattern: re.Pattern[str], text: str) -> tuple[float, ...]:
         if 0 < value < math.inf:
             (cut if match.end() == len(text) else found).append(value)
     return tuple(found or cut)
+
+
+# ----------------------------------------------------------------------------------------------
+# Reads the end of a job that ran out of device memory, as PyTorch prints it.
+#
+#     torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total
+#     capacity of 79.10 GiB of which 1.23 GiB is free. Including non-PyTorch memory, this process
+#     has
+#     77.80 GiB memory in use. Of the allocated memory 70.10 GiB is allocated by PyTorch, and 5.00
+#     GiB
+#     is reserved by PyTorch but unallocated.
+#
+# until 2023: `Tried to allocate 20.00 MiB (GPU 0; 79.15 GiB total capacity; 77.00 GiB already
+# allocated; 15.00 MiB free; 78.00 GiB reserved in total by PyTorch)`. The rank is that of a prefix
+# (`[rank3]:`), or of the launcher's own lines. The phase follows from the names in the trace that
+# precedes the message: the innermost frame that tells it.
+
+
+_SIZE: Final = r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([KMGT]?i?)B(?:ytes)?"
+_UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_MESSAGE: Final = re.compile(
+    rf"(?:OutOfMemoryError|out of memory)[^\n]*?Tried to allocate\s+{_SIZE}[^\n]*", re.IGNORECASE
+)
+# Of one message: what is said, and by which words, newest first.
+_SAID: Final = {
+    "capacity_bytes": (rf"total capac?ity of {_SIZE}", rf"{_SIZE} total capacity"),
+    "free_bytes": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
+    "in_use_bytes": (rf"this process has {_SIZE} memory in use",),
+    "allocated_bytes": (
+        rf"allocated memory {_SIZE} is allocated by PyTorch",
+        rf"{_SIZE} already allocated",
+    ),
+    "reserved_bytes": (rf"{_SIZE} reserved in total",),
+}
+_UNALLOCATED: Final = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
+_PREFIX: Final = re.compile(r"^\W*(?:rank\W?|default)(\d+)\]?\W?:", re.MULTILINE)
+_SAYS_RANK: Final = re.compile(r"\b(?:global_rank|local_rank|rank)\s*[:=]\s*(\d+)", re.IGNORECASE)
+_LOOKED_BACK: Final = 20_000  # characters of a trace before its message
+
+# Words in frames of a trace: the one that stands last before the message decides.
+_FRAMES: Final = (
+    (
+        Phase.CHECKPOINT,
+        r"save_checkpoint|load_checkpoint|load_state_dict|state_dict\(|torch\.save|torch\.load",
+    ),
+    (
+        Phase.OPTIMIZER,
+        r"optimizer\.step|\bin step\b|adamw?\.py|_multi_tensor_adam|_init_group|fused_adam|"
+        r"clip_grad|exp_avg",
+    ),
+    (Phase.BACKWARD, r"loss\.backward|\.backward\(|_run_backward|in backward\b|backward_step"),
+    (Phase.LOSS, r"cross_entropy|loss_function|loss_utils|log_softmax|\blogits\b|in loss_fn"),
+    (
+        Phase.INITIALISATION,
+        r"from_pretrained|setup_model_and_optimizer|build_model|in __init__|init_weights|"
+        r"to_empty|\.cuda\(|deepspeed\.initialize|in fully_shard|_move_states_to_device",
+    ),
+    (Phase.FORWARD, r"in forward\b|forward_step|_call_impl"),
+)
+
+
+def read_out_of_memory(text: str) -> OutOfMemory | None:
+    """The first allocation that a log says has failed; None where it says of none."""
+    found = _MESSAGE.search(text)
+    if found is None:
+        return None
+    # A message may be folded over lines, each with the prefix of its rank.
+    said = " ".join(text[found.start() : found.start() + 1500].split())
+    said = re.sub(r"\[rank\d+\]:\s*", "", said)
+    sizes = {name: _first(patterns, said) for name, patterns in _SAID.items()}
+    unallocated = _UNALLOCATED.search(said)
+    if sizes["reserved_bytes"] is None and unallocated and sizes["allocated_bytes"] is not None:
+        sizes["reserved_bytes"] = sizes["allocated_bytes"] + _bytes(unallocated)
+    before = text[max(0, found.start() - _LOOKED_BACK) : found.start()]
+    return OutOfMemory(
+        rank=_rank(text, found.start(), before),
+        phase=_phase(before),
+        tried_bytes=_bytes(found),
+        **sizes,
+    )
+
+
+def _first(patterns: tuple[str, ...], text: str) -> float | None:
+    for pattern in patterns:
+        if found := re.search(pattern, text):
+            return _bytes(found)
+    return None
+
+
+def _bytes(found: re.Match[str]) -> float:
+    """PyTorch prints powers of 1,024, whatever the unit is called."""
+    value, unit = found.group(1), found.group(2).removesuffix("i").upper()
+    return float(value.replace(",", "")) * 1024.0 ** _UNITS[unit]
+
+
+def _rank(text: str, at: int, before: str) -> int | None:
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    if found := _PREFIX.match(line):
+        return int(found.group(1))
+    stated = list(_SAYS_RANK.finditer(before))
+    return int(stated[-1].group(1)) if stated else None
+
+
+def _phase(before: str) -> Phase | None:
+    """Of the trace that ends there; a loss and an update stand inside other calls."""
+    start = before.rfind("Traceback")
+    trace = before[start:] if start >= 0 else before
+    last = {
+        phase: max((found.start() for found in re.finditer(words, trace)), default=-1)
+        for phase, words in _FRAMES
+    }
+    phase = max(last, key=lambda each: last[each])
+    return phase if last[phase] >= 0 else None

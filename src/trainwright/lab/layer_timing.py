@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from trainwright.errors import UnsupportedFeature
 from trainwright.model import LayerKind, RunShape, TransformerConfig
 from trainwright.model.config import TRAIN_ALL, Activation, Experts, Norm
-from trainwright.profile.measured_layers import LayerTiming
+from trainwright.profile.measured_model import LayerTiming
 
 
 class ExpertLinear(nn.Module):

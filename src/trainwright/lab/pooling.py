@@ -1,7 +1,7 @@
 """Fit the pooled efficiencies to measured runs, and refit them without one source in turn.
 
 With f_i the logarithm of the predicted step of run i, y_i of the measured one, and u the effects of
-`cluster.pooled` under normal priors of width s, the fit minimises
+`cluster.calibration` under normal priors of width s, the fit minimises
 
     Σ w_i ρ((f_i(u) - y_i) / σ) + Σ (u_j - p_j)² / (2 s_j²)
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Cluster, Constant
-from trainwright.cluster.pooled import (
+from trainwright.cluster.calibration import (
     PACE,
     PACED,
     Distance,
@@ -33,14 +33,14 @@ from trainwright.cluster.pooled import (
     Key,
     PooledEfficiencies,
     Range,
+    Software,
     keys_of,
 )
-from trainwright.cluster.software import Software
 from trainwright.errors import TrainwrightError
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import Question, price
 from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
-from trainwright.lab.scores import median_of, repeat_key
+from trainwright.lab.validate import median_of, repeat_key
 from trainwright.plans.measured_run import MeasuredRun
 from trainwright.step.account import circumstances
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trainwright.cluster import Cluster
+from trainwright.cluster.calibration import SoftwareClass
 from trainwright.cluster.framework_memory import figure_in
-from trainwright.cluster.software import SoftwareClass
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.formats.framework_memory_toml import framework_memory
+from trainwright.formats.calibration_toml import framework_memory
 from trainwright.lab.run_shapes import (
     SoftwareLine,
     stage_blocks,

@@ -19,8 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trainwright.cluster import Accelerator, Calibration, Cluster, NetworkLevel, Pool
-from trainwright.cluster.pooled import PooledEfficiencies
-from trainwright.cluster.software import Software, software_named
+from trainwright.cluster.calibration import PooledEfficiencies, Software, software_named
 from trainwright.errors import UnsupportedFeature
 from trainwright.model import (
     Activation,

@@ -18,7 +18,7 @@ from trainwright.plans.lowered import LoweredAction, LoweredKind
 
 if TYPE_CHECKING:
     from trainwright.plans.lowered import LoweredSchedule
-    from trainwright.plans.schedule_costs import ScheduleMemory
+    from trainwright.plans.schedule import ScheduleMemory
 
 
 # How far a pipeline's float32 results may be from those of the model in one piece

@@ -7,37 +7,601 @@ the rows of the file.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
-from typing import Any
+from enum import StrEnum
+from statistics import NormalDist, median
+from typing import Any, Final
 
 from trainwright.cluster.efficiency import UNFITTED
-from trainwright.documents.validation import DatasetScore, ScoredRun, SkippedRecord
+from trainwright.documents.validation import (
+    CoverageCheck,
+    DatasetScore,
+    ErrorRecord,
+    RegretRecord,
+    ScoredRun,
+    SkippedRecord,
+)
 from trainwright.errors import TrainwrightError, UnsupportedFeature
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import RunPrediction
 from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
-from trainwright.lab.scores import (
-    LEAST_LAYOUTS,
-    Pair,
-    Quality,
-    coverage_check,
-    errors,
-    false_fits,
-    kendall_tau,
-    log_scatter,
-    median_of,
-    quality_of,
-    regret,
-    repeat_key,
-    spread_of,
-    tau_ceiling,
-)
-from trainwright.lab.staged import predict_staged, staged_constants
 from trainwright.plans.measured_run import MeasuredRun
-from trainwright.profile.measured_layers import MeasuredLayers
+from trainwright.profile.measured_model import LayerSizes, LayerTimes, MeasuredLayers
+from trainwright.step.pipeline import PipelineStage, one_f_one_b_ends_s
+from trainwright.units import GIB
+
+# ----------------------------------------------------------------------------------------------
+# How far predictions are from measurements, and whether they rank plans rightly.
+#
+# With e = predicted / measured - 1: mean, median, 90th percentile and largest |e|, and the mean of
+# e.
+# Kendall's tau-b and the regret of picking the plan predicted fastest are taken inside groups of
+# one
+# job with several layouts (at least 3); pairs measured within the noise floor of 2 % say nothing
+# about ranking and are left out of tau.
+
+
+# Whether a file's runs lie inside their 90 % intervals as often as intervals of 90 % allow
+# -----------------------------------------------------------------------------------------
+# Of n runs that each lie inside with probability 0.9, the number inside is binomial. A count is
+# accepted where neither tail beyond it is rarer than 2.5 %: the two-sided test at 95 %. Runs of a
+# file resemble each other, so the true tails are fatter; a file that fails deserves a look.
+
+COVERED: Final = 0.9
+_TAIL: Final = 0.025
+
+
+def coverage_check(inside: Sequence[bool]) -> CoverageCheck | None:
+    """The check of runs of which it is known whether they lie inside; `None` without any."""
+    n, count = len(inside), sum(inside)
+    if n == 0:
+        return None
+    least, most = acceptance_region(n)
+    return CoverageCheck(
+        n=n,
+        inside=count,
+        least_accepted=least,
+        most_accepted=most,
+        accepted=least <= count <= most,
+    )
+
+
+def acceptance_region(n: int, share: float = COVERED) -> tuple[int, int]:
+    """The smallest and the largest accepted number of n runs inside.
+
+    A count k is accepted where P(X <= k) and P(X >= k) are both above 2.5 %.
+    """
+    logs = (math.log(share), math.log(1 - share))  # whole numbers of many runs pass all floats
+    chance = [
+        math.exp(math.log(math.comb(n, k)) + k * logs[0] + (n - k) * logs[1]) for k in range(n + 1)
+    ]
+    accepted = [
+        k
+        for k in range(n + 1)
+        if math.fsum(chance[: k + 1]) > _TAIL and math.fsum(chance[k:]) > _TAIL
+    ]
+    return accepted[0], accepted[-1]
+
+
+# How far predictions are from measurements, and whether they rank plans rightly
+# ------------------------------------------------------------------------------
+
+NOISE_FLOOR = 0.02
+LEAST_LAYOUTS = 3
+MEMORY_MARGIN = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One prediction against one measurement, the median of `repeats`."""
+
+    predicted: float
+    measured: float
+    repeats: int = 1
+
+    @property
+    def error(self) -> float:
+        """Relative error, positive where the prediction is too high."""
+        return self.predicted / self.measured - 1
+
+
+def errors(pairs: Sequence[Pair]) -> ErrorRecord | None:
+    """The summary of a quantity; `None` where nothing was scored."""
+    if not pairs:
+        return None
+    signed = [pair.error for pair in pairs]
+    sizes = sorted(abs(e) for e in signed)
+    return ErrorRecord(
+        n=len(pairs),
+        mape=sum(sizes) / len(sizes),
+        median_ape=_quantile(sizes, 0.5),
+        p90_ape=_quantile(sizes, 0.9),
+        max_ape=sizes[-1],
+        bias=sum(signed) / len(signed),
+    )
+
+
+def counts_for_ranking(a: Pair, b: Pair) -> bool:
+    """Whether two runs of a job were measured further apart than the noise floor."""
+    low, high = sorted((a.measured, b.measured))
+    return high / low - 1 > NOISE_FLOOR
+
+
+def kendall_tau(groups: Sequence[Sequence[Pair]]) -> float | None:
+    """Tau-b inside each group, averaged by the pairs that count."""
+    weighted, weight = 0.0, 0
+    for group in groups:
+        agreeing, ties, pairs = 0, 0, 0
+        for i, a in enumerate(group):
+            for b in group[:i]:
+                if not counts_for_ranking(a, b):
+                    continue
+                pairs += 1
+                sign = (a.predicted - b.predicted) * (a.measured - b.measured)
+                agreeing += (sign > 0) - (sign < 0)
+                ties += sign == 0
+        if pairs:
+            weighted += agreeing / math.sqrt(pairs * max(1, pairs - ties)) * pairs
+            weight += pairs
+    return weighted / weight if weight else None
+
+
+def regret(
+    groups: Sequence[Sequence[Pair]], *, first: int = 1, scatter: float | None = None
+) -> RegretRecord | None:
+    """How much slower the best of the `first` plans predicted fastest was than the fastest one.
+
+    `scatter` is the standard deviation of the logarithm of repeats. Two runs of one configuration
+    differ by exp(2 σ / √π) - 1 in the mean; `beyond_repeats` is the regret beyond that.
+    """
+    if not groups:
+        return None
+    noise = math.expm1(2 * scatter / math.sqrt(math.pi)) if scatter else 0.0
+    each = []
+    for group in groups:
+        chosen = sorted(group, key=lambda pair: pair.predicted)[:first]
+        taken = min(pair.measured for pair in chosen)
+        each.append(taken / min(pair.measured for pair in group) - 1)
+    return RegretRecord(
+        mean=sum(each) / len(each),
+        max=max(each),
+        beyond_repeats=sum(max(0.0, lost - noise) for lost in each) / len(each),
+    )
+
+
+def pooled_regret(scores: Sequence[tuple[int, RegretRecord | None]]) -> RegretRecord | None:
+    """That of all groups together, from those of files with their numbers of groups."""
+    known = [(count, found) for count, found in scores if count and found is not None]
+    if not known:
+        return None
+    total = sum(count for count, _ in known)
+    mean = sum(count * found.mean for count, found in known) / total
+    beyond = sum(count * found.beyond_repeats for count, found in known) / total
+    return RegretRecord(mean=mean, max=max(found.max for _, found in known), beyond_repeats=beyond)
+
+
+def false_fits(pairs: Sequence[Pair]) -> float | None:
+    """Share of runs whose measured peak exceeds the predicted one by more than the margin."""
+    if not pairs:
+        return None
+    wrong = sum(pair.measured > pair.predicted * (1 + MEMORY_MARGIN) for pair in pairs)
+    return wrong / len(pairs)
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Linear interpolation between order statistics."""
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+# How well measurements that scatter can be ranked at all: the ceiling of Kendall's tau
+# -------------------------------------------------------------------------------------
+# Repeats of one configuration scatter by σ in the logarithm of their time, pooled over a file. Two
+# layouts of one job that truly differ by d in that logarithm are measured in their right order with
+# probability Φ(d / s), s² = σ²/n + σ²/n' for n and n' repeats, so whoever knows the true times
+# agrees with the measurements in
+#
+#     E[tau] = mean over pairs of 2 Φ(d / s) - 1
+#
+# Only pairs that count for tau count here, and d is that of the measured times: it holds some of
+# the noise itself, so the ceiling is a little high. A file without repeats has none.
+
+_NORMAL: Final = NormalDist()
+
+
+def log_scatter(repeats: Iterable[Sequence[float]]) -> float | None:
+    """σ of the logarithm inside each group of repeats, pooled; None where nothing is repeated."""
+    squares, freedom = 0.0, 0
+    for values in repeats:
+        logs = [math.log(value) for value in values]
+        centre = sum(logs) / len(logs) if logs else 0.0
+        squares += sum((each - centre) ** 2 for each in logs)
+        freedom += max(0, len(logs) - 1)
+    return math.sqrt(squares / freedom) if freedom else None
+
+
+def tau_ceiling(groups: Sequence[Sequence[Pair]], scatter: float | None) -> float | None:
+    """The tau to expect of the true times, weighted as `scores.kendall_tau` weights pairs."""
+    if scatter is None:
+        return None
+    agreeing = [
+        _agreement(a, b, scatter)
+        for group in groups
+        for i, a in enumerate(group)
+        for b in group[:i]
+        if counts_for_ranking(a, b)
+    ]
+    return sum(agreeing) / len(agreeing) if agreeing else None
+
+
+def _agreement(a: Pair, b: Pair, scatter: float) -> float:
+    distance = abs(math.log(a.measured / b.measured))
+    spread = scatter * math.sqrt(1 / a.repeats + 1 / b.repeats)
+    return 2 * _NORMAL.cdf(distance / spread) - 1 if spread > 0 else 1.0
+
+
+# Runs measured several times count once: with their median, their spread printed beside it
+# -----------------------------------------------------------------------------------------
+
+# Columns that tell repeats of one configuration apart and no more.
+_NOISE: Final = frozenset(
+    {
+        "source",
+        "note",
+        "quality",
+        "memory_kind",
+        "memory_rank",
+        "release",
+        "plan",
+        "campaign",
+        "config_source",
+        "timed_steps",
+        "test_type",
+        "step_time_origin",
+        "tokens_per_s",
+        "tokens_per_s_per_gpu",
+        "mfu_percent",
+        "hfu_percent",
+        "model_tflops_per_gpu",
+        "tflops_per_gpu",
+        "grad_reduce_time_s",
+        "peak_reserved_bytes",
+        "peak_memory_last_rank_bytes",
+        "peer_step_time_s",
+        "peer_peak_memory_bytes",
+        "peer_tokens_per_s_per_gpu",
+    }
+)
+
+
+def repeat_key(run: MeasuredRun) -> tuple[object, ...]:
+    """What two measurements must share to be repeats of each other."""
+    if run.states_arguments:  # a test's name stands for its arguments
+        return (run.model, run.accelerator, run.num_devices)
+    settings = tuple(sorted((k, v) for k, v in run.settings.items() if k not in _NOISE))
+    return (
+        run.model,
+        run.accelerator,
+        run.num_devices,
+        run.sequence_length,
+        run.global_batch,
+        run.precision,
+        run.num_layers,
+        run.layout,
+        settings,
+    )
+
+
+def median_of(values: Sequence[float | None]) -> float | None:
+    """The median of what was measured; `None` where nothing was."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def spread_of(values: Sequence[float | None]) -> float:
+    """Largest over smallest, less one; 0 for one value."""
+    known = [value for value in values if value is not None]
+    return max(known) / min(known) - 1 if len(known) > 1 else 0.0
+
+
+# Which measured memories count towards a table's score, and which are reported apart
+# -----------------------------------------------------------------------------------
+# A figure is only as good as what its table records. Of the tests of megatron-core apart go: runs
+# whose device count was assumed, repeats that disagree by more than 5 %, kinds of training whose
+# memory does not follow from the columns (FSDP, FP8, Muon, offloading, distillation). Figures
+# copied from another row instead of measured are not scored at all.
+
+LARGEST_SPREAD = 0.05
+_APART_FLAGS = ("use_megatron_fsdp", "fp8_format", "fine_grained_activation_offloading")
+
+
+class Quality(StrEnum):
+    """How a memory figure is used."""
+
+    RECORDED = "recorded"
+    APART = "apart"
+    COPIED = "copied"
+
+
+def quality_of(runs: Sequence[MeasuredRun]) -> Quality:
+    """How the memory of one configuration's rows is used."""
+    run = runs[0]
+    if run.setting("memory_measured_here") == "0":
+        return Quality.COPIED
+    if not run.states_arguments:
+        return Quality.RECORDED
+    recorded = run.setting("gpus_source") in (None, "recipe")
+    unusual = any(run.setting(name) for name in _APART_FLAGS)
+    unusual = unusual or run.setting("optimizer") == "muon" or "distill" in run.model
+    unusual = unusual or run.zero_stage == 3
+    agrees = spread_of([r.peak_memory_bytes for r in runs]) <= LARGEST_SPREAD
+    return Quality.RECORDED if recorded and agrees and not unusual else Quality.APART
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+# ----------------------------------------------------------------------------------------------
+# Runs whose stages are stated replica by replica, priced from measured layer times.
+#
+# The layers of each stage cost what a profile of the same model on the same device says; the step
+# is
+# a 1F1B pipeline over them, the gradient reduction of the slowest stage and the update. Where the
+# replicas of a stage differ in kind, each works at its own pace and the slowest ends the step.
+
+
+# What one device of a stage holds at its fullest, where the sizes of its layers were measured
+# --------------------------------------------------------------------------------------------
+#     P · parameters + k · saved bytes · microbatches in flight + gradients passed on + C
+#
+# in float32 with attention that is not fused. The fullest moment is the start of a backward pass:
+# there are the gradients before and after one softmax, in the last stage those of the logits too. P
+# (bytes per parameter: weights, gradients twice, two moments of Adam), k (what the allocator holds
+# over what layers save) and C (device context, communicators) are fitted once per kind of device.
+
+_FLOAT_BYTES: Final = 4
+
+
+def stage_peak_bytes(
+    run: MeasuredRun,
+    held: LayerSizes,
+    own: range,
+    *,
+    tensor: int,
+    in_flight: int,
+    constants: Mapping[str, float],
+) -> float:
+    """Bytes of a device that holds the layers `own` of `held` at a tensor degree.
+
+    `in_flight` microbatches are kept at most. Raises `UnsupportedFeature` where the run does not
+    state its heads and vocabulary.
+    """
+    assert run.microbatch_size is not None and run.global_batch is not None
+    parameters = sum(held[i][0] for i in own) + _tied_copy(run, held, own, tensor)
+    saved_bytes = sum(held[i][2] for i in own) * run.microbatch_size * in_flight
+    peak_bytes = constants["parameter_bytes"] * parameters + constants["saved_ratio"] * saved_bytes
+    if run.global_batch // (run.microbatch_size * run.data) <= in_flight:
+        peak_bytes -= _FLOAT_BYTES * parameters  # full only before the first gradients exist
+    with_loss = own[-1] + 1 == len(held)
+    peak_bytes += _backward_bytes(run, tensor, with_loss=with_loss)
+    return peak_bytes + constants["fixed_bytes"]
+
+
+def _tied_copy(run: MeasuredRun, held: LayerSizes, own: range, tensor: int) -> float:
+    """Word embeddings that the last of several stages holds for a head without weights."""
+    last = len(held) - 1
+    embeddings = (run.vocabulary_size or 0) * (run.hidden_size or 0) / tensor
+    needs_copy = own[-1] == last and own[0] > 0 and held[last][0] < embeddings
+    return embeddings if needs_copy else 0.0
+
+
+def _backward_bytes(run: MeasuredRun, tensor: int, *, with_loss: bool) -> float:
+    if run.num_heads is None or run.vocabulary_size is None:
+        raise UnsupportedFeature("the row does not state its heads and vocabulary")
+    assert run.microbatch_size is not None
+    scores = 2 * run.num_heads * run.sequence_length
+    logits = run.vocabulary_size if with_loss else 0
+    tokens = run.microbatch_size * run.sequence_length
+    return _FLOAT_BYTES * tokens * (scores + logits) / tensor
+
+
+# Runs whose stages are stated replica by replica, priced from measured layer times
+# ---------------------------------------------------------------------------------
+
+_DEVICE_NAMES = {"GH-96": "GH200-96GB"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedReplica:
+    """One replica of a stage: its device kind and tensor degree."""
+
+    accelerator: str
+    tensor: int
+
+
+# Stand in where nothing was fitted: layers in a step run as alone, 10 GB/s per device, Adam in
+# float32 with gradients twice.
+DEFAULTS: Final = {
+    "layer_ratio": 1.0,
+    "reduce_bytes_per_s": 10e9,
+    "send_bytes_per_s": 10e9,
+    "parameter_bytes": 20.0,
+    "saved_ratio": 1.05,
+    "fixed_bytes": 4.0 * GIB,
+}
+Constants = Mapping[str, float]
+
+
+def staged_constants(run: MeasuredRun, known: Known) -> Constants:
+    """The constants fitted to a run's devices and software, defaults for the rest."""
+    fitted = known.calibration(run.accelerator, line_of(run).name)
+    if fitted is None:
+        return DEFAULTS
+    return {name: fitted.value(name, default) for name, default in DEFAULTS.items()}
+
+
+def predict_staged(
+    run: MeasuredRun, layers: MeasuredLayers | None, constants: Constants
+) -> RunPrediction:
+    """Price one run; raises `UnsupportedFeature` where no profile covers its layers."""
+    if layers is None:
+        raise UnsupportedFeature("no layer profiles were given")
+    microbatches = _microbatches(run)
+    stages = _stages(run)
+    ranges = _ranges(run, layers, stages)
+    assert run.microbatch_size is not None
+    pipeline = []
+    for index, (replicas, own) in enumerate(zip(stages, ranges, strict=True)):
+        paces = [_pace(run, layers, replica, own) for replica in set(replicas)]
+        forward_s, backward_s = max(f for f, _ in paces), max(b for _, b in paces)
+        send_s = 0.0
+        if index + 1 < len(stages):
+            held = _sizes(run, layers, replicas[0].tensor)
+            send_s = held[own[-1]][1] * run.microbatch_size / constants["send_bytes_per_s"]
+        pipeline.append(
+            PipelineStage(
+                forward_s=constants["layer_ratio"] * forward_s,
+                backward_s=constants["layer_ratio"] * backward_s,
+                in_flight=min(len(stages) - index, microbatches),
+                feeds=((index + 1, send_s),) if index + 1 < len(stages) else (),
+            )
+        )
+    ends_s = one_f_one_b_ends_s(pipeline, num_microbatches=microbatches)
+    reduce_s = [
+        _reduce_s(run, layers, r, own, constants) for r, own in zip(stages, ranges, strict=True)
+    ]
+    update_s = [_update_s(run, layers, r, own) for r, own in zip(stages, ranges, strict=True)]
+    step_s = max(map(sum, zip(ends_s, reduce_s, update_s, strict=True)))
+    return RunPrediction(
+        step_time_s=step_s,
+        step_time_low_s=step_s,
+        step_time_high_s=step_s,
+        peak_memory_bytes=max(stage_peaks_bytes(run, layers, constants)),
+    )
+
+
+def stage_peaks_bytes(
+    run: MeasuredRun, layers: MeasuredLayers, constants: Constants
+) -> tuple[float, ...]:
+    """What a device of each stage holds at most, first stage first."""
+    microbatches, stages = _microbatches(run), _stages(run)
+    return tuple(
+        stage_peak_bytes(
+            run,
+            _sizes(run, layers, replicas[0].tensor),
+            own,
+            tensor=replicas[0].tensor,
+            in_flight=min(len(stages) - index, microbatches),
+            constants=constants,
+        )
+        for index, (replicas, own) in enumerate(
+            zip(stages, _ranges(run, layers, stages), strict=True)
+        )
+    )
+
+
+def _microbatches(run: MeasuredRun) -> int:
+    if run.microbatch_size is None or run.global_batch is None:
+        raise UnsupportedFeature("the row does not state its microbatches and batch")
+    microbatches, rest = divmod(run.global_batch, run.microbatch_size * run.data)
+    if rest or not microbatches:
+        raise UnsupportedFeature("the microbatches do not divide the batch")
+    return microbatches
+
+
+def _stages(run: MeasuredRun) -> list[list[StagedReplica]]:
+    """Replicas of each stage from `TYPExCOUNT:tpN,…/…`."""
+    text = run.setting("stage_replicas")
+    if text is None:
+        raise UnsupportedFeature("the row does not state its stages")
+    stages = []
+    for stage in text.split("/"):
+        replicas = []
+        for part in stage.split(","):
+            kind, _, degree = part.partition(":tp")
+            name = kind.rpartition("x")[0]
+            if not (degree.isascii() and degree.isdigit()) or int(degree) < 1:
+                raise UnsupportedFeature(f'stage replica "{part}" is not TYPExCOUNT:tpN')
+            replicas.append(
+                StagedReplica(accelerator=_DEVICE_NAMES.get(name, name), tensor=int(degree))
+            )
+        stages.append(replicas)
+    return stages
+
+
+def _ranges(
+    run: MeasuredRun, layers: MeasuredLayers, stages: Sequence[Sequence[StagedReplica]]
+) -> list[range]:
+    """The layers of each stage from `N|N|…`, which must be those that were measured."""
+    text = run.setting("layers_per_stage") or ""
+    parts = text.split("|")
+    numbers = [int(part) for part in parts if part.isascii() and part.isdigit()]
+    num_layers = len(_sizes(run, layers, stages[0][0].tensor))
+    if (len(numbers), sum(numbers)) != (len(parts), num_layers) or 0 in numbers:
+        raise UnsupportedFeature(f'layers per stage "{text}" do not add up to {num_layers}')
+    if len(numbers) != len(stages):
+        raise UnsupportedFeature("layers and replicas are stated of different numbers of stages")
+    return [range(sum(numbers[:i]), sum(numbers[: i + 1])) for i in range(len(numbers))]
+
+
+def _pace(
+    run: MeasuredRun, layers: MeasuredLayers, replica: StagedReplica, own: range
+) -> tuple[float, float]:
+    """Forward and backward seconds of a stage's layers on one replica."""
+    times = _times(run, layers, replica)
+    return sum(times[i][0] for i in own), sum(times[i][1] for i in own)
+
+
+def _times(run: MeasuredRun, layers: MeasuredLayers, replica: StagedReplica) -> LayerTimes:
+    assert run.microbatch_size is not None
+    times = layers.steady_times_at(
+        run.model,
+        replica.accelerator,
+        microbatch_size=run.microbatch_size,
+        tensor_parallel=replica.tensor,
+    )
+    if times is None:
+        raise UnsupportedFeature(f"no layer profile of {run.model} on {replica.accelerator}")
+    return times
+
+
+def _sizes(run: MeasuredRun, layers: MeasuredLayers, tensor: int) -> LayerSizes:
+    sizes = layers.sizes.get((run.model, tensor))
+    if sizes is None:
+        raise UnsupportedFeature(f"no layer sizes of {run.model} at tensor degree {tensor}")
+    return sizes
+
+
+def _reduce_s(
+    run: MeasuredRun,
+    layers: MeasuredLayers,
+    replicas: list[StagedReplica],
+    own: range,
+    constants: Constants,
+) -> float:
+    """Ring all-reduce of float32 gradients between the replicas of a stage."""
+    d = len(replicas)
+    if d == 1:
+        return 0.0
+    held = _sizes(run, layers, replicas[0].tensor)
+    size = 4 * sum(held[i][0] for i in own)
+    return 2 * (d - 1) / d * size / constants["reduce_bytes_per_s"]
+
+
+def _update_s(
+    run: MeasuredRun, layers: MeasuredLayers, replicas: list[StagedReplica], own: range
+) -> float:
+    """The optimizer's pass over a stage's parameters, on its slowest replica."""
+    every = [_times(run, layers, replica) for replica in set(replicas)]
+    return max(sum(times[i][2] for i in own) for times in every)
+
+
+# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

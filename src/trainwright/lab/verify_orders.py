@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.profile_plan import StageRecord
     from trainwright.plans.job import Job, StagePart
-    from trainwright.plans.lowered import LoweredSchedule
-    from trainwright.plans.timeline import Timeline
+    from trainwright.plans.lowered import LoweredSchedule, Timeline
 
 
 # What there is to replay of a document: its orders, or 1F1B over replicated stages
@@ -396,7 +395,7 @@ def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
 
     The document comes back with figures that its version did not have yet.
     """
-    from trainwright.documents.recheck import recheck
+    from trainwright.documents.open import recheck
 
     detail = "hashes, decisions, prices and claims follow from its request"
     try:
@@ -545,7 +544,7 @@ def _stated(found: Any) -> tuple[int, int, int, tuple[int, ...]]:
 
 
 def _order_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
-    from trainwright.formats.pytorch_csv import read_compute_comms, read_compute_only
+    from trainwright.formats.schedule_json import read_compute_comms, read_compute_only
     from trainwright.scheduling.lower import as_pytorch_runs, validate_lowered
     from trainwright.scheduling.validate import validate
 

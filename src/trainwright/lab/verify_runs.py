@@ -20,8 +20,12 @@ from trainwright.documents.schedule_methods import by_family, by_search
 from trainwright.documents.verification import Check, Control, Outcome
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
-from trainwright.formats.pytorch_csv import CsvForm, format_compute_comms, format_compute_only
-from trainwright.formats.schedule_json import ScheduleSpec
+from trainwright.formats.schedule_json import (
+    CsvForm,
+    ScheduleSpec,
+    format_compute_comms,
+    format_compute_only,
+)
 from trainwright.lab.gloo_check import (
     MOST_RANKS,
     PipelineRun,
@@ -44,8 +48,7 @@ if TYPE_CHECKING:
     from trainwright.documents.verification import GradientCheck, KeptBytes
     from trainwright.lab.token_replay import Replayed, Stage
     from trainwright.lab.verify_orders import Replicas, Verifiable
-    from trainwright.plans.lowered import LoweredSchedule
-    from trainwright.plans.timeline import Timeline
+    from trainwright.plans.lowered import LoweredSchedule, Timeline
 
 
 # The same kind of schedule on fewer ranks, where the machine at hand cannot run all of them

@@ -19,7 +19,6 @@ from trainwright.model.config import (
     TransformerConfig,
     Tuning,
 )
-from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
 from trainwright.model.mixers import (
     DeltaRule,
     LinearAttention,
@@ -30,6 +29,8 @@ from trainwright.model.mixers import (
 )
 from trainwright.model.operator import (
     Exchange,
+    LayerClass,
+    LayerGraph,
     MatrixShape,
     Operator,
     OperatorKind,
@@ -37,6 +38,7 @@ from trainwright.model.operator import (
     Phase,
     SavedTensor,
     Shard,
+    TensorEdge,
     Work,
 )
 from trainwright.model.recipe import (

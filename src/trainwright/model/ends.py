@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainwright.model.config import Head, LayerKind, Norm, TransformerConfig
-from trainwright.model.graph import LayerClass
 from trainwright.model.operator import (
     Exchange,
+    LayerClass,
     Operator,
     OperatorKind,
     Parameter,

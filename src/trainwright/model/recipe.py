@@ -14,7 +14,31 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.model.run_shape import ContextExchange, Precision, TokenDispatcher, precision_named
+from trainwright.model.config import LayerKind, LowRank, TransformerConfig, Tuning
+from trainwright.model.feed_forward import FeedForward
+from trainwright.model.operator import (
+    NO_WORK,
+    Exchange,
+    LayerClass,
+    Operator,
+    OperatorKind,
+    Parameter,
+    Phase,
+    SavedTensor,
+    Shard,
+    Work,
+    elementwise,
+    linear,
+    linear_input,
+    work_of_both,
+)
+from trainwright.model.run_shape import (
+    ContextExchange,
+    Precision,
+    RunShape,
+    TokenDispatcher,
+    precision_named,
+)
 
 if TYPE_CHECKING:
     from trainwright.model.config import TransformerConfig
@@ -238,3 +262,300 @@ class Recipe:
 
 
 DEFAULT_RECIPE: Final = Recipe()
+
+
+# ----------------------------------------------------------------------------------------------
+# Low-rank adapters as operators beside the products they adapt (see `tuning`).
+
+
+# Takes out of a chain of layers what freezing saves: gradients, their collectives, tensors
+# -----------------------------------------------------------------------------------------
+
+ADAPTER_MARK = ".adapter_"
+
+
+def frozen_chain(chain: list[LayerClass], tuning: Tuning) -> list[LayerClass]:
+    """The chain with what `tuning` freezes; layers that stay identical stay one object."""
+    made: dict[tuple[int, bool, bool], tuple[LayerClass, bool]] = {}
+    tuned, reached, block = [], False, 0
+    for layer in chain:
+        own = block if layer.kind is LayerKind.BLOCK else None
+        block += layer.kind is LayerKind.BLOCK
+        below = own is not None and own < tuning.num_frozen_blocks
+        key = (id(layer), reached, below)
+        if key not in made:
+            made[key] = _frozen_layer(layer, tuning, block=own, reached=reached)
+        made_layer, reached = made[key]
+        tuned.append(made_layer)
+    return tuned
+
+
+def _frozen_layer(
+    layer: LayerClass, tuning: Tuning, *, block: int | None, reached: bool
+) -> tuple[LayerClass, bool]:
+    """The layer, and whether gradients flow back into what it gives out."""
+    before, operators = reached, []
+    for operator in layer.operators:
+        adapter = ADAPTER_MARK in operator.name
+        frozen = not adapter and tuning.freezes(layer.kind, block, operator.name)
+        if frozen and tuning.low_rank is not None and layer.kind is LayerKind.BLOCK:
+            operator = _quantized(operator, tuning.low_rank.bits)
+        operators.append(_frozen_operator(operator, frozen=frozen, reached=reached))
+        reached = reached or any(p.trainable for p in operators[-1].parameters)
+    tuned = replace(
+        layer,
+        operators=tuple(operators),
+        exchanges=tuple(x for x in layer.exchanges if _is_needed(x, layer, operators, reached)),
+        transient_bytes=layer.transient_bytes if reached else 0.0,
+    )
+    return (tuned if tuned != layer else layer), (reached or before)
+
+
+# Bytes of a weight in blocks with scaling constants: 4 bit (NF4) a float32 for each 64, themselves
+# in 8 bit with a float32 for each 256, 4.127 bits in all (Dettmers et al., QLoRA, 2023, section 3);
+# 8 bit a 16-bit constant for each row (Dettmers et al., LLM.int8(), 2022), less than a percent.
+_QUANTIZED_BYTES: Final = {4: (4 + 8 / 64 + 32 / (64 * 256)) / 8, 8: 1.0}
+
+
+def _quantized(operator: Operator, bits: int | None) -> Operator:
+    """A product with its weights in few bits, which it expands to 16 whenever it runs.
+
+    A product that runs in 8 bit itself takes 8-bit weights as they are.
+    """
+    if bits is None or operator.matrix is None or operator.name == "router":
+        return operator
+    size = _QUANTIZED_BYTES[bits]
+    parameters = tuple(
+        replace(p, kept_bytes=size) if p.name.endswith(".weight") else p
+        for p in operator.parameters
+    )
+    if bits == _MULTIPLIED_BITS and operator.dtype == "fp8":
+        return replace(operator, parameters=parameters)
+    held = sum(p.count_per_device for p in parameters if p.kept_bytes is not None)
+    expanded = Work(read_bytes=size * held, written_bytes=_EXPANDED_BYTES * held)
+    return replace(
+        operator,
+        parameters=parameters,
+        forward=work_of_both(operator.forward, expanded),
+        input_grad=work_of_both(operator.input_grad, expanded),
+    )
+
+
+_EXPANDED_BYTES: Final = 2
+_MULTIPLIED_BITS: Final = 8
+
+
+def _frozen_operator(operator: Operator, *, frozen: bool, reached: bool) -> Operator:
+    if frozen:
+        parameters = tuple(replace(p, trainable=False) for p in operator.parameters)
+        operator = replace(operator, parameters=parameters, weight_grad=NO_WORK)
+    trains = any(p.trainable for p in operator.parameters)
+    if not reached and (not trains or operator.kind is OperatorKind.GEMM):
+        operator = replace(operator, input_grad=NO_WORK)
+    saved = tuple(t for t in operator.saved if _is_kept(t, operator, trains, reached))
+    return replace(operator, saved=saved)
+
+
+def _is_kept(tensor: SavedTensor, operator: Operator, trains: bool, reached: bool) -> bool:
+    """Whether some gradient of the operator still needs the tensor."""
+    if trains and operator.weight_grad != NO_WORK and tensor.until is Phase.WEIGHT_GRAD:
+        return True
+    if tensor.is_layer_input or tensor.serves_input_grad or tensor.until is Phase.INPUT_GRAD:
+        return reached or (trains and operator.kind is not OperatorKind.GEMM)
+    return False
+
+
+def _is_needed(exchange: Exchange, layer: LayerClass, tuned: list[Operator], reached: bool) -> bool:
+    """Forward collectives all are; those of gradients where there are gradients."""
+    if exchange.phase is Phase.FORWARD:
+        return True
+    by_name = {op.name: op for op in tuned}
+    if exchange.phase is Phase.WEIGHT_GRAD:
+        return any(op.weight_grad != NO_WORK for op in tuned)
+    hider = exchange.hides_under
+    if exchange.axis == "tensor" and hider is not None:
+        # The input of a product, gathered again for its weight gradient.
+        return by_name[hider].weight_grad != NO_WORK
+    return reached
+
+
+# Low-rank adapters as operators beside the products they adapt (see `tuning`)
+# ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """A target: the operator whose product it is part of, and its own inputs and outputs."""
+
+    operator: str
+    inputs: int
+    outputs: int
+
+
+def adapted_chain(
+    chain: list[LayerClass], config: TransformerConfig, low_rank: LowRank, run: RunShape
+) -> list[LayerClass]:
+    """The chain with adapters; raises `InvalidInput` for a target that no layer has."""
+    distinct, kinds = {id(layer): layer for layer in chain}, _kinds(chain, config)
+    parts = {key: tuple(_parts(kinds[key], layer)) for key, layer in distinct.items()}
+    offered = offered_targets(chain, config)
+    if missing := [target for target in low_rank.targets if target not in offered]:
+        known = ", ".join(sorted(offered))
+        raise InvalidInput.of(
+            "tuning.low_rank.targets", f'must be of {known} for this model, got "{missing[0]}"'
+        )
+    made = {key: _adapted(layer, parts[key], low_rank, run) for key, layer in distinct.items()}
+    return [made[id(layer)] for layer in chain]
+
+
+def offered_targets(chain: list[LayerClass], config: TransformerConfig) -> tuple[str, ...]:
+    """The products of a chain that an adapter can lie beside, by name."""
+    distinct, kinds = {id(layer): layer for layer in chain}, _kinds(chain, config)
+    return tuple(
+        sorted({n for key, layer in distinct.items() for n, _ in _parts(kinds[key], layer)})
+    )
+
+
+def _kinds(chain: list[LayerClass], config: TransformerConfig) -> dict[int, TransformerConfig]:
+    """The sizes of each layer, by its identity: blocks may differ, an encoder has its own."""
+    places = {
+        LayerKind.BLOCK: [(config, at) for at in range(config.num_layers)],
+        LayerKind.ENCODER_BLOCK: [
+            (tower.stack, at) for tower in config.towers for at in range(tower.stack.num_layers)
+        ],
+    }
+    found: dict[int, TransformerConfig] = {}
+    met = dict.fromkeys(places, 0)
+    for layer in chain:
+        if layer.kind not in places:
+            found[id(layer)] = config
+            continue
+        owner, at = places[layer.kind][met[layer.kind]]
+        met[layer.kind] += 1
+        if id(layer) not in found:
+            found[id(layer)] = owner.block(at)
+    return found
+
+
+def _adapted(
+    layer: LayerClass, parts: tuple[tuple[str, _Part], ...], low_rank: LowRank, run: RunShape
+) -> LayerClass:
+    wanted = [found for found in parts if found[0] in low_rank.targets]
+    if not wanted:
+        return layer
+    operators: list[Operator] = []
+    for operator in layer.operators:
+        operators.append(operator)
+        for name, part in wanted:
+            if part.operator == operator.name:
+                operators += _adapter(name, part, operator, low_rank, run)
+    return replace(layer, operators=tuple(operators))
+
+
+def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, _Part]]:
+    """The targets that a layer has, by name; those of an encoder of images begin with `encoder_`.
+
+    An encoder that sees no images has none.
+    """
+    mark = "encoder_" if layer.kind is LayerKind.ENCODER_BLOCK else ""
+    h = config.hidden_size
+    present = {op.name for op in layer.operators if op.matrix is not None}
+
+    def part(operator: str, inputs: int, outputs: int) -> _Part:
+        return _Part(operator=operator, inputs=inputs, outputs=outputs)
+
+    out = config.attention_output_size
+    if (own := config.compressed) is not None:
+        out = own.output_groups * own.output_rank
+    keys, values = config.projected_sizes
+    sizes = {"query": config.query_size, "key": keys, "value": values}
+    candidates = [(name, part("query_key_value", h, size)) for name, size in sizes.items() if size]
+    candidates.append(("attention_output", part("attention_output", out, h)))
+    if own is not None:
+        candidates += [
+            ("query_down", part("query_down", h, own.query_rank)),
+            ("query_up", part("query_up", own.query_rank, config.query_size)),
+            ("key_value_down", part("key_value_down", h, config.head_size)),
+        ]
+    if config.crosses:  # attention to the encoder has products of the same names
+        given = config.towers[0].stack.hidden_size
+        candidates += [
+            ("query", part("cross_query", h, config.query_size)),
+            ("key", part("cross_key_value", given, keys)),
+            ("value", part("cross_key_value", given, values)),
+            ("attention_output", part("cross_output", out, h)),
+        ]
+    if (latent := config.latent) is not None:
+        rank, narrow = latent.query_rank or h, latent.key_value_rank
+        expanded = config.num_heads * (latent.plain_head_size + latent.value_head_size)
+        candidates += [
+            ("query", part("query", h, config.query_size)),
+            ("query_down", part("query_down", h, rank)),
+            ("query_up", part("query_up", rank, config.query_size)),
+            ("key_value_down", part("key_value_down", h, narrow + latent.rotary_head_size)),
+            ("key_value_up", part("key_value_up", narrow, expanded)),
+        ]
+    widths = {FeedForward.MLP: config.ffn_size}
+    if config.experts is not None:
+        widths[FeedForward.SHARED_EXPERT] = config.experts.shared_ffn_size
+    for pair, width in widths.items():
+        if config.gated:
+            candidates.append(("gate", part(pair.first, h, width)))
+        candidates.append(("up", part(pair.first, h, width)))
+        candidates.append(("down", part(pair.last, width, h)))
+    if config.mixer is not None:
+        for product in config.mixer.products(h):
+            if product.inputs == h:
+                found = part(f"mixer_{product.name}", h, product.outputs)
+                candidates.append(("mixer_in", found))
+        candidates.append(("mixer_out", part("mixer_out", config.mixer.output_size, h)))
+    yield from ((mark + name, each) for name, each in candidates if each.operator in present)
+
+
+def _adapter(
+    target: str, part: _Part, beside: Operator, low_rank: LowRank, run: RunShape
+) -> tuple[Operator, ...]:
+    """x A, its product with B, and the sum with what the frozen product gave."""
+    assert beside.matrix is not None
+    split, r, t = beside.matrix.split, low_rank.rank, run.tensor_parallel
+    name = f"{beside.name}{ADAPTER_MARK}{target}"
+
+    def matrix(letter: str, count: int, shards: int) -> Parameter:
+        return Parameter(name=f"{name}_{letter}.weight", count=count, shards=shards)
+
+    into = linear(
+        f"{name}_a",
+        run,
+        inputs=part.inputs,
+        outputs=r,
+        split="none" if split == "column" else split,
+        parameters=(matrix("a", part.inputs * r, t if split == "row" else 1),),
+        saved=_kept_input(beside, part, low_rank, run, name),
+    )
+    inner = Shard.SEQUENCE if split == "sequence" else Shard.REPLICATED
+    out = linear(
+        f"{name}_b",
+        run,
+        inputs=r,
+        outputs=part.outputs,
+        split="none" if split == "row" else split,
+        parameters=(matrix("b", r * part.outputs, t if split == "column" else 1),),
+        saved=(linear_input(f"{name}_b.input", run, width=r, shard=inner),),
+    )
+    shards = {"column": t, "sequence": run.sequence_shards}.get(split, 1)
+    elements = run.tokens * part.outputs / shards
+    added = elementwise(f"{name}_sum", run, elements=elements, forward=(2, 1), backward=(0, 0))
+    return (into, out, added)
+
+
+def _kept_input(
+    beside: Operator, part: _Part, low_rank: LowRank, run: RunShape, name: str
+) -> tuple[SavedTensor, ...]:
+    """The input that the product itself would keep; with dropout a copy and its mask."""
+    own = tuple(tensor for tensor in beside.saved if tensor.until is Phase.WEIGHT_GRAD)
+    if not low_rank.dropout:
+        return own
+    shard = own[0].shard if own else Shard.SEQUENCE
+    copy = linear_input(f"{name}_a.input", run, width=part.inputs, shard=shard)
+    mask = replace(copy, name=f"{name}_a.dropout_mask", element_bytes=1, serves_input_grad=True)
+    return (copy, mask)

@@ -17,9 +17,9 @@ from trainwright.model.ends import (
     embedding_operators,
     final_norm_operators,
 )
-from trainwright.model.graph import LayerClass
 from trainwright.model.operator import (
     NO_WORK,
+    LayerClass,
     Operator,
     Parameter,
     Phase,

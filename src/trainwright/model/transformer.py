@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from trainwright.errors import InvalidInput
-from trainwright.model.adapters import adapted_chain, frozen_chain, offered_targets
 from trainwright.model.attention import (
     attention_exchanges,
     attention_operators,
@@ -48,8 +47,16 @@ from trainwright.model.ends import (
     mtp_layer,
 )
 from trainwright.model.feed_forward import FeedForward, expert_exchanges, feed_forward_operators
-from trainwright.model.graph import LayerClass, LayerGraph, TensorEdge
-from trainwright.model.operator import Exchange, Operator, inside, norm
+from trainwright.model.operator import (
+    Exchange,
+    LayerClass,
+    LayerGraph,
+    Operator,
+    TensorEdge,
+    inside,
+    norm,
+)
+from trainwright.model.recipe import adapted_chain, frozen_chain, offered_targets
 from trainwright.model.recurrence import first_products, mixer_context_exchanges, mixer_operators
 from trainwright.model.run_shape import RunShape
 from trainwright.model.streams import last_mixture, with_streams

@@ -24,10 +24,10 @@ ANY_FRAMEWORK: Final = "any"  # what `--framework` says for plans that nothing m
 def expected(cluster: Cluster, software: str | None) -> Cluster:
     """The cluster with the efficiencies expected of its devices under `software`.
 
-    They are pooled over public runs (`cluster.pooled`); software that nobody knows is typical. A
+    They are pooled over public runs (`calibration`); software that nobody knows is typical. A
     chip design and a device whose description has efficiencies of its own keep theirs.
     """
-    from trainwright.cluster.software import software_named
+    from trainwright.cluster.calibration import software_named
     from trainwright.formats import catalog
     from trainwright.formats.calibration_toml import built_in_efficiencies
 
@@ -74,7 +74,7 @@ def priced_as_run(
 
 def read_software(given: str, name: str) -> str:
     """A program whose class is known, "typical" or "auto"; raises `InvalidInput` for others."""
-    from trainwright.cluster.software import OFFERED, TYPICAL, software_named
+    from trainwright.cluster.calibration import OFFERED, TYPICAL, software_named
 
     program = str(given).strip().lower()
     if program in (AUTO_SOFTWARE, TYPICAL.name) or software_named(program).kind != TYPICAL.kind:

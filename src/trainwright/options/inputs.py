@@ -14,7 +14,7 @@ from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.formats.json_text import quote
 from trainwright.options.option import Kind, Options
 from trainwright.options.table import fields_given
-from trainwright.plans.request import Embedded, SettingRecord
+from trainwright.plans.configuration import Embedded, SettingRecord
 from trainwright.units import parse_time_unit
 
 if TYPE_CHECKING:

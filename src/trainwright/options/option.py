@@ -304,7 +304,7 @@ def _span_words(value: Any, _: Any) -> tuple[str, ...]:
 
 def _mapping_words(value: Any, _: Any) -> tuple[str, ...]:
     """An order of axes, or several, by name."""
-    from trainwright.plans.parallelism import mapping_name
+    from trainwright.plans.plan import mapping_name
 
     orders = (value,) if isinstance(value[0], str) else value
     return (",".join(map(mapping_name, orders)),)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
 from trainwright.errors import Fault, InvalidInput
-from trainwright.formats.framework_memory_toml import deciding_memory
+from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.options.clusters import (
     opened,
     priced_as_run,
@@ -37,7 +37,7 @@ from trainwright.options.table import option_of, rows_of
 from trainwright.planning.question.question import ANY
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, Feature
-from trainwright.plans.request import Embedded, PlanRequest, WorkloadRecord
+from trainwright.plans.configuration import Embedded, PlanRequest, WorkloadRecord
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
 from trainwright.units import format_bytes
@@ -329,7 +329,7 @@ def _launchable(question: ModelQuestion, options: Options) -> tuple[ModelQuestio
     `USUAL_FRAMEWORKS`; another than the usual one is said with its reason. Of whom a speed is
     expected stays as it is.
     """
-    from trainwright.cluster.software import TYPICAL
+    from trainwright.cluster.calibration import TYPICAL
     from trainwright.planning.search.framework import framework_for
 
     if isinstance(question.model, MeasuredModel) or len(question.cluster.pools) > 1:

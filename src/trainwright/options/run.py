@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
-    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.plan import Parallelism
 
 
 # How a model trains: from options to the nouns that the table names
@@ -198,7 +198,7 @@ def _beyond_all(options: Options) -> Iterator[Fault]:
 
 
 def _degrees(options: Options, num_devices: int | None) -> Parallelism:
-    from trainwright.plans.parallelism import Parallelism, mapping_named
+    from trainwright.plans.plan import Parallelism, mapping_named
 
     given = fields_given("estimate", "parallelism", options)
     tensor = given.get("tensor", 1)

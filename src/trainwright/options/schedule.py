@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainwright.formats.schedule_json import ScheduleSpec
-    from trainwright.plans.schedule_costs import ScheduleCosts
+    from trainwright.plans.schedule import ScheduleCosts
 
 
 # Which way to a schedule is asked for, and what only some of them need

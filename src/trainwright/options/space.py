@@ -14,15 +14,15 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.options.clusters import ANY_FRAMEWORK
 from trainwright.options.option import DEGREE
 from trainwright.options.table import fields_given, rows_of
+from trainwright.plans.configuration import SpaceRecord, SpanRecord
 from trainwright.plans.plan import SEARCHED
-from trainwright.plans.request import SpaceRecord, SpanRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trainwright.options.option import Options
     from trainwright.planning.question.question import Allowed, ModelQuestion, Span
-    from trainwright.plans.parallelism import AxisOrder
+    from trainwright.plans.plan import AxisOrder
     from trainwright.profile import Recompute
 
 # Fields of `Allowed` that are spans, as options.
@@ -148,7 +148,7 @@ def _zero_stages(given: Any) -> tuple[int, ...]:
 
 def _mappings(given: Any, faults: list[Fault]) -> tuple[AxisOrder, ...]:
     """In one order, whatever the list's."""
-    from trainwright.plans.parallelism import AXIS_ORDERS, mapping_named
+    from trainwright.plans.plan import AXIS_ORDERS, mapping_named
 
     if given is None:
         return AXIS_ORDERS
@@ -214,7 +214,7 @@ def _families(
 def record_of(allowed: Allowed, *, excluded: Iterable[str], per_stage_degrees: bool) -> SpaceRecord:
     """As a document carries it."""
     from trainwright.planning.question.question import ANY, Span
-    from trainwright.plans.parallelism import mapping_name
+    from trainwright.plans.plan import mapping_name
     from trainwright.profile import Recompute
 
     spans: dict[str, Any] = {}
@@ -249,7 +249,7 @@ def allowed_of(record: SpaceRecord) -> Allowed:
     Raises `InvalidInput` under the record's own keys.
     """
     from trainwright.planning.question.question import ANY, Allowed, Span
-    from trainwright.plans.parallelism import mapping_named
+    from trainwright.plans.plan import mapping_named
     from trainwright.profile import Recompute
 
     spans: dict[str, Span] = {}

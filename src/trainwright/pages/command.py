@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trainwright.cluster.calibration import line_of
-from trainwright.cluster.software import TYPICAL
+from trainwright.cluster.calibration import TYPICAL, line_of
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.fit import FitResult
 from trainwright.documents.improvement import ImprovementResult
@@ -42,9 +41,9 @@ from trainwright.plans.configuration import (
     NO_OVERHEADS,
     USUAL_OVERHEADS,
     Configuration,
+    PlanRequest,
 )
-from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
-from trainwright.plans.request import PlanRequest
+from trainwright.plans.plan import DATA_INSIDE, Parallelism
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.model_estimate import ModelEstimateRequest
-    from trainwright.plans.request import Embedded
+    from trainwright.plans.configuration import Embedded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

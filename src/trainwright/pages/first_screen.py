@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.memory_figures import fit_line
+from trainwright.documents.fit import fit_line
 from trainwright.documents.plan_view import fullest_rank, is_fitted
 from trainwright.documents.printing import NEGLIGIBLE, evidence_line, unfitted_line
 from trainwright.documents.reasons import changes_of

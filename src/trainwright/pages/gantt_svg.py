@@ -35,7 +35,7 @@ from trainwright.units import TimeUnit
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trainwright.plans.timeline import CriticalStep, Timeline
+    from trainwright.plans.lowered import CriticalStep, Timeline
 
 
 # Style sheet, textures and legend of the SVG picture

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.documents.memory_figures import figure_table
+from trainwright.documents.fit import figure_table
 from trainwright.documents.plan_view import (
     LAYOUTS,
     alternative_table,
@@ -55,8 +55,7 @@ from trainwright.pages.step import (
     time_parts,
 )
 from trainwright.pages.subject import Content, provenance_section, reproduce_section
-from trainwright.plans.parallelism import mapping_name
-from trainwright.plans.plan import SEARCHED
+from trainwright.plans.plan import SEARCHED, mapping_name
 from trainwright.plans.status import Status
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
@@ -70,7 +69,7 @@ if TYPE_CHECKING:
     from trainwright.documents.plan_view import Considered, Planned
     from trainwright.pages.blocks import Card, Scatter, Section
     from trainwright.pages.subject import PricedStep, Subject
-    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.plan import Parallelism
 
 _VERDICTS: Final = {
     Status.OPTIMAL: "optimal, proved",

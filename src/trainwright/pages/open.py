@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from trainwright.pages.gantt import GanttPanel
     from trainwright.pages.subject import PricedStep, Subject
     from trainwright.plans import Plan, StepPrediction
-    from trainwright.plans.configuration import MemoryOverheads, Overlap
-    from trainwright.plans.request import Embedded
-    from trainwright.plans.timeline import Timeline
+    from trainwright.plans.configuration import Embedded, MemoryOverheads, Overlap
+    from trainwright.plans.lowered import Timeline
     from trainwright.profile import Profile
 
 MOST_DRAWN_ACTIONS: Final = 1_000_000  # a page of about 3 MB; more would not open quickly
@@ -184,7 +183,7 @@ def _priced(plan: Plan, profile: Profile, cluster: Cluster, step: StepPrediction
     from trainwright.documents.profile_plan import count_recomputed
     from trainwright.pages.subject import PricedStep
     from trainwright.step.account import network_use, ranks_by_part_s
-    from trainwright.step.places import Placement
+    from trainwright.step.stages import Placement
 
     placement = Placement(plan=plan, pool=cluster.pool_of())
     owner = placement.rank_of_stage if placement.is_uniform else tuple(range(len(plan.stages)))

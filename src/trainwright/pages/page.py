@@ -115,7 +115,7 @@ def content_of(subject: Subject[Any]) -> Content:
     found: Content = part(page)(subject)
     if subject.verification is None:
         return found
-    from trainwright.pages.verification import with_verification
+    from trainwright.pages.validation import with_verification
 
     return with_verification(found, subject.verification)
 

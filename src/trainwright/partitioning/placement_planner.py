@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.partitioning.downset_dp import solve
+from trainwright.partitioning.downset_dp import Restrictions, solve
 from trainwright.partitioning.placement import (
     PlacedPlan,
     PlacementOutcome,
@@ -20,7 +20,6 @@ from trainwright.partitioning.placement import (
     place_case,
     price_placement,
 )
-from trainwright.partitioning.problem import Restrictions
 from trainwright.plans.status import Binding, Relaxation, Status
 from trainwright.profile import (
     CostTable,

@@ -1,8 +1,7 @@
 """What a search returns: plans, predictions, and the documents that carry them."""
 
 from trainwright.plans.configuration import MemoryOverheads, Overlap
-from trainwright.plans.parallelism import Parallelism
-from trainwright.plans.plan import Plan, ReplicaGroup, Stage
+from trainwright.plans.plan import Parallelism, Plan, ReplicaGroup, Stage
 from trainwright.plans.prediction import (
     CommunicationTime,
     StageCost,

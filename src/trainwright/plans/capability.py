@@ -23,8 +23,7 @@ from trainwright.plans.capability_table import (
     SCHEDULES,
     Feature,
 )
-from trainwright.plans.parallelism import Parallelism, mapping_name
-from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED
+from trainwright.plans.plan import DEFAULT_SCHEDULE, SEARCHED, Parallelism, mapping_name
 from trainwright.plans.schedule import FamilyShape, Placing
 
 # What a plan demands of the framework that runs it, without the plan itself

@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
+from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 
 # The features of a plan that frameworks differ in: the rows of the capability table
 # ----------------------------------------------------------------------------------

@@ -33,15 +33,13 @@ from trainwright.plans.configuration import (
     MemoryOverheads,
     Overlap,
 )
-from trainwright.plans.parallelism import Parallelism
-from trainwright.plans.plan import DEFAULT_SCHEDULE
+from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from trainwright.plans.lowered import LoweredSchedule
-    from trainwright.plans.parallelism import AxisOrder
+    from trainwright.plans.lowered import LoweredSchedule, Timeline
+    from trainwright.plans.plan import AxisOrder
     from trainwright.plans.schedule import FamilyShape, Placement, Schedule
-    from trainwright.plans.timeline import Timeline
 
 
 # What an export leaves: files, how to start them, and what they do not say

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
-    from trainwright.plans.schedule import Placement
-    from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+    from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainwright.errors import Contradiction, Fault, InvalidInput, MissingExtra, UnsupportedFeature
-from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.plans.schedule_costs import TransferModel
+from trainwright.plans.schedule import ActionKind, Schedule, TransferModel
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, BoundName, Objective
 from trainwright.scheduling.search import Candidate, SearchOutcome, candidates
 from trainwright.scheduling.simulate import simulate

@@ -30,8 +30,7 @@ from trainwright.plans.lowered import (
     LoweredSchedule,
     refuse_inexpressible,
 )
-from trainwright.plans.schedule import ActionKind
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, ScheduleCosts
 from trainwright.scheduling.simulate import Wait, describe_cycle, simulate
 from trainwright.scheduling.validate import validate
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import ON_HOST_LINK, Action, ActionKind
-from trainwright.plans.schedule_costs import TransferModel
-from trainwright.plans.timeline import CriticalStep, Timeline, WaitsFor
+from trainwright.plans.lowered import CriticalStep, Timeline, WaitsFor
+from trainwright.plans.schedule import ON_HOST_LINK, Action, ActionKind, TransferModel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
     from trainwright._native._core import Simulation
     from trainwright.arrays import Floats
     from trainwright.plans.lowered import LoweredAction
-    from trainwright.plans.schedule import Schedule
-    from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+    from trainwright.plans.schedule import Schedule, ScheduleCosts, ScheduleMemory
 
 
 # Why orders cannot run: the cycle of waits

@@ -20,14 +20,13 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import ON_HOST_LINK, Action, ActionKind, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ON_HOST_LINK, Action, ActionKind, Schedule, ScheduleCosts
 from trainwright.scheduling.simulate import describe_cycle, find_cycle, native_costs, native_orders
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trainwright.plans.timeline import Timeline
+    from trainwright.plans.lowered import Timeline
 
 _F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
 _OWN_NEEDS: Final = (

@@ -17,13 +17,11 @@ from trainwright.cluster import nested_hops
 from trainwright.cluster.efficiency import Circumstance
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plans.prediction import AxisUse, LevelUse
-from trainwright.plans.schedule import ActionKind
-from trainwright.plans.schedule_costs import ScheduleMemory
+from trainwright.plans.schedule import ActionKind, ScheduleMemory
 from trainwright.profile import Recompute, TimeKind
 from trainwright.scheduling.simulate import simulate
 from trainwright.step.memory import rank_peaks
 from trainwright.step.pipeline import schedule_of
-from trainwright.step.places import Placement, replica_rows
 from trainwright.step.pools import mixed_works
 from trainwright.step.predict import (
     activations_of,
@@ -32,7 +30,7 @@ from trainwright.step.predict import (
     sharing_times,
     work_of_plan,
 )
-from trainwright.step.stages import chosen_rows
+from trainwright.step.stages import Placement, chosen_rows, replica_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,8 +41,8 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.plans import Plan, StepPrediction
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
+    from trainwright.plans.lowered import Timeline
     from trainwright.plans.schedule import Schedule
-    from trainwright.plans.timeline import Timeline
     from trainwright.profile import CostTable, Profile
     from trainwright.step.predict import Layout, StepWork
 

@@ -20,8 +20,7 @@ import numpy as np
 
 from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import ActionKind
-from trainwright.plans.schedule_costs import ScheduleCosts, TransferModel
+from trainwright.plans.schedule import ActionKind, ScheduleCosts, TransferModel
 from trainwright.plans.status import Objective
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.families.family import Steady
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats
     from trainwright.plans.plan import SearchedOrder
-    from trainwright.plans.schedule import Placement, Schedule
-    from trainwright.plans.schedule_costs import ScheduleMemory
+    from trainwright.plans.schedule import Placement, Schedule, ScheduleMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

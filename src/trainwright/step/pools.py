@@ -30,10 +30,9 @@ from trainwright.costing.communication import (
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import precision_named
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import ChainPrediction, MixedPrediction
 from trainwright.step.pipeline import PipelineShape, placement_of
-from trainwright.step.places import group_axis_hops, group_replicas
 from trainwright.step.predict import (
     Layout,
     RankPlace,
@@ -41,7 +40,13 @@ from trainwright.step.predict import (
     assemble_step,
     gathered_input_bytes,
 )
-from trainwright.step.stages import StageWork, cut_bytes, stage_works
+from trainwright.step.stages import (
+    StageWork,
+    cut_bytes,
+    group_axis_hops,
+    group_replicas,
+    stage_works,
+)
 from trainwright.step.zero import Replicas, shared_gradient_time_s
 
 if TYPE_CHECKING:

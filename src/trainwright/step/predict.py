@@ -58,8 +58,7 @@ from trainwright.step.pipeline import (
     pipeline_ends_s,
     schedule_of,
 )
-from trainwright.step.places import Placement
-from trainwright.step.stages import StageWork, boundary_bytes, cut_bytes, stage_works
+from trainwright.step.stages import Placement, StageWork, boundary_bytes, cut_bytes, stage_works
 from trainwright.step.zero import (
     DataParallelTimes,
     RankState,
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.model import TransformerConfig
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
-    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.plan import Parallelism
     from trainwright.profile import CostTable, Profile
     from trainwright.profile.measured_model import Trained
 

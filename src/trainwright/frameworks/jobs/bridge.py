@@ -19,9 +19,8 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
-from trainwright.frameworks.jobs.models import catalog_name
 from trainwright.frameworks.jobs.script import Devices, flags_of, overrides_of, read_launch
-from trainwright.frameworks.jobs.settings import Beside, parse_settings
+from trainwright.frameworks.jobs.settings import Beside, catalog_name, parse_settings
 from trainwright.frameworks.stated_run import StatedRun
 
 Values = dict[str, Any]

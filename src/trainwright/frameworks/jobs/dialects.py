@@ -18,8 +18,7 @@ from trainwright.model.operator import MLP_ACTIVATION, usual_modules
 from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
 from trainwright.plans.capability import capability_of
 from trainwright.plans.configuration import even_blocks
-from trainwright.plans.parallelism import PIPELINE_INSIDE
-from trainwright.plans.plan import usual_schedule
+from trainwright.plans.plan import PIPELINE_INSIDE, usual_schedule
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:

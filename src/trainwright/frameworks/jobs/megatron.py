@@ -18,9 +18,14 @@ from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, sharding_of
-from trainwright.frameworks.jobs.models import vocabulary_of
 from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.jobs.settings import (
+    NOTHING,
+    Beside,
+    Settings,
+    parse_yaml,
+    vocabulary_of,
+)
 from trainwright.frameworks.jobs.torchtitan import logged_tables, read_torchtitan
 from trainwright.frameworks.megatron import PART_LETTERS, dispatcher_of, mapping_of, parse_layout
 from trainwright.frameworks.stated_run import StatedRun

@@ -19,9 +19,15 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.bridge import adapters_of, run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
 from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
-from trainwright.frameworks.jobs.models import catalog_name, vocabulary_of
 from trainwright.frameworks.jobs.script import is_maxtext_script, overrides_of, read_launch
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_settings
+from trainwright.frameworks.jobs.settings import (
+    NOTHING,
+    Beside,
+    Settings,
+    catalog_name,
+    parse_settings,
+    vocabulary_of,
+)
 from trainwright.frameworks.jobs.torchtitan import read_tables
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.model import TransformerConfig

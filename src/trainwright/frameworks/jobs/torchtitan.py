@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
-from trainwright.frameworks.jobs.models import catalog_name
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, catalog_name
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.frameworks.torchtitan import TITAN_02, TITAN_03, blocks_of
 from trainwright.model import TransformerConfig

@@ -1,9 +1,8 @@
 """Launch scripts in bash: what they would start, without starting it."""
 
 from trainwright.frameworks.shell.launchers import Command, Launcher, TrainerCall, find_trainers
-from trainwright.frameworks.shell.script import ScriptRun, read_script
+from trainwright.frameworks.shell.script import Batch, Directive, ScriptRun, read_batch, read_script
 from trainwright.frameworks.shell.session import Assumption, End, NotSourced
-from trainwright.frameworks.shell.slurm import Batch, Directive, read_batch
 from trainwright.frameworks.shell.values import Unknown, Value
 
 __all__ = [

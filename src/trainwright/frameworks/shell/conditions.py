@@ -13,8 +13,7 @@ from typing import Final, Protocol
 from trainwright.frameworks.shell import patterns
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.expand import Expander
-from trainwright.frameworks.shell.state import Array
-from trainwright.frameworks.shell.values import Unknown, has_holes, is_hard, without_soft
+from trainwright.frameworks.shell.values import Array, Unknown, has_holes, is_hard, without_soft
 from trainwright.frameworks.shell.words import after_command, after_word
 
 Verdict = bool | None

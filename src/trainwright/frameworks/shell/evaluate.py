@@ -25,13 +25,11 @@ from trainwright.frameworks.shell.builtins import (
     assign_words,
     find_command,
     is_assignment,
+    run_program,
 )
 from trainwright.frameworks.shell.conditions import BadTest
 from trainwright.frameworks.shell.control import Break, Continue, Exit, Leave, Return
-from trainwright.frameworks.shell.files import Stream
-from trainwright.frameworks.shell.programs import run_program
-from trainwright.frameworks.shell.session import Assumption, Session, assigned_names
-from trainwright.frameworks.shell.state import State, Variable, merged, merged_text
+from trainwright.frameworks.shell.session import Assumption, Session, Stream, assigned_names
 from trainwright.frameworks.shell.syntax import (
     Block,
     Calculation,
@@ -53,7 +51,14 @@ from trainwright.frameworks.shell.syntax import (
     parse,
     shown_source,
 )
-from trainwright.frameworks.shell.values import Unknown, only_soft
+from trainwright.frameworks.shell.values import (
+    State,
+    Unknown,
+    Variable,
+    merged,
+    merged_text,
+    only_soft,
+)
 from trainwright.frameworks.shell.words import Redirect, Word
 
 

@@ -18,11 +18,12 @@ from typing import Final
 
 from trainwright.frameworks.shell import patterns
 from trainwright.frameworks.shell.arithmetic import BadArithmetic, Names, Number, calculate
-from trainwright.frameworks.shell.state import Array, State
 from trainwright.frameworks.shell.values import (
+    Array,
     Budget,
     Holes,
     Kind,
+    State,
     Unknown,
     has_holes,
     is_hard,

@@ -28,8 +28,7 @@ import numpy as np
 
 from trainwright.cluster import Hop
 from trainwright.costing.communication import all_reduce_time_s, fastest_s
-from trainwright.planning.question.families import CHAIN, IN_V, WHOLE_BACKWARD
-from trainwright.planning.question.layouts import exchanges_no_nearer
+from trainwright.planning.question.layouts import CHAIN, IN_V, WHOLE_BACKWARD, exchanges_no_nearer
 from trainwright.profile import StaticKind
 from trainwright.step import zero
 from trainwright.step.zero import Traffic

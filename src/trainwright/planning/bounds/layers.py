@@ -21,7 +21,7 @@ from trainwright.costing.layer import RECOMPUTABLE
 from trainwright.model import Phase, layer_graph
 from trainwright.model.feed_forward import FeedForward, expert_exchanges
 from trainwright.planning.bounds.exchanges import ChainEnds
-from trainwright.planning.question.families import WEIGHT_GRAD_LAG, WHOLE_BACKWARD
+from trainwright.planning.question.layouts import WEIGHT_GRAD_LAG, WHOLE_BACKWARD
 from trainwright.planning.question.question import Point, run_of
 from trainwright.profile import StaticKind
 from trainwright.step import zero

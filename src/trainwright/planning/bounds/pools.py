@@ -32,18 +32,18 @@ import numpy as np
 from trainwright.errors import UnsupportedFeature
 from trainwright.planning.bounds.layers import PointWork
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.question.families import CHAIN, SPLIT_BACKWARD, WARM_UP
+from trainwright.planning.question.layouts import CHAIN, SPLIT_BACKWARD, WARM_UP
 from trainwright.planning.question.question import (
     Candidate,
     dense_points,
     estimate_profile,
     expert_points,
+    room_of_candidate,
+    room_of_devices,
 )
-from trainwright.planning.question.room import room_of_candidate, room_of_devices
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import DEFAULT_OVERLAP
-from trainwright.plans.parallelism import DATA_INSIDE, Parallelism
-from trainwright.plans.plan import DEFAULT_SCHEDULE
+from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile.structure import divisors
 from trainwright.step import zero
 from trainwright.step.figures import num_groups

@@ -26,7 +26,7 @@ from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.memory import peak_rows
 from trainwright.step.pipeline import PipelineShape, peak_shape
-from trainwright.step.places import RankSpacing
+from trainwright.step.stages import RankSpacing
 from trainwright.step.zero import Traffic
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
     from trainwright.plans.configuration import Overlap
-    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.plan import Parallelism
     from trainwright.plans.schedule import Schedule
     from trainwright.profile import Profile
     from trainwright.step.memory import PeakRows

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.planning.question.families import chunks_per_rank
+from trainwright.planning.question.layouts import chunks_per_rank
 from trainwright.plans.configuration import even_blocks
-from trainwright.plans.parallelism import AXIS_ORDERS, mapping_name
-from trainwright.plans.plan import DEFAULT_SCHEDULE
+from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, mapping_name
 from trainwright.profile import Recompute
 from trainwright.step.predict import price_configuration
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
-    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.plan import Parallelism
     from trainwright.profile.measured_model import Trained
 
 

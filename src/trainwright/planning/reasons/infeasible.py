@@ -29,9 +29,9 @@ from trainwright.planning.question.question import (
     dense_points,
     estimate_profile,
     expert_points,
+    room_of_devices,
     sizes_of,
 )
-from trainwright.planning.question.room import room_of_devices
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.plans import (
     candidate_restrictions,
@@ -45,7 +45,7 @@ from trainwright.plans.status import Binding, Relaxation
 from trainwright.profile import Recompute
 from trainwright.step import zero
 from trainwright.step.figures import least_device_bytes
-from trainwright.step.places import group_replicas
+from trainwright.step.stages import group_replicas
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:

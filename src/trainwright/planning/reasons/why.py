@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from trainwright.planning.question.families import chunks_per_rank
+from trainwright.planning.question.layouts import chunks_per_rank
 from trainwright.planning.question.question import Allowed, Span
 from trainwright.planning.reasons.infeasible import eased, option_of
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces
 from trainwright.planning.search.orders import with_searched_orders
 from trainwright.planning.search.search import best_first, sketch_model
-from trainwright.plans.parallelism import DATA_INSIDE, mapping_name
-from trainwright.plans.plan import DEFAULT_SCHEDULE
+from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import Plan
-    from trainwright.plans.parallelism import Parallelism
+    from trainwright.plans.plan import Parallelism
     from trainwright.plans.status import Relaxation
 
     Reprice: TypeAlias = Callable[[Cluster], float]

@@ -20,8 +20,13 @@ from trainwright.execution import Budget
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
 from trainwright.planning.question.layouts import ONLY_BOUNDED, SEARCHED_UNLESS_NAMED
-from trainwright.planning.question.question import Allowed, Span, StepAim
-from trainwright.planning.question.room import missing_of_plan, with_usable
+from trainwright.planning.question.question import (
+    Allowed,
+    Span,
+    StepAim,
+    missing_of_plan,
+    with_usable,
+)
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     ModelOutcome,
@@ -40,8 +45,7 @@ from trainwright.plans.capability import (
 )
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.job import training_demands, unsaid_training, unwritable
-from trainwright.plans.parallelism import AxisOrder, Parallelism, mapping_name
-from trainwright.plans.plan import SEARCHED
+from trainwright.plans.plan import SEARCHED, AxisOrder, Parallelism, mapping_name
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named

@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 import numpy as np
 
 from trainwright.planning.bounds.layers import LeastLayers, PointWork, least_layers, with_exchanges
-from trainwright.planning.bounds.pairs import Batch, PointPairs
-from trainwright.planning.bounds.step import ChainWork, CoarseBounds
+from trainwright.planning.bounds.step import Batch, ChainWork, CoarseBounds, PointPairs
 from trainwright.planning.question.layouts import schedules_of
 from trainwright.planning.question.question import (
     Candidate,
     StepAim,
     dense_points,
     expert_points,
+    room_of_devices,
 )
-from trainwright.planning.question.room import room_of_devices
 from trainwright.planning.search.prefetch import Shelf
-from trainwright.plans.parallelism import DATA_INSIDE, PIPELINE_INSIDE
+from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile.measured_model import MeasuredModel
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ import numpy as np
 
 from trainwright.costing.estimate import flat_setting
 from trainwright.model import LayerKind
-from trainwright.partitioning.downset_dp import recompute_least, solve
-from trainwright.partitioning.problem import Restrictions, surviving_rows
-from trainwright.planning.question.families import IN_V, WHOLE_BACKWARD
-from trainwright.planning.question.question import Point, estimate_profile
-from trainwright.planning.question.room import (
+from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve, surviving_rows
+from trainwright.planning.question.layouts import IN_V, WHOLE_BACKWARD
+from trainwright.planning.question.question import (
+    Point,
+    estimate_profile,
     missing_of_plan,
     room_of_candidate,
     room_of_devices,
@@ -44,8 +44,8 @@ from trainwright.profile import StaticKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
-from trainwright.step.places import group_replicas
 from trainwright.step.predict import predict_step
+from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -20,10 +20,10 @@ from trainwright.planning.bounds.pools import (
     Shape,
     mixed_points,
 )
-from trainwright.planning.question.room import account_bytes
+from trainwright.planning.question.question import account_bytes
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.splits.pools import best_mixed_split
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.step.figures import num_groups
 from trainwright.step.pools import predict_mixed_step
 

@@ -26,13 +26,11 @@ import numpy as np
 
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.question.question import Point, estimate_profile
-from trainwright.planning.question.room import room_of_candidate
+from trainwright.planning.question.question import Point, estimate_profile, room_of_candidate
 from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
-from trainwright.planning.splits.family import best_family_split
-from trainwright.planning.splits.types import SplitQuestion
+from trainwright.planning.splits.types import SplitQuestion, best_family_split
 from trainwright.scheduling.families import family_named
-from trainwright.step.places import RankSpacing, group_replicas
+from trainwright.step.stages import RankSpacing, group_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator

@@ -17,8 +17,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from trainwright.execution import Progress
-from trainwright.planning.question.families import CHAIN, IN_V, LOOPED
-from trainwright.planning.question.layouts import schedules_of, schedules_to_bound
+from trainwright.planning.question.layouts import (
+    CHAIN,
+    IN_V,
+    LOOPED,
+    schedules_of,
+    schedules_to_bound,
+)
 from trainwright.planning.question.question import Aim, StepAim
 from trainwright.planning.search.frontier import Frontier
 from trainwright.planning.search.plans import (
@@ -30,17 +35,18 @@ from trainwright.planning.search.plans import (
 )
 from trainwright.planning.search.prefetch import Foresight, PlanAsk, Shelf, SplitAnswers, asked_of
 from trainwright.planning.splits.chain_cuts import finish_chain
-from trainwright.planning.splits.family import (
+from trainwright.planning.splits.loop import bound_dealt_loops, bound_loop_paths
+from trainwright.planning.splits.loop_cuts import finish_loop
+from trainwright.planning.splits.types import (
+    HAIR,
+    Effort,
     best_family_split,
     bound_every_split,
     bound_family_splits,
 )
-from trainwright.planning.splits.loop import bound_dealt_loops, bound_loop_paths
-from trainwright.planning.splits.loop_cuts import finish_loop
-from trainwright.planning.splits.types import HAIR, Effort
 from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
 from trainwright.planning.splits.vee_cuts import best_of_space, worth_uneven
-from trainwright.plans.parallelism import AXIS_ORDERS
+from trainwright.plans.plan import AXIS_ORDERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -47,11 +47,11 @@ from trainwright.planning.bounds.stages import (
     rank_orders,
     ways_of,
 )
-from trainwright.plans.parallelism import Parallelism
+from trainwright.plans.plan import Parallelism
 from trainwright.profile import StaticKind
 from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
-from trainwright.step.places import RankSpacing, group_replicas
+from trainwright.step.stages import RankSpacing, group_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

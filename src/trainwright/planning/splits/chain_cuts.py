@@ -25,7 +25,7 @@ from trainwright.planning.splits.chain import (
 )
 from trainwright.planning.splits.types import Finished, price_below
 from trainwright.step.pipeline import PipelineShape, PipelineTimes, quick_ends_s
-from trainwright.step.places import group_replicas
+from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

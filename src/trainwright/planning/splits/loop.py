@@ -47,7 +47,7 @@ from trainwright.step.pipeline import (
     placement_of,
     quick_ends_s,
 )
-from trainwright.step.places import group_replicas
+from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,8 +24,8 @@ from trainwright.planning.splits.chain import Site, best_split_at, fastest_ways
 from trainwright.planning.splits.types import options_of
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.step.pipeline import PipelineShape
-from trainwright.step.places import rank_level
 from trainwright.step.pools import mixed_replicas
+from trainwright.step.stages import rank_level
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

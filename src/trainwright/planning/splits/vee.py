@@ -29,7 +29,7 @@ from trainwright.planning.bounds.stages import (
     packed_fronts,
     slowest_s,
 )
-from trainwright.planning.question.families import (
+from trainwright.planning.question.layouts import (
     MOST_ACTIVATIONS,
     least_in_flight,
     most_in_flight,
@@ -41,8 +41,8 @@ from trainwright.profile import StaticKind
 from trainwright.scheduling.bounds import LeastCosts, best_bound
 from trainwright.step import zero
 from trainwright.step.pipeline import placement_of
-from trainwright.step.places import group_replicas
 from trainwright.step.predict import pipeline_times, sharing_times
+from trainwright.step.stages import group_replicas
 from trainwright.step.zero import RankState, optimizer_time_s
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.planning.question.families import MOST_ACTIVATIONS
-from trainwright.planning.question.room import missing_of_plan, with_usable
+from trainwright.planning.question.layouts import MOST_ACTIVATIONS
+from trainwright.planning.question.question import missing_of_plan, with_usable
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.vee import (
     VProblem,

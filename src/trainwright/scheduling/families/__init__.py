@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ScheduleCosts
 from trainwright.plugins import SCHEDULES, plug_in
 from trainwright.scheduling.bounds import limit_below_all, misfit
 from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V

@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainwright.scheduling.block import (
+    SOURCE,
+    blocks_within,
+    repeated_order,
+    rewritten_order,
+    v_min_block,
+)
 from trainwright.scheduling.families import zb_v_handmade
 from trainwright.scheduling.families.family import (
     Family,
@@ -27,14 +34,7 @@ from trainwright.scheduling.families.family import (
     limited_costs,
     two_chunks_in_v,
 )
-from trainwright.scheduling.passes import drop_weight_grads
-from trainwright.scheduling.v_pattern import (
-    SOURCE,
-    blocks_within,
-    repeated_order,
-    rewritten_order,
-    v_min_block,
-)
+from trainwright.scheduling.orders import drop_weight_grads
 from trainwright.scheduling.weight_grads import best_of
 
 if TYPE_CHECKING:

@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.plans.schedule import ActionKind, FamilyShape, Placement, Placing
-from trainwright.plans.schedule_costs import ScheduleCosts, ScheduleMemory
+from trainwright.plans.schedule import (
+    ActionKind,
+    FamilyShape,
+    Placement,
+    Placing,
+    ScheduleCosts,
+    ScheduleMemory,
+)
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import least_that_fits
 

@@ -14,10 +14,9 @@ import numpy as np
 
 from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.block import BuildingBlock, repeat
+from trainwright.scheduling.block import SOURCE, BuildingBlock, repeat
 from trainwright.scheduling.families.family import Family, looped
-from trainwright.scheduling.passes import trim
-from trainwright.scheduling.v_pattern import SOURCE
+from trainwright.scheduling.orders import trim
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Placement

@@ -3,7 +3,7 @@
 The model is cut into vp stages that go down and up the ranks, a wave being two chunks, so that each
 turn needs no transfer, nor is there a second copy of the parameters as in Chimera. Whenever a rank
 is free it runs a backward if one is there, the deepest stage first, and else a forward, while it
-holds fewer than vp + v - 1 activations. Orders come from that rule (`scheduling.greedy`) with the
+holds fewer than vp + v - 1 activations. Orders come from that rule (`weight_grads`) with the
 times of the request. The more waves, the shorter are the bubbles.
 """
 
@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
 from trainwright.scheduling.families.family import Family
 from trainwright.scheduling.families.wave import place
-from trainwright.scheduling.greedy import list_schedule
+from trainwright.scheduling.weight_grads import list_schedule
 
 if TYPE_CHECKING:
     from trainwright.scheduling.families.family import FamilyRequest

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.plans.schedule_costs import ScheduleCosts
-from trainwright.scheduling.block import BuildingBlock, repeat
+from trainwright.plans.schedule import ScheduleCosts
+from trainwright.scheduling.block import SOURCE, BuildingBlock, repeat
 from trainwright.scheduling.families.family import Family, two_chunks_in_v
-from trainwright.scheduling.passes import reorder
+from trainwright.scheduling.orders import reorder
 from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.v_pattern import SOURCE
 
 if TYPE_CHECKING:
     from trainwright.plans.schedule import Placement, Schedule

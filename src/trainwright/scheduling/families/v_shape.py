@@ -10,13 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainwright.scheduling.families.family import (
-    Family,
-    least_held_of,
-    limited_costs,
-    two_chunks_in_v,
-)
-from trainwright.scheduling.v_pattern import (
+from trainwright.scheduling.block import (
     SOURCE,
     VBlock,
     in_flight,
@@ -24,6 +18,12 @@ from trainwright.scheduling.v_pattern import (
     rewritten_order,
     v_half_block,
     v_min_block,
+)
+from trainwright.scheduling.families.family import (
+    Family,
+    least_held_of,
+    limited_costs,
+    two_chunks_in_v,
 )
 from trainwright.scheduling.weight_grads import best_of
 

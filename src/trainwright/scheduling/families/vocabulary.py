@@ -7,7 +7,7 @@ the second V already prepares its gradient, one barrier, and T may wait. Each ba
 backward by one microbatch, so 1F1B holds p + 2 or p + 1 microbatches on the first rank instead of
 p; with that room no rank ever waits in the steady state.
 
-Orders come from a rule (`scheduling.greedy`) with the times of the request. The
+Orders come from a rule (`scheduling.weight_grads`) with the times of the request. The
 input embedding, a look-up, has no action.
 """
 
@@ -16,10 +16,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
 from trainwright.scheduling.families.family import Family, one_chunk
-from trainwright.scheduling.greedy import list_schedule
+from trainwright.scheduling.weight_grads import list_schedule
 
 if TYPE_CHECKING:
     from trainwright.scheduling.families.family import FamilyRequest

@@ -23,7 +23,7 @@ from trainwright.scheduling.families.family import (
     least_of,
     limited_costs,
 )
-from trainwright.scheduling.passes import drop_weight_grads
+from trainwright.scheduling.orders import drop_weight_grads
 from trainwright.scheduling.weight_grads import best_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from trainwright._native import _core
-from trainwright.plans.schedule import Schedule
-from trainwright.plans.schedule_costs import ScheduleCosts
+from trainwright.plans.schedule import Schedule, ScheduleCosts
 from trainwright.scheduling.families.family import Family, limited_costs, one_chunk, within_forwards
 from trainwright.scheduling.families.zero_bubble import SOURCE, h1_order
 from trainwright.scheduling.simulate import native_costs, native_memory
