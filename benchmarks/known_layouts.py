@@ -240,7 +240,7 @@ def estimated(run: Run) -> Any:
 
 def planned(run: Run, **space: Any) -> Any:
     """The document of our plan for the same question."""
-    return trainwright.plan(run.model, **run.question, **space).document
+    return trainwright.plan(run.model, framework="any", **run.question, **space).document
 
 
 def row(run: Run) -> str:
