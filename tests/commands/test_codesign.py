@@ -232,6 +232,7 @@ def test_a_given_chip_gets_the_plan_of_the_planner() -> None:
         want = trainwright.plan(
             "gpt2-xl",
             cluster=cluster,
+            framework="any",
             micro_batch=1,
             recompute="none,full",
             **workload,  # type: ignore[arg-type]

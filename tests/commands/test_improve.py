@@ -92,9 +92,11 @@ def test_the_best_plan_trains_as_the_run_does(options: dict[str, Any]) -> None:
     found = improved(**options)
     plan = found.best_plan
     assert plan is not None
-    (stage,) = plan.stages
-    (mode,) = {stage.options[str(layer)] for layer in stage.layers[1:-3]}
+    held = [layer for stage in plan.stages for layer in stage.layers]
+    options_of = {layer: mode for stage in plan.stages for layer, mode in stage.options.items()}
+    (mode,) = {options_of[str(layer)] for layer in held[1:-3]}
     degrees = plan.parallelism
+    blocks = [len(set(stage.layers) & set(held[1:-3])) for stage in plan.stages]
     said = {
         **RUN,
         **options,
@@ -105,6 +107,9 @@ def test_the_best_plan_trains_as_the_run_does(options: dict[str, Any]) -> None:
         "zero": degrees.zero_stage,
         "micro_batch": plan.micro_batch,
         "recompute": mode,
+        "schedule": plan.schedule,
+        "virtual_stages": degrees.virtual_stages,
+        "blocks": blocks if len(blocks) > 1 else None,
     }
     said |= {flag[2:].replace("-", "_"): True for flag in plan.options.split()}
     priced = trainwright.estimate("gpt2", **said).document

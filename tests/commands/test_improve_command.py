@@ -282,8 +282,7 @@ def test_the_table_of_improve_is_readable(run: Callable[..., Any], arguments: Pa
     assert "your run: " in done.out
     said = " ".join(done.out.split())
     wanted = "smallest change with most of the gain: --tensor-model-parallel-size 1 without "
-    assert wanted + "--sequence-parallel without --recompute-granularity" in said
-    assert "5% fragmentation" in done.out
+    assert wanted + "--sequence-parallel: " in said
     assert "no plan for megatron with the run's settings takes less than" in said
     assert "taken for granted:" in done.out
 
