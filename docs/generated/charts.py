@@ -34,6 +34,7 @@ def planner() -> str:
     found = trainwright.plan(
         "llama3-70b",
         cluster="dgx-h100",
+        framework="any",
         nodes=8,
         global_batch=128,
         sequence=8192,
