@@ -69,7 +69,8 @@ def test_the_order_is_labelled_and_inside_the_proof(answer):
     assert document.schedule == "searched"
     assert document.order.family == "v-half"
     assert document.step_time_s < document.named_step_time_s
-    assert document.named_step_time_s == document.alternatives[0].step_time_s
+    # The order may have begun with stages that were not the best of those that are named.
+    assert document.named_step_time_s >= document.alternatives[0].step_time_s
     assert document.alternatives[0].schedule == "v-half"
     assert document.lower_bound_s <= document.step_time_s
     assert "an order found from v-half" in document.assumptions["schedule"]

@@ -572,10 +572,16 @@ def plan_model(
         # beside the others, as whoever reads the document has them.
         whole = (replace(each, profile=profile_of(question, each.plan)) for each in outcome.priced)
         outcome = replace(outcome, priced=tuple(whole))
-    if expects_runs(question):
-        outcome = replace(outcome, priced=of_kinds(outcome.priced, 1 + most))
+    listed = outcome.priced
     if question.allowed.searches_orders:
+        # Orders are sought behind the quickest plans, alike or not; those shown differ in kind.
+        outcome = replace(outcome, priced=listed[: 1 + most])
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=call.top)
+        listed = (*outcome.priced[:1], *(each for each in listed if each != outcome.priced[0]))
+    most = call.top
+    if expects_runs(question):
+        listed = of_kinds(listed, 1 + most)
+    outcome = replace(outcome, priced=listed[: 1 + most])
     document = ModelPlanResult(
         status=_status(outcome),
         lower_bound_s=outcome.lower_bound_s,

@@ -32,7 +32,7 @@ from trainwright.planning.question.question import (
     room_of_devices,
     sizes_of,
 )
-from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.framework import plan_runnable, runnable_spaces
 from trainwright.planning.search.plans import (
     candidate_restrictions,
     is_more_than_all_devices_hold,
@@ -309,7 +309,19 @@ def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation
 
 
 def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
-    """Each thing that was fixed or forbidden, with what is allowed without that."""
+    """Each thing that was fixed or forbidden, with what is allowed without that.
+
+    What the framework that was named cannot run is not offered.
+    """
+    for fix, freer in _eased(allowed):
+        try:
+            runnable_spaces(freer)
+        except InvalidInput:
+            continue
+        yield fix, freer
+
+
+def _eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
     if allowed.recompute == (Recompute.NONE,):
         fix = Relaxation(change="recompute", description="allow recomputation")
         yield fix, replace(allowed, recompute=tuple(Recompute))
