@@ -125,7 +125,7 @@ def test_an_even_chance_is_asked_for_unless_another_probability_is() -> None:
     options = {
         "cluster": "dgx-a100",
         "devices": 2,
-        "memory": "8GiB",
+        "memory": "7.4GiB",
         "global_batch": 8,
         "sequence": 1024,
         "tp": "1",
