@@ -9,7 +9,7 @@ from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.errors import InvalidInput
 from trainwright.planning.reasons.objectives import PAIRED_ERROR
 
-RUN = {"cluster": "dgx-h100", "nodes": 2, "global_batch": 32, "sequence": 32768}
+RUN = {"cluster": "dgx-a100", "nodes": 2, "global_batch": 32, "sequence": 16384}
 
 
 def planned(**options: str) -> ModelPlanResult:
@@ -29,10 +29,9 @@ def test_the_simple_plan_costs_less_than_predictions_miss_and_is_shown_with_that
     assert fastest.step_time_s is not None and simple.step_time_s is not None
     assert fastest.step_time_s <= simple.step_time_s <= (1 + PAIRED_ERROR) * fastest.step_time_s
     assert fastest.parallelism is not None and simple.parallelism is not None
-    near = [each for each in fastest.alternatives if each.slowdown <= 1 + PAIRED_ERROR]
-    if any(each.parallelism.context == 1 for each in near):
-        assert simple.parallelism.context == 1
-    assert simple.schedule in ("1f1b", "interleaved") or simple == fastest
+    assert fastest.parallelism.context > 1  # else the preference changes nothing here
+    assert simple.parallelism.context == 1
+    assert simple.schedule in ("1f1b", "interleaved")
     assert simple.request.prefer == "simple"
     for other in fastest.alternatives:
         if other.reason is not None:
