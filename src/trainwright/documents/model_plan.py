@@ -236,6 +236,18 @@ class ModelPlanResult(PlannedStep):
         """What the fullest device needs."""
         return max(self.peak_memory_bytes_per_rank, default=None)
 
+    def launched_by(self) -> tuple[str, ...]:
+        """The frameworks that run the plan as it is; none runs a measured profile."""
+        if self.request.model.kind == "profile" or not self.stages:
+            return ()
+        question = call_of(self.request).question
+        job = planned_job(self, question.config, question.cluster)
+        return tuple(
+            name
+            for name in able_targets(job)
+            if not (*unwritable(job.model, name), *unsaid_training(job.model, job.recipe, name))
+        )
+
 
 # Where `--schedule searched` can be asked for, and what is said about its orders
 # -------------------------------------------------------------------------------
@@ -651,25 +663,12 @@ def _simple_first(question: ModelQuestion, outcome: ModelOutcome, budget: Budget
     return replace(outcome, priced=(simple, *others))
 
 
-def launched_by(document: ModelPlanResult) -> tuple[str, ...]:
-    """The frameworks that run the plan of a document as it is; none runs a measured profile."""
-    if document.request.model.kind == "profile" or not document.stages:
-        return ()
-    question = call_of(document.request).question
-    job = planned_job(document, question.config, question.cluster)
-    return tuple(
-        name
-        for name in able_targets(job)
-        if not (*unwritable(job.model, name), *unsaid_training(job.model, job.recipe, name))
-    )
-
-
 def _launchable(
     document: ModelPlanResult, question: ModelQuestion, budget: Budget
 ) -> Launchable | None:
     """What a framework runs in place of a free plan; None where some framework runs that."""
     free = question.allowed.framework is None and not isinstance(question.model, MeasuredModel)
-    if not free or budget.stopped or launched_by(document):
+    if not free or budget.stopped or document.launched_by():
         return None
     target, _ = framework_for(question)
     if target is None:

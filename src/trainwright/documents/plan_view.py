@@ -151,14 +151,12 @@ def _headline(document: Planned) -> Iterator[str]:
 
 def launch_line(document: Planned) -> Iterator[str]:
     """Which frameworks launch the plan; of one that none does, what it gains over one that is."""
-    from trainwright.documents.model_plan import launched_by  # which has views that this room has
-
     framework = document.request.space.framework
     if framework is not None:
         yield f"launched by {framework} ({TARGETS[framework]})"
     if framework is not None or document.groups or document.request.model.kind == "profile":
         return
-    if able := launched_by(document):  # type: ignore[arg-type]
+    if able := document.launched_by():  # type: ignore[union-attr]
         yield f"launched by {', '.join(able)}"
         return
     other: Launchable | None = document.launchable  # type: ignore[union-attr]
