@@ -469,9 +469,13 @@ class Evidence:
     @property
     def sentence(self) -> str:
         """One plain sentence for a reader who has no other page."""
-        under = "software that is not named"
+        under, other = (
+            "software that is not named",
+            "whatever the software (--software narrows this)",
+        )
         if self.software.school is not None:
             under = f"software like {self.software.name}"
+            other = f"under other software, or of its family under {under}"
         if self.distance is Distance.NOTHING:
             return (
                 f"no run of {self.device} or of {under} is known: a typical device under typical "
@@ -482,8 +486,7 @@ class Evidence:
         where = {
             Distance.SAME_PUBLICATION: f"of the same publication on {self.device}",
             Distance.SAME_CLASS: f"of {self.device} under {under}",
-            Distance.NEIGHBOUR: f"of {self.device} under other software, or of its family under "
-            f"{under}",
+            Distance.NEIGHBOUR: f"of {self.device}, {other}",
             Distance.FAR: f"of distant relatives: none on {self.device}, none of its family under "
             f"{under}",
         }
