@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Final
 
@@ -66,6 +66,10 @@ class FrameworkMemory:
     in flight keeps the hidden state that its stage sent on. `loss_bytes` per logit come on top of
     a float32 softmax and the gradient of 16-bit logits, at the loss and while nothing is fused;
     with `keeps_gathered_inputs` a tensor group keeps what it gathered for a product, not its shard.
+    With `reuses_buffers` a compiler places every tensor by its lifetime: logits lie where the
+    tensors of blocks lie later, and the gradient of an activation's input where that input was.
+    Without `gathers_ahead` ZeRO-3 gathers the weights of the layer at hand only; without
+    `keeps_attended` selective recomputation runs attention again, from its inputs.
 
     `reports` is the figure that the program's own log calls its peak memory. Where tensors are
     `counted` one by one (`step.fsdp2`), the account's facts serve what is not known there.
@@ -88,6 +92,9 @@ class FrameworkMemory:
     keeps_stage_output: bool = False
     keeps_gathered_inputs: bool = False
     loss_bytes: float = 0.0
+    reuses_buffers: bool = False
+    gathers_ahead: bool = True
+    keeps_attended: bool = True
     allocated: Share
     reserved: Share
     context_bytes: float
@@ -107,8 +114,21 @@ class FrameworkMemory:
                 yield Fault(field.name, f"must be finite and >= 0, got {value!r}")
 
     @property
+    def may_hold_less(self) -> bool:
+        """Whether a device can hold less than the model's own account says."""
+        keeps_all = self.gathers_ahead and self.keeps_attended
+        return self.counted or self.reuses_buffers or not keeps_all
+
+    @property
+    def of_all_tensors(self) -> FrameworkMemory:
+        """The account of a device that never holds less than the model's own account says."""
+        return replace(
+            self, counted=False, reuses_buffers=False, gathers_ahead=True, keeps_attended=True
+        )
+
+    @property
     def keeps_nothing_beside(self) -> bool:
-        """Whether a device holds no tensors but those of the model's own account."""
+        """Whether a device holds the tensors of the model's own account, no more and no less."""
         kept = (
             self.kept_gradient_bytes,
             self.update_bytes,
@@ -118,6 +138,7 @@ class FrameworkMemory:
             self.accumulates_apart,
             self.keeps_stage_output,
             self.keeps_gathered_inputs,
+            self.may_hold_less,
         )
         return not any(kept)
 

@@ -33,11 +33,13 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.model import NO_OFFLOAD, LayerKind, layer_graph
+from trainwright.model.feed_forward import FeedForward
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
 from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import price_configuration, shape_of
+from trainwright.step.zero import gathered_layers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -209,7 +211,8 @@ def missing_bytes(
     kept = run.overheads
     peak_bytes, chance = step.peak_memory_bytes, kept.fit_probability
     over_bytes = kept.over_bytes(peak_bytes, device.usable_bytes)
-    if account is None or not chance or over_bytes > 0:
+    less = account is not None and account.reuses_buffers and model is not None
+    if account is None or not chance or (over_bytes > 0 and not less):
         return over_bytes
     limit_bytes = device.memory_bytes - kept.reserve_bytes
     if model is None or account.keeps_nothing_beside:
@@ -217,6 +220,8 @@ def missing_bytes(
         most_bytes = most_allocated_bytes(account, groups, limit_bytes, chance)
         return max(over_bytes, peak_bytes - most_bytes)
     shown = fullest_figures(model, run, step, device, account)
+    if less:
+        over_bytes = kept.over_bytes(shown.allocated.typical_bytes, device.usable_bytes)
     taken = shown.needed.typical_bytes / shown.allocated.typical_bytes
     return max(over_bytes, (shown.needed_bytes(chance) - limit_bytes) / taken)
 
@@ -365,7 +370,56 @@ def _beside_bytes(
     if ends.last and not run.fused_cross_entropy:
         logits = shape.loss_tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
         added += account.loss_bytes * logits
-    return added
+    if run.recompute is Recompute.SELECTIVE and not account.keeps_attended:
+        counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+        blocks = min(run.recompute_blocks or max(counts), max(counts))
+        attended = _of_a_block(graph).get("attention_output.input", 0.0)
+        added -= attended * max(0, held.microbatches_in_flight * blocks - 1)
+    gathered = _gathered_bytes(graph, run, ends) if account.may_hold_less else 0.0
+    if account.reuses_buffers:
+        added -= _reused_bytes(graph, held, ends, gathered)
+    return added if account.gathers_ahead else added - gathered / 2
+
+
+def _gathered_bytes(graph: LayerGraph, run: Configuration, ends: _Ends) -> float:
+    """Weights that ZeRO-3 gathers of two layers at once (`step.zero`)."""
+    degrees = run.parallelism
+    ranks = degrees.data * degrees.context // degrees.state_copies
+    weights = [
+        sum(p.count_per_device for p in layer.parameters) * graph.run.precision.weight_bytes
+        for layer in graph.classes
+        if ends.hold(layer.kind)
+    ]
+    return gathered_layers(degrees.zero_stage, ranks) * max(weights)
+
+
+def _of_a_block(graph: LayerGraph) -> dict[str, float]:
+    """Bytes of what a block keeps, by name; the last block that has one of a name says."""
+    return {
+        tensor.name: tensor.bytes_per_device(graph.run)
+        for layer in graph.classes
+        if layer.kind is LayerKind.BLOCK
+        for tensor in layer.saved
+    }
+
+
+def _reused_bytes(graph: LayerGraph, held: StageMemory, ends: _Ends, gathered: float) -> float:
+    """What need not lie beside the rest where every tensor is placed by its lifetime.
+
+    The gradient of a gated activation's input takes the place of that input, so that the gradient
+    of its output is the widest that is new. Logits of the microbatch at hand are gone before a
+    block runs backward: of both, and of what comes with each, the larger counts.
+    """
+    sizes = _of_a_block(graph)
+    inside, given = f"{FeedForward.MLP}_activation.input", f"{FeedForward.MLP.last}.input"
+    in_place = max(0.0, sizes.get(inside, 0.0) - sizes.get(given, 0.0))
+    if not ends.last:
+        return in_place
+    at_loss = [c for c in graph.classes if c.kind in (LayerKind.LM_HEAD, LayerKind.LOSS)]
+    logits = sum(t.bytes_per_device(graph.run) for c in at_loss for t in c.saved)
+    with_loss = logits + max(c.transient_bytes for c in at_loss) + gathered
+    both = logits + held.transient_bytes
+    return max(0.0, both - max(with_loss, held.transient_bytes - in_place))
 
 
 # ----------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ class MixedShelf:
         """The question on one pool."""
         cluster, account = self.cluster.alone(pool), self.question.account
         if account is not None:  # tensors are counted of equal ranks alone
-            account = replace(account, counted=False)
+            account = account.of_all_tensors
         return replace(
             self.question, cluster=cluster, num_devices=cluster.num_devices, account=account
         )

@@ -724,8 +724,8 @@ def account_bytes(question: ModelQuestion, *, groups: int) -> float:
     """What the peak of a plan with so many process groups may reach by the account, if any."""
     kept = question.overheads
     account, measured = question.account, isinstance(question.model, MeasuredModel)
-    if account is None or not kept.fit_probability or (account.counted and not measured):
-        return math.inf  # what is counted one by one may be less than the step's own peak
+    if account is None or not kept.fit_probability or (account.may_hold_less and not measured):
+        return math.inf  # what a device holds may be less than the step's own peak
     limit_bytes = question.cluster.accelerator.memory_bytes - kept.reserve_bytes
     return most_allocated_bytes(account, groups, limit_bytes, kept.fit_probability)
 

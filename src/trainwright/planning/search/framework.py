@@ -184,7 +184,7 @@ def plan_runnable(
         return replace(found, priced=leaner.priced)
 
     account = question.account
-    if account is None or not account.counted or not question.keeps_beside:
+    if account is None or not account.may_hold_less or not question.keeps_beside:
         return searched(question)
     alone, less_bytes = replace(question, account=None), 0.0
     first = found = searched(alone)
