@@ -392,7 +392,9 @@ class TestConfig:
         message = refused("plan", "small.json", "--config", "request.toml")
         assert message.startswith("error: 8 faults in request.toml\n")
         assert 'device: must be an option of this command; did you mean "devices"?' in message
-        assert "config: must be an option of this command; it has bandwidth, " in message
+        assert (
+            "config: must be an option of this command; it has activation-input-dtype, " in message
+        )
         assert "json: must be true or false, got 'yes'" in message
         assert "microbatches: must be a string or a number, got [1]" in message
         assert "exclude-option: must be a string or an array of strings, got 3" in message

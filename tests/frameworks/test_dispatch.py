@@ -211,3 +211,17 @@ def test_a_plan_for_a_framework_says_what_it_cannot_send() -> None:
     ).document
     (warning,) = [each for each in found.warnings if "dispatch" in each]
     assert "sends tokens to experts in the format of activations; what can: pytorch" in warning
+
+
+def test_inputs_of_activations_that_wait_in_8_bit_are_asked_for_and_read_again() -> None:
+    found = made(recipe={"activation_input_dtype": "fp8"})
+    assert megatron_fields(found).model["activation_func_fp8_input_store"] is True
+    flag = "--activation-func-fp8-input-store"
+    assert flag in written(found, "megatron")
+    assert "activation_func_fp8_input_store" in written(found, "megatron-bridge")
+    assert read_megatron(f"{MODEL} {flag}").activation_input_dtype == "fp8"
+    assert read_megatron(MODEL).activation_input_dtype is None
+    with pytest.raises(Inexpressible, match="activation_input_dtype"):
+        bundle(found, "torchtitan@0.3")
+    same = made(recipe={"activation_input_dtype": "bf16"})
+    assert flag not in written(same, "megatron")

@@ -70,6 +70,49 @@ def test_without_layer_profiles_the_rows_that_need_them_are_skipped_with_that_re
     assert dataset.skipped[0].reason == "no layer profiles were given"
 
 
+def test_what_fits_with_8_bit_inputs_of_activations_alone_is_taken_to_keep_them(
+    tmp_path: Path,
+) -> None:
+    """MLPerf's LoRA on one B200 a replica, whose configuration says so (FP8_ACT=1)."""
+    row = {
+        "row_id": "one",
+        "model": "llama2-70b",
+        "model_config": "catalog:llama2-70b",
+        "accelerator": "B200",
+        "cluster_hint": "dgx-b200",
+        "gpus": 8,
+        "gpus_per_node": 8,
+        "tp": 1,
+        "pp": 1,
+        "dp": 8,
+        "cp": 1,
+        "ep": 1,
+        "seq_len": 8192,
+        "global_batch_seqs": 8,
+        "micro_batch_seqs": 1,
+        "zero_stage": 1,
+        "precision": "fp8",
+        "recompute": "none",
+        "software": "nemo",
+        "vpp": 1,
+        "step_time_s": 1.51395,
+        "options": '{"lora_rank": 16, "lora_targets": "query,key,value,attention_output", '
+        '"weight_bits": 8}',
+    }
+
+    def predicted(name: str, **changed: str) -> tuple[bool | None, tuple[str, ...]]:
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            writer.writeheader()
+            writer.writerow(row | changed)
+        (dataset,) = validate(tmp_path, files=(name,)).document.datasets
+        return dataset.runs[0].fits, dataset.runs[0].assumed
+
+    assert predicted("nemo") == (True, ("activation_input_dtype",))
+    assert predicted("bf16", precision="bf16")[0] is False
+    assert predicted("torchtitan", software="torchtitan")[0] is False
+
+
 def test_targets_are_read_and_the_missed_ones_named() -> None:
     rows = Path(__file__).parents[2] / "examples" / "measured"
     document = validate(rows).document

@@ -77,6 +77,24 @@ def test_a_recipe_keeps_copies_of_what_it_multiplies(name: str, copies: float) -
         assert found[0][0] - plain[0][0] == pytest.approx(copies * dense)
 
 
+@pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b"])
+def test_the_input_of_an_activation_in_8_bit_is_half_as_large(name: str) -> None:
+    config = catalog.model(name).config
+    kept: dict[str | None, float] = {}
+    for dtype in (None, "bf16", "fp8"):
+        fields = Recipe(activation_input_dtype=dtype).run_fields
+        shape = RunShape(microbatch_size=1, sequence_length=512, **fields)
+        sizes = [
+            tensor.bytes_per_device(shape)
+            for layer in layer_graph(config, shape).classes
+            for tensor in layer.saved
+            if tensor.name.endswith("_activation.input")
+        ]
+        assert sizes
+        kept[dtype] = sum(sizes)
+    assert kept[None] == kept["bf16"] == 2 * kept["fp8"]
+
+
 def test_muon_leaves_embedding_and_head_to_adam() -> None:
     config = catalog.model("llama3-8b").config
     shape = RunShape(microbatch_size=1, sequence_length=512)

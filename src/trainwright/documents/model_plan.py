@@ -543,6 +543,8 @@ def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
     found = {
         "loss": recipe.loss_chunk and f"{recipe.loss_chunk} tokens at a time, again backward",
         "feed-forward": recipe.mlp_tile and f"{recipe.mlp_tile} tokens at a time, again backward",
+        "activations": recipe.activation_input_dtype
+        and f"inputs of feed-forward activations kept in {recipe.activation_input_dtype}",
         "on the host": recipe.offload and recipe.offload.in_words,
     }
     return {subject: words for subject, words in found.items() if words}

@@ -55,12 +55,14 @@ DECIDED: Final = (
     "recompute_num_layers",
     "recompute_modules",
     "cross_entropy_loss_fusion",
+    "activation_func_fp8_input_store",
 )
-# Those that only mean something where experts are.
+# Those that only mean something where experts are, or that older versions lack.
 _LEFT_WHERE_ABSENT: Final = frozenset(
     {
         *("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_dtype"),
         *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
+        "activation_func_fp8_input_store",
     }
 )
 _FALSE_WHERE_ABSENT: Final = frozenset({"cross_entropy_loss_fusion", "sequence_parallel"})

@@ -63,6 +63,7 @@ class StatedRun:
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None
     lora_dropout: float | None = None
+    activation_input_dtype: str | None = None
     loss_chunk: int | None = None
     offload: tuple[str, ...] = ()
     weight_bits: int | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Cluster, Constant, Spread
-from trainwright.cluster.calibration import OVERHEAD_WIDTH, SHARE_WIDTH
+from trainwright.cluster.calibration import OVERHEAD_WIDTH, SHARE_WIDTH, SoftwareClass
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.lab.predict import Question, RunPrediction, configuration_of, predict
 from trainwright.lab.run_shapes import Known, SoftwareLine, cluster_of, config_of, line_of
@@ -60,6 +60,39 @@ def answer(
     run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, cluster: Cluster
 ) -> Answer:
     """Decide what is open, then predict; raises `UnsupportedFeature` where nothing is legal."""
+    found = _decided(run, line, model, cluster)
+    if found.prediction.fits or not _can_keep_narrow(run, line):
+        return found
+    asked = found.question.configuration
+    narrow = replace(asked.recipe, activation_input_dtype="fp8")
+    question = replace(found.question, configuration=replace(asked, recipe=narrow))
+    leaner = replace(
+        found,
+        question=question,
+        prediction=predict(question),
+        assumed=(*found.assumed, "activation_input_dtype"),
+    )
+    return leaner if leaner.prediction.fits else found
+
+
+def _can_keep_narrow(run: MeasuredRun, line: SoftwareLine) -> bool:
+    """Whether a row leaves open that inputs of activations are kept in 8 bit.
+
+    Megatron's layers do where they are told to (`activation_func_fp8_input_store`), as the FP8
+    runs of MLPerf's LoRA are on one device of Blackwell a replica (FP8_ACT of its config_*.sh).
+    """
+    stated = run.options.get("activation_input_dtype") is not None
+    known = run.setting("software") is None or line.software.kind in _OF_MEGATRON
+    return "fp8" in run.precision and known and not stated
+
+
+_OF_MEGATRON: Final = (SoftwareClass.MEGATRON, SoftwareClass.NEMO)
+
+
+def _decided(
+    run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, cluster: Cluster
+) -> Answer:
+    """The choice among settings of microbatch, stages and recomputation that are left open."""
     stated_batch = run.global_batch
     if stated_batch is None:  # one microbatch a replica
         run = replace(run, global_batch=run.data * (run.microbatch_size or 1))

@@ -218,7 +218,7 @@ def _activation(
     kept = SavedTensor(
         name=f"{part}_activation.input",
         elements=tokens * width * inputs,
-        element_bytes=run.precision.activation_bytes,
+        element_bytes=run.activation_input_bytes or run.precision.activation_bytes,
         shard=shard,
         until=Phase.INPUT_GRAD,
     )

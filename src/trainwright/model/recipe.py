@@ -50,6 +50,8 @@ STATE_BYTES: Final = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1
 DISPATCH_BYTES: Final = MappingProxyType(
     {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1 + 4 / 128}
 )
+# Of those in which the input of a feed-forward activation can wait for its backward.
+KEPT_BYTES: Final = MappingProxyType({"fp8": 1.0, "bf16": 2.0})
 _LARGEST_LOAD: Final = 10**6  # of an expert over the mean: more experts than any model has
 
 
@@ -146,9 +148,10 @@ class Recipe:
     updates ("none" without one; float32 where absent, none where weights are float32 themselves);
     `moment_dtypes` of the optimizer's moments, one for all or one each. `dispatch_dtype` is that in
     which tokens travel to their experts, and gradients to them in the backward pass; that of
-    activations where absent, as is what comes back from experts in both passes. `dropout` replaces
-    the model's rates; `offload` lies on the host, nothing where absent. The rest is described at
-    `RunShape`.
+    activations where absent, as is what comes back from experts in both passes.
+    `activation_input_dtype` is what the input of a feed-forward activation waits in for its
+    backward; as it came where absent. `dropout` replaces the model's rates; `offload` lies on the
+    host, nothing where absent. The rest is described at `RunShape`.
     """
 
     precision: str | None = None
@@ -163,6 +166,7 @@ class Recipe:
     capacity_factor: float | None = None
     dispatch_dtype: str | None = None
     token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
+    activation_input_dtype: str | None = None
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     offload: Offload | None = None
@@ -182,6 +186,10 @@ class Recipe:
         if self.dispatch_dtype is not None and self.dispatch_dtype not in DISPATCH_BYTES:
             offered = ", ".join(DISPATCH_BYTES)
             yield Fault("dispatch_dtype", f'must be one of {offered}, got "{self.dispatch_dtype}"')
+        if self.activation_input_dtype not in (None, *KEPT_BYTES):
+            wanted = f"must be one of {', '.join(KEPT_BYTES)}"
+            given_dtype = f'got "{self.activation_input_dtype}"'
+            yield Fault("activation_input_dtype", f"{wanted}, {given_dtype}")
         if len(self.moment_dtypes) not in (1, max(1, self.optimizer.num_moments)):
             wanted = f"must be 1 format or one for each of {self.optimizer.num_moments} moments"
             yield Fault("moment_dtypes", f"{wanted}, got {len(self.moment_dtypes)}")
@@ -207,6 +215,7 @@ class Recipe:
             "expert_imbalance": self.expert_imbalance,
             "capacity_factor": self.capacity_factor,
             "token_dispatcher": self.token_dispatcher,
+            "activation_input_bytes": KEPT_BYTES.get(self.activation_input_dtype or ""),
             "loss_chunk": self.loss_chunk,
             "mlp_tile": self.mlp_tile,
             "offloaded_activations": held.activations,

@@ -158,9 +158,11 @@ class RunShape:
     of the heaviest such group over the mean; a `capacity_factor` pads (and drops) to that share of
     the mean instead, and is absent where no token is dropped.
 
-    With a `loss_chunk` the head and the loss run over so many tokens at a time, and once more in
-    the backward pass, so that logits are never whole; with an `mlp_tile` dense feed-forward parts
-    do the same. The share `offloaded_activations` of what blocks keep lies on the host.
+    A number of the input of a feed-forward activation is kept in `activation_input_bytes`, that of
+    activations where absent. With a `loss_chunk` the head and the loss run over so many tokens at
+    a time, and once more in the backward pass, so that logits are never whole; with an `mlp_tile`
+    dense feed-forward parts do the same. The share `offloaded_activations` of what blocks keep lies
+    on the host.
     """
 
     microbatch_size: int
@@ -179,6 +181,7 @@ class RunShape:
     expert_imbalance: float = 1.0
     capacity_factor: float | None = None
     token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
+    activation_input_bytes: float | None = None
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     offloaded_activations: float = 0.0

@@ -564,6 +564,13 @@ ROWS += section(
         at="recipe.token_dispatcher",
     ),
     row(
+        "activation-input-dtype",
+        DTYPE,
+        "In which a feed-forward activation's input waits for backward: fp8 or bf16; as it came "
+        "if absent.",
+        at="recipe.activation_input_dtype",
+    ),
+    row(
         "loss-chunk",
         COUNT,
         "Tokens whose logits are there at once, computed again backward; all if absent.",

@@ -87,6 +87,7 @@ class Demands:
     offload_activations: bool = False
     loss_chunk: int | None = None
     mlp_tile: int | None = None
+    activation_input_dtype: str | None = None
 
     @property
     def has_pipeline(self) -> bool:
@@ -365,9 +366,10 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
     for feature, field in (
         (Feature.LOSS_CHUNK, "loss_chunk"),
         (Feature.MLP_TILE, "mlp_tile"),
+        (Feature.NARROW_ACTIVATIONS, "activation_input_dtype"),
     ):
-        if (tokens := getattr(demands, field)) is not None:
-            yield feature, field, str(tokens)
+        if (asked := getattr(demands, field)) is not None:
+            yield feature, field, str(asked)
     if demands.num_mtp_layers:
         yield Feature.MTP, "num_mtp_layers", str(demands.num_mtp_layers)
     if demands.has_pipeline:

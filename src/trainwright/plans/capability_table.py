@@ -52,6 +52,7 @@ class Feature(StrEnum):
     OFFLOAD_ACTIVATIONS = "activations on the host"
     LOSS_CHUNK = "logits of some tokens at a time"
     MLP_TILE = "feed-forward parts of some tokens at a time"
+    NARROW_ACTIVATIONS = "inputs of activations kept in another format"
     TENSOR = "tensor parallel"
     SEQUENCE_PARALLEL = "sequence parallel beside it"
     NO_SEQUENCE_PARALLEL = "tensor parallel without sequence parallel"
@@ -279,6 +280,13 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         *("code the model's own feed-forward parts",) * 2,
         "no runs a feed-forward part on all tokens",
     ),
+    Feature.NARROW_ACTIVATIONS: (
+        *("yes activation_func_fp8_input_store",) * 3,
+        *("no keeps what an activation reads as it came",) * 2,
+        _MODEL,
+        *("code the model's own feed-forward parts",) * 2,
+        "no keeps what an activation reads as it came",
+    ),
     Feature.TENSOR: (
         *("yes",) * 5,
         _MODEL,
@@ -457,6 +465,7 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
             Feature.OFFLOAD: "yes optimizer_memory_host_offload",
             Feature.LOSS_CHUNK: "no computes all logits of a microbatch in what is exported",
             Feature.MLP_TILE: "no runs a feed-forward part on all tokens",
+            Feature.NARROW_ACTIVATIONS: "no keeps what an activation reads as it came",
             Feature.TENSOR: "yes ici_tensor_parallelism",
             Feature.SEQUENCE_PARALLEL: "yes always beside tensor parallel",
             Feature.NO_SEQUENCE_PARALLEL: "no always cuts what lies between split layers, too",

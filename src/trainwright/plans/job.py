@@ -344,7 +344,13 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         offload_activations=on_host.activations > 0,
         loss_chunk=recipe.loss_chunk,
         mlp_tile=recipe.mlp_tile,
+        activation_input_dtype=recipe.activation_input_dtype if _keeps_narrow(recipe) else None,
     )
+
+
+def _keeps_narrow(recipe: Recipe) -> bool:
+    """Whether inputs of activations wait in another format than that of 16-bit activations."""
+    return recipe.activation_input_dtype == "fp8"
 
 
 # What the files of a target leave out of a model, however it is cut

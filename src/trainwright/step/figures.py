@@ -390,7 +390,7 @@ def _gathered_bytes(graph: LayerGraph, run: Configuration, ends: _Ends) -> float
         for layer in graph.classes
         if ends.hold(layer.kind)
     ]
-    return gathered_layers(degrees.zero_stage, ranks) * max(weights)
+    return float(gathered_layers(degrees.zero_stage, ranks)) * max(weights)
 
 
 def _of_a_block(graph: LayerGraph) -> dict[str, float]:

@@ -289,6 +289,7 @@ def read_arguments(
         mapping=mapping,
         overlap=_overlap(found, sharding, zero),
         offload=offload,
+        activation_input_dtype="fp8" if found.switch("activation_func_fp8_input_store") else None,
         capacity_factor=_capacity(found),
         token_dispatcher=dispatcher_of(dispatcher),
         model=model,
