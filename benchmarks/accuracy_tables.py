@@ -36,7 +36,7 @@ def main(document: dict[str, Any]) -> None:
             f"| {share(dataset.get('false_fits'))} | {share(dataset.get('interval_coverage'))} "
             f"| {share(dataset.get('interval_width'))} |"
         )
-    print(f"\nPooled coverage {share(document.get('pooled_interval_coverage'))} %.\n")
+    print(f"\nPooled coverage {share(document.get('pooled_interval_coverage'))}%.\n")
     for dataset in document["datasets"]:
         for skipped in dataset.get("skipped", ()):
             print(f"* {dataset['name']}: {skipped['rows']} rows, {skipped['reason']}")

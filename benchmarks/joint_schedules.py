@@ -97,7 +97,7 @@ class Row:
         d = self.degrees
         return (
             f"| {self.family} | {d.tensor} | {d.pipeline} | {d.virtual_stages} | {d.data} | "
-            f"{self.step_s:.2f} | {self.bound_s:.2f} | {100 * self.recomputed:.1f} % | "
+            f"{self.step_s:.2f} | {self.bound_s:.2f} | {100 * self.recomputed:.1f}% | "
             f"{self.peak_gib:.1f} |"
         )
 
@@ -217,7 +217,7 @@ def main() -> None:
             print(f"| {name} {row}")
         print(f"\nboth at once: layers {[b - a for a, b in pairwise(rows[0].cuts)]}")
         for name, row in (("degrees, then schedule", swapped), ("schedule first", reverse)):
-            print(f"gain over {name}: {100 * (row.step_s / rows[0].step_s - 1):.1f} %")
+            print(f"gain over {name}: {100 * (row.step_s / rows[0].step_s - 1):.1f}%")
         print(f"{len(rows)} plans, {time.process_time() - start_s:.0f} CPU s; the ten best:\n")
         for row in rows[:10]:
             print(row)
@@ -233,7 +233,7 @@ def print_default(case: Case) -> None:
     bound_s = found.lower_bound_s
     print(f"\ndefault space: {best.candidate}")
     print(
-        f"{step_s:.2f} s, at most {100 * (1 - bound_s / step_s):.1f} % from the best of "
+        f"{step_s:.2f} s, at most {100 * (1 - bound_s / step_s):.1f}% from the best of "
         f"{found.considered}, {time.process_time() - start_s:.1f} CPU s"
     )
 

@@ -11,7 +11,7 @@ A run's error is log(measured / predicted), and a source's spread its root mean 
 mean square over all n sources, each counting as one, and v_1 … v_m those of the account itself, the
 square of the account's spread is (v_1 + … + v_m + v) / (m + 1): what nobody measured gets the
 spread of all, and each source of its own counts as much as that. The range is e to the power of
-± t·√(1 + 1/n) times the spread, with Student's t of n − 1 degrees of freedom at 95 %.
+± t·√(1 + 1/n) times the spread, with Student's t of n − 1 degrees of freedom at 95%.
 """
 
 from __future__ import annotations

@@ -362,8 +362,8 @@ def _reason(row: ScoredRun, quantity: str, beside: float, typical: float) -> str
     if quantity == "step_time" and row.step_time_low_s <= row.measured_step_time_s <= (
         row.step_time_high_s
     ):
-        return "inside our 90 % range"
-    return "not known" + (": outside our 90 % range" if quantity == "step_time" else "")
+        return "inside our 90% range"
+    return "not known" + (": outside our 90% range" if quantity == "step_time" else "")
 
 
 def _tables() -> Iterator[Paper]:

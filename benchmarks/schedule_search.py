@@ -213,7 +213,7 @@ def published() -> Iterator[str]:
         gaps.append(float(line.split("|")[6].strip(" %")))
         yield line
     gaps.sort()
-    yield f"median {gaps[len(gaps) // 2]} %, nine of ten {gaps[math.ceil(0.9 * len(gaps)) - 1]} %"
+    yield f"median {gaps[len(gaps) // 2]}%, nine of ten {gaps[math.ceil(0.9 * len(gaps)) - 1]}%"
 
 
 def front() -> Iterator[str]:

@@ -56,8 +56,8 @@ def summary(row: str, found: list[dict[str, float | str]]) -> str:
         num_devices,
         degrees,
         str(len(found)),
-        f"{100 * proved / len(found):.0f} %",
-        *(f"{100 * gap:.2f} %" for gap in (median(gaps), gaps[-1 - len(gaps) // 10], gaps[-1])),
+        f"{100 * proved / len(found):.0f}%",
+        *(f"{100 * gap:.2f}%" for gap in (median(gaps), gaps[-1 - len(gaps) // 10], gaps[-1])),
         f"{min(one['downsets'] for one in found):,} - {max(one['downsets'] for one in found):,}",
         f"{seconds[0]:.2f}",
         f"{median(seconds):.2f}",
@@ -89,7 +89,7 @@ def main() -> None:
         return
     path = Path(sys.argv[1])
     num_seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 20
-    print("| K | degrees | solved | proved | gap: median | 90 % | largest | downsets |", end="")
+    print("| K | degrees | solved | proved | gap: median | 90% | largest | downsets |", end="")
     print(" least CPU s | median | most | MiB over the interpreter |")
     print("|--:|---|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|")
     for row in sys.argv[3:] or ROWS:

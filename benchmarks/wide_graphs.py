@@ -106,7 +106,7 @@ def operator_profile(spec: WideSpec, *, count: int) -> Profile:
 
 
 def drawn_profile(structure: Structure, rng: np.random.Generator, spec: WideSpec) -> Profile:
-    """Times of 1 to 10 ms, and recomputation 20 to 45 % slower and far smaller."""
+    """Times of 1 to 10 ms, and recomputation 20 to 45% slower and far smaller."""
     degree_of = np.zeros(len(structure.layers), dtype=np.int64)
     for edge in structure.edges:
         degree_of[edge.source] += 1

@@ -106,7 +106,7 @@ def test_other_deadlines_are_what_they_say(text: str, value: float) -> None:
 
 @given(st.floats(min_value=1e-12, max_value=1.0))
 def test_a_printed_gap_never_claims_less_than_the_gap(fraction: float) -> None:
-    printed = float(format_percent_up(fraction).removesuffix(" %"))
+    printed = float(format_percent_up(fraction).removesuffix("%"))
     assert printed >= fraction * 100 * (1 - 1e-9)
 
 

@@ -45,14 +45,14 @@ shipped constants were fitted to these rows; errors on rows that a fit has not s
 
 ![Mean error of step time by table](pictures/charts/accuracy-figures.svg)
 
-Two measurements of one plan differ by a few percent themselves, and by 16 % in the median on the
+Two measurements of one plan differ by a few percent themselves, and by 16% in the median on the
 tiny models of Megatron's tests, whose time is the start of kernels.
 
 | table | rows | quantity | n | mean | median | p90 | largest | bias |
 | --- | --: | --- | --: | --: | --: | --: | --: | --: |"""
 _RANKING = """
 *Tau* is Kendall's, *regret* how much slower the layout predicted fastest was than the fastest. A
-*false fit* needs 5 % more memory than predicted. Over all tables {coverage} % of the steps lie in
+*false fit* needs 5% more memory than predicted. Over all tables {coverage}% of the steps lie in
 their *range*, which shall hold nine of ten.
 
 | table | tau | regret, mean | largest | false fits | in the range | its width |
@@ -101,7 +101,7 @@ def accuracy_chart(found: ValidationResult) -> str:
                 ("median error", 100 * min(errors.median_ape, errors.mape)),
                 ("up to the mean", 100 * max(errors.mape - errors.median_ape, 0.0)),
             ],
-            note=f"{errors.n} configurations, largest {100 * errors.max_ape:.0f} %",
+            note=f"{errors.n} configurations, largest {100 * errors.max_ape:.0f}%",
         )
         for name, errors in sorted(scored, key=lambda each: each[1].mape)
     ]

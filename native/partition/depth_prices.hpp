@@ -14,7 +14,7 @@
 //
 // and C(V, s) = K. The inner maximum is a longest path: it takes the layers of D'' \ D one after
 // the other, for eight prices at once. One multiplier per stage is nearly as good as eight; several
-// prices are worth 2 % of the bound, for C moves in whole devices and a stage that may exceed d at
+// prices are worth 2% of the bound, for C moves in whole devices and a stage that may exceed d at
 // a price wins the next one. Needs the complete family of downsets.
 #pragma once
 

@@ -14,7 +14,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The energy of a stage is exp(sharpness · relative time), so that a sum over stages means nearly
 // the slowest one and yet feels the next. Sharpness, temperatures and the share of exchanges were
-// varied two to five times up and down on graphs of 800 operators: all within 0.03 %, the noise of
+// varied two to five times up and down on graphs of 800 operators: all within 0.03%, the noise of
 // four seeds.
 constexpr double kSharpness = 400;
 constexpr double kHot = 1.0, kCold = 0.05;  // first and last temperature, in energies of a stage
@@ -22,9 +22,9 @@ constexpr double kSwaps = 0.8;   // of all steps: two layers change places, else
 constexpr int64_t kCheck = 256;  // steps at one temperature, and between looks at the clock
 // Options are whole: what fits is looked for among so many steps of the hull before and after the
 // one that the linear relaxation would split. Annealed by the relaxation's time, stages of 25
-// layers at data degree 1 came out 0.3 % slower.
+// layers at data degree 1 came out 0.3% slower.
 constexpr int32_t kNear = 6;
-// A run still 1.5 % from what it has to beat after a quarter of its steps is given up. That trades
+// A run still 1.5% from what it has to beat after a quarter of its steps is given up. That trades
 // the late finds of a few data degrees for looks at more of them.
 constexpr double kHopeless = 0.25;
 constexpr double kFar = 1.015;

@@ -21,20 +21,20 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kOptimalGap = 1e-9;
 constexpr double kFinalStep = 1e-11;
 
-// Bisection, on small families. Below a gap of 1.5 % the plan tends to be the best already, so
-// thresholds lean towards it; below 0.03 % every other one is the last, which would end the search.
+// Bisection, on small families. Below a gap of 1.5% the plan tends to be the best already, so
+// thresholds lean towards it; below 0.03% every other one is the last, which would end the search.
 constexpr double kNearGap = 0.015;
 constexpr double kBisectGap = 3e-4;
 
 // Wide graphs, where a pass costs tenths of a second. Tuned on blocks of branches of 9,634 and
-// 16,756 downsets on 32 and 256 devices (benchmarks/wide.py). Plans on few cuts tend to be 0.5 %
-// from the best, so the first pass asks for that: 1.4 s in place of 1.9. In a window of 0.2 % the
-// best plan is found and proved in one pass; 0.1 and 0.3 % are alike, 1 % costs as much as seven
+// 16,756 downsets on 32 and 256 devices (benchmarks/wide.py). Plans on few cuts tend to be 0.5%
+// from the best, so the first pass asks for that: 1.4 s in place of 1.9. In a window of 0.2% the
+// best plan is found and proved in one pass; 0.1 and 0.3% are alike, 1% costs as much as seven
 // passes.
 constexpr double kFirstStep = 5e-3;
 constexpr double kWindow = 2e-3;
 // With several degrees on many devices such a window reached three times the labels of a plain pass
-// and was given up after 9 s. Narrow windows, at first of 0.05 %, took 18 s to the proof in place
+// and was given up after 9 s. Narrow windows, at first of 0.05%, took 18 s to the proof in place
 // of 26 to 33. They are taken from 60 labels per downset in a plain pass on.
 constexpr int64_t kWindowLabels = 3;
 constexpr double kNarrowWindow = 2e-4;
@@ -44,11 +44,11 @@ constexpr int64_t kManyLabels = 60;
 constexpr double kFollowStep = 1e-3;
 constexpr double kLeastStep = 2e-4;
 // After a quarter of the time limit one refused pass, cheap so far below a plan, so that a stop
-// leaves a gap of 2 % in place of the first bound's 10 %.
+// leaves a gap of 2% in place of the first bound's 10%.
 constexpr double kCoarseStep = 2e-2;
 constexpr double kCoarseFrom = 0.25;
 // Among few cuts. Rounds go on while they gain this much. 4,000 downsets around each cut took half
-// of the time beyond 400 layers and gained 0.05 %.
+// of the time beyond 400 layers and gained 0.05%.
 constexpr double kLeastGain = 1e-5;
 constexpr int32_t kFewLayers = 400;
 // Up to here a pass over all downsets takes milliseconds (GNMT's 17,914 are proved in 17), and a

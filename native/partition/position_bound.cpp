@@ -14,7 +14,7 @@ namespace {
 // to 8 places: the bound is looser by what a place cannot tell apart.
 constexpr int64_t kMostPlaces = 64;
 constexpr int64_t kMostMessages = 4'000'000;
-// Effort: cells of messages and costs, a few seconds. It leaves gaps of 2 to 3.3 % for 200 to 800
+// Effort: cells of messages and costs, a few seconds. It leaves gaps of 2 to 3.3% for 200 to 800
 // operators, where one multiplier for all stages left 6 to 11.
 constexpr double kMostWork = 4e9;
 constexpr int32_t kMostSweeps = 4000;

@@ -18,7 +18,7 @@ constexpr double kOffsetShare = 0.05, kOffsetAnnealingShare = 0.15;
 constexpr size_t kNumSeeds = 2;
 // Annealing from the best seed, the second, the best so far, and again: on small instances many
 // short runs reach what three long ones miss, on large ones a run needs its time. A run of 25 or 50
-// million actions finds the best known (4 ranks, 8 microbatches) in 29 % of 48 cases.
+// million actions finds the best known (4 ranks, 8 microbatches) in 29% of 48 cases.
 constexpr int64_t kActionsOfManyRuns = 500;
 constexpr size_t kManyRuns = 24, kFewRuns = 3;
 

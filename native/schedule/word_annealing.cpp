@@ -8,7 +8,7 @@ namespace trainwright {
 namespace {
 
 // Shares of moves: of an action on the critical path, and of one stream over a range of
-// microbatches. With 50 or 90 % and 20 or 50 % in their place (4 ranks, 8 to 12 microbatches) 80
+// microbatches. With 50 or 90% and 20 or 50% in their place (4 ranks, 8 to 12 microbatches) 80
 // runs show no difference.
 constexpr double kOnCriticalPath = 0.7;
 constexpr double kCoordinated = 0.35;

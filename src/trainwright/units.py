@@ -194,7 +194,7 @@ _FINEST: Final = 1e-6  # what is less is printed as one of the last digit
 def format_percent_up(fraction: float) -> str:
     """Print a gap as a percentage, rounded up so that the printed claim stays true."""
     if fraction <= 0:
-        return "0 %"
+        return "0%"
     digits = max(2, 1 - math.floor(math.log10(max(fraction, _FINEST) * 100)))
     scale = 10.0**digits
-    return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f} %"
+    return f"{math.ceil(fraction * 100 * scale - 1e-9) / scale:.{digits}f}%"

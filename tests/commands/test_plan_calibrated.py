@@ -26,8 +26,8 @@ JOB = {
 @pytest.mark.parametrize(
     ("calibration", "origin", "said"),
     [
-        ("megatron-core", "fitted", "90 %, fitted estimate)"),
-        ("none", "assumed", "90 %, unfitted estimate)"),
+        ("megatron-core", "fitted", "90%, fitted estimate)"),
+        ("none", "assumed", "90%, unfitted estimate)"),
     ],
 )
 def test_the_headline_says_whether_times_rest_on_fitted_constants(calibration, origin, said):

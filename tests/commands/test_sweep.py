@@ -161,7 +161,7 @@ def test_the_gap_of_a_row_is_told():
         lower_bound_s=0.75 * row.step_time_s,
     )
     told = Report(replace(document, rows=(row,), best=None, best_plan=None)).explain()
-    assert "25.00 %" in told
+    assert "25.00%" in told
 
 
 def test_progress_names_the_number_of_devices():

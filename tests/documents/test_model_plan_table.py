@@ -22,11 +22,11 @@ def document():
 @pytest.mark.parametrize(
     ("one_stage", "words"),
     [
-        (None, "gap <= 1.20 % to a proved bound"),
-        (0.99, "gap <= 1.20 % to a proved bound"),
+        (None, "gap <= 1.20% to a proved bound"),
+        (0.99, "gap <= 1.20% to a proved bound"),
         (
             1.0,
-            "gap <= 1.20 % to a proved bound on all plans; no plan with one stage per rank is "
+            "gap <= 1.20% to a proved bound on all plans; no plan with one stage per rank is "
             "faster",
         ),
     ],

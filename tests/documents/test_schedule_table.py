@@ -42,7 +42,7 @@ def test_every_status_has_its_own_words(document):
 
 def test_a_gap_is_rounded_up(document):
     told = replace(document, status=Status.GAP, gap=0.012301)
-    assert headline(told).endswith("within 1.24 % of the best")
+    assert headline(told).endswith("within 1.24% of the best")
 
 
 def test_a_bound_that_says_nothing_new_is_left_out(document):

@@ -61,6 +61,25 @@ def test_numbers_stay_whole_and_long_words_are_folded_not_cut():
     assert "…" not in text
 
 
+@given(
+    rows=st.lists(
+        st.tuples(*(st.lists(st.text("ab-|µ", min_size=1, max_size=36), max_size=6),) * 3),
+        min_size=1,
+        max_size=3,
+    ),
+    width=st.sampled_from((40, 80, 100, 120, 200)),
+)
+def test_no_width_breaks_a_word_or_a_number(rows, width):
+    said = [(" ".join(first), "12.34 GiB", *map(" ".join, rest)) for first, *rest in rows]
+    columns = (words("change"), column("memory needed"), words("options"), words("risk"))
+    text = to_text(to_terminal([table_of("t", columns, said)]), width=width)
+    assert sorted(word for row in rows for cell in row for word in cell) == sorted(
+        word for word in re.split(r"[\s;]+", text) if set(word) <= set("ab-|µ") and word
+    )
+    assert all(len(line) <= width for line in text.splitlines())
+    assert len(re.findall("12.34\\sGiB", text)) == len(rows)
+
+
 def test_facts_are_two_columns_under_their_title():
     text = to_text(to_terminal([Facts(title="chip", rows=(("area", "3 mm2"), ("clock", "1 GHz")))]))
     assert [line.split() for line in text.splitlines() if "mm2" in line or "GHz" in line] == [

@@ -1,4 +1,4 @@
-"""Counts inside 90 % intervals: what a binomial test accepts."""
+"""Counts inside 90% intervals: what a binomial test accepts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainwright.lab.validate import acceptance_region, coverage_check
 
 @pytest.mark.parametrize(
     ("n", "region"),
-    # Of few runs all may lie inside; from 36 on, 0.9**n is below 2.5 %.
+    # Of few runs all may lie inside; from 36 on, 0.9**n is below 2.5%.
     [(1, (0, 1)), (4, (2, 4)), (16, (12, 16)), (35, (28, 35)), (36, (29, 35)), (100, (84, 95))],
 )
 def test_regions_are_those_of_the_binomial_distribution(n: int, region: tuple[int, int]) -> None:

@@ -63,14 +63,14 @@ def test_the_bound_holds_for_few_and_for_many_positions(num_devices, degrees):
     ids=["60 operators", "200 operators", "blocks of branches"],
 )
 def test_the_gap_of_generated_graphs_is_a_few_per_cent(profile, gap):
-    """One multiplier for all positions left 9 to 11 %."""
+    """One multiplier for all positions left 9 to 11%."""
     found = solved(profile, wide_setting(profile, num_devices=8, tightness=0.5), max_downsets=1000)
     assert 1 - found.lower_bound_s / found.time_per_sample_s < gap
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_few_cuts_come_close_to_the_optimum_of_all_downsets(seed):
-    """With the first seed they stay 0.65 % above it, with the second they reach it."""
+    """With the first seed they stay 0.65% above it, with the second they reach it."""
     profile = operator_profile(WideSpec(seed=seed), count=60)
     setting = wide_setting(profile, num_devices=4, tightness=0.5)
     best = solved(profile, setting)

@@ -98,7 +98,7 @@ class TestInfeasible:
             return bool(planned(replace(asked, cluster=cluster)).priced)
 
         assert fits(enough * (1 + 1e-9))
-        # Of the reserve for transients some may be spare; 3 % less is surely not enough.
+        # Of the reserve for transients some may be spare; 3% less is surely not enough.
         assert not fits(enough * 0.97)
 
     @pytest.mark.slow

@@ -214,7 +214,7 @@ def assert_never_slower(blocks, family, memories_gib):
 @pytest.mark.parametrize(
     ("blocks", "family", "memories_gib"),
     [
-        (12, "v-min", (22, 24, 26, 44)),  # took 6.2 % longer with 26 GiB than with 24
+        (12, "v-min", (22, 24, 26, 44)),  # took 6.2% longer with 26 GiB than with 24
         (15, "v-half", (26, 30, 60)),
     ],
 )

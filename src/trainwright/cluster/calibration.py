@@ -1,6 +1,6 @@
 """Constants fitted to measured runs of one accelerator under one line of software.
 
-A handful of physical numbers, each with a 90 % interval: shares of peaks, latencies, host times.
+A handful of physical numbers, each with a 90% interval: shares of peaks, latencies, host times.
 They replace the defaults of a cluster's description and nothing else, so a calibrated cluster is a
 cluster. Software is part of the key because kernels and fusion move these numbers as much as the
 hardware does.
@@ -83,7 +83,7 @@ _AS_WIDE: Final = 0.9995  # of the prior's interval; files round its ends to fiv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """One fitted number with the ends of its 90 % interval."""
+    """One fitted number with the ends of its 90% interval."""
 
     name: str
     value: float

@@ -38,7 +38,7 @@ def calibrate(
     line: str | None = None,
     constants: Sequence[str] | None = None,
 ) -> Report[CalibrationResult]:
-    """Fit `constants` (at most 10) by accelerator and software line, with 90 % intervals.
+    """Fit `constants` (at most 10) by accelerator and software line, with 90% intervals.
 
     By default the shares of peak and bandwidth, and of logs whose runs hosts bind what these take.
 

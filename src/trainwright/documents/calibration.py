@@ -75,7 +75,7 @@ class ConstantsResult:
     constants: tuple[ClusterConstant, ...]
 
 
-# Fitted constants as tables: value, 90 % interval, and how far predictions with them miss
+# Fitted constants as tables: value, 90% interval, and how far predictions with them miss
 # ----------------------------------------------------------------------------------------
 
 
@@ -94,7 +94,7 @@ def calibration_view(found: CalibrationResult) -> Iterator[Line]:
             for made in found.calibrations
             for at, constant in enumerate(made.constants)
         ),
-        caption="constants, with 90 % intervals",
+        caption="constants, with 90% intervals",
     )
     yield table_of(
         "Errors of the fit",

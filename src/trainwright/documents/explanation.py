@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class ModelExplanation:
     """Ranks are indices from 0. `memory_by_class_bytes` is of the fullest rank, whose device has
     `free_bytes` left beside what every device keeps (`plans.configuration.MemoryOverheads`);
-    `busiest_rank` works longest. `binding` names the resource whose increase of 1 % saves most.
+    `busiest_rank` works longest. `binding` names the resource whose increase of 1% saves most.
     """
 
     kind: str = "model-explanation"
@@ -77,7 +77,7 @@ class ModelExplanation:
 def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[ModelExplanation]:
     """Explain the plan of a model (a path or a result).
 
-    The plan is priced again with 1 % more of each resource; plans are looked for briefly with
+    The plan is priced again with 1% more of each resource; plans are looked for briefly with
     10 GiB more memory, with each thing free that was fixed, and without each thing that the plan
     uses. A document that has its reasons is asked nothing again. What a `budget` leaves no time for
     is listed. Raises `InvalidInput` where the document holds no plan of a model.

@@ -175,7 +175,7 @@ def figure_table(document: ShowsMemory) -> Table | None:
             words("figure"),
             column("bytes", "bytes"),
             column("from", "low_bytes"),
-            column("to, 90 %", "high_bytes"),
+            column("to, 90%", "high_bytes"),
         ),
         (
             (
@@ -498,7 +498,7 @@ def fit_table(document: FitResult) -> Table:
             words("recompute", on="terminal"),
             column("memory", "device_bytes"),
             column("from", "device_low_bytes", on="page"),
-            column("to, 90 %", "device_high_bytes", on="page"),
+            column("to, 90%", "device_high_bytes", on="page"),
             words("fits", on="terminal"),
             column("probability", "fit_probability", "chance"),
             column("tokens/s", "tokens_per_s"),

@@ -848,7 +848,14 @@ def said(change: ImprovementRecord) -> str:
     """A change in the words of the run's file, or else as options of `estimate`."""
     if not change.settings:
         return change.options
-    return (" " if change.settings[0].startswith("--") else ", ").join(change.settings)
+    kept = [each for each in change.settings if not each.startswith(_WITHOUT)]
+    dropped = [each.removeprefix(_WITHOUT) for each in change.settings if each not in kept]
+    glue = " " if change.settings[0].removeprefix(_WITHOUT).startswith("--") else ", "
+    parts = (glue.join(kept), f"{_WITHOUT}{glue.join(dropped)}" if dropped else "")
+    return ", ".join(filter(None, parts))
+
+
+_WITHOUT: Final = "without "  # what a setting starts with that is taken out
 
 
 def change_table(found: ImprovementResult) -> Table:

@@ -718,7 +718,7 @@ def range_in_words(document: ModelEstimateResult) -> str:
     low_s, high_s = document.step_time_low_s, document.step_time_high_s
     if low_s is None or high_s is None:
         return "of the profile's layers"
-    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %"
+    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90%"
 
 
 def communication_table(document: ModelEstimateResult) -> Table:

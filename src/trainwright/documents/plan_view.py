@@ -220,7 +220,7 @@ def _range(document: Planned) -> str:
     if low_s is None or high_s is None:
         return "of the profile's layers"
     known = "fitted" if is_fitted(document) else "unfitted"
-    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90 %, {known} estimate"
+    return f"{format_seconds(low_s)} to {format_seconds(high_s)}, 90%, {known} estimate"
 
 
 def is_fitted(document: Planned) -> bool:

@@ -68,7 +68,7 @@ class GainRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasons:
-    """What each choice of a plan buys, and what more would help; `binding` saves most by 1 %.
+    """What each choice of a plan buys, and what more would help; `binding` saves most by 1%.
 
     `not_asked` lists what time did not suffice for, `search_s` counts CPU seconds, which are not
     part of those of the plan's own search.

@@ -625,9 +625,9 @@ def _gap_cell(row: SweepRow) -> Cell:
     if row.step_time_s is None:
         return Cell.of("")
     if row.status is Status.OPTIMAL:
-        return Cell(text="0 %", value=0.0)
+        return Cell(text="0%", value=0.0)
     gap = row.gap or 0.0
-    return Cell(text="<0.01 %" if gap < _FINE_GAP else format_percent_up(gap), value=gap)
+    return Cell(text="<0.01%" if gap < _FINE_GAP else format_percent_up(gap), value=gap)
 
 
 def training_table(document: ModelSweepResult) -> Table:

@@ -51,10 +51,10 @@ class RegretRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageCheck:
-    """Of `n` timed runs `inside` lie in their 90 % interval.
+    """Of `n` timed runs `inside` lie in their 90% interval.
 
-    From `least_accepted` to `most_accepted` the count agrees with 90 %, by a two-sided binomial
-    test at 95 %.
+    From `least_accepted` to `most_accepted` the count agrees with 90%, by a two-sided binomial
+    test at 95%.
     """
 
     n: int
@@ -99,7 +99,7 @@ class DatasetScore:
     upper end of the predicted peak, `refused` of those, all of which ran, that are said not to fit;
     `kendall_tau` ranks the layouts inside `ranked_groups` jobs, and `tau_ceiling` is what the
     scatter of repeated runs lets the true times reach; `interval_coverage` is the share whose time
-    lies inside the 90 % interval, and `interval_check` whether that agrees with 90 %.
+    lies inside the 90% interval, and `interval_check` whether that agrees with 90%.
     """
 
     name: str
@@ -252,7 +252,7 @@ def interval_table(found: ValidationResult) -> Table:
             words("file"),
             column("false fits", "false_fits"),
             column("refused, but ran", "refused"),
-            column("in 90 % interval", "interval_coverage"),
+            column("in 90% interval", "interval_coverage"),
             column("expected", "interval_expected"),
             column("interval width", "interval_width"),
         ),
@@ -290,7 +290,7 @@ def skipped_table(found: ValidationResult) -> Table:
 
 
 def _accepted(check: CoverageCheck | None) -> str:
-    """The shares inside that agree with 90 %, and a mark where the file's does not."""
+    """The shares inside that agree with 90%, and a mark where the file's does not."""
     if check is None:
         return ""
     low, high = check.least_accepted / check.n, check.most_accepted / check.n

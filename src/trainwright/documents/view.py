@@ -7,6 +7,7 @@ others beside them, where they can be sorted and copied as bare SI numbers.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
@@ -245,12 +246,9 @@ def taken_for_granted(assumptions: Mapping[str, str]) -> Iterator[Folded]:
         yield Folded(line=f"taken for granted: {named}", full=(full,))
 
 
-_LONG_WORD: Final = 20  # letters; what is longer, as an address, may be cut where a line ends
-
-
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """A table in a terminal; where its columns do not fit beside each other, a line for each row.
+    """A table in a terminal; where its columns do not fit beside each other, the rows as text.
 
     Words are wrapped, never cut, and no column is left out.
     """
@@ -260,25 +258,82 @@ class _Fitted:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
+        from rich.padding import Padding
         from rich.text import Text
 
         table = self.shown
-        least = 1  # of every column, what cannot be wrapped, and the space between
-        for at, each in enumerate(table.columns):
-            texts = [each.title if each.short is None else each.short]
-            texts += [row[at].text for row in table.rows]
-            cut = texts if each.is_number else " ".join(texts).split()
-            needed = max(map(len, cut), default=0)
-            least += 3 + (needed if each.is_number else min(needed, _LONG_WORD))
-        if least <= options.max_width:
-            yield _grid(table)
+        widths = _widths(table, options.max_width)
+        if widths is not None:
+            yield _grid(table, widths)
             return
         if table.caption:
             yield Text(printable(table.caption))
-        for row in _brief(table):
-            named = zip(table.columns, row, strict=True)
-            said = (f"{each.title} {cell.text}".strip() for each, cell in named if cell.text)
-            yield Text(printable(f"  {'; '.join(said)}"))
+        for named, *row in _brief(table):
+            titled = zip(table.columns[1:], row, strict=True)
+            said = (f"{each.title} {cell.text}".strip() for each, cell in titled if cell.text)
+            yield Padding(Text(printable(named.text)), (0, 0, 0, 2))
+            yield Padding(Text(printable("; ".join(said))), (0, 0, 0, 6))
+
+
+_GAP: Final = 3  # what separates two columns
+
+
+def _widths(table: Table, width: int) -> list[int] | None:
+    """How wide each column is in so many columns of text; none where whole words do not fit.
+
+    Numbers are never wrapped, titles and words between words. Where that is asked for, the widest
+    columns give way first.
+    """
+    from rich.cells import cell_len
+
+    least, most = [], []
+    for at, each in enumerate(table.columns):
+        title = each.title if each.short is None else each.short
+        cells = [line for row in _brief(table) for line in printable(row[at].text).splitlines()]
+        whole = cells if each.is_number else [part for line in cells for _, part in _whole(line)]
+        least.append(max(map(cell_len, (*title.split(), *whole)), default=0))
+        most.append(max(map(cell_len, (title, *cells)), default=0))
+    room = width - _GAP * len(table.columns) + 1
+    if sum(least) > room:
+        return None
+    level, shared = max(most, default=0), most
+    while sum(shared) > room:
+        level -= 1
+        shared = [max(low, min(high, level)) for low, high in zip(least, most, strict=True)]
+    return shared
+
+
+_IN_QUANTITY = re.compile(r"(?<=\d) (?=(?:[kMGTP]i?)?B(?:/s)?\b|[mµn]?s\b)")
+
+
+_IN_ADDRESS = re.compile(r"(?<=[^:/]/)(?=[^/])")
+
+
+def _whole(text: str) -> Iterator[tuple[str, str]]:
+    """What is not broken, and the blank before it: words, numbers with their units.
+
+    An address may be broken behind a slash.
+    """
+    for word in _IN_QUANTITY.sub("\0", text).split(" "):
+        parts = _IN_ADDRESS.split(word) if "://" in word else [word]
+        for at, part in enumerate(parts):
+            yield "" if at else " ", part.replace("\0", " ")
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Lines of at most so many columns, where what is whole has room in them."""
+    from rich.cells import cell_len
+
+    lines: list[str] = []
+    for line in text.split("\n"):
+        (_, first), *others = _whole(line)
+        lines.append(first)
+        for blank, part in others:
+            if cell_len(longer := f"{lines[-1]}{blank}{part}") <= width:
+                lines[-1] = longer
+            else:
+                lines.append(part)
+    return "\n".join(lines)
 
 
 def _brief(table: Table) -> Iterator[tuple[Cell, ...]]:
@@ -293,22 +348,23 @@ def _rich(shown: Table | Facts) -> _Fitted:
     return _Fitted(shown.on("terminal"))
 
 
-def _grid(shown: Table) -> RichTable:
+def _grid(shown: Table, widths: Sequence[int]) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as Rich
     from rich.text import Text
 
     title = None if shown.caption is None else Text(printable(shown.caption))
     made = Rich(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for each in shown.columns:
+    for each, width in zip(shown.columns, widths, strict=True):
         made.add_column(
             each.title if each.short is None else each.short,
+            width=width,
             justify="right" if each.is_number else "left",
-            no_wrap=each.is_number,
             overflow="fold",
         )
     for row in _brief(shown):  # brackets in the name of a file are no markup
-        made.add_row(*(Text(printable(cell.text)) for cell in row))
+        texts = (_wrapped(printable(cell.text), at) for cell, at in zip(row, widths, strict=True))
+        made.add_row(*map(Text, texts))
     return made
 
 

@@ -234,7 +234,7 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Fitted constants with 90 % intervals; `residuals` are log(predicted / measured).
+    """Fitted constants with 90% intervals; `residuals` are log(predicted / measured).
 
     `unseen` are those of each row under constants fitted without its fold, to first order.
     """
@@ -375,7 +375,7 @@ NUM_FOLDS: Final = 5
 COVERED: Final = 0.9
 _LEFT_OUT: Final = 0.85
 _ROUNDS: Final = 2
-# Two-sided 90 % quantiles of Student's t by degrees of freedom; the normal one beyond.
+# Two-sided 90% quantiles of Student's t by degrees of freedom; the normal one beyond.
 _STUDENT: Final = {
     1: 6.31,
     2: 2.92,
@@ -504,7 +504,7 @@ def interval(
     """The shortest range of measured / predicted that holds nine of ten unseen residuals.
 
     Rows of one of `groups` resemble each other, so the range is drawn wider, row by row, until it
-    also holds 85 % of the rows of groups it was not drawn from. With few rows, Student's range of
+    also holds 85% of the rows of groups it was not drawn from. With few rows, Student's range of
     their spread instead; a single row is always inside.
     """
     ratios = sorted(-residual for residual in unseen)  # log(measured / predicted)

@@ -91,7 +91,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
 # The pace of a family against Hopper under like software, as a share of its peak. The best products
 # that a search over shapes finds reach 268 of 312 TFLOP/s on A100, 792 of 989 on H100 and 758 of
 # 1,307 on MI300X (github.com/mag-/gpu_benchmark, after Bekman's MAMF), which is 0.07 and -0.32; in
-# steps MI300X falls further behind (620: SemiAnalysis, December 2024). PaLM ran at 57.8 % of TPU
+# steps MI300X falls further behind (620: SemiAnalysis, December 2024). PaLM ran at 57.8% of TPU
 # v4's peak with what it recomputed (Chowdhery et al., 2022, section 4). That Blackwell reaches less
 # of its peak than Hopper, and CDNA4 as much as CDNA3, is an assumption.
 HOST: Final = "host_pass_s"
@@ -119,12 +119,12 @@ HOST_OF_CLASS: Final = {
     "xla": -1.5,
 }
 # Clocks under load follow the power a device may draw: a part of the same peak with less of it is
-# slower by the share to this exponent (H100 SXM of 500 W against 700 W: about 20 %).
+# slower by the share to this exponent (H100 SXM of 500 W against 700 W: about 20%).
 _POWER_EXPONENT: Final = 0.6
 _MOST_OF_POWER: Final = -0.25
 
 # Widths of the priors: standard deviations of the logarithm, by level. Tuned on the mean error of
-# sources left out in turn, which is flat around them (a factor of two changes it by 3 % of itself).
+# sources left out in turn, which is flat around them (a factor of two changes it by 3% of itself).
 _PACE_WIDTH: Final = {
     "centre": 0.20,
     "family": 0.10,
@@ -156,7 +156,7 @@ _OVERHEAD_WIDTH: Final = 0.6  # of times and sizes there
 _MOST_OF_A_SOURCE: Final = 25
 _GAP: Final = "gap"
 _LARGEST_SAMPLE: Final = 50  # configurations of a source that are priced for the fit
-_REJECTED: Final = 4.685  # of σ: efficient to 95 % for normal residuals (Huber, 1981, section 4.8)
+_REJECTED: Final = 4.685  # of σ: efficient to 95% for normal residuals (Huber, 1981, section 4.8)
 _LEAST_WEIGHT: Final = 1e-9  # of a rejected run, so that weights can be divided by
 # Least and largest σ of a source. What its runs have in common misses more than they scatter, so
 # that effects which others share take them for no more precise than that; its own effects do not.

@@ -382,7 +382,7 @@ def _copies(run: MeasuredRun, question: Question, in_flight: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPrediction:
-    """Seconds of a step with the ends of the 90 % interval; bytes of a device where modelled."""
+    """Seconds of a step with the ends of the 90% interval; bytes of a device where modelled."""
 
     step_time_s: float
     step_time_low_s: float | None = None

@@ -40,14 +40,14 @@ from trainwright.units import GIB
 # e.
 # Kendall's tau-b and the regret of picking the plan predicted fastest are taken inside groups of
 # one
-# job with several layouts (at least 3); pairs measured within the noise floor of 2 % say nothing
+# job with several layouts (at least 3); pairs measured within the noise floor of 2% say nothing
 # about ranking and are left out of tau.
 
 
-# Whether a file's runs lie inside their 90 % intervals as often as intervals of 90 % allow
+# Whether a file's runs lie inside their 90% intervals as often as intervals of 90% allow
 # -----------------------------------------------------------------------------------------
 # Of n runs that each lie inside with probability 0.9, the number inside is binomial. A count is
-# accepted where neither tail beyond it is rarer than 2.5 %: the two-sided test at 95 %. Runs of a
+# accepted where neither tail beyond it is rarer than 2.5%: the two-sided test at 95%. Runs of a
 # file resemble each other, so the true tails are fatter; a file that fails deserves a look.
 
 COVERED: Final = 0.9
@@ -72,7 +72,7 @@ def coverage_check(inside: Sequence[bool]) -> CoverageCheck | None:
 def acceptance_region(n: int, share: float = COVERED) -> tuple[int, int]:
     """The smallest and the largest accepted number of n runs inside.
 
-    A count k is accepted where P(X <= k) and P(X >= k) are both above 2.5 %.
+    A count k is accepted where P(X <= k) and P(X >= k) are both above 2.5%.
     """
     logs = (math.log(share), math.log(1 - share))  # whole numbers of many runs pass all floats
     chance = [
@@ -312,7 +312,7 @@ def spread_of(values: Sequence[float | None]) -> float:
 # Which measured memories count towards a table's score, and which are reported apart
 # -----------------------------------------------------------------------------------
 # A figure is only as good as what its table records. Of the tests of megatron-core apart go: runs
-# whose device count was assumed, repeats that disagree by more than 5 %, kinds of training whose
+# whose device count was assumed, repeats that disagree by more than 5%, kinds of training whose
 # memory does not follow from the columns (FSDP, FP8, Muon, offloading, distillation). Figures
 # copied from another row instead of measured are not scored at all.
 

@@ -99,7 +99,7 @@ def _answer(document: ValidationResult) -> Iterator[Verdict]:
         return
     said = f"step times on average, over {counted(runs, 'configuration')}."
     if (inside := document.pooled_interval_coverage) is not None:
-        said += f" {inside:.1%} of measured times lie within their range, which promises 90 %."
+        said += f" {inside:.1%} of measured times lie within their range, which promises 90%."
     if (regret := document.pooled_top1_regret) is not None:
         said += f" Choosing layouts by prediction loses {regret.mean:.1%} against the fastest."
     yield Verdict(state=f"{mean:.1%} off", said=said, tone="plain")
@@ -112,7 +112,7 @@ def _cards(document: ValidationResult) -> Iterator[Card]:
         yield card("error of step times", f"{mean:.1%}", note)
     if document.pooled_interval_coverage is not None:
         inside = f"{document.pooled_interval_coverage:.1%}"
-        yield card("in the 90 % range", inside, "of measured times, all files")
+        yield card("in the 90% range", inside, "of measured times, all files")
     if (regret := document.pooled_top1_regret) is not None:
         note = f"than the fastest layout on average; at most {regret.max:.1%}"
         yield card("slower by choosing", f"{regret.mean:.1%}", note)

@@ -108,7 +108,7 @@ class MemoryOverheads:
 DEFAULT_OVERLAP: Final = Overlap()
 DEFAULT_OVERHEADS: Final = MemoryOverheads()
 # Who trains fills devices: of 137 runs of llm-foundry, which took the largest microbatch that ran,
-# all have a probability of 0.5, 95 % one of 0.6 and 90 % one of 0.7. Layouts that are known to have
+# all have a probability of 0.5, 95% one of 0.6 and 90% one of 0.7. Layouts that are known to have
 # run out of memory have 0.00 to 0.32, but for one (tests/step/test_figures.py).
 USUAL_FIT_PROBABILITY: Final = 0.5
 

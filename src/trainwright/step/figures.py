@@ -1,4 +1,4 @@
-"""How full a device is, in the three figures that tools show, each with its 90 % range.
+"""How full a device is, in the three figures that tools show, each with its 90% range.
 
     allocated = the step's peak (`step.predict`) + what the framework keeps beside it
     reserved  = (allocated at the peak + what an update allocates anew) · share of the allocator

@@ -482,7 +482,7 @@ def _priced(fix: Relaxation, best: Priced) -> Relaxation:
 def _enough_memory(
     question: ModelQuestion, relaxations: tuple[Relaxation, ...], budget: Budget
 ) -> Iterator[Relaxation]:
-    """Memory with which a plan of the families asked for was found, within 5 % of one without."""
+    """Memory with which a plan of the families asked for was found, within 5% of one without."""
     low = question.cluster.accelerator.memory_bytes
     low = max([low, *(fix.value or low for fix in relaxations if fix.change == "memory")])
 

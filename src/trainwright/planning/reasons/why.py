@@ -1,7 +1,7 @@
 """Why a plan is what it is: what each dimension buys, and what more of a resource would.
 
 A dimension buys at most what a plan without it loses: one is looked for with that dimension
-forbidden. A resource is worth what the *same* plan gains by 1 % more of it, which one pricing
+forbidden. A resource is worth what the *same* plan gains by 1% more of it, which one pricing
 answers; memory makes no plan faster by itself, so there another plan is looked for. So it is with
 everything that the question fixed: a plan is looked for with it free. All these searches are brief
 (`search.sketch_model`), so what they find is a plan that there is, and perhaps not the best.
@@ -153,7 +153,7 @@ def repriced_gains(question: ModelQuestion, reprice: Reprice) -> Iterator[Gain]:
     if not isinstance(question.model, MeasuredModel):
         more = chain(_more_of_a_device(cluster), more)
     for resource, changed in more:
-        yield Gain(resource=resource, change="+1 %", step_time_s=reprice(changed), replanned=False)
+        yield Gain(resource=resource, change="+1%", step_time_s=reprice(changed), replanned=False)
 
 
 def _more_of_a_device(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:

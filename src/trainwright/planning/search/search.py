@@ -224,7 +224,7 @@ class Patience:
 
 THOROUGH: Final = Patience(efforts=(600, 1200, 4800), gaps=(0.0, 0.005, 0.01), most=12000)
 # For a comparison, not for a choice: of Llama-70B on 64 H100, its plans without ZeRO, recomputation
-# and so on come within 1 % of those that forty times as long a search finds, in half a second each.
+# and so on come within 1% of those that forty times as long a search finds, in half a second each.
 BRIEF: Final = Patience(efforts=(0,), gaps=(0.01,), most=300)
 
 
