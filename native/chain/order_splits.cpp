@@ -12,15 +12,29 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kHair = 1e-9;
-constexpr int64_t kRounds = 80;      // of simulations
-constexpr int64_t kPivots = 40;      // between two of them, and as many for each rank
-constexpr size_t kColumns = 8;       // paths that are added at once
+constexpr int64_t kRounds = 200;  // of simulations
+constexpr int64_t kPivots = 40;   // between two of them, and as many for each rank
+// Of the way from the best split to the one that the program asks for: paths of splits between them
+// take a fifth of the rounds (Ben-Ameur, Neto: Acceleration of Cutting-Plane and Column Generation
+// Algorithms, Networks 49(1), 2007).
+constexpr double kInward[] = {0.1, 1.0};
 constexpr double kFar = 1e9;         // along a ray that proves that nothing fits
 constexpr double kPerturbed = 1e-7;  // of times, against ties
+constexpr double kSingular = 1e-7;   // of a pivot, where a basis begins anew
 
 struct Path : OrderPath {
   double value_s = 0;  // for the x at hand
 };
+
+// In four sums, which a compiler may run side by side.
+double dot(const double* a, const double* b, int64_t count) {
+  double sums[4] = {0, 0, 0, 0};
+  int64_t i = 0;
+  for (; i + 4 <= count; i += 4)
+    for (int64_t k = 0; k < 4; ++k) sums[k] += a[i + k] * b[i + k];
+  for (; i < count; ++i) sums[0] += a[i] * b[i];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
 
 // The longest path to the end of each rank.
 class Paths {
@@ -138,11 +152,11 @@ class Paths {
   std::vector<Before> before_;
 };
 
-// The dual program. Row 0 says that the y add up to one, row 1 + i is of stage and way i. Columns
-// are λ, the μ, the z, the slacks, then the y as they come.
+// The dual program. Row 0 says that the y add up to one, row 1 + i is of stage and way i. Seconds
+// are counted in `scale_s`.
 class Dual {
  public:
-  Dual(const OrderSplits& splits, const OrderPath& first, double scale_s)
+  Dual(const OrderSplits& splits, double scale_s)
       : x_(splits),
         ways_(splits.num_ways),
         stages_(static_cast<int64_t>(splits.least.size())),
@@ -150,69 +164,107 @@ class Dual {
         rows_(size_ + 1),
         instants_(static_cast<int64_t>(splits.room.size())),
         scale_s_(scale_s),
-        inverse_(static_cast<size_t>(rows_ * rows_), 0.0),
-        value_(static_cast<size_t>(rows_)),
-        basic_(static_cast<size_t>(rows_)) {
-    paths_.push_back(first);
-    // y of the first path is one, so slacks are what it counts of each stage and way.
+        basic_(static_cast<size_t>(rows_)),
+        right_(static_cast<size_t>(rows_)),
+        step_(static_cast<size_t>(rows_)),
+        column_(static_cast<size_t>(rows_)) {
     uint32_t state = 12345;
     for (int64_t i = 0; i < rows_; ++i) {
-      inverse_[i * rows_ + i] = 1.0;
-      if (i > 0) inverse_[i * rows_] = first.block_s[i - 1] / scale_s_;
       state = state * 1664525u + 1013904223u;
       const double more = kPerturbed * (1.0 + static_cast<double>(state >> 8) / (1 << 24));
-      value_[i] = i == 0 ? 1.0 : more + first.block_s[i - 1] / scale_s_;
-      basic_[i] = i == 0 ? path_at(0) : slack_at(i - 1);
+      right_[i] = i == 0 ? 1.0 : more;
     }
   }
 
-  void add(OrderPath path) { paths_.push_back(std::move(path)); }
+  void add(OrderPath path) {
+    for (double& each : path.block_s) each /= scale_s_;
+    path.fixed_s /= scale_s_;
+    paths_.push_back(std::move(path));
+  }
 
-  // The paths that y counts.
-  std::vector<OrderPath> counted() const {
-    std::vector<OrderPath> found;
-    for (int64_t i = 0; i < rows_; ++i)
-      if (basic_[i] >= path_at(0) && value_[i] > kHair)
-        found.push_back(paths_[basic_[i] - path_at(0)]);
-    return found;
+  // y of the last path is one, so slacks are what it counts of each stage and way.
+  void begin() {
+    clear();
+    basic_[0] = {Of::path, static_cast<int64_t>(paths_.size()) - 1};
+    solve_for(basic_[0]);
+    pivot_on(0);
+    finish();
+  }
+
+  // With the basis of another program, whose paths were added; false where that is none.
+  bool begin(const std::vector<DualColumn>& basis) {
+    clear();
+    std::vector<char> is_left(static_cast<size_t>(rows_), 1);
+    for (const DualColumn& each : basis)
+      if (each.of == Of::slack) is_left[1 + each.index] = 0;
+    for (const DualColumn& each : basis) {
+      if (each.of == Of::slack) continue;
+      solve_for(each);
+      int64_t row = -1;
+      for (int64_t i = 0; i < rows_; ++i)
+        if (is_left[i] && (row < 0 || std::abs(step_[i]) > std::abs(step_[row]))) row = i;
+      if (row < 0 || std::abs(step_[row]) < kSingular) return false;
+      pivot_on(row);
+      basic_[row] = each;
+      is_left[row] = 0;
+    }
+    finish();
+    return std::all_of(value_.begin(), value_.end(), [](double own) { return own > -kSingular; });
+  }
+
+  // Where it is: the basis, and the paths that it names in their order.
+  void keep(LeastOfOrder& found) const {
+    for (const DualColumn& each : basic_) {
+      DualColumn own = each;
+      if (own.of == Of::path) {
+        own.index = static_cast<int64_t>(found.paths.size());
+        OrderPath path = paths_[each.index];
+        for (double& seconds : path.block_s) seconds *= scale_s_;
+        path.fixed_s *= scale_s_;
+        found.paths.push_back(std::move(path));
+      }
+      found.basis.push_back(own);
+    }
   }
 
   // Pivots until no column gains; false where memory leaves room for no split.
   bool solve(int64_t most) {
-    std::vector<double> column(rows_), step(rows_);
+    forget();
+    price();
+    is_solved_ = false;
     for (int64_t pivot = 0; pivot < most; ++pivot) {
-      price();
-      const int64_t enters = best_column();
-      if (enters < 0) return true;
-      fill(enters, column);
-      for (int64_t i = 0; i < rows_; ++i) {
-        double sum = 0;
-        const double* row = &inverse_[i * rows_];
-        for (int64_t j = 0; j < rows_; ++j) sum += row[j] * column[j];
-        step[i] = sum;
-      }
+      const auto [enters, gained] = best_column();
+      is_solved_ = !(gained > 0);
+      if (is_solved_) return true;
+      solve_for(enters);
       int64_t leaves = -1;
       double least = kInfinite;
       for (int64_t i = 0; i < rows_; ++i) {
-        if (step[i] <= kHair) continue;
-        const double ratio = std::max(0.0, value_[i]) / step[i];
+        if (step_[i] <= kHair) continue;
+        const double ratio = std::max(0.0, value_[i]) / step_[i];
         if (ratio < least - kHair * 1e-3 ||
-            (leaves >= 0 && ratio <= least && step[i] > step[leaves])) {
+            (leaves >= 0 && ratio <= least && step_[i] > step_[leaves])) {
           least = ratio;
           leaves = i;
         }
       }
       if (leaves < 0) {
-        ray_ = step;
+        ray_ = step_;
         ray_column_ = enters;
         return false;
       }
-      pivot_on(leaves, step, least);
+      for (int64_t i = 0; i < rows_; ++i) value_[i] -= step_[i] * least;
+      value_[leaves] = least;
+      pivot_on(leaves);
       basic_[leaves] = enters;
+      for (int64_t j = 0; j < rows_; ++j) price_[j] += gained * inverse_[j * rows_ + leaves];
     }
     price();
     return true;
   }
+
+  // Whether no column gained in the end.
+  bool is_solved() const { return is_solved_; }
 
   // Blocks by stage and way: the prices of the rows.
   std::vector<double> blocks() const {
@@ -224,94 +276,154 @@ class Dual {
     return found;
   }
 
-  // The bound that y and z prove, in seconds; where memory leaves no room, that so far along the
-  // ray that `solve` met.
-  double proved_s(double along = 0) const {
-    std::vector<double> cost(size_, 0.0);
-    std::vector<std::pair<int64_t, double>> counts;
-    for (int64_t i = 0; i < rows_; ++i)
-      counts.emplace_back(basic_[i], along > 0 ? value_[i] - along * ray_[i] : value_[i]);
-    if (along > 0) counts.emplace_back(ray_column_, along);
+  // The bound that y and z prove, in seconds: what is perturbed, or the first column of the
+  // inverse, which is the same without that.
+  double proved_s() const {
+    const std::vector<double> exact(inverse_.begin(), inverse_.begin() + rows_);
+    return scale_s_ * std::max(proved(value_), proved(exact));
+  }
+
+  // Where memory leaves no room, the bound so far along the ray that `solve` met.
+  double proved_along_s(double far) const {
+    std::vector<double> counts(static_cast<size_t>(rows_));
+    for (int64_t i = 0; i < rows_; ++i) counts[i] = value_[i] - far * ray_[i];
+    return scale_s_ * proved(counts, far);
+  }
+
+ private:
+  using Of = DualColumn::Of;
+
+  // All slack, and nothing in row 0.
+  void clear() {
+    inverse_.assign(static_cast<size_t>(rows_ * rows_), 0.0);
+    for (int64_t i = 0; i < rows_; ++i) {
+      inverse_[i * rows_ + i] = 1.0;
+      basic_[i] = {Of::slack, i - 1};
+    }
+  }
+
+  void finish() {
+    value_.assign(static_cast<size_t>(rows_), 0.0);
+    for (int64_t j = 0; j < rows_; ++j)
+      for (int64_t i = 0; i < rows_; ++i) value_[i] += right_[j] * inverse_[j * rows_ + i];
+  }
+
+  double proved(const std::vector<double>& counts, double along = 0) const {
+    std::vector<double> cost(static_cast<size_t>(size_), 0.0);
     double sum = 0, fixed = 0;
-    for (const auto& [column, count] : counts)
-      if (column >= path_at(0)) sum += std::max(0.0, count);
+    for (int64_t i = 0; i < rows_; ++i)
+      if (basic_[i].of == Of::path) sum += std::max(0.0, counts[i]);
+    if (along > 0 && ray_column_.of == Of::path) sum += along;
     if (!(sum > 0)) return 0;
-    for (const auto& [column, count] : counts) {
-      const double own = std::max(0.0, count);
-      if (column >= path_at(0)) {
-        const OrderPath& path = paths_[column - path_at(0)];
+    const auto count = [&](const DualColumn& column, double own) {
+      if (!(own > 0)) return;
+      if (column.of == Of::path) {
+        const OrderPath& path = paths_[column.index];
         fixed += own / sum * path.fixed_s;
         for (int64_t j = 0; j < size_; ++j) cost[j] += own / sum * path.block_s[j];
-      } else if (column >= instant_at(0) && column < slack_at(0)) {
-        const int64_t instant = column - instant_at(0);
-        fixed -= own * scale_s_ * x_.room[instant];
+      } else if (column.of == Of::instant) {
+        fixed -= own * x_.room[column.index];
         for (int64_t j = 0; j < size_; ++j)
-          cost[j] += own * scale_s_ * x_.block_held[instant * size_ + j];
+          cost[j] += own * x_.block_held[column.index * size_ + j];
       }
-    }
+    };
+    for (int64_t i = 0; i < rows_; ++i) count(basic_[i], counts[i]);
+    if (along > 0) count(ray_column_, along);
     double least = kInfinite, left = static_cast<double>(x_.num_blocks);
     for (int64_t s = 0; s < stages_; ++s) {
       const auto first = cost.begin() + s * ways_;
       const double own = *std::min_element(first, first + ways_);
-      const auto count = static_cast<double>(x_.least[s]);
-      fixed += count * own;
-      left -= count;
+      const auto fewest = static_cast<double>(x_.least[s]);
+      fixed += fewest * own;
+      left -= fewest;
       least = std::min(least, own);
     }
     return left < 0 ? kInfinite : fixed + left * least;
   }
 
- private:
-  int64_t instant_at(int64_t i) const { return 1 + stages_ + i; }
-  int64_t slack_at(int64_t i) const { return 1 + stages_ + instants_ + i; }
-  int64_t path_at(int64_t i) const { return 1 + stages_ + instants_ + size_ + i; }
-
-  double gain(int64_t column) const {
-    if (column == 0) return static_cast<double>(x_.num_blocks);
-    if (column < instant_at(0)) return static_cast<double>(x_.least[column - 1]);
-    if (column < slack_at(0)) return -x_.room[column - instant_at(0)];
-    if (column < path_at(0)) return 0.0;
-    return paths_[column - path_at(0)].fixed_s / scale_s_;
+  double gain(const DualColumn& column) const {
+    switch (column.of) {
+      case Of::blocks:
+        return static_cast<double>(x_.num_blocks);
+      case Of::least:
+        return static_cast<double>(x_.least[column.index]);
+      case Of::instant:
+        return -x_.room[column.index];
+      case Of::path:
+        return paths_[column.index].fixed_s;
+      case Of::slack:
+        break;
+    }
+    return 0.0;
   }
 
-  void fill(int64_t column, std::vector<double>& to) const {
-    std::fill(to.begin(), to.end(), 0.0);
-    if (column == 0) {
-      std::fill(to.begin() + 1, to.end(), 1.0);
-    } else if (column < instant_at(0)) {
-      const auto first = to.begin() + 1 + (column - 1) * ways_;
-      std::fill(first, first + ways_, 1.0);
-    } else if (column < slack_at(0)) {
-      const int64_t instant = column - instant_at(0);
-      for (int64_t j = 0; j < size_; ++j) to[j + 1] = -x_.block_held[instant * size_ + j];
-    } else if (column < path_at(0)) {
-      to[1 + column - slack_at(0)] = 1.0;
-    } else {
-      const OrderPath& path = paths_[column - path_at(0)];
-      to[0] = 1.0;
-      for (int64_t j = 0; j < size_; ++j) to[j + 1] = -path.block_s[j] / scale_s_;
+  void fill(const DualColumn& column) {
+    std::fill(column_.begin(), column_.end(), 0.0);
+    switch (column.of) {
+      case Of::blocks:
+        std::fill(column_.begin() + 1, column_.end(), 1.0);
+        break;
+      case Of::least: {
+        const auto first = column_.begin() + 1 + column.index * ways_;
+        std::fill(first, first + ways_, 1.0);
+        break;
+      }
+      case Of::instant:
+        for (int64_t j = 0; j < size_; ++j)
+          column_[j + 1] = -x_.block_held[column.index * size_ + j];
+        break;
+      case Of::slack:
+        column_[1 + column.index] = 1.0;
+        break;
+      case Of::path:
+        column_[0] = 1.0;
+        for (int64_t j = 0; j < size_; ++j) column_[j + 1] = -paths_[column.index].block_s[j];
+    }
+  }
+
+  // `step_` is what the basis would have to give for one of the column.
+  void solve_for(const DualColumn& column) {
+    fill(column);
+    std::fill(step_.begin(), step_.end(), 0.0);
+    for (int64_t j = 0; j < rows_; ++j) {
+      const double own = column_[j];
+      if (own == 0) continue;
+      const double* from = &inverse_[j * rows_];
+      for (int64_t i = 0; i < rows_; ++i) step_[i] += own * from[i];
+    }
+  }
+
+  // The inverse once the column of `step_` is in place of that of a row.
+  void pivot_on(int64_t leaves) {
+    for (int64_t j = 0; j < rows_; ++j) {
+      double* column = &inverse_[j * rows_];
+      if (column[leaves] == 0) continue;
+      const double own = column[leaves] / step_[leaves];
+      for (int64_t i = 0; i < rows_; ++i) column[i] -= own * step_[i];
+      column[leaves] = own;
     }
   }
 
   void price() {
-    price_.assign(rows_, 0.0);
-    for (int64_t i = 0; i < rows_; ++i) {
-      const double own = gain(basic_[i]);
-      if (own == 0) continue;
-      const double* row = &inverse_[i * rows_];
-      for (int64_t j = 0; j < rows_; ++j) price_[j] += own * row[j];
-    }
+    std::vector<double> gains(static_cast<size_t>(rows_));
+    for (int64_t i = 0; i < rows_; ++i) gains[i] = gain(basic_[i]);
+    price_.resize(static_cast<size_t>(rows_));
+    for (int64_t j = 0; j < rows_; ++j) price_[j] = dot(gains.data(), &inverse_[j * rows_], rows_);
   }
 
-  // The column that gains most for each unit, or -1.
-  int64_t best_column() const {
-    const double blocks = static_cast<double>(x_.num_blocks);
-    int64_t best = -1;
+  double gained_by(const OrderPath& path) const {
+    return path.fixed_s - price_[0] + dot(path.block_s.data(), &price_[1], size_);
+  }
+
+  // The column that gains most for each unit, and how much; nothing where none does.
+  std::pair<DualColumn, double> best_column() const {
+    const auto blocks = static_cast<double>(x_.num_blocks);
+    std::pair<DualColumn, double> best{{}, 0.0};
     double most = kHair;
-    const auto offer = [&](int64_t column, double gained) {
-      if (gained > most) {
-        most = gained;
-        best = column;
+    const auto offer = [&](DualColumn column, double gained, double unit = 1.0) {
+      if (gained / unit > most) {
+        most = gained / unit;
+        best = {column, gained};
       }
     };
     double all = 0;
@@ -319,43 +431,53 @@ class Dual {
       double own = 0;
       for (int64_t i = s * ways_; i < (s + 1) * ways_; ++i) {
         own += price_[i + 1];
-        offer(slack_at(i), -price_[i + 1]);
+        offer({Of::slack, i}, -price_[i + 1]);
       }
-      offer(1 + s, static_cast<double>(x_.least[s]) - own);
+      offer({Of::least, s}, static_cast<double>(x_.least[s]) - own);
       all += own;
     }
-    offer(0, (blocks - all) / std::max(1.0, blocks));
-    for (int64_t i = 0; i < instants_; ++i) {
-      double held = -x_.room[i];
-      for (int64_t j = 0; j < size_; ++j) held += x_.block_held[i * size_ + j] * price_[j + 1];
-      offer(instant_at(i), held);
-    }
-    for (size_t q = 0; q < paths_.size(); ++q) {
-      double longer = paths_[q].fixed_s / scale_s_ - price_[0];
-      for (int64_t j = 0; j < size_; ++j) longer += paths_[q].block_s[j] / scale_s_ * price_[j + 1];
-      offer(path_at(static_cast<int64_t>(q)), longer);
-    }
+    offer({Of::blocks, 0}, blocks - all, std::max(1.0, blocks));
+    for (int64_t i = 0; i < instants_; ++i)
+      offer({Of::instant, i}, dot(&x_.block_held[i * size_], &price_[1], size_) - x_.room[i]);
+    for (size_t q = 0; q < paths_.size(); ++q)
+      offer({Of::path, static_cast<int64_t>(q)}, gained_by(paths_[q]));
     return best;
   }
 
-  void pivot_on(int64_t leaves, const std::vector<double>& step, double ratio) {
-    double* own = &inverse_[leaves * rows_];
-    for (int64_t j = 0; j < rows_; ++j) own[j] /= step[leaves];
-    for (int64_t i = 0; i < rows_; ++i) {
-      if (i == leaves || step[i] == 0) continue;
-      double* row = &inverse_[i * rows_];
-      for (int64_t j = 0; j < rows_; ++j) row[j] -= step[i] * own[j];
-      value_[i] -= step[i] * ratio;
+  // Paths that are far from being needed: simulation finds them again.
+  void forget() {
+    if (paths_.size() <= static_cast<size_t>(2 * rows_)) return;
+    price();
+    std::vector<char> is_basic(paths_.size(), 0);
+    for (const DualColumn& each : basic_)
+      if (each.of == Of::path) is_basic[each.index] = 1;
+    std::vector<std::pair<double, size_t>> others;
+    for (size_t q = 0; q < paths_.size(); ++q)
+      if (!is_basic[q]) others.emplace_back(-gained_by(paths_[q]), q);
+    std::sort(others.begin(), others.end());
+    others.resize(std::min(others.size(), static_cast<size_t>(rows_) / 2));
+    for (const auto& [less, q] : others) is_basic[q] = 1;
+    std::vector<int64_t> number(paths_.size(), -1);
+    std::vector<OrderPath> kept;
+    for (size_t q = 0; q < paths_.size(); ++q) {
+      if (!is_basic[q]) continue;
+      number[q] = static_cast<int64_t>(kept.size());
+      kept.push_back(std::move(paths_[q]));
     }
-    value_[leaves] = ratio;
+    paths_ = std::move(kept);
+    for (DualColumn& each : basic_)
+      if (each.of == Of::path) each.index = number[each.index];
   }
 
   const OrderSplits& x_;
   int64_t ways_, stages_, size_, rows_, instants_;
   double scale_s_;
-  std::vector<double> inverse_, value_, price_, ray_;
-  int64_t ray_column_ = -1;
-  std::vector<int64_t> basic_;
+  std::vector<DualColumn> basic_;
+  std::vector<double> right_;    // of the rows
+  std::vector<double> inverse_;  // by column
+  std::vector<double> value_, price_, step_, column_, ray_;
+  DualColumn ray_column_;
+  bool is_solved_ = false;
   std::vector<OrderPath> paths_;
 };
 
@@ -371,31 +493,46 @@ LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders,
   const auto longer = [](const Path& a, const Path& b) { return a.value_s > b.value_s; };
   const auto first = std::min_element(found.begin(), found.end(), longer);
   const double first_s = std::max(first->value_s, 1e-300);
-  Dual dual(splits, *first, first_s);
+  Dual dual(splits, first_s);
   if (start != nullptr)
     for (const OrderPath& path : start->paths) dual.add(path);
+  if (start == nullptr || !dual.begin(start->basis)) {
+    dual.add(std::move(*first));
+    dual.begin();
+  }
   LeastOfOrder least{.reached_s = kInfinite};
   const int64_t pivots = kPivots * (1 + orders.num_ranks());
   for (int64_t round = 0; round < kRounds; ++round) {
     const bool has_room = dual.solve(pivots);
     least.step_s = std::max(least.step_s, dual.proved_s() * (1 - kHair));
     if (!has_room) {
-      if (dual.proved_s(kFar) > 1e3 * first_s) least.step_s = kInfinite;
+      if (dual.proved_along_s(kFar) > 1e3 * first_s) least.step_s = kInfinite;
       break;
     }
-    blocks = dual.blocks();
-    found = paths.longest(blocks);
-    std::sort(found.begin(), found.end(), longer);
-    const double reached_s = found.front().value_s;
-    if (reached_s < least.reached_s) {
-      least.reached_s = reached_s;
-      least.blocks = blocks;
+    const std::vector<double> asked = dual.blocks();
+    const double enough_s = least.step_s * (1 + splits.near);
+    const std::vector<double> best = least.blocks.empty() ? asked : least.blocks;
+    bool is_cut = false;
+    for (const double share : kInward) {
+      for (size_t i = 0; i < size; ++i) blocks[i] = best[i] + share * (asked[i] - best[i]);
+      found = paths.longest(blocks);
+      const double reached_s = std::min_element(found.begin(), found.end(), longer)->value_s;
+      if (reached_s < least.reached_s) {
+        least.reached_s = reached_s;
+        least.blocks = blocks;
+      }
+      if (least.reached_s <= enough_s) break;  // no more can be proved
+      for (Path& each : found) {
+        const double own_s = each.fixed_s + dot(each.block_s.data(), asked.data(), size);
+        if (own_s <= enough_s) continue;
+        is_cut = true;
+        dual.add(std::move(each));
+      }
+      if (is_cut) break;
     }
-    if (reached_s <= least.step_s * (1 + splits.near) || least.step_s >= splits.limit_s) break;
-    for (size_t i = 0; i < std::min(kColumns, found.size()); ++i)
-      if (found[i].value_s > least.step_s * (1 + splits.near)) dual.add(std::move(found[i]));
+    if ((!is_cut && dual.is_solved()) || least.step_s >= splits.limit_s) break;
   }
-  least.paths = dual.counted();
+  dual.keep(least);
   return least;
 }
 

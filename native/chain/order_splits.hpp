@@ -56,18 +56,26 @@ struct OrderPath {
   std::vector<double> block_s;
 };
 
+// A column of the dual: λ, the μ of a stage, the z of an instant, the slack of a stage and way, or
+// the y of a path.
+struct DualColumn {
+  enum class Of : int8_t { blocks, least, instant, slack, path } of = Of::blocks;
+  int64_t index = 0;
+};
+
 // `step_s` until the last rank is through; infinite where no split has room. `blocks` [S, K] of the
-// shortest split that was simulated, in parts, with its `reached_s`; `paths` are those that the
-// bound is a mean of.
+// shortest split that was simulated, in parts, with its `reached_s`. `basis` is where the method
+// ended, `paths` those that it names.
 struct LeastOfOrder {
   double step_s = 0;
   double reached_s = 0;
   std::vector<double> blocks{};
+  std::vector<DualColumn> basis{};
   std::vector<OrderPath> paths{};
 };
 
-// Of actions only forwards and whole backwards count. What was found of the same stages and orders
-// with other limits is a start that saves most of the work.
+// Of actions only forwards and whole backwards count. A `start` was found of the same stages,
+// orders and instants, but for instants at the end of these.
 LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders,
                             const LeastOfOrder* start = nullptr);
 

@@ -13,7 +13,7 @@ from family_cases import case, rows_of_split, step_of
 from random_cases import cases
 from trainwright._native import _core
 from trainwright.planning.question.layouts import LOOPED
-from trainwright.planning.splits.loop import bound_dealt_loops, bound_loop_paths
+from trainwright.planning.splits.loop import Count, Loop, bound_dealt_loops, program_of
 from trainwright.planning.splits.loop_cuts import every_lengths
 from trainwright.planning.splits.types import best_family_split, bound_every_split
 from trainwright.scheduling.simulate import native_orders
@@ -40,9 +40,7 @@ def test_no_plan_of_any_lengths_is_shorter(data):
         zero_stage=data.draw(st.integers(0, 3)),
     )
     family = data.draw(st.sampled_from(LOOPED))
-    bound = data.draw(st.sampled_from((bound_loop_paths, bound_dealt_loops)))(
-        asked.question(family)
-    )
+    bound = bound_dealt_loops(asked.question(family))
     layers, costs = asked.profile.structure.layers, asked.profile.costs
     for _ in range(4):
         inner = data.draw(
@@ -62,9 +60,53 @@ def test_whole_blocks_take_longer_than_parts():
     question = case(
         blocks=11, pipeline=2, virtual_stages=2, num_microbatches=8, memory_gib=80
     ).question("interleaved")
-    parts, whole = (bound(question).bound_s for bound in (bound_loop_paths, bound_dealt_loops))
-    assert whole > 1.01 * parts
+    program, whole = program_of(Loop.of(question), limit_s=math.inf), bound_dealt_loops(question)
+    parts = program.solved().step_s + question.overhead_s
+    assert whole.bound_s > 1.01 * parts
     assert bound_dealt_loops(question, limit_s=parts).bound_s == parts
+
+
+@cases(12)
+@given(data=st.data())
+def test_the_least_of_all_lengths_is_no_shorter_whatever_the_limit(data):
+    """What ranks can hold within the limit is taken for granted, so the limit must not matter."""
+    p, v = data.draw(st.sampled_from(((2, 2), (2, 3), (3, 2))))
+    blocks = data.draw(st.integers(p * v, p * v + 3))
+    asked = case(
+        blocks=blocks,
+        pipeline=p,
+        virtual_stages=v,
+        num_microbatches=p * data.draw(st.integers(1, 3)),
+        memory_gib=data.draw(st.sampled_from((24, 32, 80))),
+        zero_stage=data.draw(st.integers(0, 3)),
+    )
+    question = asked.question(data.draw(st.sampled_from(LOOPED)))
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    rows = [data.draw(st.sampled_from(costs.rows_of(layer.layer_class))) for layer in layers]
+    steps_s = []
+    for lengths in every_lengths([1] * (p * v), [blocks] * (p * v), blocks):
+        ends = np.cumsum(lengths)
+        cuts = (0, *(1 + ends[:-1]).tolist(), len(layers))
+        step, fits = step_of(asked, question.family, cuts, rows)
+        if fits:
+            steps_s.append(step.step_time_s)
+    for share in (0.9, 1.0, 1.001, 1.1):
+        limit_s = share * min(steps_s, default=1.0)
+        bound_s = bound_dealt_loops(question, limit_s=limit_s).bound_s
+        assert bound_s <= limit_s
+        assert bound_s <= min(steps_s, default=math.inf) * (1 + 1e-9)
+
+
+def test_a_program_that_begins_with_another_ends_where_it_would_by_itself():
+    question = case(
+        blocks=23, pipeline=4, virtual_stages=3, num_microbatches=8, memory_gib=40
+    ).question("interleaved")
+    program = program_of(Loop.of(question), limit_s=math.inf)
+    rows, start = (), program.solved()
+    for place, blocks, is_most in ((0, 5, True), (1, 6, False), (5, 2, True), (0, 4, True)):
+        rows = (*rows, Count(place, blocks, is_most))
+        start, alone = program.solved(rows, start.found), program.solved(rows)
+        assert start.step_s == pytest.approx(alone.step_s, rel=2e-4)
 
 
 def splits(order, *, num_blocks, forward_s=1.0, backward_s=2.0, held=(), room=(), limit_s=math.inf):
@@ -142,7 +184,7 @@ def test_memory_makes_as_much_recompute_as_it_must_and_no_less_room_than_needed_
 def test_paths_say_more_than_each_rank_by_itself():
     asked = case(blocks=32, pipeline=4, virtual_stages=2, num_microbatches=8, memory_gib=400)
     question = asked.question("interleaved")
-    by_rank, by_path = bound_every_split(question).bound_s, bound_loop_paths(question).bound_s
+    by_rank, by_path = bound_every_split(question).bound_s, bound_dealt_loops(question).bound_s
     split = best_family_split(question)
     step, fits = step_of(asked, "interleaved", split.cuts, rows_of_split(asked, split))
     assert fits
@@ -153,6 +195,6 @@ def test_paths_say_more_than_each_rank_by_itself():
 def test_it_stops_at_the_limit():
     asked = case(blocks=16, pipeline=4, virtual_stages=2, num_microbatches=8)
     question = asked.question("interleaved")
-    whole_s = bound_loop_paths(question).bound_s
+    whole_s = bound_dealt_loops(question).bound_s
     for share in (0.5, 0.9, 0.99):
-        assert bound_loop_paths(question, limit_s=share * whole_s).bound_s <= share * whole_s
+        assert bound_dealt_loops(question, limit_s=share * whole_s).bound_s <= share * whole_s

@@ -35,7 +35,7 @@ from trainwright.planning.search.plans import (
 )
 from trainwright.planning.search.prefetch import Foresight, PlanAsk, Shelf, SplitAnswers, asked_of
 from trainwright.planning.splits.chain_cuts import finish_chain
-from trainwright.planning.splits.loop import bound_dealt_loops, bound_loop_paths
+from trainwright.planning.splits.loop import bound_dealt_loops
 from trainwright.planning.splits.loop_cuts import finish_loop
 from trainwright.planning.splits.types import (
     HAIR,
@@ -608,7 +608,7 @@ def try_small_spaces(search: ModelSearch) -> None:
 # Each takes longer than the one before.
 _PROOFS: Final[Mapping[str, tuple[SplitSearch, ...]]] = {
     **dict.fromkeys(IN_V, (bound_every_split, bound_v_lifetimes)),
-    **dict.fromkeys(LOOPED, (bound_every_split, bound_loop_paths, bound_dealt_loops)),
+    **dict.fromkeys(LOOPED, (bound_every_split, bound_dealt_loops)),
 }
 _WITH_PLANS: Final = (bound_dealt_loops,)  # the split that reaches the bound may be a better plan
 _MOST_PROOFS: Final = 12_000  # nodes opened and candidates bounded, a millisecond or two each

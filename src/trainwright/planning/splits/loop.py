@@ -14,7 +14,7 @@ import heapq
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -496,11 +496,11 @@ class _Line(NamedTuple):
 _NEAR: Final = 1e-4  # of the step: how much longer the longest path may be than its bound
 _NEARER: Final = 1e-11  # where all blocks are whole, which may be the best split
 _WHOLE: Final = 0.02  # blocks: parts that are smaller may be rounding
-# Programs of one candidate whose order is short. One takes time as the cube of its actions, so
-# that longer orders get fewer: 0.1 to 0.4 s for a candidate (Llama 3 70B on 64 devices).
+# Programs of one candidate of few rows (stages times ways). One takes time as their cube, so that
+# larger ones are fewer: 0.4 s for a candidate of 132 (Llama 3 70B on 64 devices).
 _MOST_PROGRAMS: Final = 32
 _LEAST_PROGRAMS: Final = 4
-_SHORT_ACTIONS: Final = 640
+_FEW_ROWS: Final = 64
 
 
 class PathsStep(NamedTuple):
@@ -512,45 +512,55 @@ class PathsStep(NamedTuple):
     is_near: bool = False
 
 
-class _Dealt(NamedTuple):
-    """Ranks, then stages, hold at least and at most so many blocks, [p + S] each."""
+class Count(NamedTuple):
+    """At most or at least so many blocks of rank `place`, or beyond p of stage `place` - p."""
 
-    fewest: Ints
-    most: Ints
+    place: int
+    blocks: int
+    is_most: bool
 
-    def halves(self, blocks: Floats, num_ranks: int) -> tuple[_Dealt, _Dealt] | None:
-        """Without the part that some rank or stage has; None where all blocks are whole."""
-        of_rank = blocks.reshape(-1, num_ranks).sum(axis=0)
-        for held, begin in ((of_rank, 0), (blocks, num_ranks)):
-            part = np.abs(held - np.round(held))
-            largest = int(part.argmax())
-            if part[largest] >= _WHOLE:
-                below, place = int(held[largest]), begin + largest
-                fewest, most = self.fewest.copy(), self.most.copy()
-                most[place], fewest[place] = below, below + 1
-                return self._replace(most=most), self._replace(fewest=fewest)
-        return None
+
+Counts: TypeAlias = tuple[Count, ...]
+
+
+def _halves(counts: Counts, blocks: Floats, num_ranks: int) -> tuple[Counts, Counts] | None:
+    """Without the part that some rank or stage has; None where all blocks are whole."""
+    of_rank = blocks.reshape(-1, num_ranks).sum(axis=0)
+    for held, begin in ((of_rank, 0), (blocks, num_ranks)):
+        part = np.abs(held - np.round(held))
+        largest = int(part.argmax())
+        if part[largest] >= _WHOLE:
+            below, place = int(held[largest]), begin + largest
+            return (
+                (*counts, Count(place, below, True)),
+                (*counts, Count(place, below + 1, False)),
+            )
+    return None
 
 
 def least_of_dealt(loop: Loop, *, limit_s: float) -> PathsStep:
-    """Like `least_of_paths`, with whole blocks on every rank, as far as some programs tell."""
-    program = _program(loop, limit_s=limit_s)
+    """No split of any lengths has a shorter pipeline; no more is tried than to prove the limit.
+
+    Ranks and stages hold whole blocks, as far as some programs tell. The bound is 0 where the order
+    is too long, and infinite where none fits.
+    """
+    program = program_of(loop, limit_s=limit_s)
     if program is None:
         return PathsStep(0.0)
+    first = loop.most_of_ranks(limit_s)
+    if first is None:
+        return PathsStep(limit_s)
     p, number = loop.shape.num_ranks, 0
-    groups = p + len(loop.lengths.least)
-    first = _Dealt(np.zeros(groups, dtype=np.int64), np.full(groups, program.num_blocks))
-    found = program.solved()
+    found = program.solved(first)
     waiting = [(found.step_s, number, found, first)]
-    actions = 2 * p * loop.shape.virtual_stages * loop.shape.num_microbatches
-    share = min(1.0, (_SHORT_ACTIONS / actions) ** 3)
+    share = min(1.0, (_FEW_ROWS / program.held.shape[1]) ** 3)
     most_programs = max(_LEAST_PROGRAMS, int(share * _MOST_PROGRAMS))
     while waiting[0][0] < limit_s and number < most_programs:
-        step_s, _, found, dealt = waiting[0]
-        halves = None if found.blocks is None else dealt.halves(found.blocks, p)
+        step_s, _, found, counts = waiting[0]
+        halves = None if found.blocks is None else _halves(counts, found.blocks, p)
         if halves is None and not found.is_near:
-            own = program.solved(dealt, found.found, near=_NEARER)
-            heapq.heapreplace(waiting, (max(step_s, own.step_s), waiting[0][1], own, dealt))
+            own = program.solved(counts, found.found, near=_NEARER)
+            heapq.heapreplace(waiting, (max(step_s, own.step_s), waiting[0][1], own, counts))
             continue
         if halves is None:
             break
@@ -563,16 +573,7 @@ def least_of_dealt(loop: Loop, *, limit_s: float) -> PathsStep:
     return waiting[0][2]
 
 
-def least_of_paths(loop: Loop, *, limit_s: float) -> PathsStep:
-    """No split of any lengths has a shorter pipeline; no more is tried than to prove the limit.
-
-    The bound is 0 where the order is too long, and infinite where none fits.
-    """
-    program = _program(loop, limit_s=limit_s)
-    return PathsStep(0.0) if program is None else program.solved()
-
-
-class _Program(NamedTuple):
+class PathsProgram(NamedTuple):
     """The linear program of a loop."""
 
     splits: _core.OrderSplits
@@ -584,37 +585,31 @@ class _Program(NamedTuple):
 
     def solved(
         self,
-        dealt: _Dealt | None = None,
+        counts: Counts = (),
         start: _core.LeastOfOrder | None = None,
         *,
         near: float = _NEAR,
     ) -> PathsStep:
-        """The least step of blocks that are dealt so; `start` is one that was dealt otherwise."""
+        """The least step of blocks that are dealt so; a `start` had the first of these counts."""
         splits, p, size = self.splits.replace(near=near), self.num_ranks, self.held.shape[1]
         ways = splits.num_ways
-        if dealt is not None:
+        if counts:
             # Rows of memory and rows of counts look alike; counts are shares of all blocks.
             stages = np.repeat(np.arange(size // ways), ways)
-            ranks = stages % p == np.arange(p)[:, np.newaxis]
-            each = stages == np.arange(size // ways)[:, np.newaxis]
-            own = np.concatenate((ranks, each)) / self.num_blocks
-            narrow, wide = dealt.most < self.num_blocks, dealt.fewest > 0
+            place = np.array([each.place for each in counts])[:, np.newaxis]
+            own = np.where(place < p, stages % p == place, stages == place - p) / self.num_blocks
+            sign = np.array([1.0 if each.is_most else -1.0 for each in counts])
+            most = sign * [each.blocks for each in counts]
             splits = splits.replace(
-                block_held=np.concatenate((self.held, own[narrow], -own[wide])),
-                room=np.concatenate(
-                    (
-                        self.room,
-                        (dealt.most[narrow] + _HAIR) / self.num_blocks,
-                        -(dealt.fewest[wide] - _HAIR) / self.num_blocks,
-                    )
-                ),
+                block_held=np.concatenate((self.held, sign[:, np.newaxis] * own)),
+                room=np.concatenate((self.room, (most + _HAIR) / self.num_blocks)),
             )
         found = _core.least_of_order(splits, self.orders, start)
         blocks = found.blocks.reshape(-1, ways).sum(axis=1) if len(found.blocks) else None
         return PathsStep(found.step_s, blocks, found, near < _NEAR)
 
 
-def _program(loop: Loop, *, limit_s: float) -> _Program | None:
+def program_of(loop: Loop, *, limit_s: float) -> PathsProgram | None:
     """None where the order is too long."""
     shape, p, v = loop.shape, loop.shape.num_ranks, loop.shape.virtual_stages
     chain = loop.chain(0)
@@ -662,7 +657,7 @@ def _program(loop: Loop, *, limit_s: float) -> _Program | None:
         block_held=held,
         room=room,
     )
-    return _Program(splits, native_orders(orders_of(shape)), held, room, p, blocks.count)
+    return PathsProgram(splits, native_orders(orders_of(shape)), held, room, p, blocks.count)
 
 
 def _rooms(
@@ -712,17 +707,8 @@ def bound_every_loop_split(question: SplitQuestion, *, limit_s: float = math.inf
     return Split(bound_s=math.inf if loop is None else loop.bound_s(limit_s))
 
 
-def bound_loop_paths(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """Another bound on splits of any lengths, of all ranks together: ten times the work."""
-    loop = Loop.of(question)
-    if loop is None:
-        return Split(bound_s=math.inf)
-    found = least_of_paths(loop, limit_s=limit_s - question.overhead_s)
-    return Split(bound_s=min(limit_s, found.step_s + question.overhead_s))
-
-
 def bound_dealt_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """The same with whole blocks on every rank: up to thirty times the work.
+    """Another bound on splits of any lengths, of all ranks together: a hundred times the work.
 
     `cuts` are of the split that reaches it, where that is whole and fits.
     """
@@ -840,6 +826,16 @@ class Loop:
             self.memory.held,
             self.memory.running,
         )
+
+    def most_of_ranks(self, limit_s: float) -> Counts | None:
+        """Blocks that each rank can hold within a step; None where all of them cannot hold all."""
+        chain = self.chain(self._most_blocks(limit_s))
+        times_s = rank_times_s(chain, rank_ends(self.shape), self.memory.held, self.memory.running)
+        fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
+        most = [_most_within(*own, limit_s) for own in zip(times_s, fewest, strict=True)]
+        if min(most) < 0 or sum(most) < chain.blocks.count:
+            return None
+        return tuple(Count(rank, own, True) for rank, own in enumerate(most))
 
     def _most_blocks(self, limit_s: float) -> int:
         """Blocks that a rank can run within a step."""
