@@ -79,6 +79,23 @@ def test_a_gate_on_attention_has_a_column_per_feature() -> None:
     assert found - parameters("qwen3", **gated) == 8 * 128 * 8 * 16
 
 
+def test_biases_are_those_of_the_products_that_have_some() -> None:
+    sizes = {"n_routed_experts": 8, "moe_intermediate_size": 64, "first_k_dense_replace": 1}
+    sizes |= {"num_key_value_heads": 8, "n_group": 1, "topk_group": 1}
+    plain = parameters("deepseek_v3", **sizes)
+    dense, shared = 2 * 192 + 128, 2 * 64 + 128  # none of a routed expert
+    biased = parameters("deepseek_v3", mlp_bias=True, **sizes)
+    assert biased - plain == dense + 7 * shared
+    heads = [
+        parameters("ernie4_5_moe", vocab_size=words, use_bias=True)
+        - parameters("ernie4_5_moe", vocab_size=words)
+        for words in (300, 400)
+    ]
+    assert heads[1] - heads[0] == 100  # the tied head has one, too
+    attention = 128 + 2 * 32 + 128
+    assert parameters("exaone", attention_bias=True) - parameters("exaone") == 8 * attention
+
+
 def test_mamba_2_is_counted_by_hand() -> None:
     sizes = {
         "expand": 2,

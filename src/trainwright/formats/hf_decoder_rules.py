@@ -466,6 +466,7 @@ DECODERS: Final[dict[str, Decoder]] = {
         heads=20,
         kv_heads=4,
         head_size=None,
+        head_bias=("use_bias", False),
         mixture=MixtureRule(
             num_experts=("num_experts", 64),
             visited=("num_experts_per_tok", 6),
@@ -771,7 +772,14 @@ REMOTE: Final[dict[str, Decoder]] = {
     "baichuan": replace(_OLDER, vocabulary=125696),
     "xverse": replace(_OLDER, vocabulary=100278),
     "exaone": replace(
-        _OLDER, hidden=2048, ffn=0, vocabulary=102400, activation_key="activation_function"
+        _OLDER,
+        hidden=2048,
+        ffn=0,
+        vocabulary=102400,
+        activation_key="activation_function",
+        query_key_value_bias=BIAS,
+        attention_output_bias=BIAS,
+        mlp_bias=_MLP_BIAS,
     ),
     "chatglm": replace(
         _OLDER,

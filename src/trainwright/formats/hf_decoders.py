@@ -486,6 +486,8 @@ def _read_bart(rule: _Biased, keys: KeyReader) -> Fields:
     if shared and not keys.flag("share_encoder_decoder_embeddings", True):
         raise UnsupportedFeature("share_encoder_decoder_embeddings: false is not modelled")
     decoder, encoder = _stacks(keys, rule)
+    if not decoder["tied_embeddings"]:  # both stacks then have words of their own as well
+        raise UnsupportedFeature("tie_word_embeddings: false is not modelled of two stacks")
     words = keys.optional_count("decoder_vocab_size") or decoder["vocabulary_size"]
     if words != decoder["vocabulary_size"]:
         raise UnsupportedFeature("a decoder_vocab_size of its own is not modelled")

@@ -616,6 +616,7 @@ _V4_KINDS: Final = (
 _V4_RATES: Final = (4, 128)  # tokens of an entry, of the last two kinds
 _V4_IGNORED: Final = (
     "hc_eps",
+    "attention_bias",  # that no product of its attention has
     "hc_sinkhorn_iters",
     "num_hash_layers",
     "mlp_layer_types",
@@ -674,8 +675,8 @@ def read_deepseek_v4(keys: KeyReader) -> Fields:
             experts_per_token=keys.count("num_experts_per_tok", 6),
             ffn_size=width,
             shared_ffn_size=width * keys.natural("n_shared_experts", 1),
+            routed_bias=False,
         ),
-        "query_key_value_bias": keys.flag("attention_bias", False),
         "mlp_bias": keys.flag("mlp_bias", False),
         "num_mtp_layers": keys.natural("num_nextn_predict_layers", 1),
     }
@@ -742,6 +743,7 @@ def _deepseek(keys: KeyReader, defaults: _DeepSeekDefaults) -> Fields:
         ffn_size=width,
         shared_ffn_size=width * keys.natural("n_shared_experts", defaults.num_shared),
         num_dense_layers=keys.natural("first_k_dense_replace", defaults.num_dense),
+        routed_bias=False,
         num_groups=groups[0],
         groups_per_token=groups[1],
     )

@@ -583,6 +583,9 @@ def _sound(
     """
 
     def tower(keys: KeyReader, sound: KeyReader, text: TransformerConfig) -> Tower:
+        bias = joined == 1
+        if keys.states("projector_bias"):
+            bias = keys.flag("projector_bias", bias)
         keys.pass_over("projector_hidden_act", "projector_bias", "hidden_size")
         sound.pass_over("scale_embedding", "vocab_size", "encoder_layerdrop", "layerdrop")
         sound.pass_over(
@@ -604,7 +607,7 @@ def _sound(
         wide, h = joined * stack.hidden_size, text.hidden_size
         products: tuple[Projection, ...] = (Projection(name="linear", inputs=wide, outputs=h),)
         if two:
-            products = _two_layers(wide, h, h, bias=joined == 1)
+            products = _two_layers(wide, h, h, bias=bias)
         return Tower(
             name="sound",
             stack=replace(stack, key_bias=False),

@@ -262,8 +262,8 @@ def read_laguna(keys: KeyReader) -> Fields:
     """Fields of a `laguna` config: gates, and heads that a file may list per block."""
     fields = read_decoder(_LAGUNA, keys)
     heads, gating = fields["num_heads"], keys.value("gating", True)
-    # True or "per-head" is one output per head, another text one per feature.
-    per_head = 0 if not gating else 1 if gating in (True, "per-head") else fields["head_size"]
+    # True or "per-head" is one output per head, anything else one per feature.
+    per_head = 1 if gating in (True, "per-head") else fields["head_size"]
     listed = keys.counts("num_attention_heads_per_layer", (heads,) * fields["num_layers"])
     if len(listed) != fields["num_layers"] or 0 in listed:
         problem = f"must have one count per layer ({fields['num_layers']})"
