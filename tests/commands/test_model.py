@@ -44,6 +44,30 @@ def test_experts_that_a_token_does_not_visit_are_not_active() -> None:
     assert found.parameters_active == found.parameters_total - idle
 
 
+def test_parts_are_the_whole_and_further_predicted_tokens_stand_apart() -> None:
+    found = trainwright.describe_model("deepseek-v3").document
+    assert sum(part.parameters for part in found.parts) == found.parameters_total
+    assert {part.name: part.parameters for part in found.parts}["lm head"] == 129280 * 7168
+    assert "mtp" not in {part.name for part in found.parts}
+    assert found.parameters_mtp > 0
+
+
+def test_the_words_of_an_encoder_are_no_patches() -> None:
+    found = trainwright.describe_model({"model_type": "t5"}, sequence_length=64)
+    assert [part.name for part in found.document.parts][:2] == ["embedding", "encoder block"]
+
+
+def test_a_degree_that_is_refused_says_why() -> None:
+    found = trainwright.describe_model(LLAMA, sequence_length=64).document
+    assert found.limits[0] == "tensor parallel: 1, 2, 4; not 8, which must divide the 4 heads"
+
+
+def test_a_model_has_the_type_of_its_file_not_that_of_its_text() -> None:
+    text = LLAMA | {"model_type": "mistral"}
+    wrapped = {"model_type": "llava", "text_config": text, "vision_config": {}}
+    assert trainwright.describe_model(wrapped, sequence_length=64).document.model_type == "llava"
+
+
 @pytest.mark.parametrize(
     ("architecture", "change"),
     [

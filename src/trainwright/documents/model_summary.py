@@ -75,12 +75,12 @@ def summary_of(found: ModelDescription, *, sequence_length: int) -> ModelSummary
     fewer = f"figures are at {sequence_length} tokens: as many positions are learned"
     return ModelSummary(
         name=found.name,
-        model_type=config.family,
+        model_type=found.model_type,
         counted_by="formulas",
         parameters_total=without.num_parameters,
         parameters_active=without.num_active_parameters,
         parameters_mtp=graph.num_parameters - without.num_parameters,
-        parts=tuple(_parts(graph)),
+        parts=tuple(_parts(config, without)),
         layers=tuple(_kinds(config, graph)),
         sequence_length=sequence_length,
         flops_forward_per_token=without.model_flops / sequence_length,
@@ -91,8 +91,13 @@ def summary_of(found: ModelDescription, *, sequence_length: int) -> ModelSummary
     )
 
 
-def _parts(graph: LayerGraph) -> Iterator[ModelPart]:
+def _parts(config: TransformerConfig, graph: LayerGraph) -> Iterator[ModelPart]:
     """Embedding, blocks by what is in them, head; tensors that two parts share are the first's."""
+    names = {LayerKind.BLOCK: "layers"}
+    if config.experts is not None:
+        names[LayerKind.BLOCK] += " without routed experts"
+    if any(tower.words for tower in config.towers):
+        names[LayerKind.PATCH_EMBEDDING] = "embedding"
     seen: set[str] = set()
     sums: dict[str, int] = {}
     for index in graph.layers:
@@ -102,11 +107,11 @@ def _parts(graph: LayerGraph) -> Iterator[ModelPart]:
                 if parameter.shared in seen:
                     continue
                 seen.add(parameter.shared)
-            name = str(layer.kind)
-            if layer.kind is LayerKind.BLOCK:
-                name = "routed experts" if parameter.expert else "layers without routed experts"
+            name = names.get(layer.kind, str(layer.kind).replace("_", " "))
+            if parameter.expert:
+                name = "routed experts"
             sums[name] = sums.get(name, 0) + parameter.count
-    return (ModelPart(name=name.replace("_", " "), parameters=n) for name, n in sums.items() if n)
+    return (ModelPart(name=name, parameters=count) for name, count in sums.items() if count)
 
 
 def _kinds(config: TransformerConfig, graph: LayerGraph) -> Iterator[LayersOfKind]:
@@ -133,7 +138,11 @@ _DEGREES = 256  # up to which degrees are listed
 def _limits(config: TransformerConfig) -> Iterator[str]:
     """What sizes forbid, in the order of the axes."""
     degrees = config.tensor_degrees(_DEGREES)
-    yield f"tensor parallel: {', '.join(map(str, degrees))}"
+    line = f"tensor parallel: {', '.join(map(str, degrees))}"
+    larger = RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=2 * degrees[-1])
+    reasons = [fault.problem.partition(", got")[0] for fault in config.faults_at(larger)]
+    refused = f"; not {larger.tensor_parallel}, which {reasons[0]}" if reasons else ""
+    yield line + refused
     if config.experts is None:
         yield "expert parallel: none, there are no experts"
     else:

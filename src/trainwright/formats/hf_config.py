@@ -109,9 +109,13 @@ _READ_AS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
-    """A model as read: its hyper-parameters, the defaults used, and the keys that were ignored."""
+    """A model as read: its hyper-parameters, the defaults used, and the keys that were ignored.
+
+    `model_type` is the family of the file, which may wrap that of its text.
+    """
 
     name: str
+    model_type: str
     config: TransformerConfig
     defaults: tuple[tuple[str, object], ...] = ()
     ignored: tuple[str, ...] = ()
@@ -184,7 +188,11 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
         )
     ignored = tuple(key for key in keys.unread if not is_silent(key.split(".")[-1]))
     return ModelDescription(
-        name=name, config=config, defaults=tuple(keys.all_defaults.items()), ignored=ignored
+        name=name,
+        model_type=family,
+        config=config,
+        defaults=tuple(keys.all_defaults.items()),
+        ignored=ignored,
     )
 
 
