@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Configuration = dict[str, Any]
 
-ONE_STAGE = ("1f1b", "eager-1f1b", "gpipe", "zb-h1", "zb-h2")
+ONE_STAGE = ("1f1b", "eager-1f1b", "gpipe", "zb-h1", "zb-h2", "vocab-1", "vocab-2")
 LOOPS = ("interleaved", "depth-first", "breadth-first")
 IN_V = ("zb-v", "v-half", "v-min", "adaptive-v")
 FAMILIES = (*ONE_STAGE, *LOOPS, *IN_V)

@@ -9,13 +9,19 @@ from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.model import TRAIN_ALL, Tuning
 from trainwright.planning.bounds.stages import StageKinds, nearly_even
-from trainwright.planning.question.layouts import CHAIN, LOOPED, published_in_flight
+from trainwright.planning.question.layouts import (
+    CHAIN,
+    CUTS_HEAD,
+    LOOPED,
+    published_in_flight,
+)
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
 from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import StaticKind
 from trainwright.step.predict import predict_step
+from trainwright.step.stages import cut_head, without_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +44,13 @@ class Case:
 
     def question(self, family: str) -> SplitQuestion:
         """What the searches of a family are asked."""
+        kinds, head = self.kinds, None
+        if family in CUTS_HEAD:
+            kinds = StageKinds.of(without_head(self.profile), kinds.overlap)
+            head = cut_head(self.profile, self.degrees, self.cluster.levels, {})
         return SplitQuestion(
-            kinds=self.kinds,
+            kinds=kinds,
+            head=head,
             degrees=self.degrees,
             cluster=self.cluster,
             family=family,

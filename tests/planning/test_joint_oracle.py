@@ -217,3 +217,23 @@ def test_of_a_drawn_space_the_best_plan_is_found_and_proved(seed, families):
 def test_so_it_is_of_larger_ones(decade, families):
     for seed in range(10):
         holds_for_drawn(f"{decade}{seed}", families, most_plans=1000)
+
+
+@pytest.mark.parametrize("memory_gib", [20, 60])
+@pytest.mark.parametrize("tied", [False, True])
+def test_no_plan_with_a_head_on_all_ranks_is_below_the_bound(memory_gib, tied):
+    question = asked(
+        replace(TWO, tied_embeddings=tied, vocabulary_size=256_000),
+        memory_gib=memory_gib,
+        batch=6,
+        sequence=4096,
+        schedules=("1f1b", "vocab-1", "vocab-2"),
+        zero_stages=(3,),
+        pipeline=Span(least=2),
+        **ALONE,
+    )
+    outcome, least_s = plan_model(question, Budget()), least_step_s(question)
+    found = outcome.priced[0]
+    assert found.candidate.schedule.startswith("vocab")
+    assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
+    assert least_s * (1 - 1e-12) <= found.step.step_time_s <= least_s * 1.02

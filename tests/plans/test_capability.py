@@ -87,7 +87,11 @@ def test_the_shape_of_a_family_is_that_of_its_orders(name: str) -> None:
         schedule = family.generate(request)
         assert schedule is not None
         split = bool((schedule.actions[:, 0] == ActionKind.I).any())
-        assert family.shape(chunks) == FamilyShape(schedule.placement.placing, split)
+        assert family.shape(chunks) == FamilyShape(
+            schedule.placement.placing,
+            split,
+            is_plain=schedule.is_plain and not schedule.has_copies,
+        )
 
 
 @given(demands=demands, target=targets)

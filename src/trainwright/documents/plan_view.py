@@ -41,6 +41,7 @@ from trainwright.plans.capability import TARGETS
 from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.provenance import Origin
+from trainwright.scheduling.families import FAMILIES
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _headline(document: Planned) -> Iterator[str]:
     if document.parallelism is not None:
         yield (
             f"{use_of_pools(document)}{layout_line(document.parallelism)}, microbatch "
-            f"{document.micro_batch}, schedule {document.schedule}"
+            f"{document.micro_batch}, schedule {document.schedule}{_on_all_ranks(document)}"
         )
     yield from launch_line(document)
     if document.order is not None and document.named_step_time_s:
@@ -147,6 +148,13 @@ def _headline(document: Planned) -> Iterator[str]:
     if document.binding is not None:
         yield f"what binds: {document.binding.description}"
     yield from unfitted_line(document.assumptions)
+
+
+def _on_all_ranks(document: Planned) -> str:
+    family = FAMILIES.get(document.schedule or "")
+    if family is None or not family.head_barriers or document.parallelism is None:
+        return ""
+    return f", head and embedding cut over all {document.parallelism.pipeline} ranks"
 
 
 def launch_line(document: Planned) -> Iterator[str]:

@@ -195,10 +195,12 @@ class Capability:
         return frozenset(form for form in RecomputeForm if self.can(_RECOMPUTE[form]))
 
     def runs(self, demands: Demands) -> bool:
-        """Whether the schedule can be run: by its name, or from a file of orders."""
+        """Whether the schedule can be run: by its name, or from a file of orders, which has room
+        for plain ones alone.
+        """
         if demands.schedule in self.schedules:
             return True
-        return all(map(self.can, _schedule_features(demands)))
+        return demands.shape.is_plain and all(map(self.can, _schedule_features(demands)))
 
 
 def target_named(name: str) -> str:
@@ -412,7 +414,7 @@ def _demanded_stages(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
 def _schedule_features(demands: Demands) -> Iterator[Feature]:
     """What a schedule needs of a framework that does not know it by name."""
     yield Feature.CUSTOM_ORDER
-    placing, split = demands.shape
+    placing, split, _ = demands.shape
     if placing is Placing.V:
         yield Feature.V_PLACEMENT
     if placing is Placing.ANY:

@@ -188,10 +188,13 @@ class Placing(StrEnum):
 
 
 class FamilyShape(NamedTuple):
-    """Where a schedule places its stages, and whether its backward is split in two."""
+    """Where a schedule places its stages, whether its backward is split in two, and whether it is
+    one pipeline of whole microbatches with nothing beside its computation.
+    """
 
     placing: Placing
     split_backward: bool = False
+    is_plain: bool = True
 
 
 # Orders of the ranks as arrays, a row a step: what schedules and lowered schedules share

@@ -350,7 +350,7 @@ def chain_timeline(
 
 def timeline_of(work: StepWork, layout: Layout) -> Timeline:
     """What a step does on its ranks, action by action."""
-    times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
+    times = pipeline_times(work, sharing_times(work, layout), layout)
     schedule = schedule_of(layout.shape, times)
     costs = times.schedule_costs(
         schedule.placement,
@@ -374,6 +374,7 @@ def _memory(work: StepWork, layout: Layout, schedule: Schedule) -> ScheduleMemor
         forward_bytes=kept.until_input_grad + kept.until_weight_grad,
         input_grad_bytes=-kept.until_input_grad,
         weight_grad_bytes=-kept.until_weight_grad,
+        head_bytes=kept.cut_head,
         transient_bytes={ActionKind.I: kept.transient, ActionKind.B: kept.transient},
         static_bytes=np.array(static),
         limit_bytes=np.array([place.accelerator.usable_bytes for place in layout.places]),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int32]
 
-_F, _I, _W, _B, _R, *_ = ActionKind
+_F, _I, _W, _B, _R, *_, _V, _T = ActionKind
 _EXACT: Final = 2**62
 _FEW: Final = 64  # rows that are all compared at once
 
@@ -113,13 +113,15 @@ def undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 class StageActivations:
     """Bytes of S virtual stages, per microbatch.
 
-    `logits` are those of the kept bytes that belong to head and loss.
+    `logits` are those of the kept bytes that belong to head and loss; `cut_head` is what every rank
+    keeps of a head that is cut over all of them, from V to T.
     """
 
     until_input_grad: Floats
     until_weight_grad: Floats
     transient: Floats
     logits: Floats
+    cut_head: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,13 +149,14 @@ def rank_peaks(schedule: Schedule, stages: StageActivations) -> tuple[RankPeak, 
 
 
 def _tables(stages: StageActivations) -> tuple[Floats, Floats]:
-    """Bytes by kind of action and stage, [5, S]: what it adds, and what it holds while it runs."""
+    """Bytes by kind of action and stage, [10, S]: what it adds, and what it holds while it runs."""
     kept = stages.until_input_grad + stages.until_weight_grad
     table = np.zeros((len(ActionKind), len(kept)))
     table[ActionKind.F] = kept
     table[ActionKind.I] = -stages.until_input_grad
     table[ActionKind.W] = -stages.until_weight_grad
     table[ActionKind.B] = -kept
+    table[ActionKind.V], table[ActionKind.T] = stages.cut_head, -stages.cut_head
     transient = np.zeros_like(table)
     transient[ActionKind.I] = transient[ActionKind.B] = stages.transient
     return table, transient
@@ -166,6 +169,9 @@ def _peak(actions: Ints, stages: StageActivations, table: Floats, transient: Flo
     row = int(np.argmax(held + transient[kind, stage]))
     alive = _alive(actions[: row + 1], num_stages=len(stages.transient))
     logits = float(alive @ stages.logits)
+    if stages.cut_head:
+        opened, closed = kind[: row + 1] == _V, kind[:row] == _T
+        logits += stages.cut_head * (int(opened.sum()) - int(closed.sum()))
     return RankPeak(
         activation_bytes=max(0.0, float(held[row]) - logits),
         logits_bytes=logits,

@@ -99,7 +99,7 @@ class PipelineShape:
     @property
     def is_timeless(self) -> bool:
         """Whether the orders depend on counts alone, so that they may be kept."""
-        return self.order is None and not family_named(self.family).reads_costs
+        return self.order is None and family_named(self.family).is_timeless
 
     def with_microbatches(self, count: int) -> PipelineShape:
         """The same with another number of microbatches."""
@@ -126,7 +126,9 @@ class PipelineTimes:
     """Seconds of S virtual stages, per microbatch; the backward is I and W, recomputing first.
 
     `transfer_s` [S-1] is the time of one tensor between neighbours, in either direction;
-    `blocking` the share of it during which sender and receiver do nothing else.
+    `blocking` the share of it during which sender and receiver do nothing else. `head_s` are V and
+    T of every rank where the head is cut over all of them, `barrier_s` what each of its barriers
+    takes (`ScheduleCosts`).
     """
 
     forward_s: Floats
@@ -134,6 +136,8 @@ class PipelineTimes:
     weight_grad_s: Floats
     transfer_s: Floats
     blocking: float = 0.0
+    head_s: tuple[float, float] = (0.0, 0.0)
+    barrier_s: float = 0.0
 
     def without_transfers(self) -> PipelineTimes:
         """The same with free transfers."""
@@ -142,6 +146,7 @@ class PipelineTimes:
             input_grad_s=self.input_grad_s,
             weight_grad_s=self.weight_grad_s,
             transfer_s=np.zeros_like(self.transfer_s),
+            head_s=self.head_s,
         )
 
     @property
@@ -163,6 +168,9 @@ class PipelineTimes:
             input_grad_s=self.input_grad_s,
             weight_grad_s=self.weight_grad_s,
             transfer_s=self.transfer_s,
+            head_s=self.head_s[0],
+            head_grad_s=self.head_s[1],
+            barrier_s=self.barrier_s,
             memory=memory,
             transfer_model=transfer_model,
             blocking_fraction=0.0 if transfer_model is TransferModel.FREE else self.blocking,
@@ -319,7 +327,7 @@ def _steady_steps_s(end_s: Floats, shape: PipelineShape, steady: Steady, period:
 
 def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
     """Where the rows of each rank begin, and when every row ends."""
-    if shape.is_timeless and not times.blocking:
+    if shape.is_timeless and not times.blocking and not has_cut_head(shape):
         fixed = _fixed(shape)
         if fixed is not None:
             return fixed[0], _fixed_ends_s(fixed[1], times)
@@ -357,13 +365,19 @@ def _fixed_ends_s(order: _core.FixedOrder, times: PipelineTimes) -> Floats:
     return order.ends_s(_durations(times), times.transfer_s, times.transfer_s)
 
 
+def has_cut_head(shape: PipelineShape) -> bool:
+    """Whether the head is cut over all ranks of the pipeline."""
+    return shape.order is None and family_named(shape.family).head_barriers > 0
+
+
 def _durations(times: PipelineTimes) -> Floats:
-    """By kind of action and stage, [5, S]."""
+    """By kind of action and stage, [10, S]."""
     duration = np.zeros((len(ActionKind), len(times.forward_s)))
     duration[ActionKind.F] = times.forward_s
     duration[ActionKind.I] = times.input_grad_s
     duration[ActionKind.W] = times.weight_grad_s
     duration[ActionKind.B] = times.input_grad_s + times.weight_grad_s
+    duration[ActionKind.V], duration[ActionKind.T] = times.head_s
     return duration
 
 
@@ -375,7 +389,7 @@ def _native_times(times: PipelineTimes) -> _core.ActionCosts:
         pair_s=np.full(len(times.forward_s), np.inf),
         network_s=np.zeros(0),
         slice_s=np.zeros(0),
-        barrier_s=0.0,
+        barrier_s=times.barrier_s,
         model=times.transfer_model.value,
         blocking_fraction=times.blocking,
     )

@@ -46,19 +46,30 @@ from trainwright.plans.configuration import (
 )
 from trainwright.profile import ProfilePoint, Recompute, TimeKind
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.scheduling.families import family_named
+from trainwright.scheduling.families import FAMILIES, family_named
 from trainwright.scheduling.families.one_f_one_b import ONE_F_ONE_B
 from trainwright.step.memory import RankPeak, StageActivations, rank_peaks
 from trainwright.step.pipeline import (
     PipelineShape,
     PipelineStage,
     PipelineTimes,
+    has_cut_head,
     one_f_one_b_ends_s,
     peak_shape,
     pipeline_ends_s,
     schedule_of,
 )
-from trainwright.step.stages import Placement, StageWork, boundary_bytes, cut_bytes, stage_works
+from trainwright.step.stages import (
+    CutHead,
+    Placement,
+    StageWork,
+    boundary_bytes,
+    cut_bytes,
+    cut_head,
+    head_passes_s,
+    stage_works,
+    without_head,
+)
 from trainwright.step.zero import (
     DataParallelTimes,
     RankState,
@@ -119,6 +130,7 @@ class StepWork:
 
     `transfer_s` and `transfer_bytes` [S-1] are of one message per device; `tied_s` of each stage,
     the reduction of tied parameters; `gathered_input_bytes` what a tensor group gathers of a layer.
+    `head` is what every rank has beside its stages of a head that is cut over all of them.
     """
 
     stages: tuple[StageWork, ...]
@@ -127,6 +139,7 @@ class StepWork:
     transfer_bytes: Floats
     tied_s: tuple[float, ...]
     gathered_input_bytes: float = 0.0
+    head: CutHead | None = None
 
     @classmethod
     def alone(cls, stage: StageWork, *, tied_s: float) -> StepWork:
@@ -139,9 +152,19 @@ class StepWork:
             tied_s=(tied_s,),
         )
 
-    def chunks_of(self, rank: int) -> list[int]:
-        """The stages of a rank."""
-        return [stage for stage, owner in enumerate(self.rank_of_stage) if owner == rank]
+    @property
+    def parts(self) -> tuple[StageWork, ...]:
+        """The stages and, after them, the share of a cut head that every rank has."""
+        return self.stages if self.head is None else (*self.stages, self.head.share)
+
+    def parts_of(self, rank: int) -> list[int]:
+        """Which of the parts a rank has."""
+        own = [stage for stage, owner in enumerate(self.rank_of_stage) if owner == rank]
+        return own if self.head is None else [*own, len(self.stages)]
+
+    def tied_of(self, parts: list[int]) -> float:
+        """Seconds of the reduction of tied parameters."""
+        return sum(self.tied_s[part] for part in parts if part < len(self.stages))
 
 
 def assemble_step(work: StepWork, layout: Layout) -> StepPrediction:
@@ -156,7 +179,7 @@ def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
     """
     m, p = layout.shape.num_microbatches, layout.shape.num_ranks
     sharing = sharing_times(work, layout)
-    times = pipeline_times(work, sharing, layout.overlap)
+    times = pipeline_times(work, sharing, layout)
     ends_s = pipeline_ends_s(layout.shape, times)
     peaks = _peaks(work, layout.shape, times)
     stages = tuple(_rank(work, sharing, layout, rank, peaks[rank]) for rank in range(p))
@@ -175,7 +198,8 @@ def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
 
 
 def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ...]:
-    """What synchronising each virtual stage over the replicas of its rank costs."""
+    """What synchronising each part of a step over the replicas of its rank costs."""
+    ranks = (*work.rank_of_stage, 0)  # a cut head has as many replicas on all ranks
     return tuple(
         data_parallel_times(
             (stage,),
@@ -183,22 +207,33 @@ def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ..
             layout.overlap,
             num_microbatches=layout.shape.num_microbatches,
         )[0]
-        for stage, rank in zip(work.stages, work.rank_of_stage, strict=True)
+        for stage, rank in zip(work.parts, ranks, strict=False)
     )
 
 
 def pipeline_times(
-    work: StepWork, sharing: Sequence[DataParallelTimes], overlap: Overlap
+    work: StepWork, sharing: Sequence[DataParallelTimes], layout: Layout
 ) -> PipelineTimes:
     """Seconds of each virtual stage with what data parallelism adds per microbatch."""
-    shared = list(zip(work.stages, sharing, strict=True))
-    return PipelineTimes(
+    shared = list(zip(work.stages, sharing, strict=False))
+    times = PipelineTimes(
         forward_s=np.array([w.forward_s + s.added_forward_s for w, s in shared]),
         input_grad_s=np.array([w.input_grad_s + s.added_backward_s for w, s in shared]),
         weight_grad_s=np.array([w.weight_grad_s for w in work.stages]),
         transfer_s=work.transfer_s,
-        blocking=1 - overlap.pipeline,
+        blocking=1 - layout.overlap.pipeline,
     )
+    if work.head is None:
+        return times
+    head, own = work.head.share, sharing[-1]
+    forward_s, backward_s = head_passes_s(
+        head.forward_s,
+        head.input_grad_s,
+        head.weight_grad_s,
+        barriers=family_named(layout.shape.family).head_barriers,
+    )
+    passes_s = forward_s + own.added_forward_s, backward_s + own.added_backward_s
+    return replace(times, head_s=passes_s, barrier_s=work.head.barrier_s)
 
 
 def _peaks(work: StepWork, shape: PipelineShape, times: PipelineTimes) -> tuple[RankPeak, ...]:
@@ -212,6 +247,7 @@ def activations_of(work: StepWork) -> StageActivations:
         until_weight_grad=np.array([w.until_weight_grad_bytes for w in work.stages]),
         transient=np.array([w.transient_bytes for w in work.stages]),
         logits=np.array([w.logits_bytes for w in work.stages]),
+        cut_head=0.0 if work.head is None else work.head.share.saved_bytes,
     )
 
 
@@ -222,10 +258,10 @@ def _rank(
     rank: int,
     peak: RankPeak,
 ) -> StagePrediction:
-    chunks = work.chunks_of(rank)
-    own = [work.stages[chunk] for chunk in chunks]
+    chunks = work.parts_of(rank)
+    own = [work.parts[chunk] for chunk in chunks]
     shared = [sharing[chunk] for chunk in chunks]
-    tied_s = sum(work.tied_s[chunk] for chunk in chunks)
+    tied_s = work.tied_of(chunks)
     place = layout.places[rank]
     exposed_s = np.sum([w.exposed_s for w in own], axis=0)
     return StagePrediction(
@@ -290,13 +326,13 @@ def _communication(
     Of pipeline transfers, exposed is what the whole pipeline gains where they are free.
     """
     sharing = sharing_times(work, layout)
-    times = pipeline_times(work, sharing, layout.overlap)
+    times = pipeline_times(work, sharing, layout)
     rank = int(np.argmax([stage.forward_s + stage.backward_s for stage in step.stages]))
-    m, chunks = layout.shape.num_microbatches, work.chunks_of(rank)
+    m, chunks = layout.shape.num_microbatches, work.parts_of(rank)
     found = []
     for kind, name in _LAYER_KINDS.items():
-        exposed_s = m * sum(float(work.stages[chunk].exposed_s[kind]) for chunk in chunks)
-        total_s = m * sum(float(work.stages[chunk].communication_s[kind]) for chunk in chunks)
+        exposed_s = m * sum(float(work.parts[chunk].exposed_s[kind]) for chunk in chunks)
+        total_s = m * sum(float(work.parts[chunk].communication_s[kind]) for chunk in chunks)
         found.append(_split(name, exposed_s, total_s))
     sent_s = 2 * m * float(sum(work.transfer_s[c] for c in chunks if c < len(work.transfer_s)))
     free_s = step.pipeline_s
@@ -304,7 +340,7 @@ def _communication(
         free_s = float(pipeline_ends_s(layout.shape, times.without_transfers()).max())
     found.append(_split("pipeline", max(0.0, step.pipeline_s - free_s), sent_s))
     shared = [sharing[chunk] for chunk in chunks]
-    tied_s = sum(work.tied_s[chunk] for chunk in chunks)
+    tied_s = work.tied_of(chunks)
     gradients_s = sum(s.gradients_s for s in shared) + tied_s
     exposed_s = sum(s.exposed_gradients_s for s in shared) + tied_s
     found.append(_split("gradients", exposed_s, gradients_s))
@@ -352,11 +388,13 @@ def predict_step(
     """
     placement = Placement(plan=plan, pool=cluster.pool_of())
     _require_legal(plan, profile, cluster)
-    tensor = plan.stages[0].tensor_parallel
-    works = stage_works(plan, profile, placement.axis_hops(tensor))
+    head, profile = _apart(placement, profile)
+    works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
     feeds = _feeds(placement, profile)
     if placement.is_uniform and _is_chain(feeds):
-        step = _simulated(placement, works, feeds, profile, overlap, overheads)
+        step = assemble_step(
+            *_laid_out(placement, works, feeds, profile, overlap, overheads, head=head)
+        )
     else:
         step = _longest_path(placement, works, feeds, profile, overlap, overheads)
     return with_throughput(
@@ -421,15 +459,13 @@ def _is_chain(feeds: list[Feeds]) -> bool:
     return all(target == index + 1 for index, sent in enumerate(feeds) for target, *_ in sent)
 
 
-def _simulated(
-    placement: Placement,
-    works: Sequence[StageWork],
-    feeds: list[Feeds],
-    profile: Profile,
-    overlap: Overlap,
-    overheads: MemoryOverheads,
-) -> StepPrediction:
-    return assemble_step(*_laid_out(placement, works, feeds, profile, overlap, overheads))
+def _apart(placement: Placement, profile: Profile) -> tuple[CutHead | None, Profile]:
+    """What each rank has of a head that the schedule cuts, and the profile of all else."""
+    if not has_cut_head(placement.shape):
+        return None, profile
+    hops = placement.axis_hops(placement.plan.stages[0].tensor_parallel)
+    head = cut_head(profile, placement.degrees, placement.pool.levels, hops)
+    return head, without_head(profile)
 
 
 def work_of_plan(
@@ -446,11 +482,12 @@ def work_of_plan(
     """
     placement = Placement(plan=plan, pool=cluster.pool_of())
     _require_legal(plan, profile, cluster)
+    head, profile = _apart(placement, profile)
     works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
     feeds = _feeds(placement, profile)
     if not (placement.is_uniform and _is_chain(feeds)):
         raise UnsupportedFeature("stages that branch or differ in degrees have no timeline")
-    return _laid_out(placement, works, feeds, profile, overlap, overheads)
+    return _laid_out(placement, works, feeds, profile, overlap, overheads, head=head)
 
 
 def _laid_out(
@@ -460,6 +497,8 @@ def _laid_out(
     profile: Profile,
     overlap: Overlap,
     overheads: MemoryOverheads,
+    *,
+    head: CutHead | None,
 ) -> tuple[StepWork, Layout]:
     place = RankPlace(accelerator=placement.pool.accelerator, replicas=placement.replicas(0))
     layout = Layout(
@@ -477,6 +516,7 @@ def _laid_out(
         transfer_bytes=np.array([size for _, size in pairs]),
         tied_s=tuple(_tied_s(placement, works, profile)),
         gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
+        head=head,
     )
     return work, layout
 
@@ -800,6 +840,14 @@ def schedule_faults(configuration: Configuration) -> Iterator[Fault]:
     except InvalidInput as error:
         for fault in error.faults:
             yield Fault("schedule", fault.problem)
+        return
+    if not family.is_priced:
+        priced = ", ".join(each.name for each in FAMILIES.values() if each.is_priced)
+        yield Fault(
+            "schedule",
+            f"must be one whose step is priced: {priced}; orders of {family.name} are made and "
+            f"simulated by the command schedule alone",
+        )
         return
     yield from family.rules(shape.request)
     made = family.num_chunks  # not by placing the stages: degrees may be anything here

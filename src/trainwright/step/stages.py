@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from trainwright.cluster import crossed_level, group_hops, nested_hops
-from trainwright.costing.communication import exchange_time_s
+from trainwright.costing.communication import all_reduce_time_s, exchange_time_s
 from trainwright.costing.estimate import axis_hops
 from trainwright.costing.layer import kind_of_axis
+from trainwright.errors import UnsupportedFeature
+from trainwright.model import LayerKind
 from trainwright.plans import Plan, Stage
-from trainwright.plans.plan import Parallelism
+from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile import StaticKind, Structure, TimeKind
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Hop
@@ -94,6 +96,171 @@ def stage_works(plan: Plan, profile: Profile, hops: AxisHops) -> tuple[StageWork
     return tuple(works)
 
 
+# A head that is cut over all ranks of a pipeline
+# -----------------------------------------------
+# Every rank has the same share of the vocabulary: of the head's work and state, and of the state of
+# the input embedding, which may be tied to it. What is left of the chain is priced as ever, with
+# layers there that cost nothing. Looking up the embedding is left to the first stage; its parts
+# on other ranks need no input but the tokens, so they are there ahead of time. A cut product is
+# taken to run as fast as a whole one.
+
+_HEAD: Final = (LayerKind.LM_HEAD, LayerKind.LOSS)
+_OF_CLASS: Final = ("duration_s", "transient_bytes", "energy_j", "time_by_kind_s")
+_STATE: Final = ("opaque_static_bytes", "static_bytes", "gradient_sync_bytes")
+_STATE_OF_TRAINED: Final = "trained_weight_bytes"
+_SAVED: Final = ("saved_until_input_grad_bytes", "saved_until_weight_grad_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CutHead:
+    """What every rank of a pipeline has of a head that is cut over all of them.
+
+    `share` is its part, as if a stage; `barrier_s` is how long all ranks exchange an activation of
+    the last stage, which bounds each exchange of the head.
+    """
+
+    share: StageWork
+    barrier_s: float
+
+
+def cuts_head(structure: Structure) -> bool:
+    """Whether the layers end with a head and its loss, which nothing else uses."""
+    names = [layer.name for layer in structure.layers]
+    ends = [name for name in names if name in _HEAD]
+    alone = {layer.layer_class for layer in structure.layers[len(names) - len(ends) :]}
+    others = {layer.layer_class for layer in structure.layers[: len(names) - len(ends)]}
+    is_last = bool(ends) and names[-len(ends) :] == ends and LayerKind.MTP not in names
+    return is_last and not alone & others and len(names) > len(ends)
+
+
+def without_head(profile: Profile) -> Profile:
+    """The profile with a head that costs nothing, and an embedding without state."""
+    costs, structure = profile.costs, profile.structure
+    head = _rows_named(profile, _HEAD)
+    embedding = _rows_named(profile, (_EMBEDDING,))
+    changed: dict[str, Any] = {}
+    for name in (*_OF_CLASS, *_SAVED, *_STATE, _STATE_OF_TRAINED):
+        value = getattr(costs, name)
+        if value is not None:
+            value = value.copy()
+            value[head] = 0.0
+            if name in (*_STATE, _STATE_OF_TRAINED):
+                value[embedding] = 0.0
+            changed[name] = value
+    if costs.phases is not None:
+        phases = {}
+        for field in fields(costs.phases):
+            phases[field.name] = getattr(costs.phases, field.name).copy()
+            phases[field.name][head] = 0.0
+        changed["phases"] = replace(costs.phases, **phases)
+    if costs.collectives is not None:
+        silent = set(head.tolist())
+        changed["collectives"] = tuple(
+            () if row in silent else own for row, own in enumerate(costs.collectives)
+        )
+    return replace(
+        profile,
+        costs=replace(costs, **changed),
+        structure=replace(structure, shared_parameters=()),
+    )
+
+
+def cut_head(
+    profile: Profile, degrees: Parallelism, levels: tuple[NetworkLevel, ...], hops: AxisHops
+) -> CutHead:
+    """The share of one of p ranks; raises `UnsupportedFeature` for models whose head is not cut.
+
+    Of several options of a layer the fastest is taken.
+    """
+    structure, costs, p = profile.structure, profile.costs, degrees.pipeline
+    if not cuts_head(structure):
+        raise UnsupportedFeature(
+            "a head is cut over all ranks only where it ends the model and no other layer uses it",
+            alternative=f"use the schedule {DEFAULT_SCHEDULE}",
+        )
+    layers = [i for i, layer in enumerate(structure.layers) if layer.name in _HEAD]
+    row_of = {i: _fastest_row(costs, structure.layers[i].layer_class) for i in layers}
+    rows = np.array(list(row_of.values()))
+    forward_s, input_grad_s, weight_grad_s, recompute_s = head_times_s(profile)
+    exposed_s = _exposed_s(costs, rows)
+    holders = [i for i, layer in enumerate(structure.layers) if layer.name == _EMBEDDING]
+    held = {i: _fastest_row(costs, structure.layers[i].layer_class) for i in holders} | row_of
+    static, sync_bytes, trained = _state_of(held, profile, degrees.tensor)
+    # The input of the head is not cut: every rank has it whole.
+    given = sum(edge.bytes for edge in structure.edges if edge.target == layers[0])
+    kept = float(costs.saved_bytes[rows].sum())
+    kept = (kept - min(given, kept)) / p + min(given, kept)
+    weights = costs.static_bytes[list(held.values())][:, :, StaticKind.WEIGHT].sum(axis=1)
+    reach = group_hops(levels, ranks=p, stride=degrees.adjacent_devices) if p > 1 else ()
+    return CutHead(
+        share=StageWork(
+            forward_s=forward_s / p,
+            input_grad_s=input_grad_s / p,
+            weight_grad_s=weight_grad_s / p,
+            recompute_s=recompute_s / p,
+            exposed_s=exposed_s / p,
+            communication_s=np.maximum(exposed_s, _communication_s(costs, rows, hops)) / p,
+            until_input_grad_bytes=0.0,
+            until_weight_grad_bytes=kept,
+            logits_bytes=kept,
+            transient_bytes=float(costs.transient_bytes[rows].max()) / p,
+            static_bytes=static / p,
+            opaque_bytes=float(costs.opaque_static_bytes[list(held.values())].sum()) / p,
+            largest_weight_bytes=float(weights.max()) / p,
+            shared_gradient_bytes=0.0,
+            sync_bytes=sync_bytes / p,
+            trained_weight_bytes=trained / p,
+        ),
+        barrier_s=all_reduce_time_s(given, reach) if reach else 0.0,
+    )
+
+
+def head_times_s(profile: Profile) -> tuple[float, float, float, float]:
+    """Of a whole head: forward, input gradient with recomputation, weight gradient, recomputation.
+
+    Of several options of a layer the fastest is taken.
+    """
+    layers = [layer for layer in profile.structure.layers if layer.name in _HEAD]
+    rows = [_fastest_row(profile.costs, layer.layer_class) for layer in layers]
+    return _phase_sums_s(profile.costs, np.array(rows, dtype=np.int64))
+
+
+def head_passes_s(
+    forward_s: float, input_grad_s: float, weight_grad_s: float, *, barriers: int
+) -> tuple[float, float]:
+    """V and T. With one barrier V makes the gradient of its input, with two T does."""
+    if barriers == 1:
+        return forward_s + input_grad_s, weight_grad_s
+    return forward_s, input_grad_s + weight_grad_s
+
+
+def head_work_s(
+    forward_s: float,
+    input_grad_s: float,
+    weight_grad_s: float,
+    m: Floats | Ints | int,
+    *,
+    barriers: int,
+) -> Floats | float:
+    """What a rank runs of a head before its last backward, of m microbatches.
+
+    All V and T, but where there is one barrier the last T may come after it.
+    """
+    first_s, second_s = head_passes_s(forward_s, input_grad_s, weight_grad_s, barriers=barriers)
+    found_s: Floats = m * (first_s + second_s) - (2 - barriers) * second_s
+    return found_s
+
+
+def _rows_named(profile: Profile, names: Collection[str]) -> Ints:
+    classes = {layer.layer_class for layer in profile.structure.layers if layer.name in names}
+    rows = [row for number in sorted(classes) for row in profile.costs.rows_of(number)]
+    return np.array(rows, dtype=np.int64)
+
+
+def _fastest_row(costs: CostTable, layer_class: int) -> int:
+    return min(costs.rows_of(layer_class), key=lambda row: float(costs.duration_s[row]))
+
+
 def chosen_rows(plan: Plan, profile: Profile) -> tuple[Ints, ...]:
     """For each stage the cost-table rows of its layers, in the stage's order."""
     costs = profile.costs
@@ -150,22 +317,8 @@ def _work(
 ) -> StageWork:
     costs = profile.costs
     forward_s, input_grad_s, weight_grad_s, recompute_s = _phase_sums_s(costs, rows)
-    static = costs.static_bytes[rows].sum(axis=0)
-    sync_bytes = costs.gradient_sync_bytes[rows].sum(axis=0)
-    trained = costs.updated_weight_bytes[rows].sum(axis=0)
-    elsewhere = 0.0
-    for group in profile.structure.shared_parameters:
-        here = [layer for layer in group.layers if layer in row_of]
-        if not here:
-            continue
-        holder = row_of[here[0]]
-        shared = _shared_static_bytes(group, holder, stage.tensor_parallel, costs)
-        static[0] -= shared * (len(here) - 1)
-        sync_bytes[0] -= float(shared[StaticKind.GRADIENT]) * (len(here) - 1)
-        if costs.updated_weight_bytes[holder, 0] > 0:
-            trained[0] -= float(shared[StaticKind.WEIGHT]) * (len(here) - 1)
-        if len(here) < len(group.layers):
-            elsewhere += float(shared[StaticKind.GRADIENT])
+    static, sync_bytes, trained = _state_of(row_of, profile, stage.tensor_parallel)
+    elsewhere = _gradients_elsewhere(row_of, profile, stage.tensor_parallel)
     static.flags.writeable = sync_bytes.flags.writeable = trained.flags.writeable = False
     exposed_s = _exposed_s(costs, rows)
     weights = costs.static_bytes[rows][:, :, StaticKind.WEIGHT].sum(axis=1)
@@ -187,6 +340,38 @@ def _work(
         sync_bytes=sync_bytes,
         trained_weight_bytes=trained,
     )
+
+
+def _state_of(
+    row_of: Mapping[int, int], profile: Profile, tensor: int
+) -> tuple[Floats, Floats, Floats]:
+    """Static [2, 3], synchronised [2] and trained bytes [2] of some layers, tied ones once."""
+    costs, rows = profile.costs, list(row_of.values())
+    static = costs.static_bytes[rows].sum(axis=0)
+    sync_bytes = costs.gradient_sync_bytes[rows].sum(axis=0)
+    trained = costs.updated_weight_bytes[rows].sum(axis=0)
+    for group in profile.structure.shared_parameters:
+        here = [layer for layer in group.layers if layer in row_of]
+        if not here:
+            continue
+        holder = row_of[here[0]]
+        shared = _shared_static_bytes(group, holder, tensor, costs)
+        static[0] -= shared * (len(here) - 1)
+        sync_bytes[0] -= float(shared[StaticKind.GRADIENT]) * (len(here) - 1)
+        if costs.updated_weight_bytes[holder, 0] > 0:
+            trained[0] -= float(shared[StaticKind.WEIGHT]) * (len(here) - 1)
+    return static, sync_bytes, trained
+
+
+def _gradients_elsewhere(row_of: Mapping[int, int], profile: Profile, tensor: int) -> float:
+    """Of tied parameters that other stages hold, too."""
+    found = 0.0
+    for group in profile.structure.shared_parameters:
+        here = [layer for layer in group.layers if layer in row_of]
+        if here and len(here) < len(group.layers):
+            shared = _shared_static_bytes(group, row_of[here[0]], tensor, profile.costs)
+            found += float(shared[StaticKind.GRADIENT])
+    return found
 
 
 def _phase_sums_s(costs: CostTable, rows: Ints) -> tuple[float, float, float, float]:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations_with_replacement, pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.memory import peak_rows
-from trainwright.step.pipeline import PipelineShape, peak_shape
+from trainwright.step.pipeline import PipelineShape, has_cut_head, peak_shape
 from trainwright.step.stages import RankSpacing
 from trainwright.step.zero import Traffic
 
@@ -67,9 +67,17 @@ class RankOrder(NamedTuple):
     splits_backward: bool
 
 
+_NO_WAIT: Final = 2**40  # forwards before the first backward
+
+
 @lru_cache(maxsize=256)
 def rank_orders(shape: PipelineShape) -> tuple[RankOrder, ...]:
-    """Of a family with one stage per rank; the counts hold for the shape's own microbatches."""
+    """Of a family with one stage per rank; the counts hold for the shape's own microbatches.
+
+    Where the head is cut, its passes may fill any wait, so that no rank waits for sure.
+    """
+    if has_cut_head(shape):
+        return (RankOrder(_NO_WAIT, 0, 0, 0, splits_backward=False),) * shape.num_ranks
     schedule = orders_of(peak_shape(shape))
     return tuple(_rank_order(schedule, rank) for rank in range(shape.num_ranks))
 

@@ -39,6 +39,7 @@ from trainwright.planning.bounds.layers import (
 from trainwright.planning.bounds.stages import LayerTimes, optimizer_s
 from trainwright.planning.question.layouts import (
     CHAIN,
+    CUTS_HEAD,
     HELD_AT_ONCE,
     PUBLISHED_WARM_UP,
     SPLIT_BACKWARD,
@@ -55,8 +56,9 @@ from trainwright.planning.question.layouts import (
 )
 from trainwright.planning.question.question import dense_points, estimate_profile
 from trainwright.plans.configuration import DEFAULT_OVERLAP
+from trainwright.scheduling.families import family_named
 from trainwright.step import zero
-from trainwright.step.stages import group_replicas
+from trainwright.step.stages import group_replicas, head_times_s, head_work_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Aim, Allowed, ModelQuestion, Point
     from trainwright.plans.configuration import Overlap
     from trainwright.plans.plan import Parallelism
-    from trainwright.profile import CostTable
+    from trainwright.profile import CostTable, Profile
 
 # What replicas exchange at least in every microbatch and after the last, of many pairs at once
 # ---------------------------------------------------------------------------------------------
@@ -476,6 +478,23 @@ def _ramp_s(
     )
 
 
+def head_bounds_s(profile: Profile, batch: Batch) -> Floats:
+    """What a head that is cut over all ranks adds to bounds on plans without it, [N].
+
+    Each rank runs its share of it beside its stages, before its last backward, so that it is later
+    by that time than bounds without any wait say; see `splits.chain`.
+    """
+    times_s = head_times_s(profile)[:3]
+    added_s = np.zeros(batch.layouts.size)
+    for family, own in batch.families:
+        barriers = family_named(family).head_barriers
+        if barriers:
+            layouts = batch.layouts.at(own)
+            whole_s = head_work_s(*times_s, layouts.num_microbatches, barriers=barriers)
+            added_s[own] = whole_s / layouts.pipeline
+    return added_s
+
+
 # A bound whatever the order in which layers that branch are cut
 # --------------------------------------------------------------
 
@@ -682,6 +701,11 @@ class PointPairs:
         asked = self.question
         self.space = Space(self.schedules, asked.model.num_layers, asked.allowed)
 
+    @property
+    def cuts_head(self) -> bool:
+        """Whether some schedule cuts the head over all ranks."""
+        return any(schedule.family in CUTS_HEAD for schedule in self.schedules)
+
     def of(self, point: Point) -> Layouts:
         """All pairs of a point."""
         key = (point.microbatch_size, point.devices, point.expert_devices)
@@ -714,6 +738,7 @@ class PointPairs:
         p, m = layouts.pipeline, layouts.num_microbatches
         steps_s = m / p * sum(each.time_s * each.num_layers for each in least)
         for each in least:
-            steps_s = np.maximum(steps_s, m * each.time_s * -(-each.num_layers // p))
+            if each.num_layers > 1 or not self.cuts_head:  # one that is alone may be a cut head
+                steps_s = np.maximum(steps_s, m * each.time_s * -(-each.num_layers // p))
         steps_s = steps_s + self.question.cluster.accelerator.step_overhead_s
         return self.aim.keys(steps_s, point.devices * p * layouts.data)

@@ -78,6 +78,8 @@ HELD_AT_ONCE: Final[Mapping[str, Callable[[Ints], Ints]]] = {
     if (own := family.held_at_once or family.warm_up) is not None
     and (family.placing is not Placing.V or family.least_in_flight is not None)
 }
+# The head is cut over all ranks, in two actions of its own (`planning.bounds.head`).
+CUTS_HEAD: Final = frozenset(family.name for family in _PLANNED if family.head_barriers)
 # One stage per rank and whole backwards, which lead from the last rank to the first.
 WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD
 # min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
@@ -380,6 +382,7 @@ SEARCHED_UNLESS_NAMED: Final = (  # unless others are named
     "zb-v",
     "v-half",
     "v-min",
+    "vocab-2",
 )
 # Plans under these are hardly ever faster, so they are looked for where they are named; what is
 # proved holds for them, too. Without a limit on memory, orders of adaptive V are those of ZB-V.
@@ -417,18 +420,19 @@ class Schedule:
         return found
 
 
-def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
-    """The families that may be used.
+def schedules_of(allowed: Allowed, *, cuts_head: bool = True) -> tuple[Schedule, ...]:
+    """The families that may be used, for models whose head can be cut over ranks and for others.
 
     Raises `UnsupportedFeature` where none of those that are allowed can be searched, and
     `InvalidInput` where none of them can have as many virtual stages as is asked for.
     """
     named = [ALIASES.get(family, family) for family in allowed.schedules or SEARCHED_UNLESS_NAMED]
-    families = [family for family in dict.fromkeys(named) if family in BOUNDED]
+    offered_families = [family for family in BOUNDED if cuts_head or family not in CUTS_HEAD]
+    families = [family for family in dict.fromkeys(named) if family in offered_families]
     if not families:
         raise UnsupportedFeature(
             f"plans under {', '.join(named)} are not searched",
-            alternative=f"use one of {', '.join(BOUNDED)}",
+            alternative=f"use one of {', '.join(offered_families)}",
         )
     offered = allowed.virtual_stages
     if not allowed.schedules and offered.most is None:
@@ -450,15 +454,22 @@ def schedules_of(allowed: Allowed) -> tuple[Schedule, ...]:
     return tuple(found)
 
 
-def schedules_to_bound(allowed: Allowed) -> tuple[Schedule, ...]:
+def schedules_to_bound(allowed: Allowed, *, cuts_head: bool = True) -> tuple[Schedule, ...]:
     """Those that may be used beside those of one chunk per rank that are searched.
 
     Of some of them no plan is looked for.
     """
-    searched = {schedule.family: schedule.from_ranks for schedule in schedules_of(allowed)}
+    searched = {
+        schedule.family: schedule.from_ranks
+        for schedule in schedules_of(allowed, cuts_head=cuts_head)
+    }
     beside = ONLY_BOUNDED if allowed.schedules is None else allowed.only_bounded
     families = [family for family in searched if family not in CHAIN]
-    families += [family for family in beside if family not in searched]
+    families += [
+        family
+        for family in beside
+        if family not in searched and (cuts_head or family not in CUTS_HEAD)
+    ]
     chunks_of = {family: _chunks(family, allowed.virtual_stages) for family in families}
     return tuple(
         Schedule(family=family, virtual_stages=chunks, from_ranks=searched.get(family, 2))

@@ -27,6 +27,7 @@ from trainwright.costing.estimate import (
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import (
     DEFAULT_RECIPE,
+    Head,
     LayerKind,
     Recipe,
     RunShape,
@@ -51,6 +52,7 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.structure import divisors
 from trainwright.step.figures import missing_bytes, most_allocated_bytes, num_groups
 from trainwright.step.pipeline import PipelineShape, placement_of
+from trainwright.step.stages import cuts_head
 from trainwright.step.zero import with_offload
 
 if TYPE_CHECKING:
@@ -370,6 +372,14 @@ class ModelQuestion:
     def config(self) -> TransformerConfig:
         """What the model is; raises `UnsupportedFeature` where only its costs are known."""
         return described(self.model)
+
+    @property
+    def cuts_head(self) -> bool:
+        """Whether the head of the model can be cut over all ranks of a pipeline."""
+        model = self.model
+        if isinstance(model, MeasuredModel):  # bounds on other orders keep it whole
+            return not model.is_in_one_order and cuts_head(model.any_profile.structure)
+        return model.head is Head.LANGUAGE and not model.num_mtp_layers
 
     @property
     def program(self) -> str | None:

@@ -19,8 +19,14 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 import numpy as np
 
 from trainwright.planning.bounds.layers import LeastLayers, PointWork, least_layers, with_exchanges
-from trainwright.planning.bounds.step import Batch, ChainWork, CoarseBounds, PointPairs
-from trainwright.planning.question.layouts import schedules_of
+from trainwright.planning.bounds.step import (
+    Batch,
+    ChainWork,
+    CoarseBounds,
+    PointPairs,
+    head_bounds_s,
+)
+from trainwright.planning.question.layouts import CUTS_HEAD, schedules_of
 from trainwright.planning.question.question import (
     Candidate,
     StepAim,
@@ -146,7 +152,7 @@ Node: TypeAlias = Undealt | Unpriced | Unbounded | BoundedPairs | Single
 
 def least_of_any_order_s(question: ModelQuestion, budget: Budget) -> float:
     """No plan steps faster, in whatever order its actions run; 0 where the budget ends before."""
-    schedules = schedules_of(question.allowed)
+    schedules = schedules_of(question.allowed, cuts_head=question.cuts_head)
     frontier = Frontier(question, Shelf.of(question), StepAim(), schedules)
     return frontier.least_s if frontier.open(budget) else 0.0
 
@@ -380,7 +386,8 @@ class Frontier:
             return True
         work, layouts = PointWork.of(self.shelf.profile(point)), self._pairs.of(point)
         usable_bytes = self._coarse.cluster.accelerator.usable_bytes
-        if work.largest_layer_bytes > usable_bytes:
+        whole = PointWork.of(self.shelf.body(point)) if self._pairs.cuts_head else work
+        if whole.largest_layer_bytes > usable_bytes:
             return False
         bound_s = float(self._pairs.least_keys(point, _least_of(work)).min())
         self._push(bound_s, Unbounded(point=point, work=work, layouts=layouts))
@@ -396,16 +403,23 @@ class Frontier:
         if is_far.any():
             far = node.layouts.at(is_far)
             self._push(float(keys[is_far].min()), Unbounded(point=point, work=work, layouts=far))
-        chain = ChainWork.of(self.shelf.kinds(point))
         near = node.layouts.at(is_near)
         if self.aside:
             self.num_aside += space.of(self.aside).num_candidates(point, near)
-        batch = Batch.of(space.without(self.aside), point, near)
-        if not batch.parts:  # no schedule has an order there
-            return
-        bounds_s = self._coarse.bounds_s(work, point, batch, chain=chain)
-        devices = point.devices * batch.layouts.pipeline * batch.layouts.data
-        self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
+        left = space.without(self.aside)
+        for cuts_head, part in ((False, left.without(CUTS_HEAD)), (True, left.of(CUTS_HEAD))):
+            batch = Batch.of(part, point, near)
+            if not batch.parts:  # no schedule has an order there
+                continue
+            chain = ChainWork.of(self.shelf.kinds(point, without=cuts_head))
+            if cuts_head:
+                body = PointWork.of(self.shelf.body(point))
+                bounds_s = self._coarse.bounds_s(body, point, batch, chain=chain)
+                bounds_s += head_bounds_s(self.shelf.profile(point), batch)
+            else:
+                bounds_s = self._coarse.bounds_s(work, point, batch, chain=chain)
+            devices = point.devices * batch.layouts.pipeline * batch.layouts.data
+            self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
 
     def _push_pairs(self, point: Point, batch: Batch, keys: Floats) -> None:
         """Those of each schedule and ZeRO stage that have a finite bound."""

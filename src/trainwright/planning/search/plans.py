@@ -19,7 +19,7 @@ import numpy as np
 from trainwright.costing.estimate import flat_setting
 from trainwright.model import LayerKind
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve, surviving_rows
-from trainwright.planning.question.layouts import IN_V, WHOLE_BACKWARD
+from trainwright.planning.question.layouts import CUTS_HEAD, IN_V, WHOLE_BACKWARD
 from trainwright.planning.question.question import (
     Point,
     estimate_profile,
@@ -255,7 +255,7 @@ def price_split(
             tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
         return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
-    if candidate.schedule in WHOLE_BACKWARD and not _is_near(found, split.bound_s):
+    if candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
         if not any(found):
             found.append(_beside_account(question, candidate, profile, budget))

@@ -26,11 +26,12 @@ import numpy as np
 
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.question.layouts import CUTS_HEAD
 from trainwright.planning.question.question import Point, estimate_profile, room_of_candidate
 from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
 from trainwright.planning.splits.types import SplitQuestion, best_family_split
 from trainwright.scheduling.families import family_named
-from trainwright.step.stages import RankSpacing, group_replicas
+from trainwright.step.stages import RankSpacing, cut_head, group_replicas, without_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.chain import Split
     from trainwright.planning.splits.types import Priced
     from trainwright.profile import Profile, ProfileSource
+    from trainwright.step.stages import CutHead
 
     SplitSearch: TypeAlias = Callable[..., Split]
 
@@ -55,7 +57,8 @@ class Shelf:
     question: ModelQuestion
     estimator: ProfileSource
     made: dict[Point, Profile] = field(default_factory=dict)
-    cut: dict[Point, StageKinds] = field(default_factory=dict)
+    bodies: dict[Point, Profile] = field(default_factory=dict)
+    cut: dict[tuple[Point, bool], StageKinds] = field(default_factory=dict)
     alike: dict[bytes, StageKinds] = field(default_factory=dict)
 
     @classmethod
@@ -69,18 +72,36 @@ class Shelf:
             self.made[point] = estimate_profile(self.estimator, self.question, point)
         return self.made[point]
 
-    def kinds(self, point: Point) -> StageKinds:
+    def body(self, point: Point) -> Profile:
+        """The same without a head that is cut over all ranks."""
+        if point not in self.bodies:
+            self.bodies[point] = without_head(self.profile(point))
+        return self.bodies[point]
+
+    def kinds(self, point: Point, *, without: bool = False) -> StageKinds:
         """The kinds of stages of a point's profile, the same where layers cost the same.
 
-        That is so where context parallelism is free: twice of it cuts twice the microbatch.
+        That is so where context parallelism is free: twice of it cuts twice the microbatch. They
+        may be those `without` the head.
         """
-        if point not in self.cut:
-            profile = self.profile(point)
+        if (point, without) not in self.cut:
+            profile = self.body(point) if without else self.profile(point)
             costs = _fingerprint(profile)
             if costs not in self.alike:
                 self.alike[costs] = StageKinds.of(profile, self.question.settings.overlap)
-            self.cut[point] = self.alike[costs]
-        return self.cut[point]
+            self.cut[point, without] = self.alike[costs]
+        return self.cut[point, without]
+
+    def kinds_of(self, candidate: Candidate) -> StageKinds:
+        """Those that a candidate's splits are made of."""
+        return self.kinds(candidate.point, without=candidate.schedule in CUTS_HEAD)
+
+    def head_of(self, candidate: Candidate) -> CutHead | None:
+        """What each rank has of a head that the candidate's schedule cuts."""
+        if candidate.schedule not in CUTS_HEAD:
+            return None
+        levels = self.question.cluster.pool_of().levels
+        return cut_head(self.profile(candidate.point), candidate.degrees, levels, {})
 
 
 def _fingerprint(profile: Profile) -> bytes:
@@ -144,7 +165,7 @@ class PlanAsk:
         question, candidate = shelf.question, self.candidate
         profile = shelf.profile(candidate.point)
         if splits_itself(question.allowed):
-            return price_own_stages(question, candidate, profile, shelf.kinds(candidate.point))
+            return price_own_stages(question, candidate, profile, shelf.kinds_of(candidate))
         again = asked_of(shelf, candidate) if self.may_tighten or self.in_rooms else None
         return price_split(
             question,
@@ -162,7 +183,8 @@ def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
     """What the search for splits of a candidate is asked."""
     question = shelf.question
     return SplitQuestion(
-        kinds=shelf.kinds(candidate.point),
+        kinds=shelf.kinds_of(candidate),
+        head=shelf.head_of(candidate),
         degrees=candidate.degrees,
         cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
         family=candidate.schedule,
@@ -346,7 +368,7 @@ class SplitAnswers:
         whole = count % degrees.pipeline == 0
         found = (
             search,
-            id(shelf.kinds(candidate.point)),
+            id(shelf.kinds_of(candidate)),
             (whole and family_named(candidate.schedule).like) or candidate.schedule,
             (degrees.pipeline, degrees.virtual_stages, RankSpacing.of(degrees), count),
             group_replicas(room.pool_of(), degrees),

@@ -19,6 +19,7 @@ import numpy as np
 from trainwright.execution import Progress
 from trainwright.planning.question.layouts import (
     CHAIN,
+    CUTS_HEAD,
     IN_V,
     LOOPED,
     schedules_of,
@@ -173,7 +174,7 @@ def finish_candidate(
     Of loops with too many splits the nearly even ones are looked through if that will do.
     """
     question = shelf.question
-    if candidate.schedule in IN_V or splits_itself(question.allowed):
+    if candidate.schedule in {*IN_V, *CUTS_HEAD} or splits_itself(question.allowed):
         return None
     profile = shelf.profile(candidate.point)
 
@@ -636,7 +637,7 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
     shelf, budget = search.shelf, search.budget
     effort, loosest = shelf.question.effort, None
     further = Effort.usual(effort)
-    schedules = schedules_to_bound(shelf.question.allowed)
+    schedules = schedules_to_bound(shelf.question.allowed, cuts_head=shelf.question.cuts_head)
     frontier = Frontier(shelf.question, shelf, search.aim, schedules)
     if budget.stopped or not frontier.open(budget):
         return Proof(min(least_s, below))
@@ -744,7 +745,8 @@ def plan_model(
     """
     aim = aim or StepAim()
     shelf = Shelf.of(question)
-    frontier = Frontier(question, shelf, aim, schedules_of(question.allowed), likely=True)
+    schedules = schedules_of(question.allowed, cuts_head=question.cuts_head)
+    frontier = Frontier(question, shelf, aim, schedules, likely=True)
     is_complete = frontier.open(budget)
     least_s = frontier.least_s
     one_stage = not question.allowed.schedules and bool(frontier.families & set(CHAIN))
@@ -795,7 +797,8 @@ def sketch_model(question: ModelQuestion, budget: Budget) -> Priced | None:
     """
     if is_more_than_all_devices_hold(question):
         return None
-    shelf, offered = Shelf.of(question), schedules_of(question.allowed)
+    shelf, cuts_head = Shelf.of(question), question.cuts_head
+    offered = schedules_of(question.allowed, cuts_head=cuts_head)
     quick = tuple(one for one in offered if one.family not in IN_V)
     frontier = Frontier(question, shelf, StepAim(), quick or offered, likely=True)
     frontier.open(budget)

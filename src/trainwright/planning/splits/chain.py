@@ -24,7 +24,7 @@ has it on arrays, for cuts that are made from the first rank on.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -49,9 +49,10 @@ from trainwright.planning.bounds.stages import (
 )
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import StaticKind
+from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.pipeline import PipelineShape
-from trainwright.step.stages import RankSpacing, group_replicas
+from trainwright.step.stages import RankSpacing, group_replicas, head_work_s
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.planning.bounds.stages import StageKinds
     from trainwright.planning.splits.types import SplitQuestion
+    from trainwright.step.stages import CutHead
     from trainwright.step.zero import Replicas
 
 
@@ -237,17 +239,19 @@ _FIRST_LIMITS = (1.15, 1.4, 2.0)  # times the work of the busiest rank
 class Site:
     """Where a rank runs: prices and memory of its device, a cluster of one pool, and its replicas.
 
-    Sites of one chain have kinds of the same layers.
+    Sites of one chain have kinds of the same layers. `reserved_bytes` are taken by what a rank
+    holds beside its stage.
     """
 
     kinds: StageKinds
     cluster: Cluster
     replicas: Replicas
+    reserved_bytes: float = 0.0
 
     @property
     def usable_bytes(self) -> float:
         """What a plan may fill of a device."""
-        return self.cluster.accelerator.usable_bytes
+        return self.cluster.accelerator.usable_bytes - self.reserved_bytes
 
 
 def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -265,7 +269,46 @@ def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> S
     replicas = group_replicas(cluster.pool_of(), degrees)
     site = Site(kinds=kinds, cluster=cluster, replicas=replicas)
     transfers = transfers_s(kinds, degrees, cluster)
+    if question.head is not None:
+        return _beside_head(site, transfers, question.head, shape=shape, limit_s=limit_s)
     return best_split_at((site,) * p, transfers, shape=shape, limit_s=limit_s)
+
+
+def _beside_head(
+    site: Site, transfers: Floats, head: CutHead, *, shape: PipelineShape, limit_s: float
+) -> Split:
+    """Of stages that each run beside the same share of the head.
+
+    From the start of a rank to its last backward it runs all forwards and backwards and nearly all
+    of its share (`step.stages.head_work_s`), so that every end of the recurrence without waits is
+    later by that. For the bound the share's state
+    leaves less room; a split is wanted that has room for what V keeps, too.
+    """
+    state, p = zero.RankState.of((head.share,)), shape.num_ranks
+    held = sum(zero.static_shards(state, site.replicas)[:3]) + head.share.opaque_bytes
+    barriers = family_named(shape.family).head_barriers
+    times_s = head.share.forward_s, head.share.input_grad_s, head.share.weight_grad_s
+    added_s = float(head_work_s(*times_s, np.array(shape.num_microbatches), barriers=barriers))
+    left_s = limit_s - added_s
+    kept = _MOST_HEADS * head.share.saved_bytes
+    found = [
+        best_split_at(
+            (replace(site, reserved_bytes=held + more),) * p,
+            transfers,
+            shape=shape,
+            limit_s=left_s,
+        )
+        for more in (0.0, kept)
+    ]
+    bound_s = found[0].bound_s + added_s
+    if not (found[0].bound_s < left_s and bound_s < limit_s):
+        return Split(bound_s=limit_s)
+    cuts = [(each.cuts, each.chosen) for each in reversed(found) if each.cuts]
+    first, *others = dict.fromkeys(cuts) or (((), ()),)
+    return Split(bound_s=bound_s, cuts=first[0], chosen=first[1], others=tuple(others))
+
+
+_MOST_HEADS = 2  # that a rank holds between V and T: the next V begins before
 
 
 def best_split_at(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainwright.plans import StepPrediction
     from trainwright.plans.plan import Parallelism
     from trainwright.profile import Layer, Profile
+    from trainwright.step.stages import CutHead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,8 @@ def options_of(layers: Sequence[Layer], chosen: Sequence[int], profile: Profile)
 class SplitQuestion:
     """How are the layers of `kinds` best cut into p·v stages under a schedule family?
 
-    `num_microbatches` is that of one replica, v = `degrees.virtual_stages`.
+    `num_microbatches` is that of one replica, v = `degrees.virtual_stages`. Under a family that
+    cuts the head over all ranks, each has `head` beside its stage, and the kinds are without it.
     """
 
     kinds: StageKinds
@@ -65,6 +67,7 @@ class SplitQuestion:
     cluster: Cluster
     family: str
     num_microbatches: int
+    head: CutHead | None = None
 
     @property
     def overhead_s(self) -> float:

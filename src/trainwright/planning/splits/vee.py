@@ -539,7 +539,7 @@ def least_step_of_v_s(work: StepWork, layout: Layout) -> float:
     """No step of the layout's family in V is shorter, in seconds."""
     shape = layout.shape
     placement = placement_of(shape)
-    times = pipeline_times(work, sharing_times(work, layout), layout.overlap)
+    times = pipeline_times(work, sharing_times(work, layout), layout)
     costs = times.schedule_costs(placement)
     never = np.zeros(len(work.stages), dtype=bool)
     most = MOST_ACTIVATIONS[shape.family](shape.num_ranks)
@@ -547,7 +547,7 @@ def least_step_of_v_s(work: StepWork, layout: Layout) -> float:
     bound = best_bound(least, shape.num_microbatches, objective=Objective.MAKESPAN)
     optimizer_s = max(
         optimizer_time_s(
-            RankState.of([work.stages[chunk] for chunk in work.chunks_of(rank)]),
+            RankState.of([work.parts[part] for part in work.parts_of(rank)]),
             place.replicas,
             place.accelerator,
         )

@@ -108,6 +108,12 @@ class Family:
         Whether the order looks at the memory limits of a request at all.
     reads_costs
         Whether it looks at times and bytes; else orders depend on counts alone and may be kept.
+    fixed_without_costs
+        Whether a request without costs gets an order that suits any; plans run that one, so that it
+        depends on counts alone.
+    head_barriers
+        Where the head is cut over all ranks, how often they wait for each other in each microbatch
+        (`plans.schedule.RankOrders`); 0 where it is part of the last stage.
     reads_group, whole_groups, like
         Whether it looks at the `group` of a request; whether all microbatches pass each chunk in
         groups of p, so that p must divide their number; the family whose order it has where p does.
@@ -147,6 +153,8 @@ class Family:
     splits_backward: bool = False
     obeys_limits: bool = False
     reads_costs: bool = False
+    fixed_without_costs: bool = False
+    head_barriers: int = 0
     reads_group: bool = False
     whole_groups: bool = False
     like: str | None = None
@@ -166,13 +174,26 @@ class Family:
         return few // _RANKS if few == more else None
 
     @property
+    def is_timeless(self) -> bool:
+        """Whether its orders in plans depend on counts alone, so that they may be kept."""
+        return not self.reads_costs or self.fixed_without_costs
+
+    @property
+    def is_priced(self) -> bool:
+        """Whether a step of a plan under it is priced: one pipeline of whole microbatches, whose
+        head may be cut.
+        """
+        return self.is_plain or self.head_barriers > 0
+
+    @property
     def placing(self) -> Placing:
         """How its stages lie on the ranks: one each, in a loop, in a V, or in any other way."""
         return self.shape(3).placing
 
     def shape(self, virtual_stages: int) -> FamilyShape:
         """Placing of its stages with so many chunks per rank, and whether it splits backwards."""
-        return FamilyShape(_place(self, virtual_stages).placing, self.splits_backward)
+        placing = _place(self, virtual_stages).placing
+        return FamilyShape(placing, self.splits_backward, self.is_plain)
 
     def generate(self, request: FamilyRequest) -> Schedule | None:
         """Orders for `request`, None where they cannot respect its memory limits.

@@ -7,8 +7,16 @@ the second V already prepares its gradient, one barrier, and T may wait. Each ba
 backward by one microbatch, so 1F1B holds p + 2 or p + 1 microbatches on the first rank instead of
 p; with that room no rank ever waits in the steady state.
 
-Orders come from a rule (`scheduling.weight_grads`) with the times of the request. The
-input embedding, a look-up, has no action.
+Where a request has costs, a rule orders actions by them (`scheduling.weight_grads`), and the
+shorter of its order and the fixed one is taken. The fixed one sorts actions by targets. With three
+slots to a microbatch, of which F takes one, F(j) of rank r is due at 3j + r, V(j) of all ranks at
+3j + p and T(j) at 3j + p + 3; B(j) comes 3 slots per barrier after V(j) to the last rank, and 2
+more to each rank before it. Every need is due earlier, so no order waits in a circle, and each rank
+repeats itself every microbatch.
+
+The input embedding is cut like the head, of which it is a copy where they are tied. It is a look-up
+and has no action. The authors' fork of Megatron-LM (sail-sg/VocabularyParallelism) runs both on GPT
+models, `--enable-vocab-parallel`, two barriers with `--disable-backward-fusion`.
 """
 
 from __future__ import annotations
@@ -16,11 +24,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
-from trainwright.scheduling.families.family import Family, one_chunk
+from trainwright.scheduling.families.family import Family, Steady, one_chunk
+from trainwright.scheduling.orders import actions
+from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.weight_grads import list_schedule
 
 if TYPE_CHECKING:
+    from trainwright.arrays import Ints
+    from trainwright.plans.schedule import Actions
     from trainwright.scheduling.families.family import FamilyRequest
 
 _F, _B, _V, _T = ActionKind.F, ActionKind.B, ActionKind.V, ActionKind.T
@@ -28,16 +42,43 @@ _URGENCY = {2: (_B, _V, _F, _T), 1: (_V, _F, _B, _T)}
 
 
 def order(request: FamilyRequest, *, head_barriers: int) -> Schedule:
-    """As 1F1B, with room for one more microbatch per barrier."""
+    """As 1F1B, with room for one more microbatch per barrier; by the costs, where there are any."""
+    fixed, costs = _fixed(request, head_barriers), request.costs
+    if costs is None:
+        return fixed
+    ruled = _ruled(request, costs, head_barriers)
+    return min((ruled, fixed), key=lambda each: simulate(each, costs).makespan_s)
+
+
+def _fixed(request: FamilyRequest, barriers: int) -> Schedule:
+    p, m = request.num_ranks, request.num_microbatches
+    kinds = np.repeat([_V, _B, _F, _T], m)  # the first of those that are due at once
+    microbatch, orders = np.arange(m), []
+    for rank in range(p):
+        due = np.array([p, p + 3 * barriers + 2 * (p - 1 - rank), rank, p + 3])
+        first = np.argsort((3 * microbatch + due[:, np.newaxis]).ravel(), kind="stable")
+        orders.append(_rows(kinds, rank, microbatch)[first])
+    return Schedule.of_ranks(
+        orders, placement=one_chunk(request), num_microbatches=m, head_barriers=barriers
+    )
+
+
+def _rows(kinds: Ints, rank: int, microbatch: Ints) -> Actions:
+    rows = actions(_F, rank, np.tile(microbatch, len(kinds) // len(microbatch)))
+    rows[:, 0] = kinds
+    return rows
+
+
+def _ruled(request: FamilyRequest, costs: ScheduleCosts, barriers: int) -> Schedule:
     placement, p = one_chunk(request), request.num_ranks
-    streams = [[(kind, rank) for kind in _URGENCY[head_barriers]] for rank in range(p)]
+    streams = [[(kind, rank) for kind in _URGENCY[barriers]] for rank in range(p)]
     return list_schedule(
         streams,
         placement=placement,
         num_microbatches=request.num_microbatches,
-        costs=request.costs or ScheduleCosts.of(placement, head_s=1.0),
-        held=[p - rank + head_barriers for rank in range(p)],
-        head_barriers=head_barriers,
+        costs=costs,
+        held=[p - rank + barriers for rank in range(p)],
+        head_barriers=barriers,
     )
 
 
@@ -50,6 +91,11 @@ VOCABULARY_1 = Family(
     order=partial(order, head_barriers=2),
     is_plain=False,
     reads_costs=True,
+    fixed_without_costs=True,
+    steady=Steady(6, 2, 2),  # at most p + 2 in flight
+    planned=True,
+    head_barriers=2,
+    warm_up=lambda ranks: ranks + 2,
 )
 VOCABULARY_2 = Family(
     name="vocab-2",
@@ -59,4 +105,9 @@ VOCABULARY_2 = Family(
     order=partial(order, head_barriers=1),
     is_plain=False,
     reads_costs=True,
+    fixed_without_costs=True,
+    steady=Steady(6, 2, 2),  # at most p + 2 in flight
+    planned=True,
+    head_barriers=1,
+    warm_up=lambda ranks: ranks + 1,
 )
