@@ -235,20 +235,15 @@ def head_passes_s(
 
 
 def head_work_s(
-    forward_s: float,
-    input_grad_s: float,
-    weight_grad_s: float,
-    m: Floats | Ints | int,
-    *,
-    barriers: int,
-) -> Floats | float:
+    forward_s: float, input_grad_s: float, weight_grad_s: float, m: Ints, *, barriers: int
+) -> Floats:
     """What a rank runs of a head before its last backward, of m microbatches.
 
     All V and T, but where there is one barrier the last T may come after it.
     """
     first_s, second_s = head_passes_s(forward_s, input_grad_s, weight_grad_s, barriers=barriers)
-    found_s: Floats = m * (first_s + second_s) - (2 - barriers) * second_s
-    return found_s
+    found_s: Floats = m.astype(np.float64) * (first_s + second_s)
+    return found_s - (2 - barriers) * second_s
 
 
 def _rows_named(profile: Profile, names: Collection[str]) -> Ints:
