@@ -12,6 +12,7 @@ from trainwright.costing.communication import (
     all_reduce_time_s,
     all_to_all_time_s,
     collective_time_s,
+    hops_within,
     point_to_point_time_s,
     tokens_time_s,
 )
@@ -31,6 +32,25 @@ def test_a_group_of_one_needs_no_time() -> None:
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"):
         assert collective_time_s(kind, 1e9, ()) == 0.0
     assert point_to_point_time_s(1e9, None) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("near", "inside", "across"),
+    [
+        (1, (), (8, 4)),
+        (2, (2,), (4, 4)),
+        (8, (8,), (4,)),
+        (16, (8, 2), (2,)),
+        (32, (8, 4), ()),
+    ],
+)
+def test_neighbours_meet_inside_and_their_groups_across(
+    near: int, inside: tuple[int, ...], across: tuple[int, ...]
+) -> None:
+    whole = (hop(FAST, 8), hop(SLOW, 4))
+    assert tuple(h.ranks for h in hops_within(whole, nearest=near)) == inside
+    assert tuple(h.ranks for h in hops_within(whole, apart=near)) == across
+    assert hops_within(whole) == whole
 
 
 @given(n=ranks, payload=payloads)

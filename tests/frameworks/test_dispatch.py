@@ -14,7 +14,7 @@ from trainwright.frameworks.jobs.pretraining import read_primus
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.megatron import megatron_fields
 from trainwright.frameworks.megatron_bridge import read_megatron_bridge
-from trainwright.model import Recipe, TokenDispatcher
+from trainwright.model import ContextExchange, Recipe, TokenDispatcher
 from trainwright.model.config import Experts
 from trainwright.plans.job import Job
 
@@ -211,6 +211,46 @@ def test_a_plan_for_a_framework_says_what_it_cannot_send() -> None:
     ).document
     (warning,) = [each for each in found.warnings if "dispatch" in each]
     assert "sends tokens to experts in the format of activations; what can: pytorch" in warning
+
+
+@pytest.mark.parametrize(
+    ("exchange", "ulysses", "flags"),
+    [
+        ("all_gather", None, ["--cp-comm-type all_gather"]),
+        ("all_to_all", None, ["--cp-comm-type a2a"]),
+        (
+            "all_to_all_ring",
+            2,
+            ["--cp-comm-type a2a+p2p", "--hierarchical-context-parallel-sizes 2 4"],
+        ),
+    ],
+)
+def test_context_ranks_meet_in_the_words_of_megatron(
+    exchange: str, ulysses: int | None, flags: list[str]
+) -> None:
+    recipe = Recipe(context_exchange=ContextExchange(exchange), ulysses=ulysses)
+    found = job("llama3-8b", recipe=recipe, context=8, data=2, global_batch=8)
+    text = written(found, "megatron")
+    assert all(flag in text for flag in flags)
+    again = read_megatron(text)
+    assert (again.cp, again.context_exchange, again.ulysses) == (8, exchange, ulysses)
+    bridge = read_megatron_bridge(bundle(found, "megatron-bridge").files["trainwright_recipe.py"])
+    assert (bridge.context_exchange, bridge.ulysses) == (exchange, ulysses)
+    if exchange != "all_gather":
+        with pytest.raises(Inexpressible, match="context_exchange"):
+            bundle(found, "torchtitan@0.3")
+
+
+def test_a_ring_of_groups_states_both_sizes() -> None:
+    flags = "--context-parallel-size 8 --cp-comm-type a2a+p2p"
+    with pytest.raises(InvalidInput, match="must be two sizes, of all-to-all and of the ring"):
+        read_megatron(f"{MODEL} {flags}")
+    with pytest.raises(InvalidInput, match="must be one of p2p, all_gather, a2a"):
+        read_megatron(f"{MODEL} --context-parallel-size 8 --cp-comm-type b2b")
+    assert read_megatron(f"{MODEL} --cp-comm-type a2a+p2p").context_exchange is None
+    of_deepspeed = "--ds-sequence-parallel-size 4 --context-parallel-size 2"
+    found = read_megatron(f"{MODEL} {of_deepspeed}")
+    assert (found.cp, found.context_exchange, found.ulysses) == (8, "all_to_all_ring", 4)
 
 
 def test_inputs_of_activations_that_wait_in_8_bit_are_asked_for_and_read_again() -> None:

@@ -62,7 +62,8 @@ def test_context_parallelism_divides_flops_and_activations(
     run: RunShape, c: int, exchange: ContextExchange
 ) -> None:
     config = catalog.model("llama3-8b").config
-    cut = replace(run, context_parallel=c, context_exchange=exchange)
+    both = exchange is ContextExchange.ALL_TO_ALL_RING
+    cut = replace(run, context_parallel=c, context_exchange=exchange, ulysses=2 if both else None)
     whole, part = block(config, run), block(config, cut)
     assert part.forward_flops * c == pytest.approx(whole.forward_flops, rel=1e-12)
     assert kept(part, cut) * c == pytest.approx(kept(whole, run), rel=1e-12)
@@ -91,6 +92,40 @@ def test_without_zig_zag_the_last_rank_attends_to_nearly_twice_the_mean(c: int) 
         return next(o for o in block(config, run).operators if o.name == "attention").forward.flops
 
     assert attention(skewed) / attention(run) == pytest.approx((2 * c - 1) / c)
+
+
+@given(run=shapes, c=contexts)
+def test_the_ends_of_both_exchanges_are_each_alone(run: RunShape, c: int) -> None:
+    """With all ranks trading heads nothing is passed on, with none the ring is whole."""
+    config = catalog.model("llama3-8b").config
+
+    def sent(exchange: ContextExchange, ulysses: int | None = None) -> dict[str, list[float]]:
+        cut = replace(run, context_parallel=c, context_exchange=exchange, ulysses=ulysses)
+        found: dict[str, list[float]] = {}
+        for each in block(config, cut).exchanges:
+            members = c if each.nearest is None else each.nearest
+            members = members if each.apart is None else c // each.apart
+            if each.axis == "context" and members > 1:
+                found.setdefault(each.kind, []).append(each.bytes)
+        return found
+
+    both = ContextExchange.ALL_TO_ALL_RING
+    assert sent(both, c) == sent(ContextExchange.ALL_TO_ALL)
+    assert sent(both, 1) == sent(ContextExchange.RING)
+    if c > 2:
+        assert sent(both, 2) == sent(ContextExchange.ALL_TO_ALL) | sent(ContextExchange.RING)
+
+
+def test_a_group_that_trades_heads_divides_the_context_ranks() -> None:
+    run = RunShape(
+        microbatch_size=1,
+        sequence_length=S,
+        context_parallel=4,
+        context_exchange=ContextExchange.ALL_TO_ALL_RING,
+        ulysses=3,
+    )
+    with pytest.raises(InvalidInput, match=r"must be a multiple of ulysses \(3\), got 4"):
+        layer_graph(catalog.model("llama3-8b").config, run)
 
 
 def test_trading_heads_needs_as_many_heads() -> None:

@@ -87,6 +87,15 @@ SMALL = {
     ),
 }
 LARGER = {
+    "heads traded, their groups in a ring": asked(
+        replace(TWO, num_heads=6, num_kv_heads=6, head_size=64),
+        memory_gib=60,
+        sequence=8192,
+        cluster=two_nodes_of_two(25e9),
+        settings=RunSettings(
+            recipe=Recipe(context_exchange=ContextExchange.ALL_TO_ALL_RING, ulysses=2)
+        ),
+    ),
     "chains with more memory": asked(
         THREE, memory_gib=13, batch=8, sequence=4096, schedules=CHAINS, zero_stages=(1,), **ALONE
     ),

@@ -134,7 +134,8 @@ def test_experts_are_cut_like_the_rest_or_not_at_all():
 @pytest.mark.parametrize("model", ["nemotron-h-56b", "llama3-8b", "bert-large"])
 def test_points_are_cut_along_the_sequence_where_the_model_allows_it(model, exchange):
     config, cluster = catalog.model(model).config, catalog.cluster("dgx-h100")
-    settings = RunSettings(recipe=Recipe(context_exchange=exchange))
+    ulysses = 2 if exchange is ContextExchange.ALL_TO_ALL_RING else None
+    settings = RunSettings(recipe=Recipe(context_exchange=exchange, ulysses=ulysses))
     workload = Workload(global_batch=1, sequence_length=512)
     found = {
         (point.tensor, point.context)
@@ -150,6 +151,7 @@ def test_points_are_cut_along_the_sequence_where_the_model_allows_it(model, exch
             tensor_parallel=tensor,
             context_parallel=context,
             context_exchange=exchange,
+            ulysses=ulysses,
         )
         if not any(config.faults_at(run)):
             legal.add((tensor, context))

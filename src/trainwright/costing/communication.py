@@ -38,9 +38,28 @@ Lines = tuple[tuple[float, float], ...]
 
 def exchange_time_s(exchange: Exchange | Collective, hops: Hops) -> float:
     """Seconds of a layer's collective over the group of `hops`; 0 for a group of one."""
+    hops = hops_within(hops, nearest=exchange.nearest, apart=exchange.apart)
     if exchange.routing is not None:
         return tokens_time_s(exchange.bytes, hops, exchange.routing)
     return collective_time_s(exchange.kind, exchange.bytes, hops)
+
+
+def hops_within(hops: Hops, *, nearest: int | None = None, apart: int | None = None) -> Hops:
+    """Those of the `nearest` so many of a group, or of the ranks that lie so many `apart` in it.
+
+    A group of 4 devices in each of 2 nodes: its 2 nearest meet inside, those 2 apart meet twice
+    inside and then across.
+    """
+    if nearest is None and apart is None:
+        return hops
+    left, found = nearest or apart or 1, []
+    for hop in hops:
+        near = math.gcd(left, hop.ranks)
+        left //= near
+        ranks = near if apart is None else hop.ranks // near
+        if ranks > 1:
+            found.append(Hop(level=hop.level, ranks=ranks))
+    return tuple(found)
 
 
 def collective_time_s(kind: str, payload_bytes: float, hops: Hops) -> float:

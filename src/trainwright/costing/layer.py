@@ -362,6 +362,8 @@ def _collective(exchange: Exchange) -> Collective:
         phase=str(exchange.phase),
         hides_under=exchange.hides_under,
         routing=exchange.routing,
+        nearest=exchange.nearest,
+        apart=exchange.apart,
     )
 
 

@@ -204,6 +204,8 @@ class CollectiveRecord(Closed):
     phase: Name
     hides_under: str | None = None
     routing: Routing | None = None
+    nearest: int | None = None
+    apart: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron_rules import main_weights_of
-from trainwright.model import LayerKind, StateSpace
+from trainwright.model import ContextExchange, LayerKind, StateSpace
 from trainwright.model.config import Activation, Norm
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle, StagePart
@@ -216,6 +216,27 @@ def layout_of(job: Job) -> str | None:
     return format_layout(map(letters_of, job.stages))
 
 
+# How Megatron calls an exchange of context; its usual one has no name here.
+_CP_COMM: Final = {
+    ContextExchange.RING: None,
+    ContextExchange.ALL_GATHER: "all_gather",
+    ContextExchange.ALL_TO_ALL: "a2a",
+    ContextExchange.ALL_TO_ALL_RING: "a2a+p2p",
+}
+
+
+def exchange_of(kind: str | None) -> ContextExchange | None:
+    """What Megatron's `cp_comm_type` of a name stands for; None where none is named.
+
+    Raises `InvalidInput` for an unknown name.
+    """
+    named = {theirs or "p2p": ours for ours, theirs in _CP_COMM.items()}
+    if kind is not None and kind not in named:
+        wanted = f"must be one of {', '.join(named)}"
+        raise InvalidInput.of("--cp-comm-type", f'{wanted}, got "{kind}"')
+    return None if kind is None else named[kind]
+
+
 def _degrees(job: Job) -> Values:
     degrees, chunks = job.degrees, len(job.stages) // job.degrees.pipeline
     found: Values = {
@@ -225,6 +246,10 @@ def _degrees(job: Job) -> Values:
         "expert_model_parallel_size": degrees.expert,
         "sequence_parallel": degrees.sequence_parallel and degrees.tensor > 1,
     }
+    if degrees.context > 1 and (kind := _CP_COMM[job.recipe.context_exchange]):
+        found["cp_comm_type"] = kind
+        if (heads := job.recipe.ulysses) is not None:
+            found["hierarchical_context_parallel_sizes"] = [heads, degrees.context // heads]
     if job.model.experts is not None:
         found["expert_tensor_parallel_size"] = degrees.expert_shards
     if (layout := layout_of(job)) is not None:

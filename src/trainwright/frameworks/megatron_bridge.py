@@ -17,6 +17,7 @@ from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron import (
     dispatcher_of,
     environment_of,
+    exchange_of,
     layout_of,
     mapping_of,
     megatron_fields,
@@ -56,13 +57,16 @@ DECIDED: Final = (
     "recompute_modules",
     "cross_entropy_loss_fusion",
     "activation_func_fp8_input_store",
+    "cp_comm_type",
+    "hierarchical_context_parallel_sizes",
 )
 # Those that only mean something where experts are, or that older versions lack.
 _LEFT_WHERE_ABSENT: Final = frozenset(
     {
         *("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_dtype"),
         *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
-        "activation_func_fp8_input_store",
+        *("activation_func_fp8_input_store", "cp_comm_type"),
+        "hierarchical_context_parallel_sizes",
     }
 )
 _FALSE_WHERE_ABSENT: Final = frozenset({"cross_entropy_loss_fusion", "sequence_parallel"})
@@ -170,6 +174,8 @@ def read_megatron_bridge(text: str) -> StatedRun:
         schedule=usual_schedule(chunks),
         blocks=None if layout is None else tuple(s.count("t") for s in parse_layout(layout)),
         sequence_parallel=model["sequence_parallel"],
+        context_exchange=exchange_of(model.get("cp_comm_type")),
+        ulysses=(model.get("hierarchical_context_parallel_sizes") or [None])[0],
         token_dispatcher=dispatcher_of(model.get("moe_token_dispatcher_type")),
         recompute=_recompute(model),
         zero=_zero(found),

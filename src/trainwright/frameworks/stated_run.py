@@ -59,6 +59,7 @@ class StatedRun:
     capacity_factor: float | None = None
     token_dispatcher: str | None = None
     context_exchange: str | None = None
+    ulysses: int | None = None
     overlap: Mapping[str, float] | None = None
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None

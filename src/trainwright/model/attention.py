@@ -47,8 +47,9 @@ from trainwright.model.run_shape import ContextExchange, RunShape
 #     all-gather   N from each forward; backward gathers again and scatters the gradients
 #     all-to-all   Q, K, V and the output change from split along the sequence to split along heads,
 #                  forward and, as gradients, backward
+#     both         all-to-all among u neighbours, whose groups then pass N on in a ring of c/u
 #
-# Sources: Liu et al., 2023 (ring); Jacobs et al., 2023 (all-to-all).
+# Sources: Liu et al., 2023 (ring); Jacobs et al., 2023 (all-to-all); Fang and Zhao, 2024 (both).
 
 
 def context_exchanges(
@@ -78,6 +79,14 @@ def context_exchanges(
                 _exchange("all_to_all", both, Phase.FORWARD),
                 _exchange("all_to_all", both, Phase.INPUT_GRAD),
             )
+        case ContextExchange.ALL_TO_ALL_RING:
+            heads, both = run.trading_heads, 2 * queries + keys
+            traded = (
+                replace(_exchange("all_to_all", both, phase), nearest=heads)
+                for phase in (Phase.FORWARD, Phase.INPUT_GRAD)
+            )
+            passed = (replace(each, apart=heads) for each in _ring(run, keys, core))
+            return (*traded, *passed)
 
 
 def context_buffer_bytes(run: RunShape, *, query_width: int, key_value_width: int) -> float:
@@ -93,10 +102,13 @@ def context_buffer_bytes(run: RunShape, *, query_width: int, key_value_width: in
             return 2 * keys * run.context_parallel
         case ContextExchange.ALL_TO_ALL:
             return 2 * queries + keys
+        case ContextExchange.ALL_TO_ALL_RING:  # one after the other
+            return max(2 * queries + keys, 4 * keys)
 
 
 def _ring(run: RunShape, block_bytes: float, core: str) -> tuple[Exchange, ...]:
-    under = (run.context_parallel - 1) / run.context_parallel
+    ranks = run.context_parallel // run.trading_heads
+    under = (ranks - 1) / ranks
     return tuple(
         Exchange(
             axis="context",

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model.mixers import Mixer
-from trainwright.model.run_shape import ContextExchange, RunShape
+from trainwright.model.run_shape import RunShape
 from trainwright.provenance import RARE
 
 # What the layers of a model are; a stage split may fall between any two of them
@@ -814,11 +814,14 @@ class TransformerConfig:
         if self.crosses and run.context_parallel > 1:
             problem = f"must be 1: {_WHOLE_INPUT}, got {run.context_parallel}"
             yield Fault("context_parallel", problem)
-        both = t * run.context_parallel
-        trades_heads = run.context_exchange is ContextExchange.ALL_TO_ALL
-        if run.context_parallel > 1 and trades_heads and self.num_heads % both:
-            wanted = f"x tensor_parallel must divide the {self.num_heads} heads for all_to_all"
-            yield Fault("context_parallel", f"{wanted}, got {both}")
+        if run.context_parallel % run.trading_heads:
+            wanted = f"must be a multiple of ulysses ({run.ulysses})"
+            yield Fault("context_parallel", f"{wanted}, got {run.context_parallel}")
+        both = t * run.trading_heads
+        if run.trading_heads > 1 and self.num_heads % both:
+            who = "ulysses " if run.trading_heads < run.context_parallel else ""
+            wanted = f"{who}x tensor_parallel must divide the {self.num_heads} heads"
+            yield Fault("context_parallel", f"{wanted} for all_to_all, got {both}")
         if self.experts is None:
             if e > 1:
                 yield Fault("expert_parallel", f"must be 1 for a model without experts, got {e}")

@@ -225,7 +225,8 @@ class Exchange:
     Of a ring, which passes blocks on n - 1 times, `bytes` are one block. Where `routing` is given,
     an all-to-all sends a token once to each unit of a network level that has one of its experts;
     `bytes` are still those of a copy for each expert. `hides_under` names the operator whose work
-    in the same phase may hide it, up to `hidden_share` of that work.
+    in the same phase may hide it, up to `hidden_share` of that work. A `nearest` number of
+    neighbours of the axis make a group of their own, or those that lie `apart` by so many.
     """
 
     axis: str  # "tensor", "context", "expert", "expert_tensor"
@@ -235,6 +236,8 @@ class Exchange:
     hides_under: str | None = None
     hidden_share: float = 1.0
     routing: Routing | None = None
+    nearest: int | None = None
+    apart: int | None = None
 
 
 def inside(operator: Operator) -> Operator:

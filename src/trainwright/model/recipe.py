@@ -161,6 +161,7 @@ class Recipe:
     moment_dtypes: tuple[str, ...] = ("fp32",)
     dropout: float | None = None
     context_exchange: ContextExchange = ContextExchange.RING
+    ulysses: int | None = None
     context_balanced: bool = True
     expert_imbalance: float = 1.0
     capacity_factor: float | None = None
@@ -186,6 +187,13 @@ class Recipe:
         if self.dispatch_dtype is not None and self.dispatch_dtype not in DISPATCH_BYTES:
             offered = ", ".join(DISPATCH_BYTES)
             yield Fault("dispatch_dtype", f'must be one of {offered}, got "{self.dispatch_dtype}"')
+        both = self.context_exchange is ContextExchange.ALL_TO_ALL_RING
+        if both != (self.ulysses is not None):
+            given_degree = "is missing" if both else f"got {self.ulysses}"
+            wanted = f"must be given with context_exchange {ContextExchange.ALL_TO_ALL_RING} alone"
+            yield Fault("ulysses", f"{wanted}, {given_degree}")
+        elif self.ulysses is not None and self.ulysses < 1:
+            yield Fault("ulysses", f"must be >= 1, got {self.ulysses}")
         if self.activation_input_dtype not in (None, *KEPT_BYTES):
             wanted = f"must be one of {', '.join(KEPT_BYTES)}"
             given_dtype = f'got "{self.activation_input_dtype}"'
@@ -211,6 +219,7 @@ class Recipe:
         held = self.offload or NO_OFFLOAD
         return {
             "context_exchange": self.context_exchange,
+            "ulysses": self.ulysses,
             "context_balanced": self.context_balanced,
             "expert_imbalance": self.expert_imbalance,
             "capacity_factor": self.capacity_factor,

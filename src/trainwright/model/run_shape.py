@@ -121,11 +121,14 @@ class ContextExchange(StrEnum):
     RING passes keys and values on from rank to rank, each step under one share of the attention
     (Liu et al., 2023); ALL_GATHER collects them first; ALL_TO_ALL trades the sequence for heads,
     so that each rank attends over whole sequences of a few heads (Jacobs et al., 2023).
+    ALL_TO_ALL_RING trades heads among neighbours, whose groups form the ring (Fang and Zhao, USP,
+    2024; Megatron's a2a+p2p).
     """
 
     RING = "ring"
     ALL_GATHER = "all_gather"
     ALL_TO_ALL = "all_to_all"
+    ALL_TO_ALL_RING = "all_to_all_ring"
 
 
 class TokenDispatcher(StrEnum):
@@ -150,8 +153,10 @@ class RunShape:
     are padded to a multiple of `vocabulary_multiple` × tensor degree, as Megatron-LM does; 1 with
     tensor degree 1 leaves the published size.
 
-    Context parallelism cuts the sequence; `context_balanced` says that each rank holds an early
-    and a late part of it (zig-zag), so that a causal mask burdens all alike.
+    Context parallelism cuts the sequence; under an exchange ALL_TO_ALL_RING `ulysses` neighbours of
+    a context group trade heads, and as many groups as that leaves form the ring.
+    `context_balanced` says that each rank holds an early and a late part of it (zig-zag), so that a
+    causal mask burdens all alike.
 
     Experts are dealt out over `expert_parallel` groups of `expert_tensor_parallel` devices each (as
     many as tensor parallelism where absent), which cut every expert. `expert_imbalance` is the load
@@ -175,6 +180,7 @@ class RunShape:
     vocabulary_multiple: int = 128
     context_parallel: int = 1
     context_exchange: ContextExchange = ContextExchange.RING
+    ulysses: int | None = None
     context_balanced: bool = True
     expert_parallel: int = 1
     expert_tensor_parallel: int | None = None
@@ -217,6 +223,14 @@ class RunShape:
         if shards == 1:
             return f"context_parallel ({context})"
         return f"context_parallel x tensor_parallel ({context * shards}) with sequence_parallel"
+
+    @property
+    def trading_heads(self) -> int:
+        """Context ranks that trade the sequence for heads."""
+        if self.context_exchange is ContextExchange.ALL_TO_ALL_RING and self.context_parallel > 1:
+            return self.ulysses or 1
+        trades = self.context_exchange is ContextExchange.ALL_TO_ALL
+        return self.context_parallel if trades else 1
 
     @property
     def local_sequence_length(self) -> int:

@@ -532,8 +532,14 @@ ROWS += section(
     row(
         "context-exchange",
         NAME,
-        "ring, all_gather or all_to_all; ring if absent.",
+        "ring, all_gather, all_to_all or all_to_all_ring; ring if absent.",
         at="recipe.context_exchange",
+    ),
+    row(
+        "ulysses",
+        COUNT,
+        "Neighbours of a context group that trade heads, under all_to_all_ring.",
+        at="recipe.ulysses",
     ),
     row(
         "expert-imbalance",

@@ -88,6 +88,7 @@ class Demands:
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     activation_input_dtype: str | None = None
+    context_exchange: str = "ring"
 
     @property
     def has_pipeline(self) -> bool:
@@ -338,6 +339,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
     for field, feature in _DEGREES:
         if (count := getattr(degrees, field)) > 1:
             yield feature, field, str(count)
+    if degrees.context > 1 and demands.context_exchange in _TRADES:
+        yield _TRADES[demands.context_exchange], "context_exchange", demands.context_exchange
     if degrees.tensor > 1:
         on = degrees.sequence_parallel
         feature = Feature.SEQUENCE_PARALLEL if on else Feature.NO_SEQUENCE_PARALLEL
@@ -376,6 +379,12 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield Feature.MTP, "num_mtp_layers", str(demands.num_mtp_layers)
     if demands.has_pipeline:
         yield from _demanded_stages(demands)
+
+
+_TRADES: Final = {
+    "all_to_all": Feature.TRADED_HEADS,
+    "all_to_all_ring": Feature.TRADED_HEADS_RING,
+}
 
 
 def copy_features(degrees: Parallelism, *, has_experts: bool) -> Iterator[Feature]:

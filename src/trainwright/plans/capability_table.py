@@ -57,6 +57,8 @@ class Feature(StrEnum):
     SEQUENCE_PARALLEL = "sequence parallel beside it"
     NO_SEQUENCE_PARALLEL = "tensor parallel without sequence parallel"
     CONTEXT = "context parallel"
+    TRADED_HEADS = "context ranks that trade heads"
+    TRADED_HEADS_RING = "a ring of groups of them"
     EXPERT = "expert parallel"
     EXPERTS_CUT = "experts cut as the rest"
     EXPERTS_WHOLE = "experts whole beside tensor parallel"
@@ -318,6 +320,20 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "no has no context parallelism of the kind planned",
         "yes parallelism_config_cp_size",
         "yes context_parallel_size",
+    ),
+    Feature.TRADED_HEADS: (
+        *("yes cp_comm_type a2a",) * 3,
+        *("no passes keys and values on",) * 2,
+        _MODEL,
+        "code the model's own attention (DistributedAttention)",
+        *("no passes keys and values on",) * 2,
+    ),
+    Feature.TRADED_HEADS_RING: (
+        *("yes hierarchical_context_parallel_sizes",) * 3,
+        *("no passes keys and values on",) * 2,
+        _MODEL,
+        *("no passes keys and values on, or trades heads, not both",) * 2,
+        "no passes keys and values on",
     ),
     Feature.EXPERT: (
         *("yes",) * 5,

@@ -342,6 +342,7 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         optimizer=str(recipe.optimizer),
         offload=on_host.optimizer + on_host.gradients > 0,
         offload_activations=on_host.activations > 0,
+        context_exchange=str(recipe.context_exchange),
         loss_chunk=recipe.loss_chunk,
         mlp_tile=recipe.mlp_tile,
         activation_input_dtype=recipe.activation_input_dtype if _keeps_narrow(recipe) else None,

@@ -56,7 +56,8 @@ class TimeKind(IntEnum):
 class Collective:
     """One collective inside a layer: its axis, payload, phase, and what it may hide under.
 
-    `routing` is that of tokens of which one copy serves all experts of a unit of devices.
+    `routing` is that of tokens of which one copy serves all experts of a unit of devices; `nearest`
+    and `apart` say which part of the axis' group exchanges (`model.operator.Exchange`).
     """
 
     axis: str  # "tensor", "context", "expert"
@@ -65,6 +66,8 @@ class Collective:
     phase: str  # "forward", "input_grad", "weight_grad", "recompute"
     hides_under: str | None = None
     routing: Routing | None = None
+    nearest: int | None = None
+    apart: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -27,9 +27,15 @@ from trainwright.frameworks.jobs.settings import (
     vocabulary_of,
 )
 from trainwright.frameworks.jobs.torchtitan import logged_tables, read_torchtitan
-from trainwright.frameworks.megatron import PART_LETTERS, dispatcher_of, mapping_of, parse_layout
+from trainwright.frameworks.megatron import (
+    PART_LETTERS,
+    dispatcher_of,
+    exchange_of,
+    mapping_of,
+    parse_layout,
+)
 from trainwright.frameworks.stated_run import StatedRun
-from trainwright.model import StateSpace, TransformerConfig
+from trainwright.model import ContextExchange, StateSpace, TransformerConfig
 from trainwright.model.config import Activation, BlockChoice, Experts, LatentAttention, Norm
 from trainwright.plans.capability import capability_of
 from trainwright.plans.plan import usual_schedule
@@ -84,9 +90,9 @@ _UNMODELLED: Final = (
     "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
     "fine_grained_activation_offloading", "offload_modules", "moe_pad_expert_input_to_capacity",
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization",
-    "hierarchical_context_parallel_sizes", "attention_output_gate", "linear_attention_type",
+    "attention_output_gate", "linear_attention_type",
     "experimental_attention_variant", "heterogeneous_layers_config_path", "window_size",
-    "window_attn_skip_freq", "cp_comm_type", "checkpoint_in_cpu",
+    "window_attn_skip_freq", "checkpoint_in_cpu",
     "distribute_saved_activations", "cpu_torch_adam", "memory_centric_tiled_linear",
     "split_transformers", "use_tutel", "enable_expert_tensor_parallelism",
     "use_turbo_deepep", "use_turbo_attention_fp8", "fp32_residual_connection",
@@ -314,11 +320,35 @@ def _degrees(found: Settings) -> dict[str, Any]:
         "tp": tensor,
         "pp": found.count("pipeline_model_parallel_size", least=0) or 1,
         "cp": context * heads,
-        "context_exchange": "all_to_all" if heads > 1 else None,
+        **_exchange(found, context, heads),
         "ep": found.count("expert_model_parallel_size") or 1,
         "etp": found.count("expert_tensor_parallel_size"),
         "sequence_parallel": found.switch("sequence_parallel") and tensor > 1,
     }
+
+
+def _exchange(found: Settings, context: int, heads: int) -> dict[str, Any]:
+    """How context ranks meet; `heads` of them trade heads by an argument of Megatron-DeepSpeed."""
+    if heads > 1:
+        both = {"context_exchange": "all_to_all_ring", "ulysses": heads}
+        return both if context > 1 else {"context_exchange": "all_to_all"}
+    kinds = dict.fromkeys(found.texts("cp_comm_type"))
+    sizes = found.texts("hierarchical_context_parallel_sizes")
+    if len(kinds) > 1:
+        wanted = "must be the same for all layers to be priced"
+        found.fault("cp_comm_type", f"{wanted}, got {', '.join(kinds)}")
+    kind = exchange_of(next(iter(kinds), None))
+    if kind is not ContextExchange.ALL_TO_ALL_RING or context == 1:
+        return {"context_exchange": None if kind is None or context == 1 else str(kind)}
+    if len(sizes) != _TWO_LEVELS or not all(each.isdecimal() for each in sizes):
+        shown = " ".join(sizes) or "none"
+        wanted = "must be two sizes, of all-to-all and of the ring"
+        found.fault("hierarchical_context_parallel_sizes", f"{wanted}, got {shown}")
+        return {"context_exchange": None}
+    return {"context_exchange": str(kind), "ulysses": int(sizes[0])}
+
+
+_TWO_LEVELS: Final = 2
 
 
 def _sequence(found: Settings, kind: str, notes: list[str]) -> int | None:

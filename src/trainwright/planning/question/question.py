@@ -211,6 +211,7 @@ class RunSettings:
             tensor_parallel=tensor,
             context_parallel=context,
             context_exchange=self.recipe.context_exchange,
+            ulysses=self.recipe.ulysses,
         )
         return all(fault.path != "context_parallel" for fault in model.faults_at(run))
 
