@@ -117,3 +117,16 @@ def test_a_snapshot_that_would_run_something_is_refused(run, tmp_path):
     done = run("estimate", *RUN, "--from", "snapshot", str(path))
     assert done.code == 2
     assert "os.system" in done.err
+
+
+def test_what_is_offered_is_what_the_software_can_run(run):
+    one = ("llama2-7b", "--cluster", "dgx-a100", "--devices", "1", "--micro-batch", "4")
+    one += ("--global-batch", "8", "--sequence", "512", "--json")
+
+    def offered(software):
+        done = run("estimate", *one, "--software", software)
+        return " ".join(change["options"] for change in done.document["changes"])
+
+    assert "--pp 2" in offered("megatron-core")
+    assert "--pp" not in offered("trl")  # whose trainer has no pipeline
+    assert "--offload" in offered("trl")

@@ -1,7 +1,10 @@
 """Messages of jobs whose memory ran out: which rank, which phase, how many bytes."""
 
+from pathlib import Path
+
 import pytest
 
+from trainwright.frameworks.read_job import failure_of, job_format
 from trainwright.frameworks.training_logs import read_out_of_memory
 from trainwright.plans.status import OutOfMemory, Phase
 from trainwright.units import GIB, MIB
@@ -34,6 +37,7 @@ RuntimeError: CUDA out of memory. Tried to allocate 288.00 MiB (GPU 0; 39.59 GiB
 def test_the_message_of_today_is_read_in_full() -> None:
     assert read_out_of_memory(NEW) == OutOfMemory(
         rank=5,
+        gpu=5,
         phase=Phase.BACKWARD,
         tried_bytes=3.91 * GIB,
         capacity_bytes=79.11 * GIB,
@@ -44,9 +48,74 @@ def test_the_message_of_today_is_read_in_full() -> None:
     )
 
 
+# As they stand in public issues, shortened: what was said, and where it came from.
+DEEPSPEED = """\
+.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.01 GiB. GPU 6 has a total capacty of \
+79.33 GiB of which 6.37 GiB is free. Including non-PyTorch memory, this process has 72.95 GiB \
+memory in use. Of the allocated memory 72.18 GiB is allocated by PyTorch, and 3.01 MiB is reserved \
+by PyTorch but unallocated.
+    self.optimizer = self._configure_zero_optimizer(basic_optimizer)
+  File "deepspeed/runtime/engine.py", line 1503, in _configure_zero_optimizer
+    optimizer = DeepSpeedZeroOptimizer(
+"""  # github.com/shibing624/MedicalGPT issue 318
+TRL = """\
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 388.00 MiB. GPU 0 has a total \
+capacity of 9.68 GiB of which 95.75 MiB is free. Including non-PyTorch memory, this process has \
+9.54 GiB memory in use. Of the allocated memory 6.61 GiB is allocated by PyTorch, and 2.57 GiB is \
+reserved by PyTorch but unallocated.
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "transformers/trainer.py", line 3782, in training_step
+[rank0]:     loss = self.compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+[rank0]:   File "transformers/models/llama/modeling_llama.py", line 316, in forward
+"""  # github.com/huggingface/trl issue 3436
+MEGATRON = """\
+  File "megatron/training.py", line 265, in backward_step
+    fp32_allreduce=args.fp32_allreduce)
+  File "megatron/model/distributed.py", line 53, in allreduce_params
+    coalesced = _flatten_dense_tensors(grads)
+RuntimeError: CUDA out of memory. Tried to allocate 2.29 GiB (GPU 0; 31.72 GiB total capacity; \
+19.22 GiB already allocated; 1.88 GiB free; 28.32 GiB reserved in total by PyTorch)
+"""  # github.com/NVIDIA/Megatron-LM issue 60
+VOCABULARY = """\
+  File "megatron/model/gpt_model.py", line 60, in post_language_model_processing
+    loss = mpu.vocab_parallel_cross_entropy(output.float(), labels)
+RuntimeError: CUDA out of memory. Tried to allocate 9.33 GiB (GPU 0; 10.76 GiB total capacity; \
+5.17 GiB already allocated; 4.48 GiB free; 5.28 GiB reserved in total by PyTorch)
+"""  # github.com/NVIDIA/Megatron-LM issue 92
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "gpu", "phase", "capacity"),
+    [
+        (DEEPSPEED, None, 6, Phase.INITIALISATION, 79.33),
+        (TRL, 0, 0, Phase.FORWARD, 9.68),
+        (MEGATRON, None, 0, Phase.BACKWARD, 31.72),
+        (VOCABULARY, None, 0, Phase.LOSS, 10.76),
+    ],
+    ids=["deepspeed", "trl", "megatron", "vocabulary"],
+)
+def test_messages_of_public_issues_say_where_they_come_from(
+    text: str, rank: int | None, gpu: int, phase: Phase, capacity: float
+) -> None:
+    found = read_out_of_memory(text)
+    assert found is not None
+    assert (found.rank, found.gpu, found.phase) == (rank, gpu, phase)
+    assert found.capacity_bytes == capacity * GIB
+
+
+def test_a_trace_is_no_script(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text('  File "pretrain_gpt2.py", line 115, in <module>\n' + MEGATRON)
+    assert job_format(log) is None
+    failed = failure_of(log)
+    assert failed is not None
+    assert failed.phase is Phase.BACKWARD
+
+
 def test_the_message_until_2023_is_read_in_full() -> None:
     found = read_out_of_memory(OLD)
     assert found == OutOfMemory(
+        gpu=0,
         phase=Phase.INITIALISATION,
         tried_bytes=288 * MIB,
         capacity_bytes=39.59 * GIB,

@@ -243,3 +243,16 @@ def test_a_recipe_of_automodel_is_read() -> None:
     assert (run.micro_batch, run.global_batch, run.sequence) == (2, 64, 4096)
     assert (run.recompute, run.lora_rank, run.main_weight_dtype) == ("full", 16, "none")
     assert run.unknown == ()
+
+
+def test_a_script_of_llamafactory_is_read_in_its_own_words() -> None:
+    """Shortened from github.com/hiyouga/LlamaFactory issue 3494."""
+    script = """accelerate launch --config_file fsdp_config.yaml src/train_bash.py \\
+    --stage sft --do_train --model_name_or_path meta-llama/Llama-2-7b-hf \\
+    --finetuning_type lora --lora_target q_proj,v_proj --cutoff_len 32768 \\
+    --per_device_train_batch_size 1 --gradient_accumulation_steps 2 --quantization_bit 4 --fp16
+"""
+    for form in ("trl", "llamafactory"):
+        found = read(form, script)
+        assert (found.lora_rank, found.weight_bits, found.sequence) == (8, 4, 32768)
+        assert (found.recompute, found.lora_targets) == ("full", ("query", "value"))

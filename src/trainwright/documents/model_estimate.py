@@ -26,7 +26,12 @@ from trainwright.documents.model_plan import (
     to_fit_in_words,
 )
 from trainwright.documents.printing import evidence_line, sharding_words, unfitted_line
-from trainwright.documents.runs import range_of, runs_on, trained_and_cluster
+from trainwright.documents.runs import (
+    gaps_of,
+    job_of_configuration,
+    range_of,
+    trained_and_cluster,
+)
 from trainwright.documents.view import (
     Cell,
     column,
@@ -45,6 +50,7 @@ from trainwright.options.clusters import with_host
 from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
+from trainwright.plans.capability import known_target
 from trainwright.plans.configuration import Configuration, Embedded
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
@@ -80,7 +86,8 @@ if TYPE_CHECKING:
 class FailureRecord:
     """Where a job failed; bytes of one device, absent where its message leaves them out.
 
-    `rank` is that of the process among all, `pipeline_rank` the one that it belongs to.
+    `rank` is that of the process among all, `pipeline_rank` the one that it belongs to, `gpu` the
+    number of the device among those that the process sees.
     `missing_bytes` is what must be spared at least. `allocated_bytes`, `reserved_bytes` and
     `outside_bytes` (context and communicators) are what was held then; `predicted_bytes` is the
     most that tensors of that pipeline rank, or of the fullest, were predicted to hold.
@@ -89,6 +96,7 @@ class FailureRecord:
 
     rank: int | None = None
     pipeline_rank: int | None = None
+    gpu: int | None = None
     phase: Phase | None = None
     tried_bytes: float
     missing_bytes: float
@@ -182,6 +190,7 @@ def failure_record(
     return FailureRecord(
         rank=failed.rank,
         pipeline_rank=rank,
+        gpu=failed.gpu,
         phase=failed.phase,
         tried_bytes=failed.tried_bytes,
         missing_bytes=failed.missing_bytes,
@@ -201,6 +210,8 @@ def pipeline_rank(rank: int, degrees: Parallelism) -> int:
 def failure_lines(found: FailureRecord) -> Iterator[str]:
     """What happened, what was held, and what was predicted."""
     where = "on a rank that the message does not name"
+    if found.gpu is not None:
+        where = f"on GPU {found.gpu} of a node, whose rank the message does not name"
     if found.rank is not None:
         where = f"on rank {found.rank}"
         where += "" if found.pipeline_rank is None else f" (pipeline rank {found.pipeline_rank})"
@@ -430,6 +441,7 @@ def price_request(
                 cluster,
                 run,
                 step,
+                framework=known_target(request.framework or ""),
                 software=request.framework,
                 missing_bytes=missing_bytes,
             )
@@ -488,9 +500,9 @@ def changes_enough(
 ) -> tuple[PricedChange, ...]:
     """What makes the run fit, cheapest first, compared with its own `step`.
 
-    With a framework, only what that can run; `software` is whose account of memory holds. A job
-    that ran out must spare `missing_bytes` of what it was predicted to need, whether that was too
-    much or not.
+    With a framework, only what that can run, or as much of it as of the run itself; `software` is
+    whose account of memory holds. A job that ran out must spare `missing_bytes` of what it was
+    predicted to need, whether that was too much or not.
     """
     most_bytes = math.inf
     if missing_bytes:
@@ -500,12 +512,15 @@ def changes_enough(
         spared = run.overheads.needed_bytes(other.peak_memory_bytes) <= most_bytes
         return spared and run_fits(model, changed, other, cluster, framework=software)
 
+    def gaps(asked: Configuration) -> set[str]:
+        if framework is None or isinstance(model, MeasuredModel):
+            return set()
+        job = job_of_configuration(asked, model, cluster, model_name="model")
+        return {gap.field for gap in gaps_of(job, framework)}
+
+    now = gaps(run)
     found = changes_that_fit(
-        model,
-        with_host(cluster),
-        run,
-        is_enough,
-        wanted=lambda new: framework is None or runs_on(new, model, cluster, framework),
+        model, with_host(cluster), run, is_enough, wanted=lambda new: not gaps(new) - now
     )
     device_s = step.step_time_s * run.parallelism.num_devices
     return tuple(

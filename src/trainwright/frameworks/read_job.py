@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
 _LARGEST_LOG: Final = 2**28
+_FRAME: Final = re.compile(r"""^.*\bFile ".*", line \d+.*$""", re.MULTILINE)
 _UNDESCRIBED: Final = "the model is not described"
 
 
@@ -51,6 +53,7 @@ def job_format(path: str | Path) -> str | None:
         text = where.read_text() if is_small else ""
     except (OSError, ValueError):
         return None
+    text = _FRAME.sub("", text)  # a trace names programs that nobody starts there
     if not text or (where.suffix == ".json" and "zero_optimization" not in text):
         return None
     return format_of(text, where.name)

@@ -103,7 +103,7 @@ _MESSAGE: Final = re.compile(
 )
 # Of one message: what is said, and by which words, newest first.
 _SAID: Final = {
-    "capacity_bytes": (rf"total capac?ity of {_SIZE}", rf"{_SIZE} total capacity"),
+    "capacity_bytes": (rf"total capaci?ty of {_SIZE}", rf"{_SIZE} total capacity"),
     "free_bytes": (rf"of which {_SIZE} is free", rf"{_SIZE} free"),
     "in_use_bytes": (rf"this process has {_SIZE} memory in use",),
     "allocated_bytes": (
@@ -112,6 +112,7 @@ _SAID: Final = {
     ),
     "reserved_bytes": (rf"{_SIZE} reserved in total",),
 }
+_GPU: Final = re.compile(r"\bGPU (\d+)\b")
 _UNALLOCATED: Final = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _PREFIX: Final = re.compile(r"^\W*(?:rank\W?|default)(\d+)\]?\W?:", re.MULTILINE)
 _SAYS_RANK: Final = re.compile(r"\b(?:global_rank|local_rank|rank)\s*[:=]\s*(\d+)", re.IGNORECASE)
@@ -132,7 +133,9 @@ _FRAMES: Final = (
     (Phase.LOSS, r"cross_entropy|loss_function|loss_utils|log_softmax|\blogits\b|in loss_fn"),
     (
         Phase.INITIALISATION,
-        r"from_pretrained|setup_model_and_optimizer|build_model|in __init__|init_weights|"
+        r"from_pretrained|setup_model_and_optimizer|get_megatron_optimizer|"
+        r"_configure_(?:zero_)?optimizer|partition_size|DeepSpeedZeroOptimizer|"
+        r"initialize_optimizer_states|_load_pretrained_model|build_model|in __init__|init_weights|"
         r"to_empty|\.cuda\(|deepspeed\.initialize|in fully_shard|_move_states_to_device",
     ),
     (Phase.FORWARD, r"in forward\b|forward_step|_call_impl"),
@@ -152,9 +155,19 @@ def read_out_of_memory(text: str) -> OutOfMemory | None:
     if sizes["reserved_bytes"] is None and unallocated and sizes["allocated_bytes"] is not None:
         sizes["reserved_bytes"] = sizes["allocated_bytes"] + _bytes(unallocated)
     before = text[max(0, found.start() - _LOOKED_BACK) : found.start()]
+    # The launcher may repeat the message before it shows any trace.
+    after = text[found.end() : found.end() + _LOOKED_BACK]
+    rank, phase, gpu = _rank(text, found.start(), before), _phase(before), _GPU.search(said)
+    if phase is None:
+        again = _MESSAGE.search(after)
+        after = after if again is None else after[: again.start()]
+        follows = _PREFIX.search(after)
+        phase = _phase(after)
+        rank = int(follows.group(1)) if rank is None and follows else rank
     return OutOfMemory(
-        rank=_rank(text, found.start(), before),
-        phase=_phase(before),
+        rank=rank,
+        gpu=None if gpu is None else int(gpu.group(1)),
+        phase=phase,
         tried_bytes=_bytes(found),
         **sizes,
     )
@@ -181,10 +194,10 @@ def _rank(text: str, at: int, before: str) -> int | None:
     return int(stated[-1].group(1)) if stated else None
 
 
-def _phase(before: str) -> Phase | None:
-    """Of the trace that ends there; a loss and an update stand inside other calls."""
-    start = before.rfind("Traceback")
-    trace = before[start:] if start >= 0 else before
+def _phase(lines: str) -> Phase | None:
+    """Of the last trace in them; a loss and an update stand inside other calls."""
+    start = lines.rfind("Traceback")
+    trace = lines[start:] if start >= 0 else lines
     last = {
         phase: max((found.start() for found in re.finditer(words, trace)), default=-1)
         for phase, words in _FRAMES

@@ -132,12 +132,14 @@ class Phase(StrEnum):
 class OutOfMemory:
     """The first allocation that failed, in bytes; what the message leaves out is absent.
 
-    `rank` is that of the process among all, `tried_bytes` what was asked for. Of the device
+    `rank` is that of the process among all, `gpu` the number of its device among those that it
+    sees, `tried_bytes` what was asked for. Of the device
     `capacity_bytes` is all, `free_bytes` what was left. `in_use_bytes` is what the process held,
     `reserved_bytes` what its allocator did and `allocated_bytes` what its tensors did.
     """
 
     rank: int | None = None
+    gpu: int | None = None
     phase: Phase | None = None
     tried_bytes: float
     capacity_bytes: float | None = None

@@ -658,6 +658,10 @@ def _to_the_host(run: Configuration) -> Iterator[tuple[str, str, Configuration]]
         if there != now:
             changed = replace(run, recipe=replace(run.recipe, offload=there))
             yield flag, f"{words} on the host", changed
+    for flag, words, pieces in _in_pieces(run):
+        moved = replace(pieces.recipe, offload=replace(states, activations=1.0))
+        more = f"{flags} --offload activations=1 {flag}"
+        yield more, f"all of these on the host, {words}", replace(pieces, recipe=moved)
 
 
 def _leaner_kernels(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:

@@ -106,7 +106,9 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
-    run, notes = _trl(found, beside, _own_sharding(found) if own else sharding), list(launch.notes)
+    own_words = any(name in flags for name in _OF_LLAMAFACTORY)
+    reader = _llamafactory if own_words else _trl
+    run, notes = reader(found, beside, _own_sharding(found) if own else sharding), [*launch.notes]
     if own and found.is_absent(found.first("bf16", "fp16", "dtype")):
         run = replace(run, precision="fp16")
         notes.append("--deepspeed without a file: priced in fp16, as no format is said")
@@ -199,8 +201,18 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
 
 
 def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
-    """A file for `llamafactory-cli train`; it recomputes every block unless told otherwise."""
+    """A file for `llamafactory-cli train`, or a script with its arguments."""
+    if is_trainer_script(text):
+        return read_trl(text, beside)
     found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    return _llamafactory(found, beside, _deepspeed(found, beside))
+
+
+_OF_LLAMAFACTORY: Final = ("cutoff_len", "finetuning_type", "quantization_bit")
+
+
+def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) -> StatedRun:
+    """LLaMA-Factory's own words; it recomputes every block unless told otherwise."""
     kind = found.text("finetuning_type") or "lora"
     adapters = _adapters(
         found,
@@ -226,7 +238,7 @@ def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
         recompute=not off,
         adapters=adapters,
         bits=bits,
-        sharding=_deepspeed(found, beside),
+        sharding=sharding,
         packing=found.switch("packing"),
         degrees=_megatron_degrees(found),
         more_notes=notes,
