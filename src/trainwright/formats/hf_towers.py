@@ -575,15 +575,16 @@ def _cohere(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Towe
 
 
 def _sound(
-    sizes: tuple[str, str, str], *, averaged: int = 1, joined: int = 1, two: bool = True
+    sizes: tuple[str, str, str], *, averaged: int = 1, joined: bool = False, two: bool = True
 ) -> Callable[[KeyReader, KeyReader, TransformerConfig], Tower]:
-    """Whisper's encoder; of its rows so many are averaged, then joined for one or `two` products.
+    """Whisper's encoder; of its rows so many are averaged, for one or `two` products.
 
-    `sizes` are the keys of layers, heads and feed-forward width.
+    Where rows are `joined`, as many are one as make up the feed-forward width. `sizes` are the keys
+    of layers, heads and feed-forward width.
     """
 
     def tower(keys: KeyReader, sound: KeyReader, text: TransformerConfig) -> Tower:
-        bias = joined == 1
+        bias = not joined
         if keys.states("projector_bias"):
             bias = keys.flag("projector_bias", bias)
         keys.pass_over("projector_hidden_act", "projector_bias", "hidden_size")
@@ -604,7 +605,7 @@ def _sound(
             act="gelu",
         )
         front = sound_front(sound, hidden=stack.hidden_size, bins=128)
-        wide, h = joined * stack.hidden_size, text.hidden_size
+        wide, h = stack.ffn_size if joined else stack.hidden_size, text.hidden_size
         products: tuple[Projection, ...] = (Projection(name="linear", inputs=wide, outputs=h),)
         if two:
             products = _two_layers(wide, h, h, bias=bias)
@@ -612,7 +613,7 @@ def _sound(
             name="sound",
             stack=replace(stack, key_bias=False),
             projector=products,
-            **(front | {"tokens": front["tokens"] // (averaged * joined)}),
+            **(front | {"tokens": front["tokens"] * stack.hidden_size // (averaged * wide)}),
         )
 
     return tower
@@ -682,7 +683,9 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "audioflamingo3": Wrapper(
         text="qwen2", tower=_sound(_USUAL_KEYS, averaged=2), section="audio_config"
     ),
-    "voxtral": Wrapper(text="llama", tower=_sound(_USUAL_KEYS, joined=4), section="audio_config"),
+    "voxtral": Wrapper(
+        text="llama", tower=_sound(_USUAL_KEYS, joined=True), section="audio_config"
+    ),
     "gemma4": Wrapper(text="gemma4_text", tower=_gemma4, tied=True, optional=True),
     "internvl": Wrapper(text="qwen2", tower=_internvl, tied=True),
     "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
