@@ -15,6 +15,7 @@ from trainwright.model import LowRank, Tuning, model_flops_per_sequence
 from trainwright.plans import Parallelism, Plan, Stage
 from trainwright.profile import Profile, ProfilePoint
 from trainwright.step import predict_step
+from trainwright.step.zero import holders_of_tied
 
 
 def cluster(nodes: int = 2) -> Cluster:
@@ -188,6 +189,13 @@ def test_tied_embeddings_count_once_in_one_stage_and_twice_in_two() -> None:
     assert static[0] == pytest.approx(18 * (124_439_808 + (50304 - 50257) * 768))
     assert one.stages[0].gradient_sync_s == 0.0
     assert all(stage.gradient_sync_s > 0 for stage in two.stages)
+
+
+def test_ranks_that_hold_tied_layers_reduce_their_gradients_once() -> None:
+    in_v = {0: 0, 1: 1, 2: 1, 3: 0}
+    assert holders_of_tied((0, 1, 2, 3), in_v.__getitem__) == [0, 1]
+    assert holders_of_tied((0, 3), in_v.__getitem__) == [0]  # an embedding and its head
+    assert holders_of_tied((5, 2, 2), lambda stage: stage % 4) == [5, 2]
 
 
 def test_stages_on_different_nodes_send_over_the_slower_network() -> None:

@@ -47,7 +47,7 @@ from trainwright.step.stages import (
     group_replicas,
     stage_works,
 )
-from trainwright.step.zero import Replicas, shared_gradient_time_s
+from trainwright.step.zero import Replicas, holders_of_tied, shared_gradient_time_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -468,18 +468,20 @@ def _stage_works(
 def _tied_s(
     placement: MixedPlacement, chain: Chain, works: Sequence[StageWork], profile: Profile
 ) -> tuple[float, ...]:
-    """Per stage, the all-reduce of tied parameters with the other stage that holds them."""
+    """Per stage, the all-reduce of tied parameters with the other ranks that hold them."""
     ids, ranks = profile.structure.ids, placement.rank_of_stage
     stage_of = {layer: n for n, stage in enumerate(placement.plan.stages) for layer in stage.layers}
     times_s = [0.0] * len(works)
     for group in profile.structure.shared_parameters:
-        holders = sorted({stage_of[ids[layer]] for layer in group.layers})
+        stages = (stage_of[ids[layer]] for layer in group.layers)
+        holders = holders_of_tied(stages, ranks.__getitem__)
         level = placement.level_between(chain, ranks[holders[0]], ranks[holders[-1]])
         if level is None:
             continue
         for number in holders:
             hops = (Hop(level=level, ranks=len(holders)),)
-            times_s[number] = shared_gradient_time_s(works[number], hops)
+            time_s = shared_gradient_time_s(works[number], hops)
+            times_s[number] = max(times_s[number], time_s)  # of all groups, over the widest one
     return tuple(times_s)
 
 

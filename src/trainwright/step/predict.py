@@ -75,6 +75,7 @@ from trainwright.step.zero import (
     RankState,
     Replicas,
     data_parallel_times,
+    holders_of_tied,
     optimizer_time_s,
     shared_gradient_time_s,
     static_shards,
@@ -622,8 +623,8 @@ def _feeds(placement: Placement, profile: Profile) -> list[Feeds]:
 
 
 def _tied_s(placement: Placement, works: Sequence[StageWork], profile: Profile) -> list[float]:
-    """Per stage, the all-reduce of tied parameters with the other stage that holds them."""
-    ids = profile.structure.ids
+    """Per stage, the all-reduce of tied parameters with the other ranks that hold them."""
+    ids, rank_of_stage = profile.structure.ids, placement.rank_of_stage
     stage_of = {
         layer: number
         for number, stage in enumerate(placement.plan.stages)
@@ -631,13 +632,15 @@ def _tied_s(placement: Placement, works: Sequence[StageWork], profile: Profile) 
     }
     times_s = [0.0] * len(works)
     for group in profile.structure.shared_parameters:
-        holders = sorted({stage_of[ids[layer]] for layer in group.layers})
+        stages = (stage_of[ids[layer]] for layer in group.layers)
+        holders = holders_of_tied(stages, rank_of_stage.__getitem__)
         level = placement.level_between(holders[0], holders[-1]) if len(holders) > 1 else None
         if level is None:
             continue
         hops = (Hop(level=level, ranks=len(holders)),)
         for number in holders:
-            times_s[number] = shared_gradient_time_s(works[number], hops)
+            time_s = shared_gradient_time_s(works[number], hops)
+            times_s[number] = max(times_s[number], time_s)  # of all groups, over the widest one
     return times_s
 
 

@@ -52,7 +52,7 @@ from trainwright.costing.communication import (
 from trainwright.profile import StaticKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -357,8 +357,19 @@ def _time_s(lines: tuple[Lines, Lines], sizes: Sequence[float]) -> Seconds:
     return cast("Seconds", time_s)
 
 
+def holders_of_tied(stages: Iterable[int], rank_of_stage: Callable[[int], int]) -> list[int]:
+    """Of the stages that hold a tied tensor the first on each rank, by ranks in order.
+
+    Stages of one rank add their gradients up among themselves; the ranks all-reduce the sums.
+    """
+    first: dict[int, int] = {}
+    for stage in sorted(set(stages)):
+        first.setdefault(rank_of_stage(stage), stage)
+    return [first[rank] for rank in sorted(first)]
+
+
 def shared_gradient_time_s(work: StageWork, hops: Hops) -> float:
-    """All-reduce of tied parameters' gradients between the two stages that hold them."""
+    """All-reduce of tied parameters' gradients between the ranks that hold them."""
     return all_reduce_time_s(work.shared_gradient_bytes, hops)
 
 

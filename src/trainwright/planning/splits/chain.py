@@ -110,7 +110,8 @@ class TiedExchange:
 
     def _times_s(self, stage_of: tuple[int, ...]) -> Floats:
         ranks = self.spacing.num_ranks
-        found, holders = np.zeros(ranks), sorted(set(stage_of))
+        found = np.zeros(ranks)
+        holders = zero.holders_of_tied(stage_of, lambda stage: stage % ranks)
         if len(holders) < 2:
             return found
         ends = [holders[0] % ranks, holders[-1] % ranks]
