@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 import trainwright
@@ -118,3 +120,33 @@ def test_a_file_that_names_no_class_has_its_encoder_too() -> None:
     sizes = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "vocab_size": 500}
     stacks = [row.count for row in count(sizes | {"model_type": "bart"}).layers]
     assert stacks == [2, 3]
+
+
+def test_layers_that_share_their_parameters_are_traced_and_planned(tmp_path) -> None:
+    sizes = {"embedding_size": 32, "hidden_size": 64, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 128, "num_hidden_layers": 6, "vocab_size": 500}
+    file = tmp_path / "albert.json"
+    file.write_text(json.dumps(sizes | {"model_type": "albert"}))
+    described = trainwright.describe_model(file, sequence_length=64).document
+    asked = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 64}
+
+    def weights(**degrees: object) -> list[float]:
+        found = trainwright.estimate(file, micro_batch=1, zero=0, **degrees, **asked).document
+        return [rank.weight_bytes / 2 for rank in found.memory]
+
+    assert weights(dp=4) == [described.parameters_total]
+    halves = weights(pp=2, dp=2, schedule="1f1b")
+    block = max(row.parameters for row in described.layers)
+    assert sum(halves) > described.parameters_total + block  # each half has one of its own
+    plan = trainwright.plan(file, pp=2, schedule="1f1b", micro_batch=1, **asked)
+    assert plan.status in ("optimal", "gap")
+    assert "traced" in plan.document.warnings[-1]
+
+
+def test_what_has_no_part_in_a_text_is_not_traced() -> None:
+    from trainwright.lab.torch_library import trace_model
+    from trainwright.model import RunShape
+
+    run = RunShape(microbatch_size=1, sequence_length=32)
+    with pytest.raises(UnsupportedFeature, match="cannot be traced"):
+        trace_model({"model_type": "switch_transformers"}, run=run)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import EstimateResult
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.options.table import read, verb
 
 if TYPE_CHECKING:
@@ -89,13 +89,18 @@ def estimate(
     elif model is None:
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
     else:
-        given = resolve_model(
-            model,
-            point=options.get("point"),
-            given=overrides,
-            time_unit=options.get("time_unit"),
-            on_cluster=on_cluster,
-        )
+        try:
+            given = resolve_model(
+                model,
+                point=options.get("point"),
+                given=overrides,
+                time_unit=options.get("time_unit"),
+                on_cluster=on_cluster,
+            )
+        except UnsupportedFeature as refusal:
+            from trainwright.commands.model import traced_input
+
+            given = traced_input(model, refusal, options)
     refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), options)
     if not isinstance(given, ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)

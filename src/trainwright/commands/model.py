@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainwright.lab.torch_library import CountedModel
+    from trainwright.options.inputs import ProfileInput
+    from trainwright.options.option import Options
 
 SEQUENCE = 4096
 
@@ -79,15 +81,63 @@ def describe_model(
 def _by_library(
     model: str | Path | Mapping[str, Any], refusal: UnsupportedFeature, *, sequence_length: int
 ) -> ModelSummary:
+    name, document = _unread(model, refusal, verb="counted")
+    from trainwright.lab.torch_library import count_model
+
+    return _summary(name, count_model(document, tokens=sequence_length), document)
+
+
+def _unread(
+    model: str | Path | Mapping[str, Any], refusal: UnsupportedFeature, *, verb: str
+) -> tuple[str, Mapping[str, Any]]:
+    """The name and the content of a file that no rule of ours reads, where the library may.
+
+    Raises the `refusal`, with what to install where the library is missing.
+    """
     name, document = _content(model)
     if document is None:
         raise refusal
     if not (find_spec("torch") and find_spec("transformers")):
-        counted = "to have it counted: pip install 'trainwright[torch]'"
-        raise UnsupportedFeature(refusal.feature, alternative=counted) from None
-    from trainwright.lab.torch_library import count_model
+        missing = f"to have it {verb}: pip install 'trainwright[torch]'"
+        raise UnsupportedFeature(refusal.feature, alternative=missing) from None
+    return name, document
 
-    return _summary(name, count_model(document, tokens=sequence_length), document)
+
+def traced_input(model: object, refusal: UnsupportedFeature, options: Options) -> ProfileInput:
+    """A model that no rule reads as a profile: the library builds it, its layers are traced.
+
+    They are priced on the cluster at sequences of `--sequence` and microbatches of 1, 2 and 4, or
+    as `--micro-batch` says, and not cut over tensor, context or expert groups. Raises the `refusal`
+    where `model` is no file or no cluster is given, `UnsupportedFeature` where it cannot be traced.
+    """
+    from trainwright.costing.measured import profile_of_graph
+    from trainwright.model import RunShape
+    from trainwright.options.clusters import opened
+    from trainwright.options.inputs import profile_input
+    from trainwright.profile import ProfileFile
+
+    given, length = options.get("cluster"), options.get("sequence")
+    if not isinstance(model, (str, Path)) or given is None:
+        raise refusal
+    name, document = _unread(model, refusal, verb="traced")
+    if not isinstance(length, int):
+        raise InvalidInput.of("sequence", "must be given for a model that is traced")
+    cluster, size = opened(given).cluster, options.get("micro_batch")
+    from trainwright.lab.torch_library import known_type, trace_model
+
+    runs = (
+        RunShape(microbatch_size=each, sequence_length=length)
+        for each in ((size,) if isinstance(size, int) else _TRACED_SIZES)
+    )
+    graphs = (trace_model(document, run=run) for run in runs)
+    profiles = tuple(profile_of_graph(graph, cluster) for graph in graphs)
+    made = profile_input(ProfileFile(profiles=profiles), name=name, point=None, on_cluster=True)
+    kind = known_type(document)
+    told = f"{name}: no rule reads {kind}, its layers are traced from the library's module"
+    return replace(made, warnings=(told,))
+
+
+_TRACED_SIZES = (1, 2, 4)  # sequences of a microbatch
 
 
 def _content(
@@ -134,7 +184,10 @@ def _summary(name: str, counted: CountedModel, document: Mapping[str, Any]) -> M
         flops_forward_per_token=per_token,
         flops_backward_per_token=2 * per_token,
         cache_bytes=None,
-        limits=("tensor, context and expert parallel: not known of layers that are only counted",),
+        limits=(
+            "tensor, context and expert parallel: none, of layers that are traced",
+            "pipeline: between any two layers, with a copy of what these share in each stage",
+        ),
         notes=tuple(notes),
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.open import Result
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.options.table import read, rows_of, verb
 
 if TYPE_CHECKING:
@@ -67,13 +67,19 @@ def plan(
     budget = budget or NoLimit()
     overrides = setting_overrides(options)
     on_cluster = options.get("cluster") is not None
-    given = resolve_input(
-        model,
-        point=options.get("point"),
-        given=overrides,
-        time_unit=options.get("time_unit"),
-        on_cluster=on_cluster,
-    )
+    given: ModelInput | ProfileInput | PlacementInput
+    try:
+        given = resolve_input(
+            model,
+            point=options.get("point"),
+            given=overrides,
+            time_unit=options.get("time_unit"),
+            on_cluster=on_cluster,
+        )
+    except UnsupportedFeature as refusal:
+        from trainwright.commands.model import traced_input
+
+        given = traced_input(model, refusal, options)
     refuse_foreign("plan", kind_of(given, on_cluster=on_cluster), options)
     if isinstance(given, ModelInput) or (on_cluster and isinstance(given, ProfileInput)):
         from trainwright.execution.executor import executor_of

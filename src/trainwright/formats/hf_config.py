@@ -342,9 +342,7 @@ def _nearest(stated: str) -> str:
     return f"set model_type to a family of the same layers{like}; {_COUNTED}"
 
 
-_COUNTED: Final = (
-    "`trainwright model` counts others with the extra: pip install 'trainwright[torch]'"
-)
+_COUNTED: Final = "others are counted and traced with the extra: pip install 'trainwright[torch]'"
 
 
 def _from_architecture(architectures: object) -> str | None:

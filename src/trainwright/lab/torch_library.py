@@ -18,7 +18,7 @@ import importlib
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,7 +32,9 @@ from torch.utils.flop_counter import flop_registry
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
+from trainwright.lab.torch_trace import trace_module
+from trainwright.model import LayerGraph, RunShape
 
 _ERRORS_ONLY: Final = 40  # of Python's logging
 MOST_OPERATORS: Final = 12_000  # of a forward pass; most have under 10,000, up to 0.5 ms each
@@ -168,6 +170,43 @@ def count_model(document: Mapping[str, Any], *, tokens: int) -> CountedModel:
     )
 
 
+def trace_model(document: Mapping[str, Any], *, run: RunShape) -> LayerGraph:
+    """The layers of the model that a `config.json` describes, traced at `run` with text alone.
+
+    Attention is taken for a fused kernel, experts for one product per weight. Parameters are those
+    of the module to the last one; those of layers that share theirs are `Parameter.shared`.
+    Raises `UnsupportedFeature` for a type that the library lacks or whose pass needs values,
+    `InvalidInput` for a file that its own classes refuse.
+    """
+    kind = known_type(document)
+    if kind is None:
+        raise UnsupportedFeature(f'model_type "{document.get("model_type")}" is not modelled')
+    with _quiet():
+        module = _build(document, kind, attention=("sdpa", None, "eager")).train()
+        _batch_experts(module)
+        reasons = []
+        for masked in (False, True):
+            given = _inputs(module, run.sequence_length, masked=masked, rows=run.microbatch_size)
+            try:
+                with torch.device("meta"), _Counter(_MANY_TIMES * MOST_OPERATORS):
+                    traced = trace_module(module, given, run=run)
+            except TrainwrightError as error:
+                reasons.append(_first_line(error))
+            except Exception as error:  # whatever the library's own code raises
+                reasons.append(f"{type(error).__name__}: {_first_line(error)}")
+            else:
+                break
+        else:
+            raise UnsupportedFeature(f'model_type "{kind}" cannot be traced: {reasons[0]}')
+    if missing := _num_parameters(module) - traced.graph.num_parameters:
+        part = f", as {traced.unused[0]}" if traced.unused else ""
+        raise UnsupportedFeature(
+            f'model_type "{kind}" cannot be traced with text alone: '
+            f"{missing:,} parameters take no part{part}"
+        )
+    return traced.graph
+
+
 # Building: the class that the file names, else the first automatic class that takes its type
 # -----------------------------------------------------------------------------------------
 
@@ -181,14 +220,18 @@ def _stated_class(document: Mapping[str, Any]) -> Any:
     return None
 
 
-def _build(document: Mapping[str, Any], kind: str) -> nn.Module:
+def _build(
+    document: Mapping[str, Any], kind: str, *, attention: Sequence[str | None] = ("eager", None)
+) -> nn.Module:
+    """The module, with the first of the implementations of attention that its class takes."""
     try:
         config = CONFIG_MAPPING[kind].from_dict(_content(document))
     except Exception as error:  # whatever the library's own checks raise
         raise InvalidInput.of("config", f"the library refuses it: {_first_line(error)}") from error
     failures = []
     for made, own in _candidates(document, config):
-        for wanted in ({"attn_implementation": "eager"}, {}):
+        for name in attention:
+            wanted = {} if name is None else {"attn_implementation": name}
             try:
                 with torch.device("meta"):
                     module: nn.Module = made._from_config(own, dtype=torch.bfloat16, **wanted)
@@ -432,11 +475,7 @@ def _measure(
     be linear and quadratic in them (products, scores of pairs) and nothing else, that is carried
     on; work in chunks of a fixed size would show as a constant.
     """
-    for inner in module.modules():
-        own = getattr(inner, "config", None)
-        if own is not None and hasattr(own, "_experts_implementation"):
-            with suppress(Exception):
-                own._experts_implementation = "batched_mm"
+    _batch_experts(module)
     with ExitStack() as hooks:
         for name, (inner, count) in experts.items():
             note = _note_visits(name, count, visited)
@@ -451,6 +490,15 @@ def _measure(
             return whole.flops, whole.reason
     carried = _carried_on([one.flops for one in few], tokens)
     return carried, None if carried else _TOO_LONG
+
+
+def _batch_experts(module: nn.Module) -> None:
+    """Have experts computed by products of one weight per row, which needs no values."""
+    for inner in module.modules():
+        own = getattr(inner, "config", None)
+        if own is not None and hasattr(own, "_experts_implementation"):
+            with suppress(Exception):
+                own._experts_implementation = "batched_mm"
 
 
 _FEW: Final = 2  # tokens of the shortest pass; the others are of twice and three times as many
@@ -505,13 +553,13 @@ def _note_visits(name: str, count: int, visited: dict[str, int]) -> Any:
     return before
 
 
-def _inputs(module: Any, tokens: int, *, masked: bool) -> dict[str, Any]:
-    """Token ids for every stack that takes some."""
+def _inputs(module: Any, tokens: int, *, masked: bool, rows: int = 1) -> dict[str, Any]:
+    """Token ids for every stack that takes some, `rows` sequences of them."""
     taken = inspect.signature(module.forward).parameters
-    ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
+    ids = torch.zeros((rows, tokens), dtype=torch.long, device="meta")
     given: dict[str, Any] = {"input_ids": ids} if "input_ids" in taken else {}
     if "attention_mask" in taken and masked:
-        given["attention_mask"] = torch.ones((1, tokens), dtype=torch.long, device="meta")
+        given["attention_mask"] = torch.ones((rows, tokens), dtype=torch.long, device="meta")
     if "decoder_input_ids" in taken:
         given["decoder_input_ids"] = ids
     if "use_cache" in taken:
