@@ -12,17 +12,20 @@ from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share,
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import framework_memories, framework_memory
-from trainwright.model import Recipe
+from trainwright.model import Recipe, layer_graph
 from trainwright.model.config import TransformerConfig
 from trainwright.plans import Parallelism, StepPrediction
-from trainwright.plans.configuration import Configuration
+from trainwright.plans.configuration import USUAL_OVERHEADS, Configuration, run_shape
 from trainwright.profile import Recompute
 from trainwright.step.figures import (
     MemoryFigures,
     figures_of,
     fullest_figures,
     memory_figures,
+    missing_bytes,
     num_groups,
+    phase_memories,
+    start_bytes,
 )
 from trainwright.step.predict import price_configuration
 from trainwright.units import GIB
@@ -141,7 +144,7 @@ def test_gradients_that_are_scattered_as_they_are_made_pass_through_two_buckets(
             recipe=Recipe(gradient_dtype="bf16", main_weight_dtype="none"),
         )
         step = price_configuration(model, cluster, run)
-        found = memory_figures(model, run, step, account, precision="bf16")[0]
+        found = memory_figures(model, run, step, account, device=cluster.accelerator)[0]
         return found.allocated.typical_bytes - step.peak_memory_bytes
 
     assert beside(2) - beside(1) == pytest.approx(2 * 2 * 5e8)
@@ -215,7 +218,8 @@ def fullest(row: tuple[int, int, int, str, int, int, int, int, float]) -> Memory
         recipe=Recipe(precision=dtype, gradient_dtype="fp16" if dtype == "fp16" else "fp32"),
     )
     step = price_configuration(model, A100, run)
-    ranks = memory_figures(model, run, step, framework_memory("deepspeed"), precision=dtype)
+    account = framework_memory("deepspeed")
+    ranks = memory_figures(model, run, step, account, device=A100.accelerator)
     return max(ranks, key=lambda rank: rank.device.typical_bytes)
 
 
@@ -234,6 +238,65 @@ def test_layouts_that_ran_out_of_memory_do_not_fit_and_those_that_ran_do() -> No
     for row in TRIED:
         probability = fullest(row).fit_probability(limit)
         assert probability < 0.5 if row[-1] is RAN_OUT else probability > 0.5, row
+
+
+def started(stage: int, **degrees: int) -> Configuration:
+    return Configuration(
+        parallelism=Parallelism(zero_stage=stage, sequence_parallel=True, tensor=8, **degrees),
+        microbatch_size=1,
+        global_batch=128,
+        sequence_length=4096,
+        schedule="interleaved" if degrees.get("virtual_stages", 1) > 1 else "1f1b",
+        recompute=Recompute.FULL,
+        overheads=USUAL_OVERHEADS,
+    )
+
+
+def test_megatron_holds_weights_twice_before_its_first_step() -> None:
+    """2 bytes of weight, 2 of the buffer it is copied to, 4 of gradient, of each parameter."""
+    cluster, model = catalog.cluster("dgx-h100").with_nodes(64), catalog.model("llama3-70b").config
+    device, account = cluster.accelerator, framework_memory("megatron-core")
+    run = started(1, data=64)
+    step = price_configuration(model, cluster, run)
+    held = step.stages[0].memory
+    start = start_bytes(run, held, device, account)
+    assert start == pytest.approx(2 * held.weight_bytes + held.gradient_bytes)
+    assert start > step.peak_memory_bytes  # states are sharded 64 ways, nothing is kept
+    shown = fullest_figures(model, run, step, device, account)
+    assert shown.allocated.typical_bytes == start
+    phases = phase_memories(model, run, step, device, account)
+    assert [each.phase for each in phases] == ["initialisation", "step", "checkpoint"]
+    assert phases[1].device_bytes == step.peak_memory_bytes
+    # A device between the two has no room for the start, so the run does not fit.
+    tight = replace(device, memory_bytes=start, usable_fraction=1.0)
+    assert missing_bytes(model, run, step, tight, account) > 0
+    assert missing_bytes(model, run, step, tight, framework_memory(None)) <= 0
+    alone = started(0, data=64)
+    assert start_bytes(alone, held, device, account) == 0  # gradients have no weights beside them
+
+
+def test_chunks_of_a_rank_are_copied_one_after_the_other() -> None:
+    cluster, model = catalog.cluster("dgx-h100").with_nodes(16), catalog.model("llama3-70b").config
+    account, found = framework_memory("megatron-core"), {}
+    for chunks in (1, 4):
+        run = started(1, data=4, pipeline=4, virtual_stages=chunks)
+        held = price_configuration(model, cluster, run).stages[1].memory
+        copied = start_bytes(run, held, cluster.accelerator, account)
+        found[chunks] = (copied - held.gradient_bytes) / held.weight_bytes
+    assert found == {1: pytest.approx(2), 4: pytest.approx(1.25)}
+
+
+@pytest.mark.parametrize(("name", "built"), [("llama3-8b", True), ("llama3-70b", False)])
+def test_deepspeed_builds_a_model_whole_where_it_fits(name: str, built: bool) -> None:
+    cluster, model = catalog.cluster("dgx-h100").with_nodes(8), catalog.model(name).config
+    run = replace(started(3, data=8), parallelism=Parallelism(data=64, zero_stage=3))
+    step = price_configuration(model, cluster, run)
+    account = framework_memory("deepspeed")
+    start = start_bytes(run, step.stages[0].memory, cluster.accelerator, account)
+    whole = 2 * layer_graph(model, run_shape(run, precision="bf16")).num_parameters
+    assert start == (pytest.approx(whole, rel=1e-3) if built else 0)
+    phases = phase_memories(model, run, step, cluster.accelerator, account)
+    assert phases[-1].host_bytes == pytest.approx(whole, rel=1e-3)
 
 
 # Layouts of MaxText that ran, with their chip. Source: github.com/AI-Hypercomputer/maxtext,

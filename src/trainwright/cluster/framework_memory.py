@@ -71,6 +71,12 @@ class FrameworkMemory:
     Without `gathers_ahead` ZeRO-3 gathers the weights of the layer at hand only; without
     `keeps_attended` selective recomputation runs attention again, from its inputs.
 
+    Before the first step, with `copies_weights`, weights that train lie beside the buffer that they
+    are copied into, chunk by chunk of a rank, beside that of gradients, if an optimizer's states
+    are sharded; with `builds_whole` every device holds the weights that ZeRO-3 then shards. When a
+    checkpoint is saved, rank 0 gathers `saves_bytes` of each trained parameter on its host, under
+    ZeRO-3.
+
     `reports` is the figure that the program's own log calls its peak memory. Where tensors are
     `counted` one by one (`step.fsdp2`), the account's facts serve what is not known there.
     `allocated` is what tensors hold over what is predicted, of a source that nobody has seen: wider
@@ -95,6 +101,9 @@ class FrameworkMemory:
     reuses_buffers: bool = False
     gathers_ahead: bool = True
     keeps_attended: bool = True
+    copies_weights: bool = False
+    builds_whole: bool = False
+    saves_bytes: float = 0.0
     allocated: Share
     reserved: Share
     context_bytes: float

@@ -43,7 +43,14 @@ from trainwright.plans.configuration import (
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
-from trainwright.step.figures import fullest_figures, memory_figures, missing_bytes
+from trainwright.step.figures import (
+    STEP,
+    PhaseMemory,
+    fullest_figures,
+    memory_figures,
+    missing_bytes,
+    phase_memories,
+)
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes, format_count
 
@@ -235,6 +242,8 @@ class TrainingWay:
     leanest where none does; figures and step are theirs. `longest_sequence` of one sequence a
     microbatch and `largest_microbatch` of the sequence asked for are under `lean_zero_stage` and
     full recomputation; 0 where nothing fits. `options` are those of `estimate` for the row.
+    `fullest_phase` is the part of the job that the figures are of, `first_host_bytes` what rank 0
+    gathers on its host for a checkpoint.
     """
 
     way: str
@@ -254,6 +263,8 @@ class TrainingWay:
     largest_microbatch: int
     lean_zero_stage: int
     options: str
+    fullest_phase: str = field(default=STEP, metadata={RARE: True})
+    first_host_bytes: float = field(default=0.0, metadata={RARE: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +372,6 @@ class _Way:
         self.model, self.cluster, self.request = model, cluster, request
         self.account = framework_memory(request.software)
         self.limit_bytes = cluster.accelerator.memory_bytes
-        self.precision = cluster.accelerator.default_precision
         self.stages = (1, 2, 3) if request.num_devices > 1 else (0,)
 
     def run(
@@ -382,7 +392,7 @@ class _Way:
     def priced(self, run: Configuration) -> tuple[StepPrediction, MemoryFigures]:
         """The step and the fullest rank."""
         step = price_configuration(self.model, self.cluster, run)
-        ranks = memory_figures(self.model, run, step, self.account, precision=self.precision)
+        ranks = memory_figures(self.model, run, step, self.account, device=self.cluster.accelerator)
         fullest = max(ranks, key=lambda rank: rank.needed.typical_bytes)
         return step, fullest.on_device(self.limit_bytes)
 
@@ -392,6 +402,10 @@ class _Way:
             return False
         step, device = price_configuration(self.model, self.cluster, run), self.cluster.accelerator
         return missing_bytes(self.model, run, step, device, self.account) <= 0
+
+    def phases(self, run: Configuration, step: StepPrediction) -> tuple[PhaseMemory, ...]:
+        """What a device holds before the first step, in one, and while a checkpoint is saved."""
+        return phase_memories(self.model, run, step, self.cluster.accelerator, self.account)
 
     def chance(self, found: MemoryFigures) -> float:
         """How probable it is that the device's figure stays within its memory."""
@@ -430,6 +444,7 @@ def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
         *(f"--zero {chosen.parallelism.zero_stage}", f"--recompute {chosen.recompute}"),
         *(f"--sequence {length}", f"--global-batch {chosen.global_batch}"),
     )
+    phases = way.phases(chosen, step)
     return TrainingWay(
         way=name,
         trained_parameters=_trained_parameters(way.model, length),
@@ -448,6 +463,8 @@ def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
         largest_microbatch=most,
         lean_zero_stage=stage,
         options=" ".join(said),
+        fullest_phase=max(phases, key=lambda each: each.device_bytes).phase if phases else STEP,
+        first_host_bytes=max((each.host_bytes for each in phases), default=0.0),
     )
 
 
@@ -499,6 +516,8 @@ def fit_table(document: FitResult) -> Table:
             column("memory", "device_bytes"),
             column("from", "device_low_bytes", on="page"),
             column("to, 90%", "device_high_bytes", on="page"),
+            words("fullest in", "fullest_phase", on="page"),
+            column("first host", "first_host_bytes", on="page"),
             words("fits", on="terminal"),
             column("probability", "fit_probability", "chance"),
             column("tokens/s", "tokens_per_s"),
@@ -515,6 +534,8 @@ def fit_table(document: FitResult) -> Table:
                 size(row.device_bytes),
                 size(row.device_low_bytes),
                 size(row.device_high_bytes),
+                row.fullest_phase,
+                size(row.first_host_bytes),
                 "yes" if row.fits else "no",
                 percent(row.fit_probability, digits=0),
                 number(row.tokens_per_s),

@@ -45,6 +45,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import InvalidInput
+from trainwright.formats.calibration_toml import framework_memory
 from trainwright.formats.document_json import encode
 from trainwright.options.clusters import with_host
 from trainwright.options.inputs import ProfileInput, embed, naming_options
@@ -55,7 +56,8 @@ from trainwright.plans.configuration import Configuration, Embedded
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.step.figures import changes_that_fit
+from trainwright.provenance import RARE
+from trainwright.step.figures import PhaseMemory, changes_that_fit, phase_memories
 from trainwright.step.predict import price_configuration, profile_of_run
 from trainwright.units import (
     GIB,
@@ -105,6 +107,16 @@ class FailureRecord:
     outside_bytes: float | None = None
     predicted_bytes: float
     largest_class: str
+
+
+def phase_table(phases: Sequence[PhaseMemory]) -> Table:
+    """What is held before the first step, in a step, and while a checkpoint is saved."""
+    return table_of(
+        "A device in the phases of a job",
+        (words("phase"), column("tensors", "device_bytes"), column("first host", "host_bytes")),
+        ((each.phase, size(each.device_bytes), size(each.host_bytes)) for each in phases),
+        caption="a device in the phases of a job, and the host of rank 0",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +327,8 @@ class ModelEstimateResult(StepDocument):
     long a sequence is. `memory` has one entry per pipeline rank; all tensor, context and data ranks
     of it hold the same. `changes` would each make the run fit; there are none where it fits, None
     where they were not asked for. A job that ran out of memory does not fit, whatever was
-    predicted: `failure` says where. `snapshot` compares recorded memory by class.
+    predicted: `failure` says where. `snapshot` compares recorded memory by class. `phases` are what
+    a device holds before the first step, in one and while a checkpoint is saved, where known.
     """
 
     kind: str = "model-estimate"
@@ -342,6 +355,7 @@ class ModelEstimateResult(StepDocument):
     verdict: Verdict
     failure: FailureRecord | None = None
     snapshot: tuple[ClassRecord, ...] = ()
+    phases: tuple[PhaseMemory, ...] = field(default=(), metadata={RARE: True})
     changes: tuple[PricedChange, ...] | None = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -445,6 +459,10 @@ def price_request(
                 software=request.framework,
                 missing_bytes=missing_bytes,
             )
+    phases: tuple[PhaseMemory, ...] = ()
+    if request.framework is not None and not isinstance(model, MeasuredModel):
+        account = framework_memory(request.framework)
+        phases = phase_memories(model, run, step, cluster.accelerator, account)
     devices, tokens_per_s = run.parallelism.num_devices, step.tokens_per_s
     classes = [_largest_class(stage.memory) for stage in step.stages]
     return ModelEstimateResult(
@@ -478,10 +496,12 @@ def price_request(
         snapshot=()
         if request.snapshot is None
         else class_records(request.snapshot, step.stages[step.fullest_stage].memory.by_class),
+        phases=phases,
         changes=enough,
         warnings=(
             *_warnings(request.model.name, model, cluster, run),
             *_full_host(on_host, cluster, room=room),
+            *_full_first_host(phases, cluster),
         ),
         assumptions=assumptions,
         request=request,
@@ -561,6 +581,18 @@ def host_bytes(
 def without_offload(recipe: Recipe) -> Recipe:
     """The recipe with everything on the device."""
     return replace(recipe, offload=None)
+
+
+def _full_first_host(phases: Sequence[PhaseMemory], cluster: Cluster) -> Iterator[str]:
+    host, most = cluster.accelerator.host, max((each.host_bytes for each in phases), default=0.0)
+    if host is None:
+        return
+    room = host.memory_bytes * cluster.pool_of().devices_per_node
+    if most > room:
+        yield (
+            f"checkpoint: rank 0 gathers {format_bytes(most)} of weights in host memory, of which "
+            f"a node has {format_bytes(room)}: save shard by shard"
+        )
 
 
 def _full_host(on_host: Sequence[float], cluster: Cluster, *, room: bool) -> Iterator[str]:
@@ -684,6 +716,8 @@ def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
         yield f"({hidden} more ranks, none heavier)"
     if (figures := figure_table(document)) is not None:
         yield figures
+    if document.phases:
+        yield phase_table(document.phases)
     if document.request.snapshot is not None:
         yield class_table(document.request.snapshot, document.snapshot)
     yield from taken_for_granted(document.assumptions)

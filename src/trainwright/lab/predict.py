@@ -439,30 +439,10 @@ def _memory(question: Question, step: StepPrediction) -> tuple[Ranged, float]:
     elif question.line.caches_dummy_gradients:
         ranks = (figures_of(engine_peak_bytes(question, step), account, degrees),)
     else:
-        asked = _with_loss(question)
-        precision = asked.recipe.precision or question.cluster.accelerator.default_precision
-        ranks = memory_figures(question.model, asked, step, account, precision=precision)
+        device = question.cluster.accelerator
+        ranks = memory_figures(question.model, _with_loss(question), step, account, device=device)
     shown = [rank.of(stated or account.reports) for rank in ranks]
-    if question.line.builds_whole and degrees.zero_stage == _SHARDS_WEIGHTS:
-        built = figures_of(_whole_bytes(question), account, degrees)
-        shown.append(built.of(stated or account.reports))
     return max(shown, key=lambda ranged: ranged.typical_bytes), static_bytes
-
-
-_SHARDS_WEIGHTS: Final = 3  # the ZeRO stage
-
-
-def _whole_bytes(question: Question) -> float:
-    """Weights before they are sharded, of a model that was built whole on the device.
-
-    One that does not fit there must have been built in shards, so that nothing is left to say.
-    """
-    asked, device = question.configuration, question.cluster.accelerator
-    precision = asked.recipe.precision or device.default_precision
-    graph = layer_graph(question.model, run_shape(asked, precision=precision))
-    own = graph.num_parameters / (asked.parallelism.tensor * asked.parallelism.pipeline)
-    whole = own * asked.recipe.numbers(precision).weight_bytes
-    return whole if whole <= device.usable_bytes else 0.0
 
 
 def _with_loss(question: Question) -> Configuration:

@@ -51,7 +51,6 @@ class SoftwareLine:
     pads_experts: bool = False
     dispatches_once: bool = False
     caches_dummy_gradients: bool = False
-    builds_whole: bool = False
     fixed_bytes: float = 0.0
 
     @property
@@ -75,9 +74,8 @@ _BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
     # Its recipes of mixtures send a token once to each node (DeepEP), and those whose times are
     # published reduce gradients in 16 bit (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
     "nemo": {"dispatches_once": True, "gradient_dtype": "bf16"},
-    # `deepspeed.initialize` moves a model to the device before it is sharded, unless it was made
-    # under `zero.Init` (deepspeed/runtime/engine.py); models come from Hugging Face, unpadded.
-    "deepspeed": {"builds_whole": True, "vocabulary_multiple": 1},
+    # Models come from Hugging Face, unpadded.
+    "deepspeed": {"vocabulary_multiple": 1},
     "llm-foundry": {"vocabulary_multiple": 1},
     "torchtitan": {"vocabulary_multiple": 1},
 }

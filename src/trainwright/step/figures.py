@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.95)
 _GATHERED: Final = 2  # inputs of a block that its tensor group gathers
+_SHARDS_STATES: Final = 1  # the ZeRO stage from which on the optimizer's states are sharded
+_SHARDS_WEIGHTS: Final = 3
 _SCATTERS_AS_MADE: Final = 2  # the ZeRO stage from which on gradients are reduced during backward
 _BUCKETS: Final = 2  # then: one that fills while the other is reduced
 
@@ -210,6 +212,9 @@ def missing_bytes(
     """
     kept = run.overheads
     peak_bytes, chance = step.peak_memory_bytes, kept.fit_probability
+    if account is not None and chance:
+        starts = [start_bytes(run, stage.memory, device, account) for stage in step.stages]
+        peak_bytes = max(peak_bytes, *starts)
     over_bytes = kept.over_bytes(peak_bytes, device.usable_bytes)
     less = account is not None and account.reuses_buffers and model is not None
     if account is None or not chance or (over_bytes > 0 and not less):
@@ -235,9 +240,9 @@ def fullest_figures(
 ) -> MemoryFigures:
     """The figures of the fullest rank; without a `model` nothing is known beside its tensors."""
     if model is None or account.keeps_nothing_beside:
-        return figures_of(step.peak_memory_bytes, account, run.parallelism)
-    precision = run.recipe.precision or device.default_precision
-    ranks = memory_figures(model, run, step, account, precision=precision)
+        starts = [start_bytes(run, stage.memory, device, account) for stage in step.stages]
+        return figures_of(max(step.peak_memory_bytes, *starts), account, run.parallelism)
+    ranks = memory_figures(model, run, step, account, device=device)
     return max(ranks, key=lambda rank: rank.needed.typical_bytes)
 
 
@@ -267,9 +272,9 @@ def memory_figures(
     step: StepPrediction,
     account: FrameworkMemory,
     *,
-    precision: str,
+    device: Accelerator,
 ) -> tuple[MemoryFigures, ...]:
-    """The figures of every pipeline rank of a priced step; `precision` is that of the run.
+    """The figures of every pipeline rank of a priced step on such a device.
 
     Where the account is `counted`, and knows every tensor of the run, tensors and segments are
     counted one by one (`step.fsdp2`).
@@ -281,6 +286,7 @@ def memory_figures(
             )
             for peak in fsdp2_peaks(model, run)
         )
+    precision = run.recipe.precision or device.default_precision
     graph = layer_graph(model, run_shape(run, precision=precision))
     placement = placement_of(shape_of(run))
     numbers = run.recipe.numbers(precision)
@@ -294,7 +300,8 @@ def memory_figures(
         kept = account.kept_gradient_bytes * gradients * (numbers.gradient_bytes > 2)
         update = _update_bytes(run, held, account, precision)
         during = held.static_bytes + held.workspace_bytes + update
-        peak = held.total_bytes + beside
+        start = start_bytes(run, held, device, account)
+        peak = max(held.total_bytes + beside, start - kept)
         found.append(
             figures_of(
                 kept + max(peak, during),
@@ -304,6 +311,71 @@ def memory_figures(
             )
         )
     return tuple(found)
+
+
+def start_bytes(
+    run: Configuration, held: StageMemory, device: Accelerator, account: FrameworkMemory
+) -> float:
+    """What tensors of a rank hold at most before its first step; 0 where nothing is known of it.
+
+    A model that does not fit whole on the device must have been made in shards.
+    """
+    degrees = run.parallelism
+    numbers = run.recipe.numbers(run.recipe.precision or device.default_precision)
+    if account.copies_weights and degrees.zero_stage == _SHARDS_STATES:
+        trained = held.gradient_bytes / numbers.gradient_bytes
+        copied = trained * numbers.weight_bytes / degrees.virtual_stages
+        return held.weight_bytes + held.gradient_bytes + copied
+    if account.builds_whole and degrees.zero_stage == _SHARDS_WEIGHTS:
+        ranks = degrees.data * degrees.context // degrees.state_copies
+        whole = held.weight_bytes * ranks
+        return whole if whole <= device.usable_bytes else 0.0
+    return 0.0
+
+
+STEP: Final = "step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseMemory:
+    """What tensors of the fullest device hold in a phase of a job, and its node's first host."""
+
+    phase: str
+    device_bytes: float
+    host_bytes: float = 0.0
+
+
+def phase_memories(
+    model: TransformerConfig,
+    run: Configuration,
+    step: StepPrediction,
+    device: Accelerator,
+    account: FrameworkMemory,
+) -> tuple[PhaseMemory, ...]:
+    """Before the first step, in a step, and while a checkpoint is saved; empty if none is known.
+
+    Device bytes of the first are those of the rank that then holds most. States are saved shard by
+    shard, so that a device holds no more than between steps; rank 0 may gather weights in host
+    memory.
+    """
+    start = max(start_bytes(run, stage.memory, device, account) for stage in step.stages)
+    saves = account.saves_bytes if run.parallelism.zero_stage == _SHARDS_WEIGHTS else 0.0
+    if not start and not saves:
+        return ()
+    alone = replace(account, copies_weights=False, builds_whole=False)
+    during = fullest_figures(model, run, step, device, alone).allocated.typical_bytes
+    between = max(stage.memory.static_bytes for stage in step.stages)
+    precision = run.recipe.precision or device.default_precision
+    graph = layer_graph(model, run_shape(run, precision=precision))
+    return (
+        *(PhaseMemory(phase="initialisation", device_bytes=start) for _ in range(start > 0)),
+        PhaseMemory(phase=STEP, device_bytes=during),
+        PhaseMemory(
+            phase="checkpoint",
+            device_bytes=between,
+            host_bytes=saves * graph.num_trainable_parameters,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from trainwright.planning.question.question import (
     missing_of_plan,
     room_of_candidate,
     room_of_devices,
+    run_of_plan,
 )
 from trainwright.planning.splits.chain import Site, fastest_ways
 from trainwright.planning.splits.types import Priced, options_of
@@ -43,6 +44,7 @@ from trainwright.plans.capability_table import Feature
 from trainwright.profile import StaticKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step import zero
+from trainwright.step.figures import start_bytes
 from trainwright.step.pipeline import PipelineShape
 from trainwright.step.predict import predict_step
 from trainwright.step.stages import group_replicas
@@ -257,7 +259,9 @@ def price_split(
     found = [_priced(question, candidate, profile, plan) for plan in plans]
     if candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
-        if not any(found):
+        if not any(found) and (
+            question.keeps_beside or _starts_fuller(question, candidate, profile, plans)
+        ):
             found.append(_beside_account(question, candidate, profile, budget))
     return min(
         (each for each in found if each is not None),
@@ -339,6 +343,19 @@ def _partition(
     return _plan(question, candidate, iter(cut.plan.stages))
 
 
+def _starts_fuller(
+    question: ModelQuestion, candidate: Candidate, profile: Profile, plans: Sequence[Plan]
+) -> bool:
+    """Whether a plan of the candidate is fuller before its first step than in any."""
+    account, device = question.account, question.cluster.accelerator
+    if account is None or not account.copies_weights or not plans:
+        return False
+    step = _predicted(question, profile, plans[0])
+    run = run_of_plan(question, plans[0], profile)
+    starts = (start_bytes(run, stage.memory, device, account) for stage in step.stages)
+    return max(starts) > step.peak_memory_bytes
+
+
 def _beside_account(
     question: ModelQuestion, candidate: Candidate, profile: Profile, budget: Budget
 ) -> Priced | None:
@@ -346,8 +363,6 @@ def _beside_account(
 
     How much that is follows from the plan: each try leaves what the one before it lacked.
     """
-    if not question.keeps_beside:
-        return None
     if candidate.pipeline > 1 and splits_itself(question.allowed):
         return None
     less_bytes = 0.0
