@@ -13,6 +13,10 @@ using trainwright::numpy::to_numpy;
 
 void bind_chain_cuts(nb::module_& module) {
   module.def(
+      "unbeaten_ways",
+      [](Table<double> takes) { return to_numpy(trainwright::unbeaten_ways(span_of(takes))); },
+      nb::arg("takes"));
+  module.def(
       "fitting_times_s",
       [](int64_t num_ranks, Array<int64_t> level_offset, Array<double> level_bytes,
          Array<int64_t> way_offset, Table<double> ways, Array<double> room_bytes,

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <numeric>
+#include <tuple>
 
 namespace trainwright {
 namespace {
@@ -119,6 +122,26 @@ bool fits(const double* way, std::span<const double> rows, double level_bytes, d
 }
 
 }  // namespace
+
+std::vector<int64_t> unbeaten_ways(std::span<const double> takes) {
+  std::vector<int64_t> order(takes.size() / 3), kept;
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    const double *x = &takes[3 * a], *y = &takes[3 * b];
+    return std::tie(x[2], x[0], x[1], a) < std::tie(y[2], y[0], y[1], b);
+  });
+  std::map<double, double> stairs;
+  for (const int64_t way : order) {
+    const double first = takes[3 * way], second = takes[3 * way + 1];
+    auto after = stairs.upper_bound(first);
+    if (after != stairs.begin() && std::prev(after)->second <= second) continue;
+    while (after != stairs.end() && after->second >= second) after = stairs.erase(after);
+    stairs.insert_or_assign(first, second);
+    kept.push_back(way);
+  }
+  std::reverse(kept.begin(), kept.end());
+  return kept;
+}
 
 std::vector<double> fitting_times_s(const ChainMemory& memory) {
   const int64_t p = memory.num_ranks, kinds = memory.num_kinds;

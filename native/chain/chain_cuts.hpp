@@ -35,6 +35,12 @@ struct ChainMemory {
   std::span<const double> rows;
 };
 
+// Which of N ways, takes [N, 3] as those above, no other beats in everything, slowest first; of
+// equals the first stays. In the order of their times a way is beaten where one before it keeps as
+// little of both. Of those before it the ones that matter form a staircase: the more of the first,
+// the less of the second. O(N log N).
+std::vector<int64_t> unbeaten_ways(std::span<const double> takes);
+
 // Seconds of a microbatch at the fastest way that fits, [p, K]; infinite where none does.
 std::vector<double> fitting_times_s(const ChainMemory& memory);
 

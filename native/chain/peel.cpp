@@ -131,6 +131,7 @@ class Peeler {
     result.cost = kInfinite;
     if (most_ * p_ < size_) return result;
     list_stages();
+    if (!list_left()) return result;
     const size_t states = static_cast<size_t>((size_ + 1) * (size_ + 1));
     std::vector<double> later(states, kInfinite), best(states, kInfinite);
     for (int64_t a = 0; a <= size_; ++a) later[at(a, a)] = 0.0;
@@ -192,7 +193,7 @@ class Peeler {
     }
   }
 
-  // Which stages can run, and where those of each rank can begin and end if all before it run.
+  // Which stages can run.
   void list_stages() {
     runs_.assign(static_cast<size_t>((size_ + 1) * (size_ + 1)), 0);
     near_lengths_.assign(size_ + 1, {});
@@ -203,17 +204,35 @@ class Peeler {
         near_lengths_[first].push_back(after - first);
       }
     }
-    begins_.assign(p_, std::vector<char>(size_ + 1, 0));
-    ends_.assign(p_, std::vector<char>(size_ + 1, 0));
-    begins_[0][0] = ends_[0][size_] = 1;
+  }
+
+  // What can be left to each rank and those after it if every rank before it stays within the
+  // limit: mostly a few of all pairs, and often none. False where nothing is left to some rank.
+  bool list_left() {
+    left_.assign(p_, std::vector<char>(static_cast<size_t>((size_ + 1) * (size_ + 1)), 0));
+    left_[0][at(0, size_)] = 1;
     for (int64_t r = 0; r + 1 < p_; ++r) {
-      for (int64_t first = 0; first < size_; ++first) {
-        for (const int64_t length : near_lengths_[first]) {
-          if (begins_[r][first]) begins_[r + 1][first + length] = 1;
-          if (ends_[r][first + length]) ends_[r + 1][first] = 1;
+      bool is_any = false;
+      const int64_t inner = p_ - 1 - r;
+      for (int64_t a = r; a <= size_; ++a) {
+        for (int64_t b = a + 2 * (p_ - r); b <= size_ - r; ++b) {
+          if (!left_[r][at(a, b)]) continue;
+          const int64_t fewest = std::max<int64_t>(2, b - a - inner * most_);
+          const int64_t most = std::min(most_, b - a - 2 * inner);
+          for (const int64_t near : near_lengths_[a]) {
+            for (int64_t far = std::max<int64_t>(1, fewest - near); near + far <= most; ++far) {
+              char& is_left = left_[r + 1][at(a + near, b - far)];
+              if (is_left || !runs_[at(b - far, b)]) continue;
+              const RankTime own = rank(r, a, a + near, b - far, b, x_.limit_s);
+              is_left = own.points.near >= 0 && aim_.within(own, x_.limit_s);
+              is_any = is_any || is_left;
+            }
+          }
         }
       }
+      if (!is_any) return false;
     }
+    return true;
   }
 
   void fill_rank(int64_t r, const std::vector<double>& later, std::vector<double>& best) {
@@ -224,8 +243,7 @@ class Peeler {
       const int64_t fewest = std::max<int64_t>(2, left - inner * most_);
       const int64_t most = std::min(most_, left - 2 * inner);
       for (int64_t a = r; a + left <= size_ - r; ++a) {
-        if (begins_[r][a] && ends_[r][a + left])
-          fill_state(r, a, a + left, fewest, most, later, best);
+        if (left_[r][at(a, a + left)]) fill_state(r, a, a + left, fewest, most, later, best);
       }
     }
   }
@@ -501,7 +519,7 @@ class Peeler {
   std::vector<double> reached_;  // transfers from rank 0 to each
   std::vector<char> runs_;       // stages by first layer and layer after the last
   std::vector<std::vector<int64_t>> near_lengths_;  // of stages that run, by first layer
-  std::vector<std::vector<char>> begins_, ends_;    // of what is left to rank r and those after it
+  std::vector<std::vector<char>> left_;             // what may be left to rank r and those after it
   std::vector<std::vector<Pick>> picks_;
 };
 

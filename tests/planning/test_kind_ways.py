@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.planning.bounds.stages import Front, Ways, _both_ways, _worth_keeping
+from trainwright._native import _core
+from trainwright.planning.bounds.stages import Front, Ways, _both_ways
 from trainwright.planning.bounds.stages import _both as both_fronts
 
 few = st.integers(0, 4).map(float)
@@ -28,7 +29,7 @@ def is_beaten(rows, number):
 
 @given(takes)
 def test_ways_that_no_other_beats_are_kept_slowest_first(rows):
-    kept = _worth_keeping(rows).tolist()
+    kept = _core.unbeaten_ways(rows).tolist()
     assert sorted(kept) == [n for n in range(len(rows)) if not is_beaten(rows, n)]
     times = rows[kept, 2].tolist()
     assert times == sorted(times, reverse=True)

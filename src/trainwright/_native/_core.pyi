@@ -63,6 +63,7 @@ def solve_partition(
     audit_sample: int = 0,
     audit_seed: int = 0,
 ) -> PartitionResult: ...
+def unbeaten_ways(takes: NDArray[np.float64]) -> NDArray[np.int64]: ...
 def fitting_times_s(
     *,
     num_ranks: int,

@@ -8,7 +8,6 @@ stage needs the largest: a level offers all options up to its own.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import combinations_with_replacement, pairwise
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from trainwright._native import _core
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.model import LayerKind
 from trainwright.plans.configuration import DEFAULT_OVERLAP
@@ -241,6 +241,16 @@ class Sharing:
             overlap=kinds.overlap,
             traffic=Traffic.of(replicas, sync, weights, trained),
         )
+
+    def added_s(self, forward_s: Floats, kind: Ints, time_s: Floats) -> Floats:
+        """To every microbatch of stages of these kinds that take so long, with forwards by kind."""
+        every = zero.every_microbatch(self.zero_stage, self.traffic)
+        if not (np.any(every.forward_s) or np.any(every.backward_s)):
+            return np.zeros_like(time_s)
+        gathered_s = zero.beyond_s(every.forward_s, self.overlap.parameters * forward_s)
+        hidden_s = self.overlap.gradients * np.maximum(0.0, time_s - forward_s[kind])
+        found: Floats = gathered_s[kind] + zero.beyond_s(every.backward_s[kind], hidden_s)
+        return found
 
     def at(self, kind: Ints) -> Sharing:
         """That of a kind for each entry of `kind`."""
@@ -641,32 +651,9 @@ def _both_ways(a: Ways, b: Ways) -> Ways:
     numbers = np.arange(len(a.takes) * len(b.takes))
     takes = (a.takes[:, np.newaxis] + b.takes).reshape(-1, 3)
     if 1 not in (len(a.takes), len(b.takes)):
-        numbers = numbers[_worth_keeping(takes)]
+        numbers = numbers[_core.unbeaten_ways(takes)]
         takes = takes[numbers]
     return Ways(takes, Pairs(a.made_of, b.made_of, len(b.takes), numbers))
-
-
-def _worth_keeping(takes: Floats) -> Ints:
-    """Which ways no other beats in everything, slowest first; of equals the first stays.
-
-    In the order of their times a way is beaten where one before it keeps as little of both. Of
-    those before it the ones that matter form a staircase: the more of the first, the less of the
-    second.
-    """
-    order = np.lexsort((takes[:, 1], takes[:, 0], takes[:, 2]))
-    firsts: list[float] = []
-    seconds: list[float] = []
-    keep = []
-    for number, first, second in zip(order.tolist(), *takes[order, :2].T.tolist(), strict=True):
-        at = bisect_right(firsts, first)
-        if at and seconds[at - 1] <= second:
-            continue
-        after = at
-        while after < len(seconds) and seconds[after] >= second:
-            after += 1
-        firsts[at:after], seconds[at:after] = [first], [second]
-        keep.append(number)
-    return np.array(keep[::-1])
 
 
 # The fronts of many kinds of stages in flat arrays, as a native search takes them

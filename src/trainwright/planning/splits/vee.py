@@ -197,8 +197,8 @@ def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> Pa
     """With what replicas add to every microbatch."""
     level_kind = np.repeat(np.arange(len(fronts.levels) - 1), np.diff(fronts.levels))
     kind = np.repeat(level_kind, np.diff(fronts.offset))
-    exposed = sharing.at(kind).exposed(kinds.forward_s[kind], fronts.time_s)
-    return replace(fronts, time_s=fronts.time_s + exposed.forward_s + exposed.backward_s)
+    added_s = sharing.added_s(kinds.forward_s, kind, fronts.time_s)
+    return replace(fronts, time_s=fronts.time_s + added_s)
 
 
 # The value of a game between rows and columns: how to mix columns so that the least row is most
