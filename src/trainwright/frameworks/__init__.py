@@ -85,10 +85,10 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     if job.model.towers and len(job.stages) > 1:
         fault = Fault("pipeline", "has an encoder, which no list of layers here names")
         raise Inexpressible(target, (fault,), alternatives=())
-    if target == "megatron" and job.model.is_recurrent:
+    if target in OF_CORE and job.model.is_recurrent:
         from trainwright.frameworks.megatron import unsaid_of_stages
 
-        if faults := tuple(Fault("pipeline", what) for what in unsaid_of_stages(job)):
+        if faults := tuple(Fault("plan", what) for what in unsaid_of_stages(job, target)):
             raise Inexpressible(target, faults, alternatives=())
     if target in OF_CORE:
         _refuse_illegal(job, target)

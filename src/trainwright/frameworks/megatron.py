@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron_rules import main_weights_of
-from trainwright.model import ContextExchange, LayerKind, StateSpace
+from trainwright.model import ContextExchange, DeltaRule, LayerKind, StateSpace
 from trainwright.model.config import Activation, Norm
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle, StagePart
@@ -99,17 +99,27 @@ def _runs(stage: str) -> str:
 # ---------------------------------------------------------------------
 # A block with a mixer or attention and a feed-forward part is two letters; `|` is between stages,
 # `/` before the letters of each layer that predicts a further token. Source: the arguments of
-# Megatron-LM; without `|` megatron-core 0.16.1 has it as `--hybrid-override-pattern`.
+# Megatron-LM and `Symbols` of its `models/hybrid/hybrid_layer_allocation.py`; without `|`, `G` and
+# `+` megatron-core 0.16.1 has it as `--hybrid-override-pattern`.
 
-PART_LETTERS: Final = {"mixer": "M", "attention": "*", "mlp": "-", "experts": "E"}
+PART_LETTERS: Final = {
+    "mamba": "M",
+    "delta": "G",
+    "attention": "*",
+    "latent": "+",
+    "mlp": "-",
+    "experts": "E",
+}
 _HYBRID_SPEC: Final = ("megatron.core.models.mamba.mamba_layer_specs", "mamba_stack_spec")
 
 
 def part_letters(block: TransformerConfig) -> str:
     """The parts of a block as letters."""
-    found = PART_LETTERS["attention"] if block.attends else ""
+    found = ""
+    if block.attends:
+        found += PART_LETTERS["attention" if block.latent is None else "latent"]
     if block.mixer is not None:
-        found += PART_LETTERS["mixer"]
+        found += PART_LETTERS["delta" if isinstance(block.mixer, DeltaRule) else "mamba"]
     if block.mlp:
         found += PART_LETTERS["mlp" if block.experts is None else "experts"]
     return found
@@ -123,8 +133,10 @@ def hybrid_pattern(job: Job) -> str:
     return "|".join(stages) + f"/{further}" * model.num_mtp_layers
 
 
-def unsaid_of_stages(job: Job) -> Iterator[str]:
-    """What of the stages of a hybrid its pattern cannot say."""
+def unsaid_of_stages(job: Job, target: str) -> Iterator[str]:
+    """What of the stages of a hybrid its pattern cannot say, or the target does not run."""
+    if target == "megatron-bridge" and len(job.stages) > job.degrees.pipeline:
+        yield "has several stages on a rank, which Megatron-Bridge's hybrids have not"
     ends = {LayerKind.LM_HEAD, LayerKind.LOSS, LayerKind.MTP}
     inner = {kind for stage in job.stages[:-1] for kind in stage.kinds}
     if ends & inner or not job.stages[0].has(LayerKind.EMBEDDING):
@@ -132,21 +144,33 @@ def unsaid_of_stages(job: Job) -> Iterator[str]:
     counts = {len(part_letters(block)) for block in job.model.kinds_of_blocks}
     if job.recompute_form is RecomputeForm.FIRST and len(counts) > 1:
         yield "recomputes the first blocks of a stage, which are of one and of two parts"
+    mixers = (block.mixer for block in job.model.kinds_of_blocks)
+    if job.degrees.context > 1 and any(isinstance(mixer, DeltaRule) for mixer in mixers):
+        yield "cuts the sequence, which Megatron's gated delta net does not take"
 
 
 def _hybrid_fields(job: Job) -> Values:
-    """Sizes of Mamba-2; layers are single parts, and so are those that are recomputed."""
+    """Sizes of the mixer; layers are single parts, and so are those that are recomputed."""
     model = job.model
     (mixer,) = {block.mixer for block in model.kinds_of_blocks if block.mixer is not None}
-    assert isinstance(mixer, StateSpace)
     parts = [part_letters(model.block(at)) for at in range(model.num_layers)]
-    found: Values = {
-        "num_layers": sum(map(len, parts)),
-        "mamba_state_dim": mixer.state_size,
-        "mamba_num_heads": mixer.num_heads,
-        "mamba_head_dim": mixer.inner_size // mixer.num_heads,
-        "mamba_num_groups": mixer.num_groups,
-    }
+    found: Values = {"num_layers": sum(map(len, parts))}
+    if isinstance(mixer, DeltaRule):
+        found |= {
+            "linear_conv_kernel_dim": mixer.kernel,
+            "linear_key_head_dim": mixer.key_size,
+            "linear_value_head_dim": mixer.value_size,
+            "linear_num_key_heads": mixer.num_key_heads,
+            "linear_num_value_heads": mixer.num_value_heads,
+        }
+    else:
+        assert isinstance(mixer, StateSpace)
+        found |= {
+            "mamba_state_dim": mixer.state_size,
+            "mamba_num_heads": mixer.num_heads,
+            "mamba_head_dim": mixer.inner_size // mixer.num_heads,
+            "mamba_num_groups": mixer.num_groups,
+        }
     if job.recompute_form is RecomputeForm.FIRST:
         found["recompute_num_layers"] = len(parts[0]) * job.first_recomputed
     return found
@@ -306,6 +330,8 @@ def _sizes(job: Job) -> Values:
             found["fp8_recipe"] = job.precision.removeprefix("fp8_")
     if model.num_mtp_layers:
         found["mtp_num_layers"] = model.num_mtp_layers
+    if model.attention_gate:
+        found["attention_output_gate"] = True
     return found
 
 
@@ -329,6 +355,8 @@ def _expert_fields(job: Job) -> Values:
         found["moe_layer_freq"] = [int(experts.at(layer)) for layer in range(layers)]
     if experts.shared_ffn_size:
         found["moe_shared_expert_intermediate_size"] = experts.shared_ffn_size
+    if experts.shared_gate:
+        found["moe_shared_expert_gate"] = True
     if experts.latent_size is not None:
         found["moe_latent_size"] = experts.latent_size
     if (factor := job.recipe.capacity_factor) is not None:

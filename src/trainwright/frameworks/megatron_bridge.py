@@ -18,6 +18,7 @@ from trainwright.frameworks.megatron import (
     dispatcher_of,
     environment_of,
     exchange_of,
+    hybrid_pattern,
     layout_of,
     mapping_of,
     megatron_fields,
@@ -118,6 +119,9 @@ def settings(job: Job) -> dict[str, Any]:
         found[f"model.{name}"] = fields.model.get(name, default)
     if found["model.expert_tensor_parallel_size"] is None:
         found["model.expert_tensor_parallel_size"] = job.degrees.tensor
+    if job.model.is_recurrent:
+        found["model.hybrid_layer_pattern"] = hybrid_pattern(job)
+        found["model.num_layers"] = fields.model["num_layers"]
     if layout_of(job) is None and job.degrees.pipeline == 1:
         found["model.virtual_pipeline_model_parallel_size"] = None
     found |= {f"ddp.{name}": value for name, value in fields.ddp.items()}

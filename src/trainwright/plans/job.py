@@ -16,6 +16,7 @@ from trainwright.model import (
     NO_OFFLOAD,
     TRAIN_ALL,
     Activation,
+    DeltaRule,
     Head,
     LayerKind,
     Norm,
@@ -364,6 +365,8 @@ _MAMBA_KERNEL: Final = 4  # of Megatron's convolution, which has a bias
 _PRODUCTS: Final = frozenset(PRODUCTS.values())
 # Targets whose files say what the model is; the others run a model of the user's own.
 WITH_MODEL: Final = OF_CORE | {"nanotron"}
+# Targets that take a pattern of single layers, of any kind that it has a letter for.
+_HYBRIDS: Final = frozenset({"megatron", "megatron-bridge"})
 # Targets that run a model and an optimizer of the user's own code.
 OWN_CODE: Final = frozenset(
     {"pytorch", "deepspeed", "accelerate", "torchtitan@0.2", "torchtitan@0.3"}
@@ -413,7 +416,7 @@ def unwritable(model: TransformerConfig, target: str) -> tuple[Fault, ...]:
     """What of a model the files of a target cannot say, however it is trained."""
     if target not in WITH_MODEL:
         return ()
-    if target == "megatron" and model.is_recurrent:
+    if target in _HYBRIDS and model.is_recurrent:
         own = (Fault("model", f"has {what}") for what in _unsaid_of_hybrid(model))
         return (*own, *_beyond_gpt(model))
     alone = not (model.attends and model.mlp)
@@ -432,7 +435,10 @@ def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
         "norms behind the halves of a block alone": model.norm_after,
         "attention and feed-forward part side by side": model.parallel,
         "query and key norms over all heads": model.query_key_norm_whole,
-        "a gate on what attention gives": model.attention_gate,
+        "a gate on what attention gives that is not one per feature": model.attention_gate
+        not in (0, model.num_heads * model.value_head_size),
+        "a gate on what attention gives with a bias": model.attention_gate
+        and model.attention_gate_bias,
         "value heads of a size of their own": model.value_size,
         "norms without weights": model.norm is Norm.WITHOUT_WEIGHT,
         "attention to keys that an indexer chose": model.latent is not None
@@ -459,13 +465,14 @@ def _unsaid_of_hybrid(model: TransformerConfig) -> Iterator[str]:
     if len(mixers) > 1:
         yield "mixers of several sizes"
     for mixer in mixers:
-        if not isinstance(mixer, StateSpace) or mixer.time_rank is not None:
-            yield f"mixers other than Mamba-2 ({mixer.name})"
+        if isinstance(mixer, DeltaRule) and mixer.narrow_size is None:
+            if mixer.gate_bias:
+                yield "a gated delta rule with a bias on its gate"
+        elif not isinstance(mixer, StateSpace) or mixer.time_rank is not None:
+            yield f"mixers other than Mamba-2 and the gated delta rule ({mixer.name})"
         elif mixer.kernel != _MAMBA_KERNEL or not mixer.convolution_bias or mixer.bias:
             yield "a convolution or products that Megatron's Mamba-2 has not"
         elif not mixer.gated_norm:
             yield "Mamba-2 without its gated norm"
     if any(choice.overrides for choice in model.choices):
         yield "attention that differs from block to block"
-    if model.latent is not None:
-        yield "latent attention between mixers"

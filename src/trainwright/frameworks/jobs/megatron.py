@@ -35,7 +35,7 @@ from trainwright.frameworks.megatron import (
     parse_layout,
 )
 from trainwright.frameworks.stated_run import StatedRun
-from trainwright.model import ContextExchange, StateSpace, TransformerConfig
+from trainwright.model import ContextExchange, DeltaRule, Mixer, StateSpace, TransformerConfig
 from trainwright.model.config import Activation, BlockChoice, Experts, LatentAttention, Norm
 from trainwright.plans.capability import capability_of
 from trainwright.plans.plan import usual_schedule
@@ -90,7 +90,7 @@ _UNMODELLED: Final = (
     "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
     "fine_grained_activation_offloading", "offload_modules", "moe_pad_expert_input_to_capacity",
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization",
-    "attention_output_gate", "linear_attention_type",
+    "linear_attention_type",
     "experimental_attention_variant", "heterogeneous_layers_config_path", "window_size",
     "window_attn_skip_freq", "checkpoint_in_cpu",
     "distribute_saved_activations", "cpu_torch_adam", "memory_centric_tiled_linear",
@@ -684,7 +684,7 @@ def _layers(found: Settings, notes: list[str]) -> int | None:
     stages, _ = _hybrid(found)
     if stages:
         layers = len("".join(stages))
-        if others := sorted(set("".join(stages)) - set(PART_LETTERS.values())):
+        if others := sorted(set("".join(stages)) - _known_letters(found)):
             notes.append(
                 f"--hybrid-layer-pattern: all layers are priced as blocks of attention and "
                 f"feed-forward, for {', '.join(others)} have no price"
@@ -706,7 +706,14 @@ def _parts(found: Settings) -> dict[str, Any]:
     """Fields of a model of single parts, none where the letters are not all known."""
     stages, further = _hybrid(found)
     letters = "".join(stages)
-    unknown = set(letters + "".join(further)) - set(PART_LETTERS.values())
+    unknown = set(letters + "".join(further)) - _known_letters(found)
+    delta = DeltaRule(
+        num_key_heads=found.count("linear_num_key_heads") or 16,
+        num_value_heads=found.count("linear_num_value_heads") or 32,
+        key_size=found.count("linear_key_head_dim") or 128,
+        value_size=found.count("linear_value_head_dim") or 128,
+        kernel=found.count("linear_conv_kernel_dim") or 4,
+    )
     head_size = found.count("mamba_head_dim") or 64
     heads = found.count("mamba_num_heads") or 2 * (found.count("hidden_size") or 0) // head_size
     sizes = found.count("mamba_state_dim") or 128, found.count("mamba_num_groups") or 8
@@ -716,8 +723,10 @@ def _parts(found: Settings) -> dict[str, Any]:
         inner_size=heads * head_size, state_size=sizes[0], num_heads=heads, num_groups=sizes[1]
     )
     kinds = {
-        PART_LETTERS["mixer"]: BlockChoice(mixer=mixer, attends=False, mlp=False),
+        PART_LETTERS["mamba"]: _mixes(mixer),
+        PART_LETTERS["delta"]: _mixes(delta),
         PART_LETTERS["attention"]: BlockChoice(mlp=False),
+        PART_LETTERS["latent"]: BlockChoice(mlp=False),
         PART_LETTERS["mlp"]: BlockChoice(attends=False, dense=True),
         PART_LETTERS["experts"]: BlockChoice(attends=False),
     }
@@ -728,6 +737,16 @@ def _parts(found: Settings) -> dict[str, Any]:
         "num_mtp_layers": len(further),
         "further_choices": tuple(map(order.index, further[0] if further else "")),
     }
+
+
+def _known_letters(found: Settings) -> set[str]:
+    """Letters with a price; that of latent attention only where its sizes are asked for."""
+    known = set(PART_LETTERS.values())
+    return known if found.switch("multi_latent_attention") else known - {PART_LETTERS["latent"]}
+
+
+def _mixes(mixer: Mixer) -> BlockChoice:
+    return BlockChoice(mixer=mixer, attends=False, mlp=False)
 
 
 def _vocabulary(found: Settings, beside: Beside, kind: str, notes: list[str]) -> int | None:
@@ -799,6 +818,7 @@ def _described(found: Settings, layers: int, vocabulary: int, kind: str) -> Tran
         attention_dropout=_share(found, "attention_dropout"),
         experts=experts,
         latent=latent,
+        attention_gate=heads * head_size if found.switch("attention_output_gate") else 0,
         **({"num_mtp_layers": found.count("mtp_num_layers", least=0) or 0} | _parts(found)),
     )
 
@@ -872,6 +892,7 @@ def _experts(found: Settings, num_layers: int) -> Experts | None:
         experts_per_token=token or (1 if is_deepspeed else 2),
         ffn_size=width,
         shared_ffn_size=shared,
+        shared_gate=found.switch("moe_shared_expert_gate") and shared > 0,
         latent_size=found.count("moe_latent_size"),
         num_groups=1 if limit is None else groups,
         groups_per_token=1 if limit is None else limit,
