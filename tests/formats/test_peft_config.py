@@ -31,6 +31,14 @@ def test_module_names_become_targets_in_a_fixed_order() -> None:
     assert latent.targets == ("query_down", "key_value_up")
 
 
+def test_parameters_of_experts_are_targets_too() -> None:
+    stated = {"r": 4, "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+    assert read_adapter(stated).targets == ("expert_gate", "expert_up", "expert_down")
+    assert read_adapter(stated | {"target_modules": ["q_proj"]}).targets[0] == "query"
+    with pytest.raises(InvalidInput, match="target_parameters: must be a list of gate_up_proj"):
+        read_adapter(stated | {"target_parameters": ["mlp.router.weight"]})
+
+
 def test_the_adapter_trains_what_the_library_prints_for_it() -> None:
     config = catalog.model("llama2-7b").config
     tuning = Tuning(low_rank=read_adapter(ADAPTER))

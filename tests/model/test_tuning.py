@@ -300,3 +300,35 @@ def test_adapters_of_compressed_attention_and_of_narrow_values() -> None:
     mimo |= {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "v_head_dim": 8}
     mimo |= {"n_routed_experts": 8, "num_experts_per_tok": 2, "layer_types": ["full_attention"]}
     assert _adapted(mimo, "value") == 4 * (128 + 2 * 8)
+
+
+def test_each_routed_expert_has_an_adapter_of_its_own() -> None:
+    sizes = {"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 300}
+    sizes |= {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    both = ("expert_gate", "expert_up", "expert_down")
+    assert _adapted(sizes, *both) == 2 * 8 * 3 * 4 * (64 + 32)
+    text = read_config(sizes, name="x").config
+    tuned = replace(text, tuning=Tuning(low_rank=LowRank(rank=4, targets=both)))
+    whole = RunShape(microbatch_size=1, sequence_length=64)
+    narrow = 2 * (4 * 64 + 4 * 32 // 2) + (4 * 32 // 2 + 4 * 64)  # each cut along its wide side
+    for degrees, held in (
+        ({"expert_parallel": 4}, 8 // 4 * 3 * 4 * (64 + 32)),
+        ({"tensor_parallel": 2, "expert_tensor_parallel": 2}, 8 * narrow),
+    ):
+        block = layer_graph(tuned, replace(whole, **degrees)).classes[1]
+        parameters = [p for op in block.operators for p in op.parameters if p.expert]
+        assert sum(p.count_per_device for p in parameters if p.trainable) == held
+    step = [layer_graph(config, whole).model_step_flops for config in (text, tuned)]
+    assert step[1] < step[0]
+
+
+def test_gates_have_adapters_where_a_model_has_gates() -> None:
+    rwkv = {"model_type": "rwkv", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 90}
+    assert _adapted(rwkv, "receptance") == 2 * 4 * (64 + 64)
+    gated = {"model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 2}
+    gated |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    gated |= {"layer_types": ["full_attention"] * 2, "vocab_size": 90, "intermediate_size": 96}
+    assert _adapted(gated, "attention_gate") == 2 * 4 * (64 + 64)
+    with pytest.raises(InvalidInput, match=r'must be of .*receptance.* got "attention_gate"'):
+        _adapted(rwkv, "attention_gate")

@@ -385,6 +385,11 @@ _TARGETS: Final = {
     "key_value_down": ("kv_a_proj_with_mqa",),
     "key_value_up": ("kv_b_proj",),
 }
+# Of routed experts, whose weights are one tensor, as `target_parameters` names them.
+_OF_EXPERTS: Final = {
+    "gate_up_proj": ("expert_gate", "expert_up"),
+    "down_proj": ("expert_down",),
+}
 _TARGET_OF: Final = {module: target for target, names in _TARGETS.items() for module in names}
 _ALL_LINEAR: Final = ("query", "key", "value", "attention_output", "gate", "up", "down")
 
@@ -431,10 +436,22 @@ def read_adapter(document: object, *, source: str | None = None) -> LowRank:
             )
     keys = KeyReader(document)
     rank, dropout = keys.count("r", 8), keys.fraction("lora_dropout", 0.0)
-    targets = _targets(keys)
+    experts = _expert_targets(keys)
+    targets = (*(_targets(keys) if keys.states("target_modules") or not experts else ()), *experts)
     if keys.faults:
         raise InvalidInput(keys.faults, source=source)
     return LowRank(rank=rank, targets=targets, dropout=dropout)
+
+
+def _expert_targets(keys: KeyReader) -> tuple[str, ...]:
+    """Those of experts, each named by the end of its path."""
+    stated = keys.value("target_parameters", None) or []
+    names = [str(each).rpartition(".")[2] for each in stated] if isinstance(stated, list) else [""]
+    if unknown := [name for name in names if name not in _OF_EXPERTS]:
+        known = ", ".join(_OF_EXPERTS)
+        keys.refuse("target_parameters", f'must be a list of {known}, got "{unknown[0]}"')
+        return ()
+    return tuple(dict.fromkeys(target for name in names for target in _OF_EXPERTS[name]))
 
 
 def _targets(keys: KeyReader) -> tuple[str, ...]:

@@ -329,11 +329,12 @@ class CompressedAttention:
 class LowRank:
     """Adapters of `rank` beside the products named by `targets`; nothing else trains.
 
-    Targets are `query`, `key`, `value`, `attention_output`, `gate`, `up`, `down` (of dense and
-    shared feed-forward parts, not of routed experts), and with latent attention `query_down`,
-    `query_up`, `key_value_down`, `key_value_up`; without a gate, `up` is the first product. Mixers
-    have `mixer_in` (every product of the hidden state) and `mixer_out`; those of an encoder that
-    sees images have `encoder_` before their names.
+    Targets are `query`, `key`, `value`, `attention_output`, `attention_gate`, `gate`, `up`, `down`
+    (of dense and shared feed-forward parts; of each routed expert with `expert_` before them), and
+    with latent attention `query_down`, `query_up`, `key_value_down`, `key_value_up`; without a
+    gate, `up` is the first product. Mixers have `mixer_in` (every product of the hidden state) and
+    `mixer_out`, RWKV's feed-forward part `receptance`; those of an encoder that sees images have
+    `encoder_` before their names.
     `dropout` on an adapter's input keeps a copy of it and a mask. `bits` are those in which the
     products of blocks keep their frozen weights, 4 or 8; as in training where absent.
     """

@@ -41,7 +41,7 @@ from trainwright.model.run_shape import (
 )
 
 if TYPE_CHECKING:
-    from trainwright.model.config import TransformerConfig
+    from trainwright.model.config import Experts, TransformerConfig
 
 # Bytes per number of the formats in which states can be kept.
 STATE_BYTES: Final = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1})
@@ -290,6 +290,7 @@ DEFAULT_RECIPE: Final = Recipe()
 # -----------------------------------------------------------------------------------------
 
 ADAPTER_MARK = ".adapter_"
+EXPERT_MARK = "expert_"  # before the targets of routed experts
 
 
 def frozen_chain(chain: list[LayerClass], tuning: Tuning) -> list[LayerClass]:
@@ -403,11 +404,15 @@ def _is_needed(exchange: Exchange, layer: LayerClass, tuned: list[Operator], rea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A target: the operator whose product it is part of, and its own inputs and outputs."""
+    """A target: the operator whose product it is part of, and its own inputs and outputs.
+
+    Of routed `experts` each has an adapter of its own.
+    """
 
     operator: str
     inputs: int
     outputs: int
+    experts: Experts | None = None
 
 
 def adapted_chain(
@@ -513,9 +518,19 @@ def _parts(config: TransformerConfig, layer: LayerClass) -> Iterator[tuple[str, 
             ("key_value_down", part("key_value_down", h, narrow + latent.rotary_head_size)),
             ("key_value_up", part("key_value_up", narrow, expanded)),
         ]
+    candidates.append(("attention_gate", part("attention_gate", h, config.attention_gate)))
+    candidates.append(("receptance", part("mlp_receptance", h, h)))
     widths = {FeedForward.MLP: config.ffn_size}
-    if config.experts is not None:
-        widths[FeedForward.SHARED_EXPERT] = config.experts.shared_ffn_size
+    if (experts := config.experts) is not None:
+        widths[FeedForward.SHARED_EXPERT] = experts.shared_ffn_size
+        inner, routed = experts.ffn_size, experts.latent_size or h
+        first, last = FeedForward.EXPERT.first, FeedForward.EXPERT.last
+        each = {"up": (first, routed, inner), "down": (last, inner, routed)}
+        if config.gated:
+            each["gate"] = each["up"]
+        for name, (operator, inputs, outputs) in each.items():
+            own_part = _Part(operator=operator, inputs=inputs, outputs=outputs, experts=experts)
+            candidates.append((f"{EXPERT_MARK}{name}", own_part))
     for pair, width in widths.items():
         if config.gated:
             candidates.append(("gate", part(pair.first, h, width)))
@@ -535,11 +550,29 @@ def _adapter(
 ) -> tuple[Operator, ...]:
     """x A, its product with B, and the sum with what the frozen product gave."""
     assert beside.matrix is not None
-    split, r, t = beside.matrix.split, low_rank.rank, run.tensor_parallel
+    split, r, experts = beside.matrix.split, low_rank.rank, part.experts
+    t = run.tensor_parallel if experts is None else run.expert_shards
+    rows = run.tokens if experts is None else run.expert_rows(experts.experts_per_token)
     name = f"{beside.name}{ADAPTER_MARK}{target}"
+    beside_experts: dict[str, Any] = {}
+    if experts is not None:
+        beside_experts = {
+            "tokens": rows,
+            "shards": t,
+            "model_tokens": experts.experts_per_token * run.tokens,
+            "matrices": beside.matrix.matrices,
+        }
 
     def matrix(letter: str, count: int, shards: int) -> Parameter:
-        return Parameter(name=f"{name}_{letter}.weight", count=count, shards=shards)
+        if experts is None:
+            return Parameter(name=f"{name}_{letter}.weight", count=count, shards=shards)
+        return Parameter(
+            name=f"{name}_{letter}.weight",
+            count=experts.num_experts * count,
+            shards=shards * run.expert_parallel,
+            expert=True,
+            active=experts.experts_per_token * count,
+        )
 
     into = linear(
         f"{name}_a",
@@ -549,6 +582,7 @@ def _adapter(
         split="none" if split == "column" else split,
         parameters=(matrix("a", part.inputs * r, t if split == "row" else 1),),
         saved=_kept_input(beside, part, low_rank, run, name),
+        **beside_experts,
     )
     inner = Shard.SEQUENCE if split == "sequence" else Shard.REPLICATED
     out = linear(
@@ -558,10 +592,11 @@ def _adapter(
         outputs=part.outputs,
         split="none" if split == "row" else split,
         parameters=(matrix("b", r * part.outputs, t if split == "column" else 1),),
-        saved=(linear_input(f"{name}_b.input", run, width=r, shard=inner),),
+        saved=(linear_input(f"{name}_b.input", run, width=r, shard=inner, tokens=rows),),
+        **beside_experts,
     )
     shards = {"column": t, "sequence": run.sequence_shards}.get(split, 1)
-    elements = run.tokens * part.outputs / shards
+    elements = rows * part.outputs / shards
     added = elementwise(f"{name}_sum", run, elements=elements, forward=(2, 1), backward=(0, 0))
     return (into, out, added)
 
@@ -574,6 +609,7 @@ def _kept_input(
     if not low_rank.dropout:
         return own
     shard = own[0].shard if own else Shard.SEQUENCE
-    copy = linear_input(f"{name}_a.input", run, width=part.inputs, shard=shard)
+    rows = None if part.experts is None else run.expert_rows(part.experts.experts_per_token)
+    copy = linear_input(f"{name}_a.input", run, width=part.inputs, shard=shard, tokens=rows)
     mask = replace(copy, name=f"{name}_a.dropout_mask", element_bytes=1, serves_input_grad=True)
     return (copy, mask)

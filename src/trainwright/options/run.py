@@ -342,12 +342,15 @@ def _faults(given: ModelInput, options: Options) -> Iterator[Fault]:
 
 def _low_rank(options: Options, model: TransformerConfig) -> LowRank:
     from trainwright.model import LowRank
+    from trainwright.model.recipe import EXPERT_MARK
     from trainwright.model.transformer import adapter_targets
 
     targets = tuple(options.get("lora_targets") or DEFAULT_TARGETS)
+    if targets == (ALL_TARGETS,):  # experts are no linear layers of their libraries
+        targets = tuple(t for t in adapter_targets(model) if not t.startswith(EXPERT_MARK))
     return LowRank(
         rank=options.get("lora_rank") or 0,
-        targets=adapter_targets(model) if targets == (ALL_TARGETS,) else targets,
+        targets=targets,
         dropout=options.get("lora_dropout") or 0.0,
         bits=options.get("weight_bits"),
     )
