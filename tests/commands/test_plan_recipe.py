@@ -147,6 +147,9 @@ def test_a_sweep_keeps_the_recipe():
         ({"token_dispatcher": "x"}, "token-dispatcher: must be one of all_to_all, hierarchical"),
         ({"overlap": {"expert": 1.0}}, "overlap: must name gradients"),
         ({"overlap": {"experts": 2.0}}, "overlap.experts: must be from 0 to 1, got 2.0"),
+        ({"expert_loads": "1,x"}, "expert-loads: must be numbers with commas between, or one of"),
+        ({"expert_loads": 0.5}, "expert-loads: must be >= 1 where it is one number, that of the"),
+        ({"expert_loads": "0,0"}, "expert-loads: must be finite and >= 0, and not all 0"),
         ({"expert_imbalance": 0.5}, "expert-imbalance: must be from 1 to 1000000, got 0.5"),
         ({"expert_imbalance": math.inf}, "expert-imbalance: must be from 1 to 1000000, got inf"),
         (

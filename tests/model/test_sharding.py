@@ -22,6 +22,7 @@ from trainwright.model import (
     layer_graph,
 )
 from trainwright.model.feed_forward import FeedForward
+from trainwright.model.run_shape import heaviest_share
 
 S = 4096
 
@@ -261,3 +262,34 @@ def test_a_model_without_experts_deals_none_out() -> None:
         layer_graph(catalog.model("llama3-8b").config, run)
     with pytest.raises(InvalidInput, match="must divide the 8 experts, got 3"):
         layer_graph(catalog.model("mixtral-8x7b").config, replace(run, expert_parallel=3))
+
+
+@given(
+    loads=st.lists(st.floats(0, 1e6), min_size=8, max_size=8).filter(lambda x: sum(x) > 1),
+    groups=st.sampled_from([1, 2, 4, 8]),
+)
+def test_groups_of_experts_are_more_even_than_experts(loads: list[float], groups: int) -> None:
+    share = heaviest_share(tuple(loads), 8, groups)
+    assert 1 - 1e-9 <= share <= groups * (1 + 1e-9)
+    assert share <= heaviest_share(tuple(loads), 8, 8) * (1 + 1e-9)
+    if groups > 1:
+        assert heaviest_share(tuple(loads), 8, groups // 2) <= share * (1 + 1e-9)
+    hot = max(loads) * 8 / sum(loads)  # of the heaviest alone, the others are taken to be alike
+    assert heaviest_share((hot,), 8, 8) == pytest.approx(heaviest_share(tuple(loads), 8, 8))
+    assert heaviest_share((hot,), 8, 1) == pytest.approx(1)
+
+
+def test_a_hot_expert_costs_more_the_fewer_share_its_device() -> None:
+    config = catalog.model("mixtral-8x7b").config
+    found = []
+    for spread in (1, 2, 8):
+        even = RunShape(microbatch_size=1, sequence_length=S, expert_parallel=spread)
+        hot = replace(even, expert_loads=(1.72,))
+        ratio = block(config, hot).transient_bytes / block(config, even).transient_bytes
+        assert sum(1 for t in block(config, hot).saved if t.name == "expert_activation.input")
+        rows = [r.expert_rows(2, 8) for r in (hot, even)]
+        found.append(rows[0] / rows[1])
+        assert ratio >= 1
+    assert found == [pytest.approx(x, rel=1e-3) for x in (1.0, 1.1029, 1.72)]
+    with pytest.raises(InvalidInput, match="must be of all 8 experts, or one, got 3"):
+        layer_graph(config, RunShape(microbatch_size=1, sequence_length=S, expert_loads=(1, 2, 3)))

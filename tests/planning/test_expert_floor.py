@@ -14,6 +14,8 @@ from trainwright.planning.bounds.layers import PointWork, least_layers, least_sh
 from trainwright.planning.question.question import Point, estimate_profile
 from trainwright.profile import Recompute
 
+EXPERTS = 8
+
 
 @given(
     tensor=st.sampled_from([1, 2, 4, 8]),
@@ -35,11 +37,11 @@ def test_no_cut_of_experts_computes_less_than_the_least_share(
         capacity_factor=capacity,
         expert_imbalance=imbalance,
     )
-    least = least_share(whole, chosen) * whole.expert_rows(chosen)
+    least = least_share(whole, chosen, EXPERTS) * whole.expert_rows(chosen, EXPERTS)
     cut = data.draw(st.sampled_from([x for x in (1, 2, 4, 8) if x <= tensor]))
     shared = replace(whole, expert_tensor_parallel=cut)
-    assert 0 < least <= shared.expert_rows(chosen) / cut * (1 + 1e-12)
-    assert least >= whole.expert_rows(chosen) - 1
+    assert 0 < least <= shared.expert_rows(chosen, EXPERTS) / cut * (1 + 1e-12)
+    assert least >= whole.expert_rows(chosen, EXPERTS) - 1
 
 
 @pytest.mark.parametrize("inside_bytes_per_s", [2e9, 20e9, 100e9])

@@ -87,6 +87,13 @@ SMALL = {
     ),
 }
 LARGER = {
+    "experts, one of them hot": asked(
+        TINY_MIXTURE,
+        memory_gib=24,
+        zero_stages=(1, 3),
+        context=ONE,
+        settings=RunSettings(recipe=Recipe(expert_loads=(1.72,))),
+    ),
     "heads traded, their groups in a ring": asked(
         replace(TWO, num_heads=6, num_kv_heads=6, head_size=64),
         memory_gib=60,

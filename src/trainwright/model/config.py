@@ -827,6 +827,9 @@ class TransformerConfig:
             if e > 1:
                 yield Fault("expert_parallel", f"must be 1 for a model without experts, got {e}")
             return
+        loads, count = len(run.expert_loads), self.experts.num_experts
+        if loads > 1 and loads != count:
+            yield Fault("expert_loads", f"must be of all {count} experts, or one, got {loads}")
         if self.experts.num_experts % e:
             count = self.experts.num_experts
             yield Fault("expert_parallel", f"must divide the {count} experts, got {e}")

@@ -244,7 +244,7 @@ def _scalars(config: TransformerConfig, part: FeedForward) -> tuple[Parameter, .
 def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tuple[Operator, ...]:
     h = experts.latent_size or config.hidden_size
     routed = experts.experts_per_token * run.tokens
-    rows = run.expert_rows(experts.experts_per_token)
+    rows = run.expert_rows(experts.experts_per_token, experts.num_experts)
     permuted = linear_input(
         f"{FeedForward.EXPERT.first}.input", run, width=h, shard=Shard.REPLICATED, tokens=rows
     )
@@ -350,7 +350,7 @@ def expert_exchanges(
     the gradients of what came back are dispatched and those of what was sent combined.
     """
     width = experts.latent_size or config.hidden_size
-    copies = run.expert_rows(experts.experts_per_token) * width
+    copies = run.expert_rows(experts.experts_per_token, experts.num_experts) * width
     there, back = copies * run.precision.dispatch_bytes, copies * run.precision.activation_bytes
     routing = _routing(run, experts)
     made = []

@@ -52,6 +52,10 @@ DISPATCH_BYTES: Final = MappingProxyType(
 )
 # Of those in which the input of a feed-forward activation can wait for its backward.
 KEPT_BYTES: Final = MappingProxyType({"fp8": 1.0, "bf16": 2.0})
+# Load of the heaviest expert over the mean where a loss, or a bias of its own, keeps loads even:
+# 1 + MaxVio over a validation set, 64 experts, 1 billion parameters (Wang et al., "Auxiliary-Loss-
+# Free Load Balancing", 2024, table 2; 1.52 and 1.04 with 3 billion).
+BALANCES: Final = MappingProxyType({"auxiliary_loss": 1.72, "loss_free": 1.04})
 _LARGEST_LOAD: Final = 10**6  # of an expert over the mean: more experts than any model has
 
 
@@ -164,6 +168,7 @@ class Recipe:
     ulysses: int | None = None
     context_balanced: bool = True
     expert_imbalance: float = 1.0
+    expert_loads: tuple[float, ...] = ()
     capacity_factor: float | None = None
     dispatch_dtype: str | None = None
     token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
@@ -206,12 +211,27 @@ class Recipe:
         if not 1 <= self.expert_imbalance <= _LARGEST_LOAD:
             wanted = f"must be from 1 to {_LARGEST_LOAD}"
             yield Fault("expert_imbalance", f"{wanted}, got {self.expert_imbalance!r}")
+        yield from self._load_faults()
         if self.capacity_factor is not None and not 0 < self.capacity_factor <= _LARGEST_LOAD:
             wanted = f"must be > 0 and at most {_LARGEST_LOAD}"
             yield Fault("capacity_factor", f"{wanted}, got {self.capacity_factor!r}")
         for name in ("loss_chunk", "mlp_tile"):
             if (tokens := getattr(self, name)) is not None and tokens < 1:
                 yield Fault(name, f"must be >= 1 token, got {tokens}")
+
+    def _load_faults(self) -> Iterator[Fault]:
+        """Loads are of tokens, and stand in place of one figure for all of them."""
+        loads = self.expert_loads
+        if loads and self.expert_imbalance != 1:
+            problem = "must be left out beside expert_imbalance, which says how uneven groups are"
+            yield Fault("expert_loads", problem)
+        if any(not 0 <= load < float("inf") for load in loads) or (loads and not any(loads)):
+            yield Fault("expert_loads", "must be finite and >= 0, and not all 0")
+        elif len(loads) == 1 and loads[0] < 1:
+            wanted = (
+                "must be >= 1 where it is one number, that of the heaviest expert over the mean"
+            )
+            yield Fault("expert_loads", f"{wanted}, got {loads[0]!r}")
 
     @property
     def run_fields(self) -> dict[str, Any]:
@@ -222,6 +242,7 @@ class Recipe:
             "ulysses": self.ulysses,
             "context_balanced": self.context_balanced,
             "expert_imbalance": self.expert_imbalance,
+            "expert_loads": self.expert_loads,
             "capacity_factor": self.capacity_factor,
             "token_dispatcher": self.token_dispatcher,
             "activation_input_bytes": KEPT_BYTES.get(self.activation_input_dtype or ""),

@@ -160,8 +160,10 @@ class RunShape:
 
     Experts are dealt out over `expert_parallel` groups of `expert_tensor_parallel` devices each (as
     many as tensor parallelism where absent), which cut every expert. `expert_imbalance` is the load
-    of the heaviest such group over the mean; a `capacity_factor` pads (and drops) to that share of
-    the mean instead, and is absent where no token is dropped.
+    of the heaviest such group over the mean; where `expert_loads` are given instead it follows from
+    those of the experts, or of the heaviest over the mean alone (`heaviest_share`). A
+    `capacity_factor` pads (and drops) to that share of the mean instead, and is absent where no
+    token is dropped.
 
     A number of the input of a feed-forward activation is kept in `activation_input_bytes`, that of
     activations where absent. With a `loss_chunk` the head and the loss run over so many tokens at
@@ -185,6 +187,7 @@ class RunShape:
     expert_parallel: int = 1
     expert_tensor_parallel: int | None = None
     expert_imbalance: float = 1.0
+    expert_loads: tuple[float, ...] = ()
     capacity_factor: float | None = None
     token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
     activation_input_bytes: float | None = None
@@ -267,17 +270,20 @@ class RunShape:
         """Whether tokens travel to other devices than those of their own tensor group."""
         return self.expert_parallel > 1 or self.expert_shards != self.tensor_parallel
 
-    def expert_rows(self, experts_per_token: int) -> int:
+    def expert_rows(self, experts_per_token: int, num_experts: int) -> int:
         """Token copies that the experts of one device see, on the heaviest device."""
-        return math.ceil(self.expert_copies(experts_per_token))
+        return math.ceil(self.expert_copies(experts_per_token, num_experts))
 
-    def expert_copies(self, experts_per_token: int) -> float:
+    def expert_copies(self, experts_per_token: int, num_experts: int) -> float:
         """The same before it is rounded up.
 
         A tensor group of t devices routes q·b·s/c copies, e·x devices take those of e·x/t groups,
         and each group of x devices (x = expert tensor degree) gets its share of all.
         """
-        share = self.expert_imbalance if self.capacity_factor is None else self.capacity_factor
+        share = self.expert_imbalance
+        if self.expert_loads:
+            share = heaviest_share(self.expert_loads, num_experts, self.expert_parallel)
+        share = share if self.capacity_factor is None else self.capacity_factor
         routed = experts_per_token * self.tokens * self.expert_shards / self.tensor_parallel
         return routed * share
 
@@ -294,6 +300,23 @@ class RunShape:
         """The vocabulary size that is stored and computed."""
         multiple = self.vocabulary_multiple * self.tensor_parallel
         return math.ceil(vocabulary_size / multiple) * multiple
+
+
+def heaviest_share(loads: tuple[float, ...], num_experts: int, groups: int) -> float:
+    """Load of the heaviest of `groups` equal groups of experts over the mean.
+
+    `loads` are tokens of each expert, in the order in which groups take them; or one, that of the
+    heaviest over the mean, beside which all others are alike:
+
+        heaviest_share((3.0, 1.0, 1.0, 1.0), 4, 2)  # 4/3: two of the four, 4 of 6 tokens
+    """
+    each = max(1, num_experts // groups)
+    if len(loads) == 1:
+        heaviest = min(loads[0], float(num_experts))
+        others = (num_experts - heaviest) / max(1, num_experts - 1)
+        return (heaviest + (each - 1) * others) / each
+    sums = [sum(loads[first : first + each]) for first in range(0, num_experts, each)]
+    return max(sums) * groups / sum(loads)
 
 
 _COUNTS = (

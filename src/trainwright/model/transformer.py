@@ -326,7 +326,8 @@ def _block_transient_bytes(
     if not config.mlp:
         inner = 0
     elif experts is not None:
-        inner, tokens = experts.ffn_size, run.expert_rows(experts.experts_per_token)
+        inner = experts.ffn_size
+        tokens = run.expert_rows(experts.experts_per_token, experts.num_experts)
         shards = run.expert_shards
     width = inner * (1 + config.gated) / shards
     widest = tokens * (config.hidden_size + width)

@@ -291,6 +291,22 @@ def _own_repr(value: Any, _: Any) -> tuple[str, ...]:
     return (repr(value),)
 
 
+def _loads(given: Any, name: str) -> tuple[float, ...]:
+    """Numbers, or the name of a way to keep loads even."""
+    from trainwright.model.recipe import BALANCES
+
+    if isinstance(given, str) and given in BALANCES:
+        return (BALANCES[given],)
+    parts = given.split(",") if isinstance(given, str) else given
+    if isinstance(parts, int | float):
+        parts = [parts]
+    try:
+        return tuple(float(part) for part in parts)
+    except (TypeError, ValueError):
+        wanted = f"must be numbers with commas between, or one of {', '.join(BALANCES)}"
+        raise InvalidInput.of(name, f'{wanted}, got "{given}"') from None
+
+
 def _list(value: Any, _: Any) -> tuple[str, ...]:
     return tuple(map(str, value))
 
@@ -376,6 +392,9 @@ ORDERS: Final = Reader(
     annotation="str | Iterable[str] | None",
     metavar="ORDERS",
     words=_mapping_words,
+)
+LOADS: Final = Reader(
+    read=_loads, annotation="Sequence[float] | str | None", metavar="LIST", words=_joined
 )
 LIST: Final = Reader(
     read=texts, annotation="Sequence[str] | None", metavar="VALUE,...", words=_joined

@@ -17,6 +17,7 @@ from trainwright.options.option import (
     FILE,
     KEPT,
     LIST,
+    LOADS,
     NAME,
     NAME_OR_CALL,
     NAMES,
@@ -546,6 +547,13 @@ ROWS += section(
         NUMBER,
         "Load of the heaviest experts over the mean; 1 if absent.",
         at="recipe.expert_imbalance",
+    ),
+    row(
+        "expert-loads",
+        LOADS,
+        "Tokens of each expert, as 90,110,..., or of the heaviest over the mean, as 1.72 or a "
+        "router's balance: auxiliary_loss or loss_free; all alike if absent, as benchmarks force.",
+        at="recipe.expert_loads",
     ),
     row(
         "capacity-factor",

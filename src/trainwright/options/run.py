@@ -111,7 +111,10 @@ def refuse_formats(recipe: Recipe, device: Accelerator) -> None:
         raise InvalidInput(faults)
 
 
-_OF_EXPERTS: Final = ("expert_imbalance", "capacity_factor", "dispatch_dtype", "token_dispatcher")
+_OF_EXPERTS: Final = (
+    *("expert_imbalance", "expert_loads", "capacity_factor"),
+    *("dispatch_dtype", "token_dispatcher"),
+)
 
 
 def without_effect(

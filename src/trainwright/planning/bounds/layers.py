@@ -583,7 +583,9 @@ def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ..
     graph = layer_graph(question.settings.recipe.applied(question.config), run)
     hops = axis_hops(pool, tensor=point.tensor, context=point.context, expert=1, expert_tensor=1)
     overlap = question.settings.overlap
-    spare = 1.0 if experts is None else least_share(run, experts.experts_per_token)
+    spare = (
+        1.0 if experts is None else least_share(run, experts.experts_per_token, experts.num_experts)
+    )
     rules = question.recompute_rules
     return tuple(
         LeastLayers(
@@ -603,12 +605,15 @@ def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ..
     )
 
 
-def least_share(run: RunShape, experts_per_token: int) -> float:
+def least_share(run: RunShape, experts_per_token: int, num_experts: int) -> float:
     """Of the rows that whole experts see, what each of those who share one computes at least.
 
-    Rows are rounded up, so with x devices to an expert ⌈a·x⌉ / x may be as few as a, of ⌈a⌉.
+    Rows are rounded up, so with x devices to an expert ⌈a·x⌉ / x may be as few as a, of ⌈a⌉. Groups
+    of several experts are more even than each alone, at best all alike.
     """
-    return run.expert_copies(experts_per_token) / run.expert_rows(experts_per_token)
+    even = replace(run, expert_loads=())
+    copies = even.expert_copies(experts_per_token, num_experts)
+    return copies / run.expert_rows(experts_per_token, num_experts)
 
 
 def with_exchanges(
