@@ -573,7 +573,7 @@ def _adapter(
     assert beside.matrix is not None
     split, r, experts = beside.matrix.split, low_rank.rank, part.experts
     t = run.tensor_parallel if experts is None else run.expert_shards
-    rows = run.tokens if experts is None else run.expert_rows(experts.experts_per_token)
+    rows = run.tokens if experts is None else _routed_rows(run, experts)
     name = f"{beside.name}{ADAPTER_MARK}{target}"
     beside_experts: dict[str, Any] = {}
     if experts is not None:
@@ -622,6 +622,11 @@ def _adapter(
     return (into, out, added)
 
 
+def _routed_rows(run: RunShape, experts: Experts) -> int:
+    """Token copies that the experts of one device see."""
+    return run.expert_rows(experts.experts_per_token, experts.num_experts)
+
+
 def _kept_input(
     beside: Operator, part: _Part, low_rank: LowRank, run: RunShape, name: str
 ) -> tuple[SavedTensor, ...]:
@@ -630,7 +635,7 @@ def _kept_input(
     if not low_rank.dropout:
         return own
     shard = own[0].shard if own else Shard.SEQUENCE
-    rows = None if part.experts is None else run.expert_rows(part.experts.experts_per_token)
+    rows = None if part.experts is None else _routed_rows(run, part.experts)
     copy = linear_input(f"{name}_a.input", run, width=part.inputs, shard=shard, tokens=rows)
     mask = replace(copy, name=f"{name}_a.dropout_mask", element_bytes=1, serves_input_grad=True)
     return (copy, mask)
