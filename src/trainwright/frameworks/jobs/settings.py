@@ -123,6 +123,12 @@ class Settings:
             ledger=self._ledger,
         )
 
+    def whole(self) -> dict[str, Any]:
+        """Everything in this table, as it stands in the file; all of it counts as understood."""
+        paths = _leaves(self._found, self._path, re.compile(r"(?!)"), frozenset())
+        self._ledger.asked.update(path for path, _ in paths)
+        return dict(self._found)
+
     def count(
         self, name: str, *, least: int = 1, most: int | None = None, also: int | None = None
     ) -> int | None:
@@ -442,7 +448,7 @@ def parse_settings(text: str, *, variables: Mapping[str, str] | None = None) -> 
 # What a name may have beside the model that sizes do not depend on.
 _ADDED: Final = re.compile(
     r"[-_ .](?:instruct|chat|base|it|hf|fp16|bf16|fp8|bnb|4bit|8bit|dequantized|preview|"
-    r"checkpoints?|pretrain(?:ed)?|thinking|v0\.[1-9]|v1\.0|v1\.5|2507|2501|1106|0324|0528|tuned|"
+    r"nvfp4|nf4|linearized|deepspeed|reward|2of4|2506|checkpoints?|pretrain(?:ed)?|thinking|v0\.[1-9]|v1\.0|v1\.5|2507|2501|1106|0324|0528|tuned|"
     r"intermediate|step|alignment|mid|training|sft|beta|alpha|original|unsloth|awq|gptq|full|qlora|dpo|orpo|constitutional|ai|deduped)"
     r"(?=$|[-_ .])"
 )
@@ -451,6 +457,18 @@ _SAME: Final = {
     "llama3.1": "llama3", "llama3.3": "llama3", "meta-llama3.1": "llama3", "meta-llama3": "llama3",
     "llama-3.1": "llama3", "llama-3.3": "llama3", "llama-3": "llama3", "llama-2": "llama2",
     "meta-llama-3.1": "llama3", "meta-llama-3": "llama3", "meta-llama-2": "llama2",
+    "qwq-32b": "qwen2.5-32b", "deepcoder-14b": "qwen2.5-14b", "cogito-v1-llama": "llama3.2",
+    "cogito-v1-qwen": "qwen2.5", "gpt-oss-safeguard": "gpt-oss", "phi-3.5-mini": "phi3-mini",
+    "phi3.5-mini": "phi3-mini", "magistral-small": "mistral-small-24b",
+    "devstral-small": "mistral-small-24b", "starchat2": "starcoder2", "sparse-llama-3.1": "llama3",
+    "llama4-17b16e": "llama4-scout", "llama4-17bx16e": "llama4-scout",
+    "llama4-17b128e": "llama4-maverick", "llama4-17bx128e": "llama4-maverick",
+    "llama-4-scout-17b-16e": "llama4-scout", "llama-4-maverick-17b-128e": "llama4-maverick",
+    "llama4-scout-17b-16e": "llama4-scout", "llama4-maverick-17b-128e": "llama4-maverick",
+    "qwen3-600m": "qwen3-0.6b", "gemma4-26b": "gemma4-26b-a4b", "qwen3-5": "qwen3.5",
+    "nemotronh": "nemotron-h", "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
+    "c4ai-command-r7b": "command-r7b", "dbrx": "dbrx-132b",
+    "open-llama-3b-v2": "open-llama-3b", "skywork-v2-qwen3": "qwen3",
     "qwen2.5-coder": "qwen2.5", "qwen2.5-math": "qwen2.5", "qwen3-coder": "qwen3",
     "gemma1.1": "gemma", "llama-3.2": "llama3.2",
     "tinyllama-v1.1": "tinyllama-1.1b", "tinyllama": "tinyllama-1.1b",
