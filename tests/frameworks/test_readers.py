@@ -7,9 +7,10 @@ from trainwright.frameworks.jobs import read
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.script import flags_of, read_launch
-from trainwright.frameworks.jobs.settings import NOTHING, parse_yaml
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, parse_yaml
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import to_yaml
+from trainwright.frameworks.read_job import job_format, open_stated, stated_model
 
 SCRIPT = """\
 #!/bin/bash
@@ -301,6 +302,71 @@ def test_a_switch_for_deepspeed_takes_the_stage_of_the_programs_own_arguments():
     assert any("lora_dim" in note for note in both.notes)
 
 
+ACTOR = """\
+deepspeed --num_gpus 4 main.py --actor_model_name_or_path $1 --critic_model_name_or_path $2 \\
+  --actor_zero_stage 2 --critic_zero_stage 3 --per_device_training_batch_size 8 {more} \\
+  --actor_lora_dim 64 --only_optimize_lora --actor_gradient_checkpointing --deepspeed
+"""
+
+
+def test_the_third_step_of_deepspeed_chat_is_the_training_of_its_actor():
+    given = Beside(arguments=("facebook/opt-1.3b", "facebook/opt-350m"))
+    run = read(None, ACTOR.format(more=""), given)
+    assert (run.model_name, run.num_devices) == ("facebook/opt-1.3b", 4)
+    assert (run.zero, run.micro_batch, run.sequence, run.lora_rank) == (2, 8, 512, 64)
+    assert (run.precision, run.recompute, run.unknown) == ("fp16", "full", ())
+    assert any("the critic and the two models" in note for note in run.notes)
+    longer = read(None, ACTOR.format(more="--max_answer_seq_len 768"), given)
+    assert longer.sequence == 1024
+
+
+def test_a_model_is_described_by_what_a_script_overrides_of_its_kind():
+    line = (
+        "torchrun --nproc_per_node 8 run_clm.py --model_type gpt2 --per_device_train_batch_size 2"
+    )
+    more = "n_embd=512,n_layer=3,n_head=8,gradient_checkpointing=true"
+    run = read(None, f'{line} --config_overrides "{more}"\n')
+    assert (run.model_name, run.recompute) == ("gpt2", "full")
+    assert run.model_changes is not None
+    assert run.model_changes["n_embd"] == 512
+    with pytest.raises(InvalidInput, match="must be KEY=VALUE"):
+        read(None, f"{line} --config_overrides n_embd\n")
+
+
+FORKED = """\
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --seq-length 64 \\
+  --num-attention-heads 8 --micro-batch-size 1 --global-batch-size 16 --vocab-size 1000 {more}
+"""
+
+
+def test_queries_share_heads_as_forks_of_megatron_say_it():
+    shared = read(None, FORKED.format(more="--attention-head-type multiquery")).model
+    assert shared is not None
+    assert (shared.num_kv_heads, shared.query_key_value_bias) == (1, True)
+    own = read(None, FORKED.format(more="--num_attention_heads_kv 2 --use_rms_norm")).model
+    assert own is not None
+    assert (own.num_kv_heads, own.query_key_value_bias, str(own.norm)) == (2, False, "rms")
+    untied = read(None, FORKED.format(more="--no_tie_embed_logits --use_bias")).model
+    assert untied is not None
+    assert (untied.tied_embeddings, untied.mlp_bias) == (False, True)
+
+
+def test_the_patches_of_pai_have_names_of_their_own():
+    more = "--intermediate-size 1280 --swiglu --optimizer hybridadam --optimizer-offload-policy"
+    run = read(None, FORKED.format(more=f"{more} static --optimizer-offload-fraction 0.5"))
+    assert run.model is not None
+    assert run.model.ffn_size == 1280
+    assert run.on_host["optimizer"] == 0.5
+    every = read(None, FORKED.format(more=f"{more} auto"))
+    assert any("priced as the whole" in note for note in every.notes)
+
+
+def test_arguments_of_a_script_that_sources_what_is_missing_are_no_job():
+    text = 'EXTRA_ARGS="--num-layers-per-virtual-pipeline-stage 2"\n. ./CONFIG.sh\nexit 0\n'
+    with pytest.raises(InvalidInput, match=r"sources .\./CONFIG.sh., which is not read"):
+        read_launch(text, NOTHING)
+
+
 MAXTEXT = """\
 #!/bin/bash
 export RUN=$1
@@ -313,6 +379,12 @@ def test_words_of_a_maxtext_script_are_its_settings():
     run = read(None, MAXTEXT.format(more="model_name=gemma2-27b"))
     assert (run.tp, run.zero, run.micro_batch, run.sequence) == (4, 3, 12, 1024)
     assert (run.model_name, run.model, run.recompute) == ("gemma2-27b", None, "full")
+
+
+def test_a_maxtext_model_may_have_another_depth_than_its_name():
+    text = "base_config: base.yml\nmodel_name: mixtral-8x7b\nbase_num_decoder_layers: 5\n"
+    run = read(None, text, Beside(name="short.yml"))
+    assert (run.model_name, run.model_changes) == ("mixtral-8x7b", {"num_hidden_layers": 5})
 
 
 def test_a_maxtext_model_without_a_name_is_that_of_its_defaults_scaled():
@@ -356,3 +428,37 @@ def test_references_are_read_from_where_they_stand():
     found = parse_yaml(text)["b"]
     assert (found["c"], found["d"], found["g"]) == (3, {"e": 3, "f": 8}, 12)
     assert parse_yaml("a: {b: '${...c}'}\nc: 1\n")["a"]["b"] == "${...c}"
+
+
+FOUNDRY = """\
+model:
+  name: hf_causal_lm
+  pretrained_model_name_or_path: {name}
+  config_overrides:
+    num_hidden_layers: 4
+max_duration: 1ep
+max_seq_len: 2048
+train_loader: {{name: finetuning}}
+global_train_batch_size: 64
+device_train_microbatch_size: 1
+"""
+
+
+def test_a_named_model_is_changed_as_a_file_says(tmp_path):
+    file = tmp_path / "short.yaml"
+    file.write_text(FOUNDRY.format(name="meta-llama/Llama-2-7b-hf"))
+    job = open_stated(None, file)
+    assert job.run.unknown == ()
+    assert stated_model(job, None).config.num_layers == 4
+    assert stated_model(job, "llama2-13b").config.num_layers == 40
+    file.write_text(FOUNDRY.format(name="nobody/knows"))
+    with pytest.raises(InvalidInput, match="changes num_hidden_layers of nobody/knows"):
+        stated_model(open_stated(None, file), None)
+
+
+def test_a_json_of_deepspeed_is_known_without_a_stage_of_zero(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}')
+    assert job_format(file) == "deepspeed"
+    file.write_text('{"model_type": "gpt2", "n_layer": 2}')
+    assert job_format(file) is None

@@ -85,3 +85,13 @@ def test_the_optimizer_of_a_plan_is_written_and_read_again(name: str, tmp_path: 
     recipe = made.document.request.recipe
     assert (again.optimizer or "adam") == str(recipe.optimizer)
     assert (again.moment_dtypes or ("fp32",)) == recipe.moment_dtypes
+
+
+def test_what_a_recipe_of_trl_leaves_out_is_on_as_in_trl() -> None:
+    name = "model_name_or_path: Qwen/Qwen2.5-0.5B\n"
+    run = read_trl(name)
+    assert (run.recompute, run.precision, run.zero) == ("full", "bf16", 0)
+    assert sum("as TRL has it" in note for note in run.notes) == 2
+    said = read_trl(name + "gradient_checkpointing: false\nfp16: true\naccelerate_config: zero2\n")
+    assert (said.recompute, said.precision, said.zero) == ("none", "fp16", 2)
+    assert not any("as TRL has it" in note for note in said.notes)

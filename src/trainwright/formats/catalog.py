@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -77,10 +77,22 @@ def cluster_entries() -> tuple[CatalogEntry, ...]:
 @cache
 def model(name: str) -> ModelDescription:
     """A built-in model; raises `InvalidInput` naming the nearest where there is none."""
+    return changed_model(name, {})
+
+
+def changed_model(name: str, changes: Mapping[str, Any]) -> ModelDescription:
+    """A built-in model with other values of keys of its `config.json`; raises as `model`.
+
+    A table among `changes` replaces only those keys of the same table that it has.
+    """
     _require(name, model_names(), what="model")
     document = _read("trainwright.model", name)
     # TOML has no null: keys that the original file sets to null are listed beside the others.
     config = document["config"] | dict.fromkeys(document.get("null", ()))
+    for key, value in changes.items():
+        own = config.get(key)
+        is_table = isinstance(own, dict) and isinstance(value, dict)
+        config[key] = {**own, **value} if is_table else value
     return read_config(config, name=name, source=document["source"])
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from trainwright.plans.status import MemorySnapshot, OutOfMemory
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
+# What a JSON of DeepSpeed has; any other is a model, a profile or a document.
+_OF_DEEPSPEED: Final = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
 _LARGEST_LOG: Final = 2**28
 _FRAME: Final = re.compile(r"""^.*\bFile ".*", line \d+.*$""", re.MULTILINE)
 _UNDESCRIBED: Final = "the model is not described"
@@ -54,7 +56,7 @@ def job_format(path: str | Path) -> str | None:
     except (OSError, ValueError):
         return None
     text = _FRAME.sub("", text)  # a trace names programs that nobody starts there
-    if not text or (where.suffix == ".json" and "zero_optimization" not in text):
+    if not text or (where.suffix == ".json" and not any(key in text for key in _OF_DEEPSPEED)):
         return None
     return format_of(text, where.name)
 
@@ -231,6 +233,9 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     from trainwright.formats.document_json import encode
     from trainwright.options.inputs import ModelInput, embed, resolve_model
 
+    if model is None and job.run.model_name is not None and job.run.model_changes:
+        config = _changed(job.run.model_name, job.run.model_changes)
+        return ModelInput(config=config, embedded=embed("model", job.name, encode(config)))
     if model is not None or (job.run.model is None and job.run.model_name is not None):
         found = resolve_model(model) if model is not None else _resolved(job.run.model_name or "")
         if not isinstance(found, ModelInput):
@@ -242,6 +247,18 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     return ModelInput(
         config=job.run.model, embedded=embed("model", job.name, encode(job.run.model))
     )
+
+
+def _changed(name: str, changes: Mapping[str, Any]) -> TransformerConfig:
+    """The catalog's model of a name with other values of keys of its `config.json`."""
+    from trainwright.formats.catalog import changed_model
+    from trainwright.frameworks.jobs.settings import catalog_name
+
+    known = catalog_name(name)
+    if known is None:
+        wanted = f"must be given beside this file, which changes {', '.join(changes)} of {name}"
+        raise InvalidInput.of("model", f"{wanted}: a config.json with these")
+    return changed_model(known, changes).config
 
 
 def _resolved(name: str) -> object:

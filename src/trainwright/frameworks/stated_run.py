@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
 
 _ABOUT_THE_FILE = frozenset(
-    {"model", "model_name", "num_devices", "devices_per_node", "batch_per_replica", "offload"}
-    | {"unknown", "notes"}
+    {"model", "model_name", "model_changes", "num_devices", "devices_per_node"}
+    | {"batch_per_replica", "offload", "unknown", "notes"}
 )
 
 
@@ -21,11 +21,12 @@ class StatedRun:
     """Options of a run by their names in the table of options.
 
     `recomputed_blocks` are indices in the model where the file lists them one by one. `model` is
-    there where the file describes one in full, else perhaps its name; `num_devices` are all that
-    the file starts, `devices_per_node` those of a node; `batch_per_replica` are the sequences of
-    each replica, where they and not the global batch are stated. `offload` says what lies in the
-    host's memory, `weight_bits` how many bits a weight beside adapters has. `unknown` are settings
-    that this reader does not know, `notes` what it left out knowingly.
+    there where the file describes one in full, else perhaps its name, with `model_changes` of keys
+    of its `config.json`; `num_devices` are all that the file starts, `devices_per_node` those of a
+    node; `batch_per_replica` are the sequences of each replica, where they and not the global batch
+    are stated. `offload` says what lies in the host's memory, `weight_bits` how many bits a weight
+    beside adapters has. `unknown` are settings that this reader does not know, `notes` what it left
+    out knowingly.
     """
 
     tp: int | None = None
@@ -70,6 +71,7 @@ class StatedRun:
     weight_bits: int | None = None
     model: TransformerConfig | None = None
     model_name: str | None = None
+    model_changes: Mapping[str, Any] | None = None
     num_devices: int | None = None
     devices_per_node: int | None = None
     batch_per_replica: int | None = None

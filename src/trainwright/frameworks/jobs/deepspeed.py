@@ -34,7 +34,7 @@ _HARMLESS: Final = re.compile(
 _UNMODELLED: Final = (
     "compression_training", "sparse_attention", "progressive_layer_drop", "quantize_training",
     "zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients",
-    "torch_autocast", "amp", "hybrid_engine", "autotuning", "compile",
+    "torch_autocast", "amp", "hybrid_engine", "autotuning", "compile", "grad_accum_dtype",
 )  # fmt: skip
 
 

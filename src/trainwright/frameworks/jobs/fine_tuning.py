@@ -249,7 +249,16 @@ _VERL_HARMLESS: Final = re.compile(
     r"reshard_.*|fsdp_size|seed|use_mbridge|vanilla.*|extra|router_replay|load_weight|"
     r"override_transformer_config|exclude_.*|custom_.*|use_remove_padding|lora_alpha|path)(?:\..*)?"
 )
-_VERL_UNMODELLED: Final = ("use_fused_kernels", "use_liger", "enable_activation_offload")
+_VERL_UNMODELLED: Final = (
+    "use_fused_kernels",
+    "use_liger",
+    "enable_activation_offload",
+    "model_dtype",
+    "torch_dtype",
+    "mixed_precision",
+    "freeze_vision_tower",
+    "use_prefix_grouper",
+)
 
 
 def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:

@@ -61,7 +61,10 @@ _HARMLESS: Final = re.compile(
     r"use_reentrant|fsdp_final|overlap_|use_distributed|calculate|dist_|pissa|loraplus|"
     r"init_lora|rm_|ppo|answer|num_generations|temperature|top_|generation|max_completion|"
     r"max_new|packing_strategy|eval_packing|padding_free|neat|weights|columns?|split|id|config|"
-    r"resolution|val|wb|hub|compile_mode|torch_compile_|env|qat|dp_)"
+    r"num_warmup|lora_module_name|enable_tensorboard|analyzing|actor_lora_module|asft_|eaft_|oft_|"
+    r"galore_|apollo_|kt_|ebft\.|num_labels|eta_min|jagged|use_ray|use_otel|otel_|low_cpu|device_map|"
+    r"revision|base_model_ignore|sp_(?:backend|seq|attn)|parallelism_config_sp_(?:b|s\w*_len|attn)|"
+    r"seq_parallel_comm|resolution|val|wb|hub|compile_mode|torch_compile_|env|qat|dp_)"
     r".*"
 )
 _UNMODELLED: Final = (
@@ -73,6 +76,12 @@ _UNMODELLED: Final = (
     "flex_attention", "mixture_of_depths", "use_cce",
     "freeze_vision_tower", "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
     "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
+    "freeze_multi_modal_projector", "freeze_mm_modules", "freeze_trainable_modules", "enable_ema",
+    "use_llama_pro", "use_adam_mini", "use_v1_kernels", "use_kt", "use_asft_loss", "use_eaft_loss",
+    "quantize_moe_experts", "lora_target_parameters", "experts_implementation", "use_sonicmoe",
+    "liger_rms_norm_gated", "use_onebitllms", "lisa_n_layers", "ebft", "diffusion", "gptq",
+    "use_dsv4_kernels", "use_glm_dsa_kernels", "dsv4_fp4_grouped_mode", "max_packed_sequence_len",
+    "fused_attn_kernel", "expert_parallel_token_capacity",
 )  # fmt: skip
 _LENGTHS: Final = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
 # What a switch of `accelerate launch` turns on, where its settings stand, and how they begin.
@@ -81,18 +90,35 @@ _ACCELERATED: Final = (
     ("deepspeed", "deepspeed_config", ("zero_", "offload_", "deepspeed_config_file")),
 )
 _SWIFT: Final = {"gradient_checkpointing": "true", "torch_dtype": "bfloat16", "tuner_type": "lora"}
-_BATCH: Final = re.compile(r"--per[_-]device[_-]train[_-]batch[_-]size\b")
+_OF_TRAINER: Final = re.compile(
+    r"--per[_-]device[_-]train(?:ing)?[_-]batch[_-]size\b|--(?:actor_)?model_name_or_path\b"
+)
+# The files of accelerate that TRL brings along, each without offload.
+_OF_TRL_ITSELF: Final = frozenset(
+    ("single_gpu", "multi_gpu", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
+)
+_OF_TRL: Final = {"gradient_checkpointing": True, "bf16": True}
+# DeepSpeed-Chat: what its programs take where a script does not say; in its third step, what it
+# says of the model that is trained by reinforcement, as the other steps say it.
+_CHAT: Final = {"per_device_train_batch_size": "16", "max_seq_len": "512"}
+_ACTOR: Final = {
+    "actor_model_name_or_path": "model_name_or_path", "actor_zero_stage": "zero_stage",
+    "actor_lora_dim": "lora_dim", "actor_dropout": "dropout",
+    "actor_gradient_checkpointing": "gradient_checkpointing",
+    "per_device_training_batch_size": "per_device_train_batch_size",
+    "per_device_mini_train_batch_size": "per_device_train_batch_size",
+}  # fmt: skip
 
 
 def is_trainer_script(text: str) -> bool:
     """Whether a script gives the arguments of the Hugging Face trainer to a program."""
-    return _BATCH.search(text) is not None
+    return _OF_TRAINER.search(text) is not None
 
 
 def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     """A recipe of TRL's command line or of the alignment handbook; a script with its arguments."""
     if not is_trainer_script(text):
-        return _trl(Settings(parse_yaml(text, variables=beside.variables), from_words=True), beside)
+        return _recipe(parse_yaml(text, variables=beside.variables), beside)
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
     given, sharding, devices = flags.get("deepspeed"), None, launch.devices
@@ -105,10 +131,21 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         sharding = sharding_of(Settings(parse_yaml(written), from_words=True))
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
+    notes = list(launch.notes)
+    if own:
+        flags, chat_notes = _of_chat(flags)
+        notes += chat_notes
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
+    changes, kind = _overrides(found), found.text("model_type")
+    dropout = found.number("dropout") if own else None
     own_words = any(name in flags for name in _OF_LLAMAFACTORY)
     reader = _llamafactory if own_words else _trl
-    run, notes = reader(found, beside, _own_sharding(found) if own else sharding), [*launch.notes]
+    run = reader(found, beside, _own_sharding(found) if own else sharding)
+    if changes:
+        again = "full" if changes.get("gradient_checkpointing") is True else run.recompute
+        named = run.model_name or kind
+        run = replace(run, model_name=named, model_changes=changes, recompute=again)
+    run = run if dropout is None else replace(run, dropout=dropout)
     if own and found.is_absent(found.first("bf16", "fp16", "dtype")):
         run = replace(run, precision="fp16")
         notes.append("--deepspeed without a file: priced in fp16, as no format is said")
@@ -120,6 +157,47 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         devices_per_node=devices.per_node,
         notes=(*notes, *devices.notes, *run.notes),
     )
+
+
+def _recipe(given: dict[str, Any], beside: Beside) -> StatedRun:
+    """A file for TRL's own command, with what the command turns on where a file does not say."""
+    own = {key: value for key, value in _OF_TRL.items() if given.get(key) is None}
+    if given.get("fp16") or any(given.get(key) for key in ("torch_dtype", "dtype")):
+        own.pop("bf16", None)
+    config = given.get("accelerate_config")
+    kept = {key: value for key, value in given.items() if key != "accelerate_config"}
+    run = _trl(Settings({**kept, **own}, from_words=True), beside)
+    notes = [f"{key} is not said: on, as TRL has it since 0.22" for key in own]
+    if config is not None:
+        run = _started_so(run, {"config_file": config}, beside, notes)
+    return replace(run, notes=(*notes, *run.notes))
+
+
+def _of_chat(flags: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The arguments of a step of DeepSpeed-Chat as those of one that trains a model alone."""
+    if "actor_model_name_or_path" not in flags:
+        return {**_CHAT, **flags}, ()
+    lengths = [flags.get(f"max_{part}_seq_len", "256") for part in ("prompt", "answer")]
+    plain = {_ACTOR.get(name, name): value for name, value in flags.items()}
+    if all(isinstance(each, str) and each.isdigit() for each in lengths):
+        plain["max_seq_len"] = str(sum(map(int, lengths)))
+    note = (
+        "the actor's training is priced: generation, the critic and the two models that only "
+        "answer are not modelled"
+    )
+    kept = {name: each for name, each in plain.items() if not name.startswith("critic_")}
+    kept.pop("enable_hybrid_engine", None)  # it generates
+    return {**_CHAT, **kept}, (note,)
+
+
+def _overrides(found: Settings) -> dict[str, Any]:
+    """Keys of a `config.json` as `transformers` takes them from a command line: `n_head=8,…`."""
+    given = found.text("config_overrides") or ""
+    pairs = [each.partition("=")[::2] for each in given.split(",") if each.strip()]
+    if any(not name or not value for name, value in pairs):
+        found.fault("config_overrides", f'must be KEY=VALUE,…, got "{given}"')
+        return {}
+    return parse_yaml("\n".join(f"{name.strip()}: {value}" for name, value in pairs) or "{}")
 
 
 def _own_sharding(found: Settings) -> Sharding:
@@ -145,6 +223,8 @@ def _started_so(
             name = str(config).rpartition("/")[2]
             said = _STAGE.search(name)
             stage = int(said[1]) if said else 3 if "fsdp" in name.lower() else 0
+            if name in _OF_TRL_ITSELF:
+                return replace(run, zero=stage)
             notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
             return replace(run, zero=stage)
     for kind, table, prefix in _ACCELERATED:

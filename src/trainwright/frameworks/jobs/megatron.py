@@ -80,6 +80,8 @@ _HARMLESS: Final = re.compile(
     r"delay_|defer_|fim|rl_|langrl|grpo|heterogeneous_layers|encoder_tensor|encoder_pipeline|"
     r"world_size|data_parallel_size|params_dtype|pad_vocab|num_microbatches|ffn_hidden|"
     r"replication|non_persistent|decrease_batch|skip_|grad_reduce|wgrad|"
+    r"turbo_deepep_num|moe_deepep_num|moe_hybridep_num|stage|pp_warmup|mup_|mlperf|batch_p2p|"
+    r"repo_path|structured_logs|keep_last|output_dir|metrics|scalar_loss|use_packed|"
     r"use_ring|moe_use_legacy|moe_use_fused|moe_enable|null_tokenizer|step_batch|rampup)"
     r".*"
 )
@@ -93,7 +95,8 @@ _UNMODELLED: Final = (
     "linear_attention_type",
     "experimental_attention_variant", "heterogeneous_layers_config_path", "window_size",
     "window_attn_skip_freq", "checkpoint_in_cpu",
-    "distribute_saved_activations", "cpu_torch_adam", "memory_centric_tiled_linear",
+    "distribute_saved_activations", "distribute_checkpointed_activations", "cpu_torch_adam",
+    "memory_centric_tiled_linear",
     "split_transformers", "use_tutel", "enable_expert_tensor_parallelism",
     "use_turbo_deepep", "use_turbo_attention_fp8", "fp32_residual_connection",
     "moe_layer_recompute", "main_grads_dtype", "linear_attention_freq",
@@ -104,7 +107,12 @@ _UNMODELLED: Final = (
     "encoder_tensor_model_parallel_size", "encoder_pipeline_model_parallel_size",
     "vision_model_type", "img_h", "random_ltd", "kd", "mos", "load_teacher", "teacher_model",
     "export_kd_teacher_load", "hybrid_attention_ratio", "hybrid_mlp_ratio", "sliding_window",
-    "turbo_sync_free_moe_stage", "rlhf_type", "perform_rl_step",
+    "turbo_sync_free_moe_stage", "rlhf_type", "perform_rl_step", "freeze_LM", "freeze_ViT",
+    "recompute_vision", "ds_sequence_parallel_fpdt", "packed_sequence", "enable_packed_sequences",
+    "torch_compile", "fused_ce_chunks", "use_fsdp2_fp32_param_optimizer", "mup", "peft_dim",
+    "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "use_bnb_optimizer",
+    "megatron_fsdp_main_grads_dtype", "megatron_fsdp_main_params_dtype", "sliding_window_size",
+    "mtp_use_separate_hc_head", "moe_shared_expert_gate", "use_tiling", "parallel_attn",
 )  # fmt: skip
 # Names of old versions and of forks, as those of today.
 _RENAMED: Final = {
@@ -117,6 +125,9 @@ _RENAMED: Final = {
     "topk": "moe_router_topk",
     "moe_train_capacity_factor": "moe_expert_capacity_factor",
     "hybrid_override_pattern": "hybrid_layer_pattern",
+    "intermediate_size": "ffn_hidden_size",
+    "gradient_accumulation_steps": "gas",
+    "enable_gradient_checkpointing": "checkpoint_activations",
     "use_custom_fsdp": "use_megatron_fsdp",
 }
 _SECTIONS: Final = re.compile(r"^(?:trainer\.strategy|data|model\.config)\.")  # of NeMo's tests
@@ -383,9 +394,14 @@ def _pipeline(found: Settings, num_layers: int | None) -> dict[str, Any]:
 
 
 def _chunks(found: Settings, ranks: int, num_layers: int | None) -> int:
-    for name in ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size"):
-        if (chunks := found.count(name)) is not None:
-            return chunks if ranks > 1 else 1
+    stated = [
+        found.count(name)
+        for name in (
+            "num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size",
+        )
+    ]  # fmt: skip
+    if (named := next(filter(None, stated), None)) is not None:
+        return named if ranks > 1 else 1
     each = found.count("num_layers_per_virtual_pipeline_stage")
     if each is None:
         return 1
@@ -527,6 +543,10 @@ def _sharded(
         offload.append("optimizer to cpu")
     if found.text("optimizer_offload") not in (None, "False", "false", "none"):
         offload.append("optimizer to cpu")
+    if (policy := found.text("optimizer_offload_policy")) is not None:  # Pai's hybridadam
+        offload.append(f"{1.0 if moved is None else moved:g} of optimizer to cpu")
+        if policy != "static":
+            notes.append(f"--optimizer-offload-policy {policy} is priced as the whole optimizer's")
     if found.switch("cpu_offloading"):
         offload.append("activations to cpu")
     strategy = found.text("data_parallel_sharding_strategy") or "no_shard"
@@ -770,6 +790,10 @@ def _vocabulary(found: Settings, beside: Beside, kind: str, notes: list[str]) ->
     return size
 
 
+# What only epfLLM's Megatron-LLM has, where a bias has to be asked for.
+_OF_EPFLLM: Final = ("num_attention_heads_kv", "use_rms_norm", "no_tie_embed_logits")
+
+
 def _described(found: Settings, layers: int, vocabulary: int, kind: str) -> TransformerConfig:
     hidden, heads = found.count("hidden_size") or 0, found.count("num_attention_heads") or 0
     glu = found.text("glu_activation")
@@ -778,8 +802,14 @@ def _described(found: Settings, layers: int, vocabulary: int, kind: str) -> Tran
     groups = found.count("num_query_groups")
     is_deepspeed = not found.is_absent("deepspeed")
     grouped = found.switch("group_query_attention") or is_deepspeed
+    if found.text("attention_head_type") == "multiquery":  # BigCode's fork
+        groups, grouped = 1, True
+    if (own_groups := found.count("num_attention_heads_kv")) is not None:  # epfLLM's fork
+        groups, grouped = own_groups, True
+    is_epfllm = any(name in found for name in _OF_EPFLLM)
     unbiased = found.switch("disable_bias_linear")
     has_bias = found.switch("add_bias_linear", default=True) and not unbiased
+    has_bias = found.switch("use_bias") if is_epfllm else has_bias
     qkv_bias = found.switch("add_qkv_bias")
     position = found.text("position_embedding_type")
     old_rotary = found.switch("use_rotary_position_embeddings")
@@ -788,7 +818,9 @@ def _described(found: Settings, layers: int, vocabulary: int, kind: str) -> Tran
     head_size = found.count("kv_channels") or (hidden // heads if heads else 0)
     experts = _experts(found, layers)
     norm = found.text("normalization")
+    is_rms = found.switch("use_rms_norm") or (norm or "").lower() == "rmsnorm"
     untied = found.switch("untie_embeddings_and_output_weights")
+    untied = found.switch("no_tie_embed_logits") or untied
     qk_norm = found.switch("qk_layernorm")
     positions = found.count("max_position_embeddings") or 0
     return TransformerConfig(
@@ -800,7 +832,7 @@ def _described(found: Settings, layers: int, vocabulary: int, kind: str) -> Tran
         head_size=head_size if latent is None else latent.head_size,
         ffn_size=_width(found),
         vocabulary_size=vocabulary,
-        norm=Norm.RMS if (norm or "").lower() == "rmsnorm" else Norm.LAYER,
+        norm=Norm.RMS if is_rms else Norm.LAYER,
         activation=activation,
         gated=gated,
         causal=kind != "bert",

@@ -57,12 +57,13 @@ _NEOX_HARMLESS: Final = re.compile(
     r"iteration|dump|prescale|gradient_pred|communication|fp32_allreduce|exit_interval|"
     r"include|exclude|checkpoint_in|reset_|s3_|text_gen|sample_|mmap|apply_query|pos_emb|"
     r"activation|num_gpus|optim|use_checkpoint|no_ssh|dataset|shuffle|curriculum|moe_loss|"
-    r"autotuning|use_tutel|use_qk|serve|allow_chopped|causal|keep)"
+    r"te_fp8_|mamba_causal|decay_lr|comment|gmlp_|autotuning|use_tutel|use_qk|serve|allow_chopped|causal|keep)"
     r".*"
 )
 _NEOX_UNMODELLED: Final = (
     "mamba_selective_scan_fusion", "ws_config", "checkpoint_in_cpu", "expansion_factor",
-    "te_layernorm_mlp", "fp8_params", "gpt_j_residual",
+    "te_layernorm_mlp", "fp8_params", "gpt_j_residual", "te_mha", "te_fp8_format", "te_fp8_mha",
+    "use_bnb_optimizer", "sliding_window_width", "attention_type", "mamba_inner_func_fusion",
 )  # fmt: skip
 
 
@@ -332,11 +333,12 @@ _COMPOSER_HARMLESS: Final = re.compile(
     r"bias_for_layer_norm|block_type|multi_query_attention|max_sequence_length|eos_token_id|"
     r"pad_token_id|flash_attention|attention_dropout|residual_dropout|embedding_dropout|"
     r"norm_after|scale_.*|include_bias|lr|betas|eps|weight_decay|learning_rate|decay_.*|"
-    r"metrics_.*|name|pretrained.*|use_auth_token|config_overrides|use_flash_attention_2|"
+    r"metrics_.*|name|pretrained.*|use_auth_token|use_flash_attention_2|"
     r"limit_all_gathers|forward_prefetch|backward_prefetch|activation_checkpointing_.*|"
     r"mixed_precision|sync_module_states|verbose|state_dict_type|use_orig_params|wrapping_strategy|"
     r"load_monolith.*|precision|grad_sync_mode|find_unused_params|compile|"
-    r"fc_type|qk_ln|qk_gn|attn_uses.*|embedding_layer_norm|selective.*|cross_entropy_.*)"
+    r"peft_config\..*|preprocessing_fn|loss_fn|moe_loss_weight|mlp_impl|memory_optimized_mlp|"
+    r"moe_world_size|fc_type|qk_ln|qk_gn|attn_uses.*|embedding_layer_norm|selective.*|cross_entropy_.*)"
 )
 
 
@@ -386,6 +388,7 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
     inside = found.table("model")
     attention = inside.table("attn_config")
     hub = inside.text("pretrained_model_name_or_path")
+    changes = inside.table("config_overrides").whole()
     layers, hidden, heads = (inside.count(n) for n in ("n_layers", "d_model", "n_heads"))
     ratio = inside.number("expansion_ratio") or 4
     groups = attention.count("kv_n_heads")
@@ -450,6 +453,7 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
         sequence=sequence,
         model=model,
         model_name=hub,
+        model_changes=changes if hub else None,
         **shared,
         **adapters,
         unknown=unknown,
@@ -535,8 +539,15 @@ _MAXTEXT_HARMLESS: Final = re.compile(
     r"moe_dispatch.*|data_shuffle_seed|num_slices|optimizer_memory.*|collect_.*|tile_.*|ragged.*|"
     r"enable_goodput.*|rope_.*|dropout_rate|decoder_block|global_parameter_scale|target_eval.*|"
     r"inhomogeneous.*|trainable_.*|muon_.*|use_tokamax.*|mla_.*|max_position.*|logits_via.*|"
+    r"use_sft|sft_.*|train_.*|num_epoch|adamw_mask|z_loss.*|w[io]_tile_.*|chat_template|"
+    r"distill_.*|data_sharding|param_scan_axis|sharding_tolerance|use_tunix.*|return_log.*|"
     r"float32_.*|matmul_.*|record_.*|use_random.*|load_balance.*|routed_bias.*|hlo.*|profile.*|tokenizer)"
 )
+_MAXTEXT_UNMODELLED: Final = (
+    "use_qwix_quantization", "shard_mode", "weight_sparsity", "logical_axis_rules", "lora",
+    "sharding_strategy", "num_vocab_tiling", "use_multimodal", "freeze_vision_encoder_params",
+    "teacher_overrides", "student_overrides", "use_dpo", "dpo", "kv_quant_dtype",
+)  # fmt: skip
 _AXES: Final = (
     "data", "fsdp", "fsdp_transpose", "sequence", "context", "tensor", "tensor_transpose",
     "tensor_sequence", "expert", "pipeline", "autoregressive",
@@ -583,6 +594,13 @@ _OF_BASE: Final = {
 }  # fmt: skip
 
 
+# The same sizes as keys of a `config.json`, for a model that is named.
+_OF_CONFIG: Final = {
+    "base_num_decoder_layers": "num_hidden_layers", "base_emb_dim": "hidden_size",
+    "base_num_query_heads": "num_attention_heads", "base_num_kv_heads": "num_key_value_heads",
+    "base_mlp_dim": "intermediate_size", "base_moe_mlp_dim": "moe_intermediate_size",
+    "head_dim": "head_dim", "vocab_size": "vocab_size",
+}  # fmt: skip
 _SCALED: Final = {
     "num_heads": 0,
     "num_kv_heads": 0,
@@ -666,7 +684,12 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     dtype = found.text("dtype") or "bfloat16"
     found.text("weight_dtype")
     name = found.text(found.first("override_model_name", "model_name")) or preset
-    model = _of_base(found) if name in (None, "default") else None
+    model, changes = None, dict[str, Any]()
+    if name in (None, "default"):
+        model = _of_base(found)
+    else:
+        stated = {theirs: found.count(own, also=-1) for own, theirs in _OF_CONFIG.items()}
+        changes = {key: value for key, value in stated.items() if value and value > 0}
     precision = "fp8" if "fp8" in eight or "nanoo" in eight else "bf16" if "b" in dtype else "fp32"
     if eight and precision != "fp8":
         notes.append(f"quantization {eight}: changes the answer, not modelled")
@@ -680,7 +703,7 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
         notes.append("experts are dealt out over all devices of a node")
     unknown, changing = found.remarks(
         harmless=_MAXTEXT_HARMLESS,
-        unmodelled=("use_qwix_quantization", "shard_mode", "weight_sparsity"),
+        unmodelled=_MAXTEXT_UNMODELLED,
     )
     found.check()
     devices_of_experts = 8 if fills else experts
@@ -703,6 +726,7 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
         offload=offload,
         model=model,
         model_name=name,
+        model_changes=changes or None,
         **optimizer_of(optimizer),
         unknown=unknown,
         notes=(*notes, *changing),

@@ -70,7 +70,8 @@ def read_launch(text: str, beside: Beside) -> Launch:
         arguments=beside.arguments,
         variables=beside.variables,
     )
-    if not run.trainers and (words_of_arrays := tuple(_arrays(run))):
+    is_whole = not run.not_sourced  # else what it sources may start the trainer
+    if not run.trainers and is_whole and (words_of_arrays := tuple(_arrays(run))):
         return Launch(program="", words=words_of_arrays)
     call = run.trainer()
     kept = tuple(_known_words(call.arguments, run))

@@ -204,7 +204,7 @@ class ScriptRun:
         if self.trainers:
             return self.trainers[0]
         faults = []
-        if self.end is not None:
+        if self.end is not None and (self.end.said or not self.not_sourced):
             said = f' after "{self.end.said}"' if self.end.said else ""
             status = "" if self.end.status is None else f" with status {self.end.status}"
             problem = f"the script ends here{status}{said}: give what it asks for"
