@@ -462,3 +462,23 @@ def test_a_json_of_deepspeed_is_known_without_a_stage_of_zero(tmp_path):
     assert job_format(file) == "deepspeed"
     file.write_text('{"model_type": "gpt2", "n_layer": 2}')
     assert job_format(file) is None
+
+
+def test_a_script_is_told_by_what_it_starts(tmp_path):
+    (tmp_path / "inner.sh").write_text(MAXTEXT.format(more="model_name=gemma2-27b"))
+    outer = tmp_path / "outer.sh"
+    outer.write_text("bash inner.sh run\n")
+    assert job_format(outer) == "maxtext"
+    run = open_stated(None, outer).run
+    assert (run.model_name, run.tp) == ("gemma2-27b", 4)
+    (tmp_path / "inner.sh").write_text(CHAT.format(more=""))
+    assert open_stated(None, outer).run.micro_batch == 3
+    outer.write_text("bash missing.sh\n")
+    assert job_format(outer) is None
+
+
+def test_settings_of_maxtext_that_are_not_there_leave_their_name():
+    text = MAXTEXT.format(more="").replace("base.yml", "llama2_7b.yml")
+    run = read(None, text)
+    assert run.model_name == "llama2_7b"
+    assert any("has the name" in note for note in run.notes)

@@ -58,7 +58,7 @@ def job_format(path: str | Path) -> str | None:
     text = _FRAME.sub("", text)  # a trace names programs that nobody starts there
     if not text or (where.suffix == ".json" and not any(key in text for key in _OF_DEEPSPEED)):
         return None
-    return format_of(text, where.name)
+    return format_of(text, where.name, where.parent)
 
 
 def failure_of(path: str | Path) -> OutOfMemory | None:
@@ -149,7 +149,7 @@ def open_stated(
         each = run.devices_per_node
         run = replace(run, dp=None, num_devices=None if each is None else nodes * each)
     warnings = tuple(_warnings(run, where.name, names_model=names_model))
-    named = format_of(text, where.name) or framework
+    named = format_of(text, where.name, where.parent) or framework
     return StatedJob(
         name=where.stem,
         framework=named,

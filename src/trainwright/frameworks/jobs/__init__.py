@@ -46,7 +46,7 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
     if name is None:
         from trainwright.frameworks.jobs.detect import format_of
 
-        name = format_of(text, beside.name)
+        name = format_of(text, beside.name, beside.folder)
         if name is None:
             raise InvalidInput.of("from", "is not known by its content; name it by --from FORMAT")
     found = FORMATS.get(name)

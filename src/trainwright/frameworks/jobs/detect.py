@@ -10,12 +10,13 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
-from trainwright.frameworks.jobs.script import is_maxtext_script
+from trainwright.frameworks.jobs.script import is_maxtext_script, is_script_name, texts_of
 from trainwright.frameworks.jobs.settings import parse_settings
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 
@@ -60,8 +61,11 @@ _TITAN: Final = ("training", "parallelism", "activation_checkpoint", "lr_schedul
 _FIRST: Final = 2**18  # characters of a script that are looked at
 
 
-def format_of(text: str, name: str = "") -> str | None:
-    """The name of the format, None where nothing tells it, or where the text cannot be read."""
+def format_of(text: str, name: str = "", folder: Path | None = None) -> str | None:
+    """The name of the format, None where nothing tells it, or where the text cannot be read.
+
+    What a script starts may stand in another script of its `folder`.
+    """
     if _LOG.search(text):
         return "megatron"
     if logged_tables(text) is not None:
@@ -75,12 +79,13 @@ def format_of(text: str, name: str = "") -> str | None:
         return "torchtitan" if _is_titan(text) else None
     if ending in ("yaml", "yml", "json"):
         return _of_mapping(text)
-    if _VERL.search(text[:_FIRST]):
+    parts = texts_of(text[:_FIRST], folder)
+    if any(map(_VERL.search, parts)):
         return "verl"
-    if is_maxtext_script(text[:_FIRST]):
+    if any(map(is_maxtext_script, parts)):
         return "maxtext"
-    if _SCRIPT.search(text[:_FIRST]):
-        return "trl" if is_trainer_script(text[:_FIRST]) else "megatron"
+    if _SCRIPT.search(parts[0]) or (is_script_name(name) and len(parts) > 1):
+        return "trl" if any(map(is_trainer_script, parts)) else "megatron"
     return "torchtitan" if _is_titan(text) else _of_mapping(text)
 
 

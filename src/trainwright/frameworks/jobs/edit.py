@@ -520,7 +520,7 @@ def job_text(
 ) -> JobText:
     """The file of a job, of a format or of that which its content says."""
     where = Path(path)
-    name = framework or format_of(text, where.name)
+    name = framework or format_of(text, where.name, where.parent)
     dialect, under, is_script, can_edit = _told(name, text, where.name, beside)
     return JobText(
         path=where,

@@ -23,7 +23,7 @@ from trainwright.frameworks.jobs.deepspeed import (
     optimizer_of,
     sharding_of,
 )
-from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
+from trainwright.frameworks.jobs.script import Devices, flags_of, is_beside_others, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.options.run import ALL_TARGETS
@@ -117,7 +117,7 @@ def is_trainer_script(text: str) -> bool:
 
 def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     """A recipe of TRL's command line or of the alignment handbook; a script with its arguments."""
-    if not is_trainer_script(text):
+    if not (is_trainer_script(text) or is_beside_others(beside)):
         return _recipe(parse_yaml(text, variables=beside.variables), beside)
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)

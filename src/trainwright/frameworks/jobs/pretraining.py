@@ -19,7 +19,12 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.bridge import adapters_of, run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
 from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
-from trainwright.frameworks.jobs.script import is_maxtext_script, overrides_of, read_launch
+from trainwright.frameworks.jobs.script import (
+    is_beside_others,
+    is_maxtext_script,
+    overrides_of,
+    read_launch,
+)
 from trainwright.frameworks.jobs.settings import (
     NOTHING,
     Beside,
@@ -567,7 +572,7 @@ _POLICIES: Final = {
 
 def read_maxtext(text: str, beside: Beside = NOTHING) -> StatedRun:
     """A file or a script of MaxText; what it does not say is that of its `base.yml`."""
-    if not is_maxtext_script(text):
+    if not (is_maxtext_script(text) or is_beside_others(beside)):
         return maxtext_run(_read(text, beside))
     launch = read_launch(text, beside)
     words, given = overrides_of(launch.words), dict[str, Any]()
@@ -580,8 +585,13 @@ def read_maxtext(text: str, beside: Beside = NOTHING) -> StatedRun:
             given |= parse_settings(data.decode(), variables=beside.variables)
         except (InvalidInput, UnicodeDecodeError):
             notes.append(f"{name} is not beside this file, and what it sets is not used")
+            if catalog_name(stem := name.rpartition(".")[0]) and "model_name" not in words:
+                given["model_name"] = stem
+                notes.append(f"the model is that of which {name} has the name")
     is_whole = len(notes) == len(launch.notes)
     run = maxtext_run(Settings({**given, **words}, from_words=True))
+    if run.model is not None and not is_whole:
+        notes.append(f"{_UNDESCRIBED}: no model_name, nor the file that sets it")
     return replace(run, model=run.model if is_whole else None, notes=(*notes, *run.notes))
 
 

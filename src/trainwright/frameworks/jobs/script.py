@@ -11,9 +11,11 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.settings import Beside
 from trainwright.frameworks.shell import ScriptRun, TrainerCall, Value, read_script
 
@@ -244,6 +246,36 @@ _OF_MAXTEXT: Final = re.compile(
 def is_maxtext_script(text: str) -> bool:
     """Whether a script gives settings of MaxText as words."""
     return _OF_MAXTEXT.search(text) is not None
+
+
+_CALLED: Final = re.compile(
+    r"""^[^#\n]*?(?:\b(?:ba|z|k|da)?sh|\bsource|(?<!\S)\.)\s+["']?([\w./-]+\.(?:sh|slurm|sbatch))""",
+    re.MULTILINE,
+)
+_CALLED_MOST: Final = 8  # scripts that are looked at, as far as
+_CALLED_FIRST: Final = 2**18  # bytes
+
+
+def is_script_name(name: str) -> bool:
+    """Whether a file's name says that it is a script."""
+    return name.lower().endswith((".sh", ".bash", ".slurm", ".sbatch"))
+
+
+def is_beside_others(beside: Beside) -> bool:
+    """Whether a file is a script that may start others of its folder."""
+    return beside.folder is not None and is_script_name(beside.name)
+
+
+def texts_of(text: str, folder: Path | None) -> tuple[str, ...]:
+    """A script, and the scripts below its folder that it starts or sources by name."""
+    found = [text]
+    for name in list(dict.fromkeys(_CALLED.findall(text)))[:_CALLED_MOST] if folder else ():
+        try:
+            data = read_bytes((folder or Path()) / name, name="script", most=_CALLED_FIRST)
+            found.append(data.decode())
+        except (InvalidInput, UnicodeDecodeError):
+            continue
+    return tuple(found)
 
 
 CHOSEN: Final = ""  # the key of a table for which of several was chosen (`engine=fsdp`)
