@@ -5,12 +5,20 @@ import pytest
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import read
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
+from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.script import flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, parse_yaml
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import to_yaml
-from trainwright.frameworks.read_job import job_format, open_stated, stated_model
+from trainwright.frameworks.read_job import (
+    job_format,
+    job_of_model,
+    open_stated,
+    stated_model,
+    stated_options,
+    with_stated_batch,
+)
 
 SCRIPT = """\
 #!/bin/bash
@@ -482,3 +490,48 @@ def test_settings_of_maxtext_that_are_not_there_leave_their_name():
     run = read(None, text)
     assert run.model_name == "llama2_7b"
     assert any("has the name" in note for note in run.notes)
+
+
+def test_products_that_a_model_lacks_have_no_adapters_and_are_named(tmp_path):
+    file = tmp_path / "tuned.yaml"
+    file.write_text(
+        "base_model: EleutherAI/pythia-1.4b\nadapter: lora\nmicro_batch_size: 2\nbatch_size: 8\n"
+        "lora_target_modules: [query_key_value, gate_proj]\n"
+    )
+    job = open_stated(None, file)
+    assert job.run.batch_per_replica == 8
+    assert job.run.lora_targets is not None
+    found = job_of_model(job, stated_model(job, None).config)
+    assert set(job.run.lora_targets) - set(found.run.lora_targets or ()) == {"gate"}
+    assert found.warnings[-1] == (
+        "tuned: adapters beside gate are left out: the model has no such product"
+    )
+    assert job_of_model(found, stated_model(job, None).config) is found
+
+
+@pytest.mark.parametrize(("stated", "devices", "size"), [(8, 8, 6), (8, 2, 8), (4, 1, 4)])
+def test_a_microbatch_of_composer_is_no_larger_than_its_share(tmp_path, stated, devices, size):
+    file = tmp_path / "mpt.yaml"
+    text = FOUNDRY.format(name="mosaicml/mpt-7b").replace("batch_size: 64", "batch_size: 48")
+    file.write_text(text.replace("microbatch_size: 1", f"microbatch_size: {stated}"))
+    job = open_stated(None, file)
+    options = with_stated_batch(job, stated_options(job, {}), num_devices=devices)
+    assert options["micro_batch"] == size
+    given = with_stated_batch(job, stated_options(job, {"micro_batch": 16}), num_devices=8)
+    assert given["micro_batch"] == 16
+
+
+@pytest.mark.parametrize(
+    ("word", "products"),
+    [
+        ("q_proj", ("query",)),
+        ("model.layers.3.mlp.down_proj", ("down",)),
+        ("c_attn", ("query", "key", "value")),
+        ("*_proj", ("all",)),
+        (r"model\.layers\.[\d]+.self_attn.(q|v)_proj", ("query", "value")),
+        (r".*\.(self_attn\.q_a_proj|mlp\.(gate|up)_proj)", ("gate", "up", "query_down")),
+        ("nobody_knows", ("nobody_knows",)),
+    ],
+)
+def test_adapters_lie_beside_the_products_that_a_name_or_a_pattern_says(word, products):
+    assert products_of([word]) == products

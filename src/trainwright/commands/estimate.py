@@ -75,6 +75,7 @@ def estimate(
     if source is not None:
         from trainwright.frameworks.read_job import (
             how_to_read,
+            job_of_model,
             open_stated,
             stated_model,
             stated_options,
@@ -84,7 +85,8 @@ def estimate(
         if not (model is None or isinstance(model, (str, Path))):
             raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
         found = stated_model(job, model)
-        options = stated_options(job, options, found.config)
+        job = job_of_model(job, found.config)
+        options = stated_options(job, options)
         given: ModelInput | ProfileInput = found
     elif model is None:
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")

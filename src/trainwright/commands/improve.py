@@ -226,12 +226,18 @@ def _of_file(
     beside: Options,
 ) -> tuple[DocumentedRun, tuple[str, ...]]:
     from trainwright.documents.jobs import DocumentedRun
-    from trainwright.frameworks.read_job import stated_model, stated_options, with_stated_batch
+    from trainwright.frameworks.read_job import (
+        job_of_model,
+        stated_model,
+        stated_options,
+        with_stated_batch,
+    )
     from trainwright.options.clusters import opened, resolve_cluster
     from trainwright.options.run import configuration_of, devices_asked_for, tuned
 
     given = stated_model(job, model)
-    options = stated_options(job, beside, given.config)
+    job = job_of_model(job, given.config)
+    options = stated_options(job, beside)
     given = tuned(given, options)
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)

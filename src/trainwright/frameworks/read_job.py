@@ -27,6 +27,7 @@ _OF_DEEPSPEED: Final = ("zero_optimization", "train_batch_size", "train_micro_ba
 _LARGEST_LOG: Final = 2**28
 _FRAME: Final = re.compile(r"""^.*\bFile ".*", line \d+.*$""", re.MULTILINE)
 _UNDESCRIBED: Final = "the model is not described"
+_COMPOSED: Final = ("llm-foundry", "olmo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +191,8 @@ def stated_controls(text: str, name: str, options: Iterable[str]) -> dict[str, A
     """
     job = stated_in(text, name)
     model = stated_model(job, None)
-    stated = stated_options(job, {}, model.config)
+    job = job_of_model(job, model.config)
+    stated = stated_options(job, {})
     degrees = (stated.get(degree) or 1 for degree in ("tp", "pp", "cp", "dp"))
     devices = job.run.num_devices or math.prod(degrees)
     stated = with_stated_batch(job, stated, num_devices=devices)
@@ -273,18 +275,35 @@ def _resolved(name: str) -> object:
         raise InvalidInput.of("model", f"{wanted} config.json") from None
 
 
-def stated_options(job: StatedJob, given: Options, model: TransformerConfig) -> dict[str, Any]:
-    """What the file states of training `model`, replaced by what the caller gave.
+def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
+    """The job with what it states that `model` has.
 
     Of the products that adapters are asked for, those count that the model has, as for their
-    libraries; where it has none of them, all stay, to be refused.
+    libraries, and a warning names the others. Where it has none, known ones stay, to be refused,
+    and of names that nobody knows adapters lie beside every product.
     """
     from trainwright.model.transformer import adapter_targets
+    from trainwright.plans.capability_table import PRODUCTS
 
+    wanted, offered = job.run.lora_targets or (), adapter_targets(model)
+    kept = tuple(each for each in wanted if each in offered)
+    if kept == wanted or wanted == (ALL_TARGETS,):
+        return job
+    left = ", ".join(each for each in wanted if each not in kept)
+    if kept:
+        warning = f"{job.name}: adapters beside {left} are left out: the model has no such product"
+    elif set(wanted) & set(PRODUCTS.values()):
+        return job
+    else:
+        kept = (ALL_TARGETS,)
+        warning = f"{job.name}: adapters beside {left}, which is not known, are beside all products"
+    run = replace(job.run, lora_targets=kept)
+    return replace(job, run=run, warnings=(*job.warnings, warning))
+
+
+def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
+    """What the file states, replaced by what the caller gave."""
     stated: dict[str, Any] = job.run.options
-    if (wanted := stated.get("lora_targets")) and wanted != (ALL_TARGETS,):
-        offered = adapter_targets(model)
-        stated["lora_targets"] = tuple(each for each in wanted if each in offered) or wanted
     stated.pop("recomputed_blocks", None)
     replaced = {name: value for name, value in given.items() if value is not None}
     if "dp" not in stated and "dp" not in replaced and job.run.num_devices is not None:
@@ -305,11 +324,17 @@ def with_stated_batch(
 ) -> dict[str, Any]:
     """The options with the batch of all replicas, where the file states that of each alone.
 
-    Replicas that are not stated fill `num_devices`.
+    Replicas that are not stated fill `num_devices`. Composer's microbatch is never larger than
+    what the batch leaves for a replica.
     """
-    each = job.run.batch_per_replica
-    if each is None or options.get("global_batch") is not None:
-        return options
+    each, batch = job.run.batch_per_replica, options.get("global_batch")
     group = (options.get("tp") or 1) * (options.get("pp") or 1) * (options.get("cp") or 1)
     replicas = options.get("dp") or max(num_devices // group, 1)
+    size = options.get("micro_batch")
+    own = size is not None and size == job.run.micro_batch
+    if batch is not None and own and job.framework in _COMPOSED:
+        share = max(batch // replicas, 1)
+        return {**options, "micro_batch": min(size or share, share)}
+    if each is None or batch is not None:
+        return options
     return {**options, "global_batch": each * replicas}

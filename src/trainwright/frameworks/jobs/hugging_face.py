@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -519,7 +520,8 @@ def _trainer(
 ) -> StatedRun:
     """The run of the trainer's arguments; raises `InvalidInput` with every fault."""
     size = found.count(found.first("micro_batch_size", "per_device_train_batch_size")) or 8
-    steps = found.count("gradient_accumulation_steps") or 1
+    whole = found.count("batch_size")  # axolotl's old word for the batch of a device and step
+    steps = found.count("gradient_accumulation_steps") or max((whole or size) // size, 1)
     name = found.text(model_key)
     optimizer = found.text(found.first("optim", "optimizer"))
     notes = list(more_notes)
@@ -607,10 +609,37 @@ def _adapters(
 def products_of(targets: Iterable[str]) -> tuple[str, ...]:
     """The products that adapters lie beside, by the names that libraries give them."""
     words = tuple(targets)
-    if any(each in ("all", "all-linear") for each in words):
+    if any(each in ("all", "all-linear", "*", "*_proj") for each in words):
         return (ALL_TARGETS,)
-    known = (PRODUCTS.get(each.rpartition(".")[2], "") for each in words)
-    return tuple(dict.fromkeys(filter(None, known))) or (ALL_TARGETS,)
+    return tuple(dict.fromkeys(chain.from_iterable(map(_products_named, words)))) or (ALL_TARGETS,)
+
+
+# Products in one, and names of the products of single models.
+_SEVERAL: Final = {
+    **dict.fromkeys(
+        ("query_key_value", "qkv_proj", "Wqkv", "c_attn", "W_pack", "qkv"),
+        ("query", "key", "value"),
+    ),
+    "gate_up_proj": ("gate", "up"), "c_proj": ("attention_output", "down"), "c_fc": ("up",),
+    "dense_h_to_4h": ("up",), "dense_4h_to_h": ("down",), "dense": ("attention_output",),
+    "mlp_up": ("up",), "mlp_down": ("down",), "in_proj": ("mixer_in",),
+    "in_proj_qkvz": ("mixer_in",), "in_proj_ba": ("mixer_in",),
+}  # fmt: skip
+
+
+def _products_named(word: str) -> Iterator[str]:
+    """What one name stands for, itself where nobody knows it; of a pattern, each name in it."""
+    plain = word.rpartition(".")[2].lstrip("*")
+    if plain in PRODUCTS or plain in _SEVERAL:
+        yield from _SEVERAL.get(plain) or (PRODUCTS[plain],)
+        return
+    parts = set(re.findall(r"[A-Za-z0-9_]+", word)) if re.search(r"[*|(\[\\]", word) else set()
+    suffixed = {f"{each}_proj" for each in parts} if "_proj" in parts else set()
+    found = [name for name in (*PRODUCTS, *_SEVERAL) if name in parts | suffixed]
+    for name in found:
+        yield from _SEVERAL.get(name) or (PRODUCTS[name],)
+    if not found:
+        yield word
 
 
 def _bits(found: Settings) -> int | None:
