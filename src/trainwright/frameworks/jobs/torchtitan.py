@@ -230,6 +230,14 @@ def _model(found: Settings) -> tuple[str | TransformerConfig | None, tuple[str, 
 # Models that only torchtitan has, by name and flavor: `torchtitan/models/*/__init__.py`.
 _OWN: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
     ("llama3", "debugmodel"): {"ffn_size": 768},
+    ("llama3", "32B"): {
+        "num_layers": 32, "hidden_size": 8192, "num_heads": 64, "num_kv_heads": 8,
+        "ffn_size": 32_768, "vocabulary_size": 128_256,
+    },
+    ("llama3", "coreweave"): {
+        "num_layers": 60, "hidden_size": 6144, "num_heads": 48, "num_kv_heads": 8,
+        "ffn_size": 21_504, "vocabulary_size": 128_256,
+    },
     ("llama4", "debugmodel"): {"ffn_size": 768, "experts": (8, 1, 512, 512, 2)},
     ("llama4", "17bx16e"): {
         "num_layers": 48, "hidden_size": 5120, "num_heads": 40, "num_kv_heads": 8,
