@@ -403,7 +403,7 @@ _PADDED: Final = 1.1  # a padded vocabulary over the plain one, at most
 def config_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> TransformerConfig:
     """The model of `run`; raises `UnsupportedFeature` where neither config nor sizes are stated."""
     if run.setting("family") == "hybrid_mamba":
-        raise UnsupportedFeature("hybrid Mamba models are not modelled")
+        raise UnsupportedFeature("the row leaves out the layers of its hybrid")
     if run.states_arguments:
         return megatron_config(run)
     given = known.models.get(run.setting("model_config") or "")

@@ -252,7 +252,10 @@ def with_images(given: ModelInput, options: Options) -> ModelInput:
         pixels=pixels,
         sequence=options.get("sequence"),
     )
-    name = f"{given.embedded.name}, {count} image{'s' if count > 1 else ''}"
+    seen = f"image{'s' if count > 1 else ''}"
+    if config.towers[0].name == "sound":
+        seen = f"window{'s' if count > 1 else ''} of sound"
+    name = f"{given.embedded.name}, {count} {seen}"
     return replace(given, config=config, embedded=embed("model", name, encode(config)))
 
 
