@@ -16,9 +16,12 @@ from trainwright.commands.explain import explain
 from trainwright.commands.export import export
 from trainwright.commands.plan import plan
 from trainwright.commands.sweep import sweep
+from trainwright.documents.explanation import with_reasons
 from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.open import Result, load_explained_document
+from trainwright.documents.reasons import changes_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.plans.status import Status
 
@@ -101,6 +104,30 @@ def test_a_kind_too_small_for_its_stages_is_left_out() -> None:
     assert isinstance(found, MixedPlanResult)
     assert found.layout == "alone"
     assert [group.devices_used for group in found.groups] == [0, 8]
+
+
+@pytest.mark.slow
+def test_what_to_change_is_asked_for_by_its_options(tmp_path: Path) -> None:
+    found = with_reasons(document(), Budget())
+    changes = {change.options: change for change in changes_of(found)}
+    assert changes["--tp 1.."].ratio < 1  # tp is fixed at 2
+    assert changes["--zero 0"].ratio > 1
+    freed = document(tp="1..")
+    assert freed.step_time_s <= changes["--tp 1.."].step_time_s * (1 + 1e-9)
+    assert document(zero_stage="0").step_time_s <= changes["--zero 0"].step_time_s * (1 + 1e-9)
+    path = tmp_path / "mixed.json"
+    Result(found).save(path)
+    assert load_explained_document(path) == found
+    assert "--tp 1.." in explain(path).explain()
+
+
+def test_where_nothing_fits_it_says_what_of_that_which_was_fixed_would_be_enough() -> None:
+    cluster = with_memory(with_memory(two_kinds(), A100, 20.0), H100, 20.0)
+    found = plan("llama3-8b", cluster=cluster, **NARROW, pp=1).document  # type: ignore[arg-type]
+    assert found.status is Status.INFEASIBLE
+    assert {change.options for change in changes_of(found)} >= {"--pp 1.."}
+    freed = plan("llama3-8b", cluster=cluster, **(NARROW | {"pp": "1.."}))  # type: ignore[arg-type]
+    assert freed.fits
 
 
 def test_a_document_is_read_back_and_explained_the_same(tmp_path: Path) -> None:

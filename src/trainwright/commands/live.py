@@ -128,12 +128,8 @@ def answer(question: Question, budget: Budget) -> Result:
 def explained(found: Result, budget: Budget) -> Result:
     """The answer with what its choices buy."""
     from trainwright.documents.explanation import with_reasons
-    from trainwright.documents.model_plan import ModelPlanResult
 
-    document = found.document
-    if not isinstance(document, ModelPlanResult):
-        return found
-    return Result(with_reasons(document, budget))
+    return Result(with_reasons(found.document, budget))
 
 
 # Options of a plan that a page may set, and what there is to choose from; text where that is empty.

@@ -172,20 +172,11 @@ def command(
             alone = {name: value for name, value in options.items() if name not in goal}
             result = plan(model, budget=allowed, **alone)
             if output is not None and reasons:
-                result = _with_reasons(result, allowed)
+                from trainwright.documents.explanation import with_reasons
+
+                result = Result(with_reasons(result.document, allowed))
     emit(result, as_json=as_json, output=output, verbose=verbose)
     finish(result.status.exit_code, interrupted=allowed.interrupted)
-
-
-def _with_reasons(result: Result, allowed: Budget) -> Result:
-    """The result with what its choices buy, where it is a plan of a model on one pool."""
-    from trainwright.documents.explanation import with_reasons
-    from trainwright.documents.model_plan import ModelPlanResult
-
-    document = result.document
-    if not isinstance(document, ModelPlanResult):
-        return result
-    return Result(with_reasons(document, allowed))
 
 
 def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed
 from trainwright.documents.model_plan import ModelPlanResult, planned, predicted, profile_of
 from trainwright.documents.open import open_document
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, memory_classes, plan_view
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from trainwright.cluster import Cluster
-    from trainwright.documents.model_plan import Alternative
     from trainwright.documents.open import AnyDocument
+    from trainwright.documents.plan_view import Considered
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
-    from trainwright.planning.question.question import Allowed
+    from trainwright.planning.question.question import Allowed, ModelQuestion
     from trainwright.planning.reasons.why import Gain, Without
+    from trainwright.plans import Plan
 
 
 # The document of `explain` on a model's plan: what binds, what choices buy, what would help
@@ -99,14 +101,18 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     )
 
 
-def with_reasons(document: ModelPlanResult, budget: Budget) -> ModelPlanResult:
-    """The plan with its reasons, where it is one of uniform degrees that has none yet."""
-    if not has_reasons(document) or document.reasons is not None:
-        return document
-    return replace(document, reasons=_reasons_of(document, budget))
+def with_reasons(document: Any, budget: Budget) -> Any:
+    """The document with its reasons, where it is a plan of a model that has none yet."""
+    if isinstance(document, MixedPlanResult):
+        if document.stages and document.reasons is None:
+            return replace(document, reasons=_reasons_on_pools(document, budget))
+    elif has_reasons(document) and document.reasons is None:
+        return replace(document, reasons=_reasons_of(document, budget))
+    return document
 
 
 def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
+    """What the plan's choices buy, and what more would help, of one pool."""
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
     question, plan, profile = planned(document)
@@ -123,13 +129,45 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
         not_asked.append("10 GiB more memory")
     else:
         gains.append(more)
+    recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
+    found = _freedoms(document, question, plan, budget, recomputes=recomputes)
+    saves = binding is not None and binding.step_time_s < step_s * (1 - 1e-6)
+    return replace(
+        found,
+        binding=binding.resource if binding is not None and saves else None,
+        gains=(*(_gain_record(gain, step_s) for gain in gains), *found.gains),
+        not_asked=(*not_asked, *found.not_asked),
+        search_s=budget.cpu_s - started_s,
+    )
+
+
+def _reasons_on_pools(document: MixedPlanResult, budget: Budget) -> Reasons:
+    """What the plan's choices buy, and what was fixed costs; more of what is no one question."""
+    shelf, plan, _ = planned_mixed(document)
+    parts = [own for stage in document.stages for own in stage.replicas]
+    recomputes = any(own.num_recomputed for own in parts)
+    return _freedoms(document, shelf.question, plan, budget, recomputes=recomputes)
+
+
+def _freedoms(
+    document: ModelPlanResult | MixedPlanResult,
+    question: ModelQuestion,
+    plan: Plan,
+    budget: Budget,
+    *,
+    recomputes: bool,
+) -> Reasons:
+    """Plans with each thing free that was fixed, and without each thing that the plan uses."""
+    started_s, step_s = budget.cpu_s, document.step_time_s
+    assert step_s is not None
+    gains: list[Gain] = []
+    not_asked: list[str] = []
     for fix, options, freer in freed(question):
         if budget.stopped:
             not_asked.append(fix.description)
         elif gain := freedom_gain(fix, options, freer, step_s, budget):
             gains.append(gain)
     lacking: list[tuple[Without, Allowed]] = []
-    recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
     spaces: Iterable[tuple[str, str, Allowed]] = ()
     if plan.parallelism is not None:
         spaces = uses(plan, plan.parallelism, question.allowed, recomputes=recomputes)
@@ -138,9 +176,8 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
             not_asked.append(f"without {name}")
         else:
             lacking.append((without(question, name, options, space, budget), space))
-    saves = binding is not None and binding.step_time_s < step_s * (1 - 1e-6)
     return Reasons(
-        binding=binding.resource if binding is not None and saves else None,
+        binding=None,
         without=tuple(_without_records(lacking, document)),
         gains=tuple(_gain_record(gain, step_s) for gain in gains),
         not_asked=tuple(not_asked),
@@ -172,13 +209,13 @@ def remake_explanation(document: ModelExplanation) -> ModelExplanation:
 
 
 def _without_records(
-    lacking: list[tuple[Without, Allowed]], document: ModelPlanResult
+    lacking: list[tuple[Without, Allowed]], document: ModelPlanResult | MixedPlanResult
 ) -> Iterator[WithoutRecord]:
     """Each with the fastest plan known of its space: a brief search may miss what others found."""
     step_s = document.step_time_s
     assert step_s is not None
     found = [_without_record(each, step_s) for each, _ in lacking]
-    known: tuple[WithoutRecord | Alternative, ...] = (*found, *document.alternatives)
+    known: tuple[WithoutRecord | Considered, ...] = (*found, *document.alternatives)
     for record, (_, space) in zip(found, lacking, strict=True):
         inside = [
             each
@@ -192,7 +229,7 @@ def _without_records(
                 recomputes=getattr(each, "num_recomputed", None) != 0,
             )
         ]
-        others: tuple[WithoutRecord | Alternative, ...] = (record, *inside)
+        others: tuple[WithoutRecord | Considered, ...] = (record, *inside)
         best = min(others, key=lambda each: each.step_time_s or inf)
         if best is record or best.step_time_s is None:
             yield record

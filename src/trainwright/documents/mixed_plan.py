@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from trainwright.documents.model_plan import PlannedStep, memory_assumption, mfu_in_words
+from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import precision_named
 from trainwright.options.inputs import naming_options
@@ -18,12 +19,13 @@ from trainwright.planning.bounds.pools import (
     mixed_families,
 )
 from trainwright.planning.question.question import Point
+from trainwright.planning.reasons.why import enough_freedom
 from trainwright.planning.search.pools import left_bytes, plan_mixed, priced_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.plans.prediction import StagePrediction
-from trainwright.plans.status import BoundKind, Status, relative_gap
+from trainwright.plans.status import BoundKind, Relaxation, Status, relative_gap
 from trainwright.profile import Recompute
 from trainwright.step.account import time_range
 from trainwright.step.pools import MixedPlacement
@@ -158,6 +160,7 @@ class MixedPlanResult(PlannedStep):
     `layout` says how the pools are used: "across", stages on several; "beside", replicas on several
     with their own number of microbatches; or one pool "alone". `parallelism.data` counts the
     replicas of all pools. `ranks` has an entry for each rank of each chain of like replicas.
+    `relaxations` would each make a plan fit, `reasons` say what the plan's choices buy.
     """
 
     # What only a plan on one pool has; whoever shows plans need not ask on how many it is.
@@ -168,7 +171,6 @@ class MixedPlanResult(PlannedStep):
     left_open: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
     time_by_part_s: ClassVar[dict[str, float]] = {}
-    relaxations: ClassVar[tuple[()]] = ()
 
     kind: str = "mixed-plan"
     fits: bool = False
@@ -179,6 +181,8 @@ class MixedPlanResult(PlannedStep):
     ranks: tuple[MixedRankRecord, ...] = ()
     binding: MixedBinding | None = None
     alternatives: tuple[MixedAlternative, ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
+    reasons: Reasons | None = None
 
     @property
     def peak_memory_bytes(self) -> float | None:
@@ -441,6 +445,8 @@ def plan_mixed_model(
             with_mixed_plan(document, question, best.plan, best.profiles, best.step),
             alternatives=tuple(mixed_alternatives(question, outcome.priced[: 1 + call.top])),
         )
+    elif not budget.stopped:
+        document = replace(document, relaxations=tuple(enough_freedom(question, budget)))
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
@@ -483,12 +489,13 @@ def remake_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
     shape = Shape(name=document.layout or "alone", pools=tuple(profiles))
     priced = priced_mixed(shelf, shape, plan, profiles)
     computed = with_mixed_plan(document, question, plan, profiles, priced.step)
+    why, step_s = document.reasons, priced.step.step_time_s
     return replace(
         computed,
         alternatives=tuple(
-            replace(other, slowdown=other.step_time_s / priced.step.step_time_s)
-            for other in document.alternatives
+            replace(other, slowdown=other.step_time_s / step_s) for other in document.alternatives
         ),
+        reasons=None if why is None else remake_reasons(why, step_s),
     )
 
 

@@ -125,9 +125,11 @@ def changes_of(document: ModelPlanResult | MixedPlanResult) -> tuple[Change, ...
     """
     if document.step_time_s is None:
         return tuple(_fixes(document))
-    found = [*_faster(document), *sorted(_others(document), key=lambda one: one[0].ratio or 0.0)]
+    faster = list(_faster(document))
+    known_s = {change.step_time_s for change, _ in faster}
+    others = [one for one in _others(document) if one[0].step_time_s not in known_s]
     kept: dict[object, Change] = {}
-    for change, plan in found:
+    for change, plan in (*faster, *sorted(others, key=lambda one: one[0].ratio or 0.0)):
         kept.setdefault(plan, change)
     return tuple(kept.values())
 

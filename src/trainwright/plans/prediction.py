@@ -231,6 +231,11 @@ class MixedPrediction:
         """The chain that ends last, the first where several do."""
         return max(range(len(self.chains)), key=lambda i: self.chains[i].step.step_time_s)
 
+    @property
+    def peak_memory_bytes(self) -> float:
+        """What the fullest device needs, of whatever kind."""
+        return max(chain.step.peak_memory_bytes for chain in self.chains)
+
 
 # What a step sends across each network level, as seconds of one device
 # ---------------------------------------------------------------------

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.planning.question.layouts import chunks_per_rank
 from trainwright.planning.question.question import Allowed, Span
-from trainwright.planning.reasons.infeasible import eased, option_of
-from trainwright.planning.search.framework import plan_runnable, runnable_spaces
+from trainwright.planning.reasons.infeasible import SHARE_S, eased, option_of
+from trainwright.planning.search.framework import plan_runnable, sketch_runnable
 from trainwright.planning.search.orders import with_searched_orders
-from trainwright.planning.search.search import best_first, sketch_model
+from trainwright.planning.search.pools import plan_mixed, sketch_mixed
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.planning.question.question import ModelQuestion
+    from trainwright.planning.search.pools import MixedOutcome, MixedPriced
+    from trainwright.planning.search.search import ModelOutcome
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import Plan
     from trainwright.plans.plan import Parallelism
@@ -61,7 +63,7 @@ class Without:
     name: str
     options: str
     status: Status
-    best: Priced | None
+    best: Priced | MixedPriced | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,30 +119,34 @@ def without(
 ) -> Without:
     """A plan of a narrower space; where none is found, whether there is none."""
     narrower = replace(question, allowed=space)
-    best, status = _sketched(narrower, budget), Status.GAP
+    best, status = sketched(narrower, budget), Status.GAP
     if best is None:
-        outcome = plan_runnable(narrower, budget.part(PROOF_S), num_alternatives=0)
-        best = next(iter(outcome.priced), None)
+        part = budget.part(PROOF_S)
+        outcome: MixedOutcome | ModelOutcome
+        if len(question.cluster.pools) > 1:
+            outcome = mixed = plan_mixed(narrower, part)
+            best = next(iter(mixed.priced), None)
+        else:
+            outcome = alike = plan_runnable(narrower, part, num_alternatives=0)
+            best = next(iter(alike.priced), None)
         nothing = Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
         status = nothing if best is None else Status.GAP
     return Without(name=name, options=options, status=status, best=best)
 
 
-def _sketched(question: ModelQuestion, budget: Budget) -> Priced | None:
-    """The best plan that brief searches find of all parts of the space that a framework can run.
+def sketched(question: ModelQuestion, budget: Budget) -> Priced | MixedPriced | None:
+    """The best plan that brief searches find.
 
     Orders that no family has are looked for behind a whole search alone, so where they are asked
     for that is made.
     """
+    if len(question.cluster.pools) > 1:
+        return sketch_mixed(question, budget)
     if question.allowed.searches_orders:
         outcome = plan_runnable(question, budget)
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=0)
         return next(iter(outcome.priced), None)
-    found = [
-        sketch_model(replace(question, allowed=space), budget)
-        for space in runnable_spaces(question.allowed)
-    ]
-    return next(iter(best_first(each for each in found if each is not None)), None)
+    return sketch_runnable(question, budget)
 
 
 def repriced_gains(question: ModelQuestion, reprice: Reprice) -> Iterator[Gain]:
@@ -180,7 +186,7 @@ def memory_gain(question: ModelQuestion, best_s: float, budget: Budget) -> Gain 
     """
     cluster = question.cluster
     larger = cluster.with_memory(cluster.accelerator.memory_bytes + MORE_MEMORY_BYTES)
-    found = _sketched(replace(question, cluster=larger), budget)
+    found = sketched(replace(question, cluster=larger), budget)
     if found is None:
         return None
     found_s = min(best_s, found.step.step_time_s)
@@ -200,11 +206,20 @@ def freed(question: ModelQuestion) -> Iterator[tuple[Relaxation, str, ModelQuest
             yield fix, option, replace(question, allowed=allowed)
 
 
+def enough_freedom(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
+    """What of that which was fixed would be enough, where nothing fits: each with a plan."""
+    for fix, allowed in eased(question.allowed):
+        part = budget.part(SHARE_S, stage=f"nothing fits; trying {fix.change}")
+        if found := sketched(replace(question, allowed=allowed), part):
+            step_s, devices = found.step.step_time_s, found.plan.devices_used
+            yield replace(fix, step_time_s=step_s, devices_used=devices)
+
+
 def freedom_gain(
     fix: Relaxation, options: str, question: ModelQuestion, best_s: float, budget: Budget
 ) -> Gain | None:
     """A faster plan where something fixed is free; None where none was found."""
-    found = _sketched(question, budget)
+    found = sketched(question, budget)
     if found is None or not found.step.step_time_s < best_s:
         return None
     return Gain(

@@ -33,6 +33,7 @@ from trainwright.planning.search.search import (
     best_first,
     key_of,
     plan_model,
+    sketch_model,
 )
 from trainwright.plans.capability import (
     Capability,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Progress
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Aim, ModelQuestion
+    from trainwright.planning.splits.types import Priced
 
 _ONE: Final = Span.only(1)
 _FULL: Final = (Recompute.FULL,)
@@ -97,6 +99,15 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
     )
     spaces = [s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own)]
     return tuple(spaces)
+
+
+def sketch_runnable(question: ModelQuestion, budget: Budget) -> Priced | None:
+    """The best plan that brief searches find of all parts of the space that a framework can run."""
+    found = [
+        sketch_model(replace(question, allowed=space), budget)
+        for space in runnable_spaces(question.allowed)
+    ]
+    return next(iter(best_first(each for each in found if each is not None)), None)
 
 
 # Who is planned for where nobody is named: the first that can run what is asked.

@@ -21,7 +21,7 @@ from trainwright.planning.bounds.pools import (
     mixed_points,
 )
 from trainwright.planning.question.question import account_bytes
-from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.framework import plan_runnable, sketch_runnable
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans.plan import Parallelism
 from trainwright.step.figures import num_groups
@@ -128,6 +128,7 @@ _EXACT: Final = 400  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
 _TRIES: Final = 8  # splits looked at for a plan of a shape that the search did not get to
 _WORTH_TRYING: Final = 0.98
+_BRIEF: Final = 40  # splits on several pools that a brief search looks at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +193,10 @@ class MixedSearch:
                 self._push(self.layouts.least_s(point), _AtPoint(point=point, count=count))
         return True
 
-    def run(self) -> None:
-        """Until nothing left can be better than the best plan, or the budget ends."""
+    def run(self, most: float = math.inf) -> None:
+        """Until nothing left can be better than the best plan, `most` splits, or the budget end."""
         while self.least_s < self.best_s * self._enough:
-            if self.budget.poll(self._progress):
+            if self.budget.poll(self._progress) or self.searched >= most:
                 return
             self._step(limit_s=self.best_s * _TIE)
 
@@ -358,6 +359,20 @@ def plan_mixed(
         and not (budget.stopped or search.undecided),
         interrupted=budget.interrupted,
     )
+
+
+def sketch_mixed(question: ModelQuestion, budget: Budget) -> MixedPriced | None:
+    """A good plan on one pool or several, soon, and no bound; None where none is found."""
+    shelf = MixedShelf.of(question)
+    search = MixedSearch(shelf, budget)
+    for pool in range(len(shelf.cluster.pools)):
+        found = sketch_runnable(shelf.alone(pool), budget)
+        if found is not None:
+            search.priced.append(_one_pool(shelf, pool, found))
+    search.best_s = min((found.step.step_time_s for found in search.priced), default=math.inf)
+    if search.open():
+        search.run(_BRIEF)
+    return next(iter(best_of_shapes(search.priced)), None)
 
 
 def _alone(shelf: MixedShelf, pool: int, budget: Budget, crew: Crew | None) -> ModelOutcome:
