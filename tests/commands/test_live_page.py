@@ -109,9 +109,15 @@ def test_moving_a_slider_changes_the_plan(browser, page):
 
 
 def test_less_memory_leads_to_a_refusal_with_its_reason(browser, page):
-    page(f"{SMALL}&exact.devices=2&exact.memory=1&option.zero_stage=0&option.dp=2")
+    page(f"{SMALL}&exact.devices=2&option.zero_stage=0&option.dp=2")
+    assert browser.run("document.getElementById('pin').hidden") is False
+    browser.run("explorer.exact.memory = 1; explorer.changed()")
+    settled(browser)
+    browser.wait_until("document.getElementById('layout').textContent.includes('no plan')")
     assert "no plan: infeasible" in text(browser, "layout")
     assert "memory: " in text(browser, "reason")
+    for what in ("pin", "exports"):  # there is nothing to compare, nor to launch
+        assert browser.run(f"document.getElementById('{what}').hidden") is True
     browser.run("document.getElementById('reset').click()")
     settled(browser)
     assert "ZeRO-" in text(browser, "layout")

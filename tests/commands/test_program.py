@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -198,8 +199,10 @@ def test_a_second_ctrl_c_ends_a_search_that_does_not_listen():
     ) as process:
         assert process.stdout.readline() == "False\n"
         process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + PATIENCE_S
         while process.stdout.readline() != "True\n":
             assert process.poll() is None
+            assert time.monotonic() < deadline, "the first Ctrl-C was not heard"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == -signal.SIGINT  # a shell reports 130
@@ -317,7 +320,9 @@ def read_until(screen: int, pattern: str) -> str:
     """What appears on the screen up to the first match of `pattern`."""
     seen, deadline = "", time.monotonic() + PATIENCE_S
     while not re.search(pattern, seen):
-        assert time.monotonic() < deadline, seen
+        left_s = max(0.0, deadline - time.monotonic())
+        ready, _, _ = select.select([screen], [], [], left_s)
+        assert ready, f"{pattern!r} did not come in {PATIENCE_S} s, only {seen!r}"
         try:
             seen += os.read(screen, 4096).decode()
         except OSError as error:  # the program has ended

@@ -82,8 +82,9 @@ def test_ctrl_c_ends_every_process_and_prints_what_is_known(run, document):
         stderr=subprocess.PIPE,
         text=True,
     )
-    children = []
+    children, deadline = [], time.monotonic() + 120
     while not children and started.poll() is None:
+        assert time.monotonic() < deadline, "no process was started"
         time.sleep(0.05)
         children = children_of(started.pid)
     started.send_signal(signal.SIGINT)

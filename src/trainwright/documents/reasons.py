@@ -19,12 +19,13 @@ from trainwright.plans.status import Status
 from trainwright.units import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trainwright.documents.explanation import ModelExplanation
     from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
     from trainwright.documents.view import Cell, Table
+    from trainwright.plans.status import Relaxation
 
 
 # What a document keeps of its reasons
@@ -124,7 +125,7 @@ def changes_of(document: ModelPlanResult | MixedPlanResult) -> tuple[Change, ...
     Of several ways to one plan the first is told.
     """
     if document.step_time_s is None:
-        return tuple(_fixes(document))
+        return tuple(fixes_of(document.relaxations))
     faster = list(_faster(document))
     known_s = {change.step_time_s for change, _ in faster}
     others = [one for one in _others(document) if one[0].step_time_s not in known_s]
@@ -134,8 +135,9 @@ def changes_of(document: ModelPlanResult | MixedPlanResult) -> tuple[Change, ...
     return tuple(kept.values())
 
 
-def _fixes(document: ModelPlanResult | MixedPlanResult) -> Iterator[Change]:
-    for fix in document.relaxations:
+def fixes_of(relaxations: Iterable[Relaxation]) -> Iterator[Change]:
+    """What would each make a plan fit, with the options that ask for it, where options can."""
+    for fix in relaxations:
         used = ""
         if fix.change != "devices" and fix.devices_used:
             used = f", on {format_count(fix.devices_used, 'device')}"

@@ -266,6 +266,11 @@ class ChangeList:
     shown: int = 3
 
     @property
+    def has_steps(self) -> bool:
+        """Whether the step of a row is known."""
+        return any(row.step for row in self.rows)
+
+    @property
     def has_ratios(self) -> bool:
         """Whether a row compares with what there is."""
         return any(row.against for row in self.rows)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.documents.fit import fit_line
 from trainwright.documents.plan_view import fullest_rank, is_fitted
 from trainwright.documents.printing import NEGLIGIBLE, evidence_line, unfitted_line
-from trainwright.documents.reasons import changes_of
+from trainwright.documents.reasons import changes_of, fixes_of
 from trainwright.pages.blocks import Bar, BarChart, Beside, ChangeList, ChangeRow, Part, Verdict
 from trainwright.pages.step import memory_bars, time_parts
 from trainwright.plans.configuration import NO_OVERHEADS
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainwright.documents.plan_view import Planned
     from trainwright.documents.reasons import Change
     from trainwright.pages.subject import PricedStep, Subject
+    from trainwright.plans.status import Relaxation
 
 _FAR: Final = 0.05  # of a step: what is slower by more is marked
 _NOTICED: Final = 0.002  # of a step: less imbalance is no bar of its own
@@ -107,6 +108,11 @@ def plan_changes(subject: Subject[Any]) -> ChangeList | None:
     """The changes of a plan, each with its whole command; None where there is none."""
     document: Planned = subject.document
     return _listed(changes_of(document), subject.command, fixes=document.step_time_s is None)
+
+
+def fixing_changes(relaxations: Iterable[Relaxation], command: str) -> ChangeList | None:
+    """What would each make a plan fit, with the whole command; None where nothing is known."""
+    return _listed(fixes_of(relaxations), command, fixes=True)
 
 
 def estimate_changes(subject: Subject[ModelEstimateResult]) -> ChangeList | None:

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 import zlib
 from functools import cache
 from importlib import resources
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jinja2 import Environment
+    from markupsafe import Markup
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
@@ -54,7 +56,7 @@ def environment() -> Environment:
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("trainwright.pages", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -62,6 +64,18 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["whole"] = _whole
+    return made
+
+
+def _whole(text: str) -> Markup:
+    """The text, escaped, with options that no line ends within: a browser breaks at hyphens."""
+    from markupsafe import Markup, escape
+
+    return Markup(_OPTION.sub(r'<span class="whole">\g<0></span>', str(escape(printable(text)))))
+
+
+_OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
 def asset(name: str) -> str:

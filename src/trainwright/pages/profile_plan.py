@@ -32,6 +32,7 @@ from trainwright.pages.blocks import (
     proved_state,
     section,
 )
+from trainwright.pages.first_screen import fixing_changes
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.units import format_bandwidth, format_bytes, format_count, format_seconds
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.placement import PlacedStageRecord
     from trainwright.documents.profile_plan import EstimateResult, StageRecord
-    from trainwright.pages.blocks import Card, Section
+    from trainwright.pages.blocks import Card, ChangeList, Section
     from trainwright.pages.subject import Figure, Subject
 
     Planned: TypeAlias = PlanResult | EstimateResult
@@ -107,10 +108,12 @@ def _figures(document: Document) -> Iterator[Figure]:
 def _sections(subject: Subject[Any]) -> Iterator[Section]:
     document: Document = subject.document
     limit = document.request.setting.memory_bytes if document.request.setting else None
-    blocks: list[Verdict | Beside] = [_answer(document, limit)]
+    blocks: list[Verdict | Beside | ChangeList] = [_answer(document, limit)]
     if document.stages:
         bars = (_time_bars(document.stages), _memory_bars(document.stages, limit))
         blocks.append(Beside(left=bars[:1], right=bars[1:]))
+    elif changes := fixing_changes(getattr(document, "relaxations", ()), subject.command):
+        blocks.append(changes)
     yield section("summary", "The answer", *blocks, label="Answer", cards=_cards(document, limit))
     if not document.stages:
         yield section("why", "Why nothing fits", *_why(document, limit))
@@ -211,9 +214,6 @@ def _why(document: Document, limit: float | None) -> Iterator[Facts | Notes]:
         return
     if document.binding is not None:
         yield Notes(title="What cannot fit", lines=(document.binding.description,))
-    if document.relaxations:
-        lines = tuple(f"{fix.change}: {fix.description}" for fix in document.relaxations)
-        yield Notes(title="Any one of these is enough", lines=lines)
 
 
 def _facts(document: Document, limit: float | None) -> Iterator[tuple[str, str]]:
@@ -229,7 +229,7 @@ def _facts(document: Document, limit: float | None) -> Iterator[tuple[str, str]]
         terms = ", ".join(f"{kind} {part:.1%}" for kind, part in found.time_share.items())
         yield "slowest stage", f"{found.slowest_stage}: {terms}"
     bound_s = getattr(document, "lower_bound_s", None)
-    if bound_s is not None:
+    if bound_s is not None and document.stages:
         kind = getattr(document, "bound_kind", None) or "unproved"
         yield f"bound ({kind})", format_seconds(bound_s)
     if isinstance(document, PlacementResult) and document.fixed_strategy is not None:

@@ -48,7 +48,7 @@ def validation_content(subject: Subject[ValidationResult]) -> Content:
     modelled = sum(dataset.modelled for dataset in document.datasets)
     return Content(
         title="Predictions beside measured runs",
-        subtitle=f"{counted(len(document.datasets), 'file')} of {document.folder}: "
+        subtitle=f"{counted(len(document.datasets), 'file')}, "
         f"{modelled:,} of {rows:,} rows modelled",
         figures=tuple(_figures(document)),
         sections=tuple(_sections(subject)),

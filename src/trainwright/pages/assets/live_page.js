@@ -186,7 +186,7 @@ class Explorer {
     show("batch", question.global_batch.toLocaleString("en"), `${question.global_batch} sequences`);
     show("sequence", question.sequence.toLocaleString("en"), `${question.sequence} tokens`);
     at("asked-line").textContent = (
-      `${(this.job ?? this.config)?.name ?? question.model} on ${question.devices} of ${this.clusterFile?.name ?? cluster.name}`);
+      `${(this.job ?? this.config)?.name ?? question.model} on ${question.devices} ${question.devices === 1 ? "device" : "devices"} of ${this.clusterFile?.name ?? cluster.name}`);
     at("answer").setAttribute("aria-busy", "true");
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
@@ -346,9 +346,9 @@ class Explorer {
   }
 
   offer(id) {
-    at("pin").hidden = id === null || !this.last;
+    const isPlanned = id !== null && Boolean(this.plan?.step_time_s);
+    at("pin").hidden = at("exports").hidden = !isPlanned;
     at("save-page").hidden = at("save-plan").hidden = at("copy-command").hidden = id === null;
-    at("exports").hidden = id === null;
     this.id = id;
     if (id === null) return;
     at("save-page").href = `/pages/${id}`;

@@ -46,7 +46,7 @@ from trainwright.profile import Recompute
 from trainwright.step import zero
 from trainwright.step.figures import least_device_bytes
 from trainwright.step.stages import group_replicas
-from trainwright.units import format_bytes, format_bytes_up
+from trainwright.units import MIB, format_bytes, format_bytes_up
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -140,10 +140,10 @@ def _with_state(question: ModelQuestion, binding: Binding) -> str:
     total, devices = least_state_bytes(question), question.num_devices
     room_bytes = room_of_devices(question).accelerator.usable_bytes
     share = f", {format_bytes(total / devices)} on each of {devices} devices" * (devices > 1)
+    room = f"room for {format_bytes(room_bytes)}" if room_bytes >= MIB else "no room left"
     return (
         f"weights, gradients and optimizer states alone are {format_bytes(total)}{share}; one has "
-        f"room for {format_bytes(room_bytes)}, {format_bytes(binding.missing_bytes)} less than the "
-        "leanest plan needs"
+        f"{room}, {format_bytes(binding.missing_bytes)} less than the leanest plan needs"
     )
 
 
