@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainwright.costing.communication import beyond_s
 from trainwright.costing.tiled import PHASES, machine_of, machine_taking, product_times_of_rows
 from trainwright.errors import InvalidInput
 from trainwright.model import Phase
@@ -233,8 +234,7 @@ def _assemble(
         for kernel in kernels:
             phases[kernel.phase][:, index] += kernel_s(kernel)
     for phase in PHASES:
-        hidden = surroundings.tensor_overlap * phases[phase]
-        phases[phase] += np.maximum(links[phase] - hidden, 0.0)
+        phases[phase] += beyond_s(links[phase], surroundings.tensor_overlap * phases[phase])
     forward = phases[Phase.FORWARD]
     gradients = phases[Phase.INPUT_GRAD] + phases[Phase.WEIGHT_GRAD]
     again = np.where(chain.repeats, forward, 0.0)

@@ -23,12 +23,15 @@ bandwidth says, protocol switches at small sizes.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, overload
+
+import numpy as np
 
 from trainwright.cluster import Accelerator, Hop, NetworkLevel
 from trainwright.model import Operator, OperatorKind, Phase, Work
 
 if TYPE_CHECKING:
+    from trainwright.arrays import Floats
     from trainwright.model import Exchange, Routing
     from trainwright.profile import Collective
 
@@ -135,6 +138,19 @@ def tokens_time_s(payload_bytes: float, hops: Hops, routing: Routing) -> float:
         slowest_s = max(slowest_s, crossing * tokens_bytes / hop.level.effective_bytes_per_s)
         inside *= hop.ranks
     return latency_s + slowest_s
+
+
+@overload
+def beyond_s(time_s: float, under_s: float) -> float: ...
+@overload
+def beyond_s(time_s: Floats, under_s: Floats | float) -> Floats: ...
+def beyond_s(time_s: Floats | float, under_s: Floats | float) -> Floats | float:
+    """What of an exchange does not hide under so many seconds of compute; numbers or arrays."""
+    left_s = time_s - under_s
+    if isinstance(left_s, float):
+        return max(0.0, left_s)
+    found: Floats = np.maximum(0.0, left_s)
+    return found
 
 
 def point_to_point_time_s(payload_bytes: float, level: NetworkLevel | None) -> float:

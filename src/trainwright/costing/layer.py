@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 
 from trainwright.cluster import Accelerator, Hop
-from trainwright.costing.communication import exchange_time_s, operator_time_s
+from trainwright.costing.communication import beyond_s, exchange_time_s, operator_time_s
 from trainwright.costing.tiled import TiledTimer, timer_of
 from trainwright.model import (
     Exchange,
@@ -216,7 +216,7 @@ class Platform:
             return 0.0
         assert self.accelerator.host is not None, "a run that offloads names a device with a host"
         moved_s = moved_bytes / self.accelerator.host.link_bytes_per_s
-        return max(0.0, moved_s - self.overlap.host * under_s)
+        return beyond_s(moved_s, self.overlap.host * under_s)
 
     def operator_s(self, operator: Operator, phase: Phase, run: RunShape) -> float:
         """Seconds of one phase of an operator on one device."""
@@ -342,14 +342,14 @@ def _exposed_s(
             apart_s[key] = apart_s.get(key, 0.0) + time_s
             continue
         window_s = exchange.hidden_share * operator_s[exchange.phase][exchange.hides_under]
-        exposed_s[key] = exposed_s.get(key, 0.0) + max(0.0, time_s - window_s)
+        exposed_s[key] = exposed_s.get(key, 0.0) + beyond_s(time_s, window_s)
     shares = {
         TimeKind.TENSOR_PARALLEL: platform.overlap.tensor,
         TimeKind.EXPERT_PARALLEL: platform.overlap.experts,
     }
     for (phase, kind), time_s in apart_s.items():
         window_s = shares.get(kind, 0.0) * sum(operator_s[phase].values())
-        added_s = max(0.0, time_s - window_s)
+        added_s = beyond_s(time_s, window_s)
         exposed_s[phase, kind] = exposed_s.get((phase, kind), 0.0) + added_s
     return exposed_s
 

@@ -46,6 +46,7 @@ from trainwright.costing.communication import (
     all_gather_lines,
     all_reduce_lines,
     all_reduce_time_s,
+    beyond_s,
     fastest_s,
     memory_time_s,
 )
@@ -198,15 +199,6 @@ def _at(table: tuple[float, ...], zero_stage: Stage) -> Seconds:
     if isinstance(zero_stage, int):
         return cast("Seconds", table[zero_stage])
     found: Floats = np.array(table)[zero_stage]
-    return found
-
-
-def beyond_s(time_s: Seconds, under_s: Seconds | float) -> Seconds:
-    """What of an exchange does not hide under compute."""
-    left_s = time_s - under_s
-    if isinstance(left_s, float):
-        return max(0.0, left_s)
-    found: Floats = np.maximum(0.0, left_s)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from trainwright.costing.communication import exchange_time_s, operator_time_s
+from trainwright.costing.communication import beyond_s, exchange_time_s, operator_time_s
 from trainwright.costing.estimate import axis_hops
 from trainwright.costing.layer import RECOMPUTABLE
 from trainwright.model import Phase, layer_graph
@@ -24,7 +24,6 @@ from trainwright.planning.bounds.exchanges import ChainEnds
 from trainwright.planning.question.layouts import WEIGHT_GRAD_LAG, WHOLE_BACKWARD
 from trainwright.planning.question.question import Point, run_of
 from trainwright.profile import StaticKind
-from trainwright.step import zero
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,7 +132,7 @@ class Tail(NamedTuple):
         """Exposed seconds of a rank that holds so many layers of the class, [N]."""
         total_s = np.zeros(1)
         for own_s, under_s in self.lines:
-            total_s = total_s + held * zero.beyond_s(own_s, under_s)
+            total_s = total_s + held * beyond_s(own_s, under_s)
         return total_s
 
 

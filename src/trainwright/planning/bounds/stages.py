@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainwright._native import _core
-from trainwright.costing.communication import point_to_point_time_s
+from trainwright.costing.communication import beyond_s, point_to_point_time_s
 from trainwright.model import LayerKind
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.schedule import ActionKind
@@ -247,9 +247,9 @@ class Sharing:
         every = zero.every_microbatch(self.zero_stage, self.traffic)
         if not (np.any(every.forward_s) or np.any(every.backward_s)):
             return np.zeros_like(time_s)
-        gathered_s = zero.beyond_s(every.forward_s, self.overlap.parameters * forward_s)
+        gathered_s = beyond_s(every.forward_s, self.overlap.parameters * forward_s)
         hidden_s = self.overlap.gradients * np.maximum(0.0, time_s - forward_s[kind])
-        found: Floats = gathered_s[kind] + zero.beyond_s(every.backward_s[kind], hidden_s)
+        found: Floats = gathered_s[kind] + beyond_s(every.backward_s[kind], hidden_s)
         return found
 
     def at(self, kind: Ints) -> Sharing:
