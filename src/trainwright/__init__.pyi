@@ -105,6 +105,7 @@ def codesign(
     objective: str | None = ...,
     weights: Sequence[float] | None = ...,
     software: str | None = ...,
+    like: str | None = ...,
     memory: Sequence[str] | None = ...,
     memory_bandwidth: Sequence[str] | None = ...,
     link_bandwidth: Sequence[str] | None = ...,

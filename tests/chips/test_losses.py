@@ -13,6 +13,7 @@ from trainwright.chips.technology import device_as_run, losses_of, with_losses
 from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.cluster.calibration import software_named
+from trainwright.errors import InvalidInput
 from trainwright.formats.calibration_toml import built_in_efficiencies
 from trainwright.formats.catalog import accelerators
 from trainwright.options.clusters import expected
@@ -52,6 +53,29 @@ def test_a_design_loses_what_a_device_without_runs_of_its_own_does() -> None:
     assert TYPICAL.launch_s == device.launch_overhead_s
     assert TYPICAL.node_efficiency == usual.levels[0].efficiency < 1
     assert TYPICAL.link_efficiency == usual.levels[1].efficiency < TYPICAL.node_efficiency
+
+
+def test_a_design_like_a_family_loses_what_a_new_device_of_it_does() -> None:
+    known = built_in_efficiencies()
+    new = replace(known, families={**known.families, "a new TPU": "tpu"})
+    expected_of = new.calibration("a new TPU", software_named("maxtext"))
+    found, nobody = losses_of("maxtext", "TPU"), losses_of("maxtext")
+    assert found is not None
+    assert nobody is not None
+    for name in found.names:
+        assert found.value(name, 0.0) == expected_of.value(name, 0.0)
+    assert found.value("gemm_max", 0.0) > nobody.value("gemm_max", 0.0)
+    own = losses_of("megatron-core", "a100-80gb-sxm")
+    assert own is not None
+    assert own.value("gemm_max", 0.0) == known.value_of(
+        "gemm_max", "A100-80GB-SXM", software_named("megatron-core")
+    )
+
+
+@pytest.mark.parametrize(("software", "like"), [("typical", "a kettle"), ("none", "tpu")])
+def test_what_a_design_is_like_must_be_known_and_of_use(software: str, like: str) -> None:
+    with pytest.raises(InvalidInput, match="like"):
+        losses_of(software, like)
 
 
 def test_a_flat_network_loses_what_links_inside_nodes_do() -> None:

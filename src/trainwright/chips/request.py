@@ -184,6 +184,7 @@ def request_of(
         precisions=options.get("precision") or ("bf16",),
         max_mean_watts=options.get("max_mean_watts"),
         software=options.get("software") or TYPICAL.name,
+        like=options.get("like"),
         process=options.get("process"),
         die=options.get("die"),
     )
@@ -272,6 +273,7 @@ def make_request(
     precisions: Sequence[str] = ("bf16",),
     max_mean_watts: float | None = None,
     software: str = NO_SOFTWARE,
+    like: str | None = None,
     process: str | None = None,
     die: Mapping[str, float] | None = None,
 ) -> CodesignRequest:
@@ -300,7 +302,8 @@ def make_request(
         precisions=tuple(precisions),
         max_mean_watts=max_mean_watts,
         software=None if software == NO_SOFTWARE else software,
-        losses=losses_of(software),
+        like=like,
+        losses=losses_of(software, like),
         process=process,
         die=None if die is None else dict(die),
     )

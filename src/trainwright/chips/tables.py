@@ -87,7 +87,9 @@ def _summary(found: CodesignResult) -> Iterator[tuple[str, str]]:
     if losses is not None:
         arrays, memory = (losses.value(name, 1.0) for name in ("gemm_max", "memory_max"))
         reached = f"arrays reach {arrays:.0%} of their clock, memory {memory:.0%}"
-        yield "losses", f"as of a device nobody measured under {losses.line} software: {reached}"
+        like = found.request.like
+        whose = "a device nobody measured" if like is None else f"a new device like {like}"
+        yield "losses", f"as of {whose} under {losses.line} software: {reached}"
         slow = f"{losses.low_ratio:.2f} to {losses.high_ratio:.2f}"
         yield "range", f"nine of ten measured steps took {slow} times what this predicts"
     for warning in found.warnings:

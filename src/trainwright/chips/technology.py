@@ -256,23 +256,41 @@ def _is_number(value: object) -> bool:
 # -----------------------------------------------------------------------------------------------
 # Clocks sag, kernels are imperfect, exchanges reach a share of their links. How much is known of
 # real devices from public runs (`calibration`); a design loses what they say of a device without
-# runs of its own. So both are compared as they would run, not one as it is drawn and the other as
-# it was measured. How small kernels fill a device are two of its fitted constants; of a design the
-# tiles say it. What hosts take belongs to an installation, not to a chip: neither has it here.
+# runs of its own, of a family that it is said to be like or of none. So both are compared as they
+# would run, not one as it is drawn and the other as it was measured. How small kernels fill a
+# device are two of its fitted constants; of a design the tiles say it. What hosts take belongs to
+# an installation, not to a chip: neither has it here.
 
 NO_SOFTWARE: Final = "none"  # what `--software` says for kernels and links without losses
 _NOBODY_HAS: Final = "a chip design"
 _OF_HOSTS: Final = ("host_pass_s", "step_overhead_s")
 
 
-def losses_of(software: str) -> Calibration | None:
-    """The constants of a device without runs of its own under a software; None for "none"."""
+def losses_of(software: str, like: str | None = None) -> Calibration | None:
+    """The constants of a device without runs of its own under a software; None for "none".
+
+    Those of a new device of the family `like`, of a catalog accelerator of that name, or of no
+    family. Raises `InvalidInput` for others.
+    """
     from trainwright.cluster.calibration import software_named
     from trainwright.formats.calibration_toml import built_in_efficiencies
 
+    pooled, device = built_in_efficiencies(), _NOBODY_HAS
+    families = {family.lower(): family for family in pooled.families.values()}
+    devices = {name.lower(): name for name in pooled.families}
+    if like is not None and like.lower() in devices:
+        device = devices[like.lower()]
+    elif like is not None and like.lower() in families:
+        family = families[like.lower()]
+        pooled = replace(pooled, families={**pooled.families, device: family})
+    elif like is not None:
+        known = f"one of the families {', '.join(families)}, or an accelerator of them"
+        raise InvalidInput.of("like", f'must be {known}, got "{like}"')
     if software == NO_SOFTWARE:
+        if like is not None:
+            raise InvalidInput.of("like", "must not be given: nothing is lost without software")
         return None
-    found = built_in_efficiencies().calibration(_NOBODY_HAS, software_named(software))
+    found = pooled.calibration(device, software_named(software))
     return replace(found, constants=tuple(c for c in found.constants if c.name not in _OF_HOSTS))
 
 

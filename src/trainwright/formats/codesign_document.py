@@ -264,9 +264,9 @@ class JobRecord:
 class CodesignRequest:
     """Everything a search depends on; nothing outside the document is needed to run it again.
 
-    `losses` are what every design loses to kernels and links, under `software`; without them
-    all of these are perfect. `process` and `die` say what dies are made in and have beside cores,
-    as `chips.technology` reads them.
+    `losses` are what every design loses to kernels and links, under `software` and as a new device
+    `like` a family or an accelerator does; without them all of these are perfect. `process` and
+    `die` say what dies are made in and have beside cores, as `chips.technology` reads them.
     """
 
     trainwright_version: str
@@ -281,6 +281,7 @@ class CodesignRequest:
     precisions: tuple[str, ...] = ("bf16",)
     max_mean_watts: float | None = None
     software: str | None = None
+    like: str | None = field(default=None, metadata={RARE: True})
     losses: Calibration | None = None
     process: str | None = None
     die: dict[str, float] | None = None

@@ -129,6 +129,7 @@ ROWS += section(
         "Whose losses chips have, as megatron-core or typical; none: perfect kernels and links.",
         default="typical",
     ),
+    row("like", NAME, "Designs lose what a family does, as tpu or hopper, or an accelerator."),
 )
 ROWS += section(
     "What the chips may be",
