@@ -291,7 +291,7 @@ def test_layers_that_no_device_can_hold_have_no_step():
     assert head.levels[0][0] > device_bytes  # transients alone
     busiest_s = head.busiest_s(
         Rooms(device_bytes, np.zeros(1), np.zeros(1)),
-        Tail(()),
+        Tail((), np.ones(1)),
         pipeline=np.array([4]),
         num_microbatches=np.array([8]),
         in_flight=None,

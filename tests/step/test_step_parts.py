@@ -11,7 +11,14 @@ from trainwright.plans.configuration import Configuration, Overlap
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
 from trainwright.step.account import time_by_part_s
-from trainwright.step.predict import estimator_of, plan_of, point_of, price_profiled
+from trainwright.step.predict import (
+    estimator_of,
+    plan_of,
+    point_of,
+    price_profiled,
+    sharing_times,
+    work_of_plan,
+)
 from trainwright.step.stages import Placement
 
 CASES = {
@@ -83,3 +90,38 @@ def test_each_part_has_its_cause(name, kind):
     slow = Overlap(gradients=0, parameters=0)
     assert parts(name, overlap=slow)[0][kind] > 0
     assert parts("alone", overlap=slow)[0][kind] == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "batch"), [("interleaved", 64), ("depth-first", 64), ("depth-first", 60)]
+)
+def test_later_chunks_exchange_while_a_group_passes_the_chunk_before(schedule, batch):
+    config = catalog.model("llama3-8b").config
+    cluster = catalog.cluster("dgx-h100").with_nodes(8).with_bandwidth("intra", 2e9)
+    run = Configuration(
+        parallelism=Parallelism(pipeline=4, virtual_stages=2, data=4, zero_stage=1),
+        microbatch_size=1,
+        global_batch=batch,
+        sequence_length=4096,
+        schedule=schedule,
+    )
+    profile = estimator_of(config, cluster, run).profile(point_of(run))
+    plan, share = plan_of(run, profile), 0.5
+    bare, hidden = (
+        Overlap(gradients=0.0, parameters=0.0),
+        Overlap(gradients=share, parameters=share),
+    )
+    work, layout = work_of_plan(plan, profile, cluster, overlap=bare)
+    whole = sharing_times(work, layout)
+    found = sharing_times(work, replace(layout, overlap=hidden))
+    group = 4 if batch % 16 == 0 else 1  # groups of p where p divides the microbatches
+    for stage, (own, all_of_it) in enumerate(zip(found, whole, strict=True)):
+        now, before = work.stages[stage], work.stages[max(0, stage - 4)]
+        ahead = group - 1 if stage >= 4 else 0
+        forward_s = share * (now.forward_s + ahead * before.forward_s)
+        backward_s = share * (now.backward_s + ahead * before.backward_s)
+        left_s = max(0.0, all_of_it.parameters_s - forward_s)
+        assert own.exposed_parameters_s == pytest.approx(left_s)
+        left_s = max(0.0, all_of_it.gradients_s - backward_s)
+        assert own.exposed_gradients_s == pytest.approx(left_s)
+    assert sum(own.exposed_sync_s for own in found) > 0

@@ -101,6 +101,20 @@ class PipelineShape:
         """Whether the orders depend on counts alone, so that they may be kept."""
         return self.order is None and family_named(self.family).is_timeless
 
+    @property
+    def group_of_chunk(self) -> int:
+        """Microbatches that pass a chunk before any passes its rank's next one; 1 if not known.
+
+        A family that is like another one has its order where p divides the microbatches.
+        """
+        if self.order is not None or self.virtual_stages < 2:
+            return 1
+        p, m, family = self.num_ranks, self.num_microbatches, family_named(self.family)
+        in_groups = family.whole_groups
+        if family.like is not None and m % p == 0:
+            in_groups = family_named(family.like).whole_groups
+        return min(p, m) if in_groups else 1
+
     def with_microbatches(self, count: int) -> PipelineShape:
         """The same with another number of microbatches."""
         assert self.order is None, "an order that was found has its own number of microbatches"

@@ -200,16 +200,23 @@ def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
 
 def sharing_times(work: StepWork, layout: Layout) -> tuple[DataParallelTimes, ...]:
     """What synchronising each part of a step over the replicas of its rank costs."""
-    ranks = (*work.rank_of_stage, 0)  # a cut head has as many replicas on all ranks
-    return tuple(
-        data_parallel_times(
-            (stage,),
+
+    def times_of(parts: list[StageWork], rank: int) -> tuple[DataParallelTimes, ...]:
+        return data_parallel_times(
+            parts,
             layout.places[rank].replicas,
             layout.overlap,
             num_microbatches=layout.shape.num_microbatches,
-        )[0]
-        for stage, rank in zip(work.parts, ranks, strict=False)
-    )
+            group=layout.shape.group_of_chunk,
+        )
+
+    found: dict[int, DataParallelTimes] = {}
+    for rank in range(len(layout.places)):
+        chunks = [stage for stage, owner in enumerate(work.rank_of_stage) if owner == rank]
+        found.update(zip(chunks, times_of([work.stages[c] for c in chunks], rank), strict=True))
+    # A cut head has as many replicas on all ranks.
+    beside = [times_of([part], 0)[0] for part in work.parts[len(work.stages) :]]
+    return (*(found[stage] for stage in range(len(work.stages))), *beside)
 
 
 def pipeline_times(

@@ -24,6 +24,11 @@ together, and U what hides in that window:
     added to every microbatch    max(0, E - U)
     left after the last one      max(0, L - U) - max(0, E - U)
 
+Where a rank has several stages and g microbatches pass each in turn (interleaving), Megatron-LM
+gathers the parameters of a stage while the stage before it runs, and reduces its gradients while
+that one runs backward (`param_sync_func`, `grad_sync_func` of its `schedules.py`). Under ZeRO-0 and
+1, U is then of its own microbatch and of g - 1 of the stage before it on the rank.
+
 State of a stage on one device is its bytes over the parts they are cut into. ZeRO-3 gathers the
 weights of a layer in use and of the next one, at most all of the rank: min(2·w·(1 - 1/d), all).
 
@@ -249,6 +254,17 @@ def exposed(zero_stage: Stage, traffic: Traffic, under: Windows) -> Exposed:
     )
 
 
+def group_hiding(zero_stage: Stage, group: ArrayLike) -> Seconds:
+    """How many microbatches hide what a stage exchanges once, of a `group` that passes it at once.
+
+    All but one of them pass the stage of the same rank before it (in backward, after it).
+    """
+    once = 1.0 - _at(_SCATTERS_EVERY, zero_stage)
+    if isinstance(group, int):
+        return 1.0 + (group - 1) * once
+    return 1.0 + (np.asarray(group) - 1.0) * once
+
+
 def least_exposed(zero_stage: Stage, traffic: Traffic, under: Windows) -> tuple[Seconds, Seconds]:
     """What stages expose at least whose exchanges and windows add up to these.
 
@@ -297,18 +313,36 @@ class DataParallelTimes:
 
 
 def data_parallel_times(
-    works: Sequence[StageWork], replicas: Replicas, overlap: Overlap, *, num_microbatches: int
+    works: Sequence[StageWork],
+    replicas: Replicas,
+    overlap: Overlap,
+    *,
+    num_microbatches: int,
+    group: int = 1,
 ) -> tuple[DataParallelTimes, ...]:
-    """What synchronising each stage of one rank costs; windows are the stage's own compute."""
-    return tuple(_times(work, replicas, overlap, num_microbatches) for work in works)
+    """What synchronising each stage of one rank costs; its stages are in the model's order.
+
+    `group` microbatches pass each stage of the rank before any passes the next one.
+    """
+    ahead = float(group_hiding(replicas.zero_stage, group)) - 1.0
+    found, before_s = [], (0.0, 0.0)
+    for work in works:
+        under_s = work.forward_s + ahead * before_s[0], work.backward_s + ahead * before_s[1]
+        found.append(_times(work, replicas, overlap, num_microbatches, under_s))
+        before_s = work.forward_s, work.backward_s
+    return tuple(found)
 
 
 def _times(
-    work: StageWork, replicas: Replicas, overlap: Overlap, num_microbatches: int
+    work: StageWork,
+    replicas: Replicas,
+    overlap: Overlap,
+    num_microbatches: int,
+    compute_s: tuple[float, float],
 ) -> DataParallelTimes:
     stage, m = replicas.zero_stage, num_microbatches
     traffic = _traffic_of(work, replicas)
-    under_s = overlap.parameters * work.forward_s, overlap.gradients * work.backward_s
+    under_s = overlap.parameters * compute_s[0], overlap.gradients * compute_s[1]
     under = Windows(*(cast("Seconds", each) for each in under_s))
     found = exposed(stage, traffic, under)
     reduced_s = _REDUCES[stage] * traffic.reduce_s + _SHARDS[stage] * traffic.between_s

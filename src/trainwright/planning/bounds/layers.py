@@ -122,18 +122,27 @@ class Rooms(NamedTuple):
 class Tail(NamedTuple):
     """Exchanges after the last microbatch: seconds of one layer [N], and what they hide under.
 
-    Each line is of one collective: its own seconds, and those it hides under. Another layer on the
-    rank hides no more than it takes for a microbatch, so there is no need to know which there are.
+    Each line is of one collective: its own seconds, and those of a microbatch that it hides under;
+    so many of them hide it as `hiding` says [N]. Another layer on the rank hides no more than it
+    takes for these, so there is no need to know which there are.
     """
 
     lines: tuple[tuple[Floats, float], ...]
+    hiding: Floats
 
     def after(self, held: Ints | int) -> Floats:
         """Exposed seconds of a rank that holds so many layers of the class, [N]."""
         total_s = np.zeros(1)
         for own_s, under_s in self.lines:
-            total_s = total_s + held * beyond_s(own_s, under_s)
+            total_s = total_s + held * beyond_s(own_s, under_s * self.hiding)
         return total_s
+
+    def passed_s(self, beside_s: float) -> Floats:
+        """The least of one that gets back the last microbatch; others took `beside_s` longer.
+
+        Nothing is known of one whose chunks hide under several microbatches.
+        """
+        return np.where(self.hiding > 1, 0.0, np.maximum(0.0, self.after(1) - beside_s))
 
 
 class LikeLayers(NamedTuple):
@@ -184,7 +193,7 @@ class LikeLayers(NamedTuple):
         first_s = own_s
         if in_flight is not None:
             first_s = self._least_s(most, np.minimum(in_flight(full), m), rooms)
-        passed_s = np.maximum(0.0, tail.after(1) - self.beside_s)
+        passed_s = tail.passed_s(self.beside_s)
         last_s = self._last_s(most, full, own_s, p, m, ramp)
         even_s = np.maximum(m * most * first_s + tail.after(most), last_s + passed_s)
         if in_flight is not None:

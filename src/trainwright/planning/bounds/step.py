@@ -41,6 +41,7 @@ from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
     HELD_AT_ONCE,
+    IN_GROUPS,
     PUBLISHED_WARM_UP,
     SPLIT_BACKWARD,
     WARM_UP,
@@ -83,8 +84,10 @@ def exchanged_s(
     shared: SharedTimes, batch: Batch, forward_s: float, backward_s: Floats, *, overlap: Overlap
 ) -> tuple[Floats, Floats]:
     """Of all ranks: what data parallelism adds per microbatch, and after the last one, [N]."""
-    traffic = shared.traffic(batch.zero_stage, batch.group)
-    under = zero.Windows(np.array(overlap.parameters * forward_s), overlap.gradients * backward_s)
+    traffic, hiding = shared.traffic(batch.zero_stage, batch.group), batch.hiding
+    under = zero.Windows(
+        overlap.parameters * forward_s * hiding, overlap.gradients * backward_s * hiding
+    )
     return zero.least_exposed(batch.zero_stage, traffic, under)
 
 
@@ -107,7 +110,8 @@ def tail_of(like: LikeLayers, shared: SharedTimes, batch: Batch, overlap: Overla
         (
             (once.backward_s, overlap.gradients * like.longest.backward_s),
             (once.forward_s, overlap.parameters * like.longest.forward_s),
-        )
+        ),
+        hiding=batch.hiding,
     )
 
 
@@ -655,6 +659,16 @@ class Batch:
         """From a table by ZeRO stage and kind of replicas, [4, D, ...], the value of each pair."""
         found: Floats = table[self.zero_stage, self.group]
         return found
+
+    @property
+    def hiding(self) -> Floats:
+        """How many microbatches may hide what a chunk exchanges once a step, [N]."""
+        group = np.ones(self.layouts.size)
+        for family, own in self.families:
+            if family in IN_GROUPS:
+                m, p = self.layouts.num_microbatches[own], self.layouts.pipeline[own]
+                group[own] = np.minimum(m, p)
+        return np.asarray(zero.group_hiding(self.zero_stage, group))
 
     def warm_up(self, known: Mapping[str, Callable[[Ints], Ints]]) -> Callable[[Ints], Ints]:
         """Forwards before the first backward by ranks from one on, [N]; 1 where none is known."""

@@ -88,6 +88,10 @@ WEIGHT_GRAD_LAG: Final[Mapping[str, int]] = {
 }
 # Microbatches pass each chunk in groups of p, all of them.
 WHOLE_GROUPS: Final = frozenset(family.name for family in _PLANNED if family.whole_groups)
+# They may: of the family whose order another one has where p divides them, too.
+IN_GROUPS: Final = WHOLE_GROUPS | {
+    family.name for family in _PLANNED if family.like in WHOLE_GROUPS
+}
 # Chunk activations that no rank of a family exceeds, by the number of ranks.
 MOST_ACTIVATIONS: Final[Mapping[str, Callable[[int], int]]] = {
     family.name: family.most_activations

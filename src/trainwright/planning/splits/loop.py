@@ -88,33 +88,79 @@ class RankSharing:
 
 
 def rank_sharing(
-    kinds: StageKinds, replicas: Replicas, chunks_of_rank: list[list[Ints]], *, most: int
+    kinds: StageKinds,
+    replicas: Replicas,
+    chunks_of_rank: list[list[Ints]],
+    *,
+    most: int,
+    group: int,
 ) -> tuple[RankSharing, ...]:
     """The least of every rank, whose chunks are listed as the kinds they may be.
 
     Those of a chunk are in the order of its blocks, from its least on. No rank has more than `most`
-    blocks beyond the least of its chunks.
+    blocks beyond the least of its chunks, each of which `group` microbatches pass in turn.
     """
-    each = exchanged_s(kinds, replicas)
+    exchanged = Exchanged.of(kinds, replicas, group=group)
     made: dict[bytes, RankSharing] = {}
     found = []
     for chunks in chunks_of_rank:
         key = b"|".join(own.tobytes() for own in chunks)
         if key not in made:
+            before = (None, *chunks)
+            tails = [exchanged.tail_s(b)[own] for b, own in zip(before, chunks, strict=False)]
             forward, backward, tail = (
-                _dealt_least([of[own] for own in chunks], most) for of in each
+                _dealt_least(each, most)
+                for each in (
+                    [exchanged.forward_s[own] for own in chunks],
+                    [exchanged.backward_s[own] for own in chunks],
+                    tails,
+                )
             )
             made[key] = RankSharing(forward_s=forward, backward_s=backward, tail_s=tail)
         found.append(made[key])
     return tuple(found)
 
 
-def exchanged_s(kinds: StageKinds, replicas: Replicas) -> tuple[Floats, Floats, Floats]:
-    """Of a chunk by kind [K]: added to forward and backward, and what follows the last of these."""
-    sharing, forward_s = Sharing.of(kinds, replicas), kinds.forward_s
-    added = sharing.exposed(forward_s, kinds.counts @ LayerTimes.of(kinds).total_s)
-    tail_s = sharing.exposed(forward_s, slowest_s(kinds)).last_s
-    return added.forward_s, added.backward_s, tail_s
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Exchanged:
+    """Of a chunk by kind [K]: what is added to forward and backward, and follows the last of these.
+
+    What is exchanged once a step hides under `ahead` microbatches of the chunk before it, too.
+    """
+
+    kinds: StageKinds
+    sharing: Sharing
+    forward_s: Floats
+    backward_s: Floats
+    slowest_s: Floats
+    ahead: float
+    _tails: dict[tuple[float, float], Floats] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kinds: StageKinds, replicas: Replicas, *, group: int) -> Exchanged:
+        """Of chunks that `group` microbatches pass in turn."""
+        sharing = Sharing.of(kinds, replicas)
+        added = sharing.exposed(kinds.forward_s, kinds.counts @ LayerTimes.of(kinds).total_s)
+        return cls(
+            kinds=kinds,
+            sharing=sharing,
+            forward_s=added.forward_s,
+            backward_s=added.backward_s,
+            slowest_s=slowest_s(kinds),
+            ahead=float(zero.group_hiding(replicas.zero_stage, group)) - 1.0,
+        )
+
+    def tail_s(self, before: Ints | None) -> Floats:
+        """What follows the last microbatch, behind a chunk of one of the kinds `before`, if any."""
+        forward_s, most = self.kinds.forward_s, (0.0, 0.0)
+        if before is not None and self.ahead:
+            backward_s = np.maximum(self.slowest_s - forward_s, 0.0)[before]
+            most = float(forward_s[before].max()), float(backward_s.max())
+        if most not in self._tails:
+            forward_s = forward_s + self.ahead * most[0]
+            time_s = self.slowest_s + self.ahead * (most[0] + most[1])
+            self._tails[most] = self.sharing.exposed(forward_s, time_s).last_s
+        return self._tails[most]
 
 
 def _dealt_least(chunks: list[Floats], most: int) -> Floats:
@@ -917,15 +963,19 @@ class Loop:
 
         They are near with so many blocks.
         """
-        every_s = exchanged_s(self.kinds, self.replicas)
-        extra = [self.lengths.num_blocks] * self.shape.num_ranks
-        made: dict[tuple[int, bytes], tuple[_Line, _Line, _Line]] = {}
-        found = []
-        for stage, own in enumerate(self._kinds_of_stages(extra)):
-            least = int(self.lengths.least[stage])
-            key = least, own.tobytes()
+        exchanged = Exchanged.of(self.kinds, self.replicas, group=self.shape.group_of_chunk)
+        extra, p = [self.lengths.num_blocks] * self.shape.num_ranks, self.shape.num_ranks
+        made: dict[tuple[int, bytes, bytes], tuple[_Line, _Line, _Line]] = {}
+        found, kinds_of = [], self._kinds_of_stages(extra)
+        for stage, own in enumerate(kinds_of):
+            least, before = int(self.lengths.least[stage]), kinds_of[stage - p]
+            key = least, own.tobytes(), before.tobytes() if stage >= p else b""
             if key not in made:
-                forward, backward, tail = (_Line.below(of[own], least, blocks) for of in every_s)
+                tail_s = exchanged.tail_s(before if stage >= p else None)
+                forward, backward, tail = (
+                    _Line.below(of[own], least, blocks)
+                    for of in (exchanged.forward_s, exchanged.backward_s, tail_s)
+                )
                 made[key] = forward, backward, tail
             found.append(made[key])
         return found
@@ -942,7 +992,11 @@ class Loop:
             )
         kinds_of_stage = self._kinds_of_stages(extra)
         return rank_sharing(
-            self.kinds, self.replicas, [kinds_of_stage[r::p] for r in range(p)], most=max(extra)
+            self.kinds,
+            self.replicas,
+            [kinds_of_stage[r::p] for r in range(p)],
+            most=max(extra),
+            group=self.shape.group_of_chunk,
         )
 
     def _kinds_of_stages(self, extra: list[int]) -> list[Ints]:
