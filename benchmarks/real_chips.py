@@ -1,10 +1,12 @@
-"""The template set to real chips, held to their training runs: `real_chips.py TABLE.csv...`.
+"""The template set to real chips, held to their training runs: `real_chips.py DIR...`.
 
 Each chip of `CHIPS` is described as a design is: cores, lanes, buffers, clock, memory. Its measured
-runs are priced three ways: by the roofline of its catalog entry with the constants pooled for it,
-by its cores with the same constants, and by its cores with those of a device without runs of its
-own, which is how `codesign` prices a design that nobody has. Rows in fewer than 16 bits are left
-out, as the template multiplies one format. Prints a table of errors, and the furthest rows.
+runs are priced four ways: by the roofline of its catalog entry with the constants pooled for it, by
+its cores with the same constants, by its cores with what its family, the power it may draw and the
+software say where no run of the chip was fitted (`codesign --like CHIP` before anyone measured it),
+and by its cores with what is known of no device at all (`codesign`). Left out are rows in fewer
+than 16 bits, as the template multiplies one format, tests of software, rows whose pace the host
+sets, and those of pipelines that stall. Prints a table of errors, and the furthest rows.
 """
 
 from __future__ import annotations
@@ -18,39 +20,50 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.chips.technology import dies
-from trainwright.cluster import Surroundings, template_device
+from trainwright.cluster import Circumstance, Surroundings, template_device
 from trainwright.commands.validate import known
 from trainwright.errors import TrainwrightError
-from trainwright.formats.measured_csv import read_beside, read_measured
+from trainwright.formats.measured_csv import measured_files, read_beside, read_measured
 from trainwright.lab.fitting import answer
+from trainwright.lab.pooling import Pool, around, pooled, pooled_runs, power_shifts, refit_without
 from trainwright.lab.predict import price
 from trainwright.lab.run_shapes import cluster_of, config_of, line_of
+from trainwright.step.account import circumstances
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trainwright.cluster import Calibration
+    from trainwright.cluster.calibration import PooledEfficiencies
+    from trainwright.lab.pooling import PooledFit
     from trainwright.lab.predict import Question
     from trainwright.lab.run_shapes import Known, SoftwareLine
     from trainwright.plans.measured_run import MeasuredRun
 
 MOST_ROWS = 60  # of a table and chip, evenly chosen
 SHOWN = 4
-WAYS = ("roofline", "cores", "cores of nobody's chip")
+WAYS = ("roofline", "cores", "cores, unseen", "cores, of no device")
+STALLING = ("nanotron",)  # software whose pipelines stall for a reason that no plan states
 
 
 # Cores, clock, and the bytes a clock from the buffer that all share: of GPUs what the second-level
-# cache moves (NVIDIA's architecture papers: 5,120 on both). TPU v5p has the cores of v4.
+# cache moves (NVIDIA's architecture papers: 5,120 on both). On Hopper two multiprocessors of a
+# cluster get at once what one of them reads (multicast, ibid.), so that two equal tiles take three
+# operands in place of four. TPU v5p has the cores of v4.
+L2_BYTES, MULTICAST = 5120.0, 4 / 3
 A100, H100, TPU = (dies()[name].cores for name in ("A100-80GB-SXM", "H100-80GB-SXM", "TPU-v4"))
 CHIPS = {
-    "A100-40GB-SXM": (A100, 1.41e9, 5120.0),
-    "A100-80GB-SXM": (A100, 1.41e9, 5120.0),
-    "H100-80GB-SXM": (H100, 1.83e9, 5120.0),
-    "H100-96GB-HBM2e-500W": (H100, 1.83e9, 5120.0),
+    "A100-40GB-SXM": (A100, 1.41e9, L2_BYTES),
+    "A100-80GB-SXM": (A100, 1.41e9, L2_BYTES),
+    "H100-80GB-SXM": (H100, 1.83e9, L2_BYTES * MULTICAST),
+    "H100-96GB-HBM2e-500W": (H100, 1.83e9, L2_BYTES * MULTICAST),
     "TPU-v4": (TPU, 1.05e9, 8192.0),
     "TPU-v5p": (TPU, 1.75e9, 8192.0),
 }
 
 
-def as_cores(question: Question, line: SoftwareLine, found: Known, *, own: bool) -> Question:
-    """The question on the cores of its chip, with its own constants or those of no chip."""
+def as_cores(question: Question, line: SoftwareLine, constants: Calibration) -> Question:
+    """The question on the cores of its chip, with these constants."""
     pool = question.cluster.pool_of()
     device = pool.accelerator
     chip, clock_hz, port = CHIPS[device.name]
@@ -63,48 +76,67 @@ def as_cores(question: Question, line: SoftwareLine, found: Known, *, own: bool)
             memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
             glb_bytes_per_cycle=port,
         ),
-        name=device.name if own else "a chip design",
+        name=device.name,
     )
-    assert found.efficiencies is not None
-    constants = found.efficiencies.calibration(cores.name, line.software)
     made = constants.on_pool(replace(pool, accelerator=cores))
     return replace(question, cluster=replace(question.cluster, pools=(made,)))
 
 
-def priced(run: MeasuredRun, found: Known) -> tuple[float, ...] | None:
+def priced(run: MeasuredRun, found: Known, unseen: PooledEfficiencies) -> tuple[float, ...] | None:
     """Seconds of a step each way; None for a row that the template does not express."""
     line = line_of(run)
+    if line.software.kind in STALLING or run.states_arguments:  # a test states its arguments
+        return None
     asked = answer(run, line, config_of(run, line, found), cluster_of(run, line, found)).question
     if asked.configuration.recipe.precision not in (None, "bf16", "fp16"):
         return None
-    questions = (asked, *(as_cores(asked, line, found, own=own) for own in (True, False)))
+    held = circumstances(asked.model, asked.cluster, asked.configuration)
+    if Circumstance.HOST_BOUND in held:
+        return None
+    assert found.efficiencies is not None
+    known_of = (
+        found.efficiencies.calibration(run.accelerator, line.software),
+        unseen.calibration(run.accelerator, line.software),
+        found.efficiencies.calibration("a chip design", line.software),
+    )
+    questions = (asked, *(as_cores(asked, line, constants) for constants in known_of))
     return tuple(price(one).step_time_s for one in questions)
 
 
-def main(paths: list[Path]) -> None:
-    rows: dict[str, list[tuple[str, float, tuple[float, ...]]]] = defaultdict(list)
-    left_out: dict[str, int] = defaultdict(int)
-    for path in paths:
+def without_runs_of(
+    chips: Iterable[str], pool: Pool, found: PooledFit
+) -> dict[str, PooledEfficiencies]:
+    """What all runs but those of each chip say."""
+    made = {}
+    for chip in chips:
+        own = [number for number, run in enumerate(pool.runs) if run.device == chip]
+        made[chip] = pooled(pool, refit_without(pool, found, own), {})
+    return made
+
+
+def main(folders: list[Path]) -> None:
+    tables = []
+    for path in (path for folder in folders for path in measured_files(folder)):
         runs = read_measured(path)
         beside = read_beside(path, runs)
-        found = replace(
-            known(),
-            calibrations=(),
-            models=beside.models,
-            beside=beside.clusters,
-            unpublished=True,
-        )
+        here = replace(known(), models=beside.models, beside=beside.clusters)
+        tables.append((path.stem, runs, replace(here, calibrations=(), unpublished=True)))
+    pool = Pool(pooled_runs(tables), power_shifts(known()))
+    unseen = without_runs_of(CHIPS, pool, around(pool, known().efficiencies))
+    rows: dict[str, list[tuple[str, float, tuple[float, ...]]]] = defaultdict(list)
+    left_out: dict[str, int] = defaultdict(int)
+    for table, runs, found in tables:
         for chip in CHIPS:
             own = [run for run in runs if run.accelerator == chip and run.step_time_s]
             for run in own[:: max(1, len(own) // MOST_ROWS)]:
                 try:
-                    steps_s = priced(run, found)
+                    steps_s = priced(run, found, unseen[chip])
                 except TrainwrightError:
                     steps_s = None
                 if steps_s is None or run.step_time_s is None:
                     left_out[chip] += 1
                     continue
-                rows[chip].append((f"{path.stem} {run.row_id}", run.step_time_s, steps_s))
+                rows[chip].append((f"{table} {run.row_id}", run.step_time_s, steps_s))
     print("| chip | rows | left out | " + " | ".join(WAYS) + " |")
     print("| --- | --: | --: |" + " --- |" * len(WAYS))
     for chip, measured in rows.items():
