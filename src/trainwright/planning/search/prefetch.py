@@ -189,6 +189,7 @@ def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
         cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
         family=candidate.schedule,
         num_microbatches=candidate.num_microbatches(question.workload),
+        effort=question.effort,
     )
 
 

@@ -620,8 +620,8 @@ _PROOF_GAPS: Final = (0.0, 0.005, 0.01)
 
 
 class Proof(NamedTuple):
-    """No plan is better than `bound_s`. `loosest` is the candidate whose bound this is, where all
-    ways to bound it were tried, so that more work does not raise it.
+    """No plan is better than `bound_s`. `loosest` is the candidate whose bound this is, where more
+    work does not raise it.
     """
 
     bound_s: float
@@ -660,7 +660,8 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
             number += _PROGRAMS
             sharper = _looked_through(search, candidate, further)
             if not sharper > key:
-                loosest = candidate
+                # Of others the programs and the splits that are looked through are limited.
+                loosest = candidate if candidate.schedule in IN_V else None
                 break
             heapq.heapreplace(waiting, (sharper, number, done, candidate))
             continue

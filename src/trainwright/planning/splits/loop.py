@@ -584,7 +584,7 @@ def _halves(counts: Counts, blocks: Floats, num_ranks: int) -> tuple[Counts, Cou
     return None
 
 
-def least_of_dealt(loop: Loop, *, limit_s: float) -> PathsStep:
+def least_of_dealt(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsStep:
     """No split of any lengths has a shorter pipeline; no more is tried than to prove the limit.
 
     Ranks and stages hold whole blocks, as far as some programs tell. The bound is 0 where the order
@@ -600,7 +600,7 @@ def least_of_dealt(loop: Loop, *, limit_s: float) -> PathsStep:
     found = program.solved(first)
     waiting = [(found.step_s, number, found, first)]
     share = min(1.0, (_FEW_ROWS / program.held.shape[1]) ** 3)
-    most_programs = max(_LEAST_PROGRAMS, int(share * _MOST_PROGRAMS))
+    most_programs = int(effort * max(_LEAST_PROGRAMS, share * _MOST_PROGRAMS))
     while waiting[0][0] < limit_s and number < most_programs:
         step_s, _, found, counts = waiting[0]
         halves = None if found.blocks is None else _halves(counts, found.blocks, p)
@@ -761,7 +761,7 @@ def bound_dealt_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     loop = Loop.of(question)
     if loop is None:
         return Split(bound_s=math.inf)
-    found = least_of_dealt(loop, limit_s=limit_s - question.overhead_s)
+    found = least_of_dealt(loop, limit_s=limit_s - question.overhead_s, effort=question.effort)
     bound_s = min(limit_s, found.step_s + question.overhead_s)
     split = None if found.blocks is None else loop.split_of(found.blocks)
     if split is None:

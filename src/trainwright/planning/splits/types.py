@@ -60,6 +60,7 @@ class SplitQuestion:
 
     `num_microbatches` is that of one replica, v = `degrees.virtual_stages`. Under a family that
     cuts the head over all ranks, each has `head` beside its stage, and the kinds are without it.
+    `effort` is how often the usual work may be done where it is limited.
     """
 
     kinds: StageKinds
@@ -68,6 +69,7 @@ class SplitQuestion:
     family: str
     num_microbatches: int
     head: CutHead | None = None
+    effort: float = 1.0
 
     @property
     def overhead_s(self) -> float:
