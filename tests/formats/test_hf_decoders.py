@@ -297,8 +297,11 @@ def test_a_model_of_several_kinds_of_layers_is_planned_and_read_back(tmp_path) -
     assert planned.document.status in {"optimal", "gap"}
     explained = trainwright.explain(tmp_path / "plan.json")  # every figure is computed again
     assert str(explained)
-    with pytest.raises(trainwright.Inexpressible, match=r"Mamba-2 .gated delta rule"):
-        trainwright.export(tmp_path / "plan.json", to="megatron")
+    trainwright.export(tmp_path / "plan.json", to="megatron", output=tmp_path / "out")
+    text = (tmp_path / "out" / "megatron_args.sh").read_text()
+    assert "--hybrid-layer-pattern G-G-G-*-G-G-G-*-\n" in text.replace("|", "").replace("'", "")
+    with pytest.raises(trainwright.Inexpressible, match="blocks that differ in kind"):
+        trainwright.export(tmp_path / "plan.json", to="primus")
 
 
 GEMMA4 = SMALL | {
