@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from trainwright.formats.hf_decoders import Decoder, LatentRule, MixtureRule, every
+from trainwright.formats.hf_decoders import Decoder, LatentRule, MixtureRule, dense_between, every
 from trainwright.formats.hf_keys import KeyReader
 from trainwright.model import Norm
 
@@ -242,6 +242,52 @@ TEXT_DECODERS: Final[dict[str, Decoder]] = {
     "glm4v_text": replace(_GLM, head_size=None, constants={"sandwich_norm": True}),
 }
 DECODERS: Final[dict[str, Decoder]] = {
+    "mixtral": Decoder(
+        layers=32,
+        hidden=4096,
+        ffn=14336,
+        heads=32,
+        kv_heads=8,
+        vocabulary=32000,
+        window=0,
+        mixture=MixtureRule(num_experts=("num_experts", 8), visited=("num_experts_per_tok", 2)),
+    ),
+    "qwen2_moe": Decoder(
+        layers=24,
+        hidden=2048,
+        ffn=5632,
+        heads=16,
+        kv_heads=16,
+        vocabulary=151936,
+        query_key_value_bias=("qkv_bias", True),
+        switched_window=True,
+        mixture=MixtureRule(
+            num_experts=("num_experts", 60),
+            visited=("num_experts_per_tok", 4),
+            width=("moe_intermediate_size", 1408),
+            shared_width=("shared_expert_intermediate_size", 5632),
+            shared_gate=True,
+            dense=dense_between,
+        ),
+    ),
+    "qwen3_moe": Decoder(
+        layers=24,
+        hidden=2048,
+        ffn=6144,
+        heads=32,
+        kv_heads=4,
+        vocabulary=151936,
+        query_key_value_bias=BIAS,
+        attention_output_bias=BIAS,
+        query_key_norm=True,
+        switched_window=True,
+        mixture=MixtureRule(
+            num_experts=("num_experts", 128),
+            visited=("num_experts_per_tok", 8),
+            width=("moe_intermediate_size", 768),
+            dense=dense_between,
+        ),
+    ),
     "olmo": _OLMO,
     "olmo2": _OLMO2,
     "olmo3": replace(_OLMO2, window=4096, full_at=every(4)),

@@ -212,7 +212,10 @@ def _truth(switch: Switch) -> bool:
 
 
 def _latent(keys: KeyReader, rule: LatentRule, family: Decoder) -> LatentAttention:
-    query = keys.nullable_count("q_lora_rank", rule.query_rank) if rule.query_rank else None
+    if rule.query_rank:
+        query = keys.nullable_count("q_lora_rank", rule.query_rank)
+    else:
+        query = keys.optional_count("q_lora_rank")
     if not rule.query_rank:
         query = keys.optional_count("q_lora_rank")
     keys.pass_over("qk_head_dim")

@@ -13,7 +13,6 @@ from typing import Final
 from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE, TEXT_DECODERS
 from trainwright.formats.hf_decoders import (
     ENCODER_DECODERS,
-    dense_between,
     read_decoder,
     refuse_flags,
 )
@@ -419,62 +418,9 @@ def read_nemotron(keys: KeyReader) -> Fields:
     }
 
 
-# Decoders with experts: Mixtral, Qwen2-MoE, Qwen3-MoE, GPT-OSS, Grok-1
-# ---------------------------------------------------------------------
+# Decoders with experts: GPT-OSS, Grok-1
+# --------------------------------------
 # Defaults are those of the public configuration classes (transformers 4.x).
-
-
-def read_mixtral(keys: KeyReader) -> Fields:
-    """Fields of a `mixtral` config."""
-    keys.prefer(num_experts="num_local_experts")
-    decoder = rotary_decoder(
-        keys, layers=32, hidden=4096, ffn=14336, heads=32, kv_heads=8, vocabulary=32000
-    )
-    experts = Experts(
-        num_experts=keys.count("num_experts", 8),
-        experts_per_token=keys.count("num_experts_per_tok", 2),
-        ffn_size=decoder["ffn_size"],
-    )
-    fields = windows(keys, decoder, window=keys.optional_count("sliding_window"))
-    return {**fields, "experts": experts}
-
-
-def read_qwen3_moe(keys: KeyReader) -> Fields:
-    """Fields of a `qwen3_moe` config."""
-    decoder = rotary_decoder(
-        keys, layers=24, hidden=2048, ffn=6144, heads=32, kv_heads=4, vocabulary=151936
-    )
-    experts = Experts(
-        num_experts=keys.count("num_experts", 128),
-        experts_per_token=keys.count("num_experts_per_tok", 8),
-        ffn_size=keys.count("moe_intermediate_size", 768),
-        dense_layers=dense_between(keys, decoder["num_layers"]),
-    )
-    bias = keys.flag("attention_bias", False)
-    return {
-        **upper_windows(keys, decoder),
-        "query_key_norm": True,
-        "query_key_value_bias": bias,
-        "attention_output_bias": bias,
-        "experts": experts,
-    }
-
-
-def read_qwen2_moe(keys: KeyReader) -> Fields:
-    """Fields of a `qwen2_moe` config: biased queries and keys, a gated shared expert."""
-    decoder = rotary_decoder(
-        keys, layers=24, hidden=2048, ffn=5632, heads=16, kv_heads=16, vocabulary=151936
-    )
-    experts = Experts(
-        num_experts=keys.count("num_experts", 60),
-        experts_per_token=keys.count("num_experts_per_tok", 4),
-        ffn_size=keys.count("moe_intermediate_size", 1408),
-        shared_ffn_size=keys.count("shared_expert_intermediate_size", 5632),
-        shared_gate=True,
-        dense_layers=dense_between(keys, decoder["num_layers"]),
-    )
-    bias = keys.flag("qkv_bias", True)
-    return {**upper_windows(keys, decoder), "query_key_value_bias": bias, "experts": experts}
 
 
 def read_gpt_oss(keys: KeyReader) -> Fields:
@@ -791,9 +737,6 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "gemma": read_gemma,
     "gemma2": read_gemma2,
     "gemma3_text": read_gemma3,
-    "mixtral": read_mixtral,
-    "qwen2_moe": read_qwen2_moe,
-    "qwen3_moe": read_qwen3_moe,
     "gpt_oss": read_gpt_oss,
     "grok-1": read_grok,
     "deepseek_v2": read_deepseek_v2,

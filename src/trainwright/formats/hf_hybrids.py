@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from trainwright.formats.hf_decoders import (
     Decoder,
+    LatentRule,
     MixtureRule,
     dense_between,
     read_decoder,
-    refuse_flags,
 )
 from trainwright.formats.hf_keys import MAX_LAYERS, Fields, KeyReader, activation, stack
 from trainwright.model import (
@@ -24,7 +24,6 @@ from trainwright.model import (
     BlockChoice,
     DeltaRule,
     Experts,
-    LatentAttention,
     LinearAttention,
     Mixer,
     Norm,
@@ -152,9 +151,28 @@ _QWEN3_5_MOE: Final = Decoder(
 # ---------------------------------------------------------------------------
 
 
+_KIMI: Final = Decoder(
+    layers=27,
+    hidden=2304,
+    ffn=9216,
+    heads=32,
+    vocabulary=163840,
+    latent=LatentRule(query_rank=0, key_value_rank=512, rotary=64, plain=128, value=128),
+    mixture=MixtureRule(
+        num_experts=("num_experts", 256),
+        visited=("num_experts_per_tok", 8),
+        width=("moe_intermediate_size", 1024),
+        shared=("num_shared_experts", 1),
+        first_dense=("first_k_dense_replace", 1),
+    ),
+    further=("num_nextn_predict_layers", False),
+    ignored=("model_max_length", "moe_renormalize", "mla_use_nope", "use_grouped_topk"),
+    unknown=("attention_bias",),
+)
+
+
 def read_kimi_linear(keys: KeyReader) -> Fields:
     """Fields of a `kimi_linear` config."""
-    refuse_flags(keys, "attention_bias")
     inner = keys.section("linear_attn_config")
     heads = inner.optional_count("num_heads") or keys.count("linear_num_heads", 32)
     size = inner.optional_count("head_dim") or keys.count("linear_head_dim", 128)
@@ -170,46 +188,10 @@ def read_kimi_linear(keys: KeyReader) -> Fields:
         kernel=kernel,
         narrow_size=size,
     )
-    latent = LatentAttention(
-        query_rank=keys.optional_count("q_lora_rank"),
-        key_value_rank=keys.count("kv_lora_rank", 512),
-        rotary_head_size=keys.count("qk_rope_head_dim", 64),
-        plain_head_size=keys.count("qk_nope_head_dim", 128),
-        value_head_size=keys.count("v_head_dim", 128),
-    )
-    keys.pass_over("head_size", "qk_head_dim", "num_kv_heads")
-    keys.pass_over("model_max_length", "moe_renormalize", "mla_use_nope", "use_grouped_topk")
-    fields = stack(
-        keys, layers=27, hidden=2304, heads=32, vocabulary=163840, head_size=latent.head_size
-    )
-    width = keys.count("moe_intermediate_size", 1024)
-    stated = keys.optional_texts("mlp_layer_types")
-    first = keys.natural("first_k_dense_replace", 1)
-    dense = tuple(i for i, kind in enumerate(stated) if kind == "dense")
-    experts = Experts(
-        num_experts=keys.count("num_experts", 256),
-        experts_per_token=keys.count("num_experts_per_tok", 8),
-        ffn_size=width,
-        shared_ffn_size=width * keys.natural("num_shared_experts", 1),
-        num_dense_layers=0 if stated else min(first, fields["num_layers"]),
-        dense_layers=tuple(i for i in dense if i < fields["num_layers"]),
-    )
     attends = {i - 1 for i in inner.counts("full_attn_layers", ())}  # counted from 1
     inner.pass_over("kda_layers")
-    fields |= {
-        "head_size": latent.head_size,
-        "ffn_size": keys.count("ffn_size", 9216),
-        "norm": Norm.RMS,
-        "activation": activation(keys, "hidden_act", "silu"),
-        "gated": True,
-        "rotary": True,
-        "tied_embeddings": keys.flag("tied_embeddings", False),
-        "latent": latent,
-        "experts": experts,
-        "num_mtp_layers": keys.natural("num_nextn_predict_layers", 0),
-    }
     own = attends.__contains__ if attends else lambda i: i > 0 and i % 4 == 0
-    return _mixed(keys, fields, mixer, own=own)
+    return _mixed(keys, read_decoder(_KIMI, keys), mixer, own=own)
 
 
 # MiniMax-01: lightning attention, softmax attention in every other block
