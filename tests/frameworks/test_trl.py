@@ -22,7 +22,7 @@ ALL_ON_HOST = {"activations": 1.0, "optimizer": 1.0, "gradients": 1.0}
 
 
 @pytest.mark.parametrize("name", MILLION)
-def test_a_million_tokens_take_the_published_time(name: str) -> None:
+def test_a_million_tokens_take_the_published_time_and_memory(name: str) -> None:
     report = tw.estimate(
         name,
         cluster="dgx-h100",
@@ -36,8 +36,10 @@ def test_a_million_tokens_take_the_published_time(name: str) -> None:
         offload=ON_HOST if name in ("qwen3-0.6b", "qwen3-8b") else ALL_ON_HOST,
         software="trl",
     )
-    measured_s, _ = MILLION[name]
+    measured_s, peak_bytes = MILLION[name]
     assert report.document.fits
+    if peak_bytes is not None:
+        assert report.document.allocated_bytes == pytest.approx(peak_bytes, rel=0.10)
     assert report.document.step_time_s == pytest.approx(measured_s, rel=0.10)
 
 

@@ -66,6 +66,8 @@ class FrameworkMemory:
     in flight keeps the hidden state that its stage sent on. `loss_bytes` per logit come on top of
     a float32 softmax and the gradient of 16-bit logits, at the loss and while nothing is fused;
     with `keeps_gathered_inputs` a tensor group keeps what it gathered for a product, not its shard.
+    With `puts_back_by_index` experts keep the output of their activation beside its product, and
+    backward has the routed tokens three times at once.
     With `reuses_buffers` a compiler places every tensor by its lifetime: logits lie where the
     tensors of blocks lie later, and the gradient of an activation's input where that input was.
     Without `gathers_ahead` ZeRO-3 gathers the weights of the layer at hand only; without
@@ -98,6 +100,7 @@ class FrameworkMemory:
     keeps_stage_output: bool = False
     keeps_gathered_inputs: bool = False
     loss_bytes: float = 0.0
+    puts_back_by_index: bool = False
     reuses_buffers: bool = False
     gathers_ahead: bool = True
     keeps_attended: bool = True
@@ -147,6 +150,7 @@ class FrameworkMemory:
             self.accumulates_apart,
             self.keeps_stage_output,
             self.keeps_gathered_inputs,
+            self.puts_back_by_index,
             self.may_hold_less,
         )
         return not any(kept)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.95)
+_PUT_BACK: Final = 3  # copies of routed tokens, where they are put back by index
 _GATHERED: Final = 2  # inputs of a block that its tensor group gathers
 _SHARDS_STATES: Final = 1  # the ZeRO stage from which on the optimizer's states are sharded
 _SHARDS_WEIGHTS: Final = 3
@@ -442,6 +443,8 @@ def _beside_bytes(
     if ends.last and not run.fused_cross_entropy:
         logits = shape.loss_tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
         added += account.loss_bytes * logits
+    if account.puts_back_by_index and model.experts is not None:
+        added += _put_back_bytes(graph, model, run, held)
     if run.recompute is Recompute.SELECTIVE and not account.keeps_attended:
         counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
         blocks = min(run.recompute_blocks or max(counts), max(counts))
@@ -451,6 +454,23 @@ def _beside_bytes(
     if account.reuses_buffers:
         added -= _reused_bytes(graph, held, ends, gathered)
     return added if account.gathers_ahead else added - gathered / 2
+
+
+def _put_back_bytes(
+    graph: LayerGraph, model: TransformerConfig, run: Configuration, held: StageMemory
+) -> float:
+    """Beside what a block is priced with: see `puts_back_by_index` of the account."""
+    shape, experts, blocks = graph.run, model.experts, 1
+    assert experts is not None
+    if run.recompute is Recompute.NONE:
+        counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+        blocks = held.microbatches_in_flight * max(counts)
+    rows = shape.expert_rows(experts.experts_per_token, experts.num_experts)
+    element = shape.precision.activation_bytes
+    activated = element * rows * experts.ffn_size / shape.expert_shards
+    routed = element * rows * (experts.latent_size or model.hidden_size)
+    priced = max(c.transient_bytes for c in graph.classes if c.kind is LayerKind.BLOCK)
+    return blocks * activated + max(0.0, _PUT_BACK * routed - priced)
 
 
 def _gathered_bytes(graph: LayerGraph, run: Configuration, ends: _Ends) -> float:
