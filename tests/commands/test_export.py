@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,37 @@ def test_a_folder_of_files_is_written(
     names = {each["name"] for each in found["files"]}
     assert {path.name for path in folder.iterdir()} == {*names, LIST}
     assert "--tensor-model-parallel-size 4" in (folder / "megatron_args.sh").read_text()
+
+
+def test_names_of_strangers_reach_no_reader_raw(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what steers a terminal nor markup, in whatever shows the name."""
+    monkeypatch.chdir(tmp_path)
+    model, cluster = Path("m\x1b[31m\x07<b>`x`[a](b)"), Path("c.toml")
+    model.mkdir()
+    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 999}
+    (model / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    cluster.write_text(
+        'name = "k\\u001b]0;x\\u0007<b>"\n[[pool]]\ndevice_kind = "H100-80GB-SXM"\n'
+        'num_devices = 2\n[[pool.level]]\nname = "l\\u001b[2J"\nsize = 2\n'
+        "bandwidth_bytes_per_s = 1e11\nlatency_s = 1e-6\n"
+    )
+    options = ("--cluster", "c.toml", "--dp", "2", "--global-batch", "8", "--sequence", "128")
+    said = [run("estimate", str(model), *options, "-o", "run.json")]
+    said.append(run("export", "run.json", "--to", "megatron", "-o", "out"))
+    said.append(run("report", "run.json", "-o", "run.html"))
+    said.append(run("diff", "run.json", "run.json"))
+    assert [done.code for done in said] == [0] * len(said)
+    shown = [text for done in said for text in (done.out, done.err)]
+    written = [Path("run.html"), *(path for path in Path("out").iterdir() if path.name != LIST)]
+    texts = [path.read_text(encoding="utf-8") for path in written]
+    steering = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+    assert not [text for text in (*shown, *texts) if steering.search(text)]
+    page, readme = texts[0], Path("out", "README.md").read_text(encoding="utf-8")
+    assert r"m\x1b[31m\x07" in page
+    assert "<b>`x`" not in page
+    assert readme.startswith(r"# m\x1b\[31m\x07\<b\>\`x\`\[a\](b) for megatron")
 
 
 def test_without_a_folder_nothing_is_written(

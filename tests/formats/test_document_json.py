@@ -217,7 +217,11 @@ def test_rules_that_a_record_checks_itself_are_told_with_their_path():
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ({}, 'kind: must be one of "answer", "other", got none'),
+        (
+            {},
+            'kind: must be one of "answer", "other", got none; a profile or a config.json becomes '
+            "a document where it is planned: trainwright plan FILE -o plan.json",
+        ),
         ({"kind": "plan"}, 'kind: must be one of "answer", "other", got "plan"'),
         ({"kind": 3}, 'kind: must be one of "answer", "other", got 3 (number)'),
         ([1], "document: must be a JSON object, got [...] (array)"),

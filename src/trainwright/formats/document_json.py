@@ -126,6 +126,11 @@ def document_type(
         wanted = ", ".join(map(quote, kinds))
         choice = "one of " if len(kinds) > 1 else ""
         problem = f"must be {choice}{wanted}, got {found or show_typed(kind)}"
+        if kind is None:
+            problem += (
+                "; a profile or a config.json becomes a document where it is planned: trainwright "
+                f"plan {source or 'FILE'} -o plan.json"
+            )
         raise InvalidInput.of("kind", problem, source=source)
     refuse_newer_version(value, _current_version(kinds[kind]), source=source)
     return kinds[kind]

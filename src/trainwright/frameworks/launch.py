@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.cluster.calibration import TYPICAL, software_named
 from trainwright.plans.plan import DATA_INSIDE, mapping_name
+from trainwright.units import format_count
 
 if TYPE_CHECKING:
     from trainwright.plans.job import ExportBundle, Job, Stamp
@@ -127,6 +128,9 @@ def nodes_of(job: Job) -> tuple[int, int]:
     return devices // per_node, per_node
 
 
+_IN_MARKDOWN = re.compile(r"[\\`*\[\]<>]")  # what a name must not say to whoever renders it
+
+
 def readme(bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp) -> str:
     """What the files are, how to start them, and what they do not say."""
     return "".join(f"{line}\n" for line in _readme_lines(bundle, job, launcher, stamp))
@@ -136,7 +140,8 @@ def _readme_lines(
     bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp
 ) -> Iterator[str]:
     degrees = job.degrees
-    yield f"# {job.model_name} for {bundle.target}"
+    name = _IN_MARKDOWN.sub(r"\\\g<0>", job.model_name)
+    yield f"# {name} for {bundle.target}"
     yield ""
     yield (
         f"Written by trainwright {stamp.trainwright_version} from plan {stamp.short_hash}; "
@@ -150,8 +155,8 @@ def _readme_lines(
         f"{degrees.num_devices} devices: tensor {degrees.tensor}, pipeline {degrees.pipeline}, "
         f"data {degrees.data}, context {degrees.context}, expert {degrees.expert}; ZeRO "
         f"{degrees.zero_stage}{copies}; {order}{job.schedule}, "
-        f"{degrees.virtual_stages} stages per rank; {job.num_microbatches} microbatches of "
-        f"{job.microbatch_size}."
+        f"{format_count(degrees.virtual_stages, 'stage')} per rank; "
+        f"{format_count(job.num_microbatches, 'microbatch')} of {job.microbatch_size}."
     )
     here = f"`bash {NODE_SCRIPT}` on every node, with NODE_RANK and MASTER_ADDR set"
     start = here if launcher is Launcher.TORCHRUN else f"`sbatch {SLURM_SCRIPT}` in this folder"
