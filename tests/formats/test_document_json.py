@@ -220,7 +220,7 @@ def test_rules_that_a_record_checks_itself_are_told_with_their_path():
         (
             {},
             'kind: must be one of "answer", "other", got none; a profile or a config.json becomes '
-            "a document where it is planned: trainwright plan FILE -o plan.json",
+            "a document where it is planned: trainwright plan doc.json -o plan.json",
         ),
         ({"kind": "plan"}, 'kind: must be one of "answer", "other", got "plan"'),
         ({"kind": 3}, 'kind: must be one of "answer", "other", got 3 (number)'),

@@ -68,6 +68,18 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+# The same commands, by what a reader comes with.
+_GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "Plan a training": ("plan", "estimate", "fit", "improve", "explain", "whatif", "diff"),
+        "Run it": ("export", "verify", "schedule"),
+        "Show it": ("report", "serve", "mcp"),
+        "Measure": ("profile", "validate", "calibrate", "capture"),
+        "Look up, and design chips": ("model", "support", "catalog", "codesign"),
+    }
+)
+
+
 class _Program(click.Group):
     """Builds a command only when it is asked for."""
 
@@ -108,14 +120,10 @@ class _Program(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List all commands with what each is for, without loading any."""
-        width = formatter.width - 6 - max(map(len, COMMANDS))
-        rows = [
-            (name, click.Command(name, help=text).get_short_help_str(width))
-            for name, text in COMMANDS.items()
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """All commands with what each is for, in groups, without loading any."""
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name]) for name in names], col_max=12)
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
