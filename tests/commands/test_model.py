@@ -26,7 +26,7 @@ TOTAL = 2 * 1000 * 256 + 3 * BLOCK + 256
 
 
 def test_a_dense_decoder_is_counted_by_hand() -> None:
-    found = trainwright.describe_model(LLAMA, sequence_length=64).document
+    found = trainwright.describe_model(LLAMA, sequence=64).document
     assert found.parameters_total == found.parameters_active == TOTAL
     assert [(row.count, row.parameters) for row in found.layers] == [(3, BLOCK)]
     assert sum(part.parameters for part in found.parts) == TOTAL
@@ -53,19 +53,19 @@ def test_parts_are_the_whole_and_further_predicted_tokens_stand_apart() -> None:
 
 
 def test_the_words_of_an_encoder_are_no_patches() -> None:
-    found = trainwright.describe_model({"model_type": "t5"}, sequence_length=64)
+    found = trainwright.describe_model({"model_type": "t5"}, sequence=64)
     assert [part.name for part in found.document.parts][:2] == ["embedding", "encoder block"]
 
 
 def test_a_degree_that_is_refused_says_why() -> None:
-    found = trainwright.describe_model(LLAMA, sequence_length=64).document
+    found = trainwright.describe_model(LLAMA, sequence=64).document
     assert found.limits[0] == "tensor parallel: 1, 2, 4; not 8, which must divide the 4 heads"
 
 
 def test_a_model_has_the_type_of_its_file_not_that_of_its_text() -> None:
     text = LLAMA | {"model_type": "mistral"}
     wrapped = {"model_type": "llava", "text_config": text, "vision_config": {}}
-    assert trainwright.describe_model(wrapped, sequence_length=64).document.model_type == "llava"
+    assert trainwright.describe_model(wrapped, sequence=64).document.model_type == "llava"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_pooler_belongs_to_classes_that_look_at_one_token() -> None:
 
     def total(*names: str) -> int:
         stated = bert | {"architectures": list(names)}
-        return trainwright.describe_model(stated, sequence_length=64).document.parameters_total
+        return trainwright.describe_model(stated, sequence=64).document.parameters_total
 
     pooler = 64 * 64 + 64
     assert total("BertForSequenceClassification") - total("BertModel") == 2 * 64 + 2

@@ -127,7 +127,7 @@ def test_layers_without_attention_keep_a_state_and_no_cache() -> None:
     document = {"model_type": "qwen3_5_text", **SMALL, **sizes}
 
     def cache(length: int) -> float:
-        found = trainwright.describe_model(document, sequence_length=length).document.cache_bytes
+        found = trainwright.describe_model(document, sequence=length).document.cache_bytes
         assert found is not None
         return found
 
@@ -201,7 +201,7 @@ def test_a_list_of_layers_that_is_too_short_is_named() -> None:
 
 def test_a_block_of_rwkv_mixes_time_and_channels() -> None:
     """RWKV-4 (Peng et al., 2023), 7B: 7,392,649,216 parameters, published as 7.39 B."""
-    found = trainwright.describe_model({"model_type": "rwkv"}, sequence_length=64).document
+    found = trainwright.describe_model({"model_type": "rwkv"}, sequence=64).document
     assert found.parameters_total == 7_392_649_216
     h, ffn = 4096, 4 * 4096
     own = 4 * h * h + 2 * h + 3 * h + 2 * h * ffn + h * h + 2 * h + 2 * 2 * h
@@ -274,7 +274,7 @@ def test_the_library_counts_the_same(kind: str) -> None:
         except trainwright.InvalidInput:  # sizes that its own class refuses
             continue
         checked += 1
-        ours = trainwright.describe_model(document, sequence_length=32).document
+        ours = trainwright.describe_model(document, sequence=32).document
         assert ours.parameters_total == theirs.parameters
         assert ours.parameters_active == theirs.active_parameters
         blocks: Counter[int] = Counter()

@@ -110,7 +110,7 @@ def test_work_follows_the_number_of_images_and_their_size() -> None:
 
 def test_the_summary_of_a_model_counts_its_images() -> None:
     def flops(**stated: Any) -> float:
-        found = trainwright.describe_model(QWEN, sequence_length=2048, **stated).document
+        found = trainwright.describe_model(QWEN, sequence=2048, **stated).document
         return float(found.flops_forward_per_token)
 
     one, text = flops(images=1, image_size=256), flops()
@@ -315,7 +315,7 @@ def test_flops_of_both_stacks_are_those_that_torch_counts() -> None:
     bart = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "vocab_size": 500}
     bart |= {"encoder_attention_heads": 4, "decoder_attention_heads": 8, "encoder_ffn_dim": 96}
     for document in (T5, {"model_type": "bart", **bart}):
-        ours = trainwright.describe_model(document, sequence_length=32).document
+        ours = trainwright.describe_model(document, sequence=32).document
         theirs = count_model(document, tokens=32)
         assert ours.flops_forward_per_token * 32 == theirs.forward_flops
         assert sorted((r.count, r.parameters) for r in ours.layers) == sorted(

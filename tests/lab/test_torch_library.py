@@ -30,7 +30,7 @@ def count(document: dict, tokens: int = 32):
 def test_the_library_and_our_formulas_agree_on_what_both_know() -> None:
     for kind in ("llama", "qwen2", "qwen3", "mistral", "gemma2", "granite", "nemotron"):
         document = SMALL | {"model_type": kind, "head_dim": 16}
-        ours = trainwright.describe_model(document, sequence_length=32).document
+        ours = trainwright.describe_model(document, sequence=32).document
         theirs = count(document)
         assert ours.parameters_total == theirs.parameters, kind
         assert ours.flops_forward_per_token * 32 == pytest.approx(theirs.forward_flops, rel=1e-3)
@@ -127,7 +127,7 @@ def test_layers_that_share_their_parameters_are_traced_and_planned(tmp_path) -> 
     sizes |= {"intermediate_size": 128, "num_hidden_layers": 6, "vocab_size": 500}
     file = tmp_path / "albert.json"
     file.write_text(json.dumps(sizes | {"model_type": "albert"}))
-    described = trainwright.describe_model(file, sequence_length=64).document
+    described = trainwright.describe_model(file, sequence=64).document
     asked = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 64}
 
     def weights(**degrees: object) -> list[float]:

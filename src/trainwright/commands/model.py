@@ -31,11 +31,11 @@ SEQUENCE = 4096
 def describe_model(
     model: str | Path | Mapping[str, Any],
     *,
-    sequence_length: int = SEQUENCE,
+    sequence: int = SEQUENCE,
     images: int = 0,
     image_size: int | None = None,
 ) -> Report[ModelSummary]:
-    """Parameters, layers, FLOPs and cache of a model at sequences of `sequence_length` tokens.
+    """Parameters, layers, FLOPs and cache of a model at sequences of `sequence` tokens.
 
     FLOPs are those of text, and of the encoder where a sequence has `images` (`image_size` pixels a
     side where the model takes any).
@@ -57,7 +57,7 @@ def describe_model(
         else:
             found = read_config(model, name="model")
     except UnsupportedFeature as error:
-        summary = _by_library(model, error, sequence_length=sequence_length)
+        summary = _by_library(model, error, sequence_length=sequence)
         if images:
             problem = f"must be 0: {summary.model_type} is only counted, with text alone"
             raise InvalidInput.of("images", problem) from None
@@ -68,10 +68,10 @@ def describe_model(
             name=found.name,
             count=images,
             pixels=image_size,
-            sequence=sequence_length,
+            sequence=sequence,
         )
         found = replace(found, config=config)
-    return Report(summary_of(found, sequence_length=sequence_length))
+    return Report(summary_of(found, sequence_length=sequence))
 
 
 # What the library itself counts

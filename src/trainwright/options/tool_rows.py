@@ -381,7 +381,6 @@ ROWS += section(
         "sequence",
         COUNT,
         "Tokens of a sequence, for FLOPs and cache.",
-        keyword="sequence_length",
         default="4096",
     ),
     row("images", COUNT_OR_NONE, "Images in a sequence, of a model that takes them.", default="0"),
