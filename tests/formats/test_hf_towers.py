@@ -321,3 +321,26 @@ def test_flops_of_both_stacks_are_those_that_torch_counts() -> None:
         assert sorted((r.count, r.parameters) for r in ours.layers) == sorted(
             (r.count, r.parameters) for r in theirs.layers
         )
+
+
+def test_an_encoder_recomputes_where_all_blocks_do_and_something_trains(tmp_path) -> None:
+    text = {"model_type": "qwen3_vl_text", "hidden_size": 128, "num_hidden_layers": 2}
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+    text |= {"intermediate_size": 256, "vocab_size": 800}
+    vision = {"depth": 4, "hidden_size": 128, "num_heads": 4, "intermediate_size": 256}
+    vision |= {"out_hidden_size": 128, "deepstack_visual_indexes": [1]}
+    file = tmp_path / "config.json"
+    file.write_text(
+        json.dumps({"model_type": "qwen3_vl", "text_config": text, "vision_config": vision})
+    )
+    asked = {"cluster": "dgx-h100", "devices": 1, "global_batch": 4, "sequence": 2048, "images": 1}
+
+    def run(recompute: str, **options: object) -> tuple[float, float]:
+        found = trainwright.estimate(file, recompute=recompute, **options, **asked).document
+        return found.memory[0].activation_bytes, found.step_time_s
+
+    kept, whole, blocks = run("none"), run("full"), run("full:2")
+    assert whole[0] < blocks[0] < kept[0]
+    assert whole[1] > blocks[1] > kept[1]
+    frozen = {"freeze": ("patch_embedding", "encoder_block")}
+    assert run("full", **frozen) == run("full:2", **frozen)

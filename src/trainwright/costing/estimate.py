@@ -97,9 +97,9 @@ class Estimator:
 
         Blanks of the point take defaults, which the profile's own point shows: microbatch 1, the
         device's 16-bit format, all recompute modes, fused attention, unfused cross entropy. Layers
-        that are neither blocks nor MTP have the mode "none" only. Groups lie tensor innermost, then
-        context, then data; experts over all three. Raises `InvalidInput` where the model cannot run
-        so.
+        that are neither blocks, of an encoder too, nor MTP have the mode "none" only. Groups lie
+        tensor innermost, then context, then data; experts over all three. Raises `InvalidInput`
+        where the model cannot run so.
         """
         return _profile(self, point)
 

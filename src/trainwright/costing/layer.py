@@ -63,7 +63,7 @@ class RecomputeRule:
 
 KEEP_ALL = RecomputeRule()
 # Layers that recompute, and whose activations can lie on the host; not the ends of the model.
-RECOMPUTABLE: Final = frozenset({LayerKind.BLOCK, LayerKind.MTP})
+RECOMPUTABLE: Final = frozenset({LayerKind.BLOCK, LayerKind.MTP, LayerKind.ENCODER_BLOCK})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +245,8 @@ def price_layer(
     dense, expert = trained_per_device(layer)
     weight, gradient = run.precision.weight_bytes, run.precision.gradient_bytes
     host_pass_s = platform.accelerator.host_pass_s * _host_passes(layer, platform)
-    for mode, rule in rules.items():
+    for mode, wanted in rules.items():
+        rule = wanted if layer.has_backward else KEEP_ALL  # which nothing asks to run again
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])
         exchanges = _exchanges(layer, rule)
         phase_s = {phase: sum(times.values()) for phase, times in operator_s.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode
-from trainwright.model import LayerKind, RunShape, TransformerConfig, layer_graph
+from trainwright.model import BESIDE_BLOCKS, LayerKind, RunShape, TransformerConfig, layer_graph
 from trainwright.options.question import call_of, trained_in
 from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import OTHER_TARGETS, TARGETS, unsupported
@@ -136,7 +136,7 @@ def _stages_of(run: Configuration, model: TransformerConfig) -> tuple[StagePart,
         own = kinds[start:after]
         limit, seen, modes = run.recompute_blocks, 0, []
         for kind in own:
-            again = kind is LayerKind.MTP and limit is None
+            again = kind in BESIDE_BLOCKS and limit is None
             if kind is LayerKind.BLOCK:
                 again = limit is None or seen < limit
                 seen += 1

@@ -1,6 +1,7 @@
 """What a model computes, keeps and passes on, from its hyper-parameters alone."""
 
 from trainwright.model.config import (
+    BESIDE_BLOCKS,
     TRAIN_ALL,
     Activation,
     BlockChoice,
@@ -61,6 +62,7 @@ from trainwright.model.run_shape import (
 from trainwright.model.transformer import count_parameters, layer_graph, model_flops_per_sequence
 
 __all__ = [
+    "BESIDE_BLOCKS",
     "DEFAULT_RECIPE",
     "DISPATCH_BYTES",
     "NO_OFFLOAD",

@@ -39,6 +39,10 @@ class LayerKind(StrEnum):
     MTP = "mtp"
 
 
+# Layers that recompute where all blocks do, and not where some of them do.
+BESIDE_BLOCKS: Final = (LayerKind.MTP, LayerKind.ENCODER_BLOCK)
+
+
 # How far the tokens of a mixture of experts spread over devices
 # --------------------------------------------------------------
 # A token chooses k of E experts. Routing that keeps loads even makes every choice as likely as any

@@ -486,6 +486,11 @@ class LayerClass:
         return tuple(named.values())
 
     @property
+    def has_backward(self) -> bool:
+        """Whether some gradient is computed; not where all is frozen, up to here."""
+        return any(op.input_grad != NO_WORK or op.weight_grad != NO_WORK for op in self.operators)
+
+    @property
     def num_parameters(self) -> int:
         """Parameters of the layer over the whole tensor group, shared ones included."""
         return sum(p.count for p in self.parameters)

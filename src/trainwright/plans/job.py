@@ -230,6 +230,9 @@ class Job:
         """The pattern of recomputation over the stages."""
         blocks = [mode for stage in self.stages for mode in stage.block_modes]
         further = [mode for stage in self.stages for mode in stage.modes_of(LayerKind.MTP)]
+        encoder = [m for stage in self.stages for m in stage.modes_of(LayerKind.ENCODER_BLOCK)]
+        if {*encoder} > {Recompute.NONE} or Recompute.NONE not in encoder:
+            further += encoder  # one that keeps all may be idle or frozen
         modes = {*blocks, *further}
         if modes <= {Recompute.NONE}:
             return RecomputeForm.NONE
@@ -239,7 +242,7 @@ class Job:
             return RecomputeForm.MODULES
         if Recompute.SELECTIVE in modes:
             return RecomputeForm.MIXED
-        # Frameworks that count the first blocks of a stage leave further-token layers as they are.
+        # Frameworks that count the first blocks of a stage leave the other layers as they are.
         is_first = all(self._starts_with(stage.block_modes) for stage in self.stages)
         return RecomputeForm.FIRST if is_first and Recompute.FULL not in further else _ANY
 

@@ -27,7 +27,13 @@ from trainwright.costing.estimate import (
     flat_setting,
 )
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
-from trainwright.model import LayerKind, layer_graph, model_flops_per_sequence, precision_named
+from trainwright.model import (
+    BESIDE_BLOCKS,
+    LayerKind,
+    layer_graph,
+    model_flops_per_sequence,
+    precision_named,
+)
 from trainwright.partitioning.evaluate import find_layer_faults, read_prices
 from trainwright.plans import (
     CommunicationTime,
@@ -750,12 +756,12 @@ def plan_of(configuration: Configuration, profile: Profile) -> Plan:
     cuts = [blocks[0] + count for count in accumulate(counts, initial=0)]
     cuts[0], cuts[-1] = 0, len(names)
     limit = configuration.recompute_blocks
-    heads = [i for i, name in enumerate(names) if name == LayerKind.MTP and limit is None]
+    beside = [i for i, name in enumerate(names) if name in BESIDE_BLOCKS and limit is None]
     options = _options_by_mode(profile.costs)
     stages = []
     for first, last in pairwise(cuts):
         own = range(first, last)
-        again = {*[i for i in own if names[i] == LayerKind.BLOCK][:limit], *heads}
+        again = {*[i for i in own if names[i] == LayerKind.BLOCK][:limit], *beside}
         stages.append(
             Stage.uniform(
                 tuple(structure.layers[i].id for i in own),
@@ -807,7 +813,8 @@ def hardware_flops_per_sequence(
         configuration.recompute, fused_attention=configuration.fused_attention
     )
     repeated = [
-        sum(op.model_flops for op in c.operators if rule.repeats(op)) for c in graph.classes
+        sum(op.model_flops for op in c.operators if c.has_backward and rule.repeats(op))
+        for c in graph.classes
     ]
     blocks = [c for c, kind in zip(graph.layers, graph.kinds, strict=True) if _is_block(kind)]
     counts = configuration.blocks_per_stage or even_blocks(len(blocks), configuration.num_stages)
@@ -816,6 +823,9 @@ def hardware_flops_per_sequence(
         own = blocks[first : first + count][: configuration.recompute_blocks]
         again += sum(repeated[c] for c in own)
         first += count
+    if configuration.recompute_blocks is None:
+        kinds = zip(graph.layers, graph.kinds, strict=True)
+        again += sum(repeated[c] for c, kind in kinds if kind in BESIDE_BLOCKS)
     return model_flops_per_sequence(model, configuration.sequence_length) + again
 
 

@@ -604,7 +604,7 @@ def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ..
                 run.precision.base_dtype,
                 spare,
                 overlap,
-                rules if layer.kind in RECOMPUTABLE else (),
+                rules if layer.kind in RECOMPUTABLE and layer.has_backward else (),
             ),
             num_layers=graph.layers.count(number),
             has_experts=any(map(_of_experts, layer.operators)),
