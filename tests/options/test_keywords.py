@@ -58,3 +58,7 @@ def test_every_unknown_keyword_is_named():
     with pytest.raises(InvalidInput) as refused:
         trainwright.codesign("gpt2", devices=64, qqq=1, max_areas=60)
     assert [fault.path for fault in refused.value.faults] == ["qqq", "max_areas"]
+
+
+def test_a_single_text_is_one_of_those_that_may_be_several():
+    assert read("plan", {"freeze": "embedding"}) == read("plan", {"freeze": ("embedding",)})

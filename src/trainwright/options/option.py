@@ -276,6 +276,11 @@ def _each(read: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     return of_list
 
 
+def _one_or_several(given: Any, name: str) -> Any:
+    """A text is one, not its letters."""
+    return (given,) if isinstance(given, str) else given
+
+
 def _blocks(given: Any, name: str) -> Any:
     """Counts of which an empty one is a fault, too."""
     if isinstance(given, str):
@@ -400,8 +405,8 @@ LIST: Final = Reader(
     read=texts, annotation="Sequence[str] | None", metavar="VALUE,...", words=_joined
 )
 EACH: Final = Reader(
-    read=_as_it_is,
-    annotation="Sequence[str] | None",
+    read=_one_or_several,
+    annotation="str | Sequence[str] | None",
     metavar="TEXT",
     words=_list,
     repeats=True,
