@@ -52,6 +52,14 @@ def test_parts_are_the_whole_and_further_predicted_tokens_stand_apart() -> None:
     assert found.parameters_mtp > 0
 
 
+def test_kinds_of_layers_have_names_of_their_own() -> None:
+    found = trainwright.describe_model({"model_type": "rwkv"}, sequence=64).document
+    assert [row.kind for row in found.layers] == [
+        "norm + RWKV time mix + dense",
+        "RWKV time mix + dense",
+    ]
+
+
 def test_the_words_of_an_encoder_are_no_patches() -> None:
     found = trainwright.describe_model({"model_type": "t5"}, sequence=64)
     assert [part.name for part in found.document.parts][:2] == ["embedding", "encoder block"]

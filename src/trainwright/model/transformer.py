@@ -130,7 +130,7 @@ def kind_names(config: TransformerConfig) -> list[str]:
     names = []
     for layer in range(config.num_layers):
         block = config.block(layer)
-        parts = []
+        parts = ["norm"] if block.entry_norm else []
         if block.attends:
             attention = "latent attention" if block.latent is not None else "attention"
             if block.latent is not None and block.latent.indexer is not None:
