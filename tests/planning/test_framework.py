@@ -10,6 +10,8 @@ import pytest
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
+from trainwright.options.inputs import resolve_model
+from trainwright.options.question import model_call
 from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
 from trainwright.planning.search.framework import framework_for, plan_runnable, runnable_spaces
 from trainwright.planning.search.plans import own_split
@@ -175,4 +177,21 @@ def test_number_formats_decide_too_and_what_nobody_can_is_planned_without_anybod
     nobody = replace(tf32, allowed=Allowed(zero_stages=(1,)))
     found, reason = framework_for(nobody)
     assert found is None
+    assert reason.startswith("planned without one: ")
+
+
+def test_a_tpu_is_planned_for_what_drives_it():
+    cluster = catalog.cluster("tpu-v5p")
+    given = {"global_batch": 64, "sequence": 4096, "cluster": cluster, "top": 0}
+    model = resolve_model("llama2-7b")
+    alone, named = (model_call(model, {**given, **more}) for more in ({}, {"framework": "maxtext"}))
+    assert alone.question == named.question
+    assert alone.question.allowed.framework == "maxtext"
+    assert alone.warnings == named.warnings
+    other = model_call(model, {**given, "framework": "megatron"})
+    assert other.question.allowed.framework == "megatron"
+    split = Allowed(schedules=("zb-h1",), pipeline=Span.only(4))
+    found, reason = framework_for(replace(alone.question, allowed=split))
+    assert found is None
+    assert reason is not None
     assert reason.startswith("planned without one: ")

@@ -52,6 +52,7 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
 
 if TYPE_CHECKING:
+    from trainwright.cluster import Cluster
     from trainwright.execution import Progress
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Aim, ModelQuestion
@@ -110,8 +111,15 @@ def sketch_runnable(question: ModelQuestion, budget: Budget) -> Priced | None:
     return next(iter(best_first(each for each in found if each is not None)), None)
 
 
-# Who is planned for where nobody is named: the first that can run what is asked.
+# Who is planned for where nobody is named: the first that can run what is asked. What drives a
+# TPU is XLA, which the others are not written for.
 USUAL_FRAMEWORKS: Final = ("megatron", "automodel", "trl", "torchtitan@0.3", "pytorch")
+_ON_TPUS: Final = ("maxtext",)
+
+
+def usual_frameworks(cluster: Cluster) -> tuple[str, ...]:
+    """Who is planned for on these devices where nobody is named, the usual one first."""
+    return _ON_TPUS if cluster.accelerator.name.startswith("TPU") else USUAL_FRAMEWORKS
 
 
 def framework_for(
@@ -119,12 +127,12 @@ def framework_for(
 ) -> tuple[str | None, str | None]:
     """The framework whose plans answer the question, and why it is not the usual one.
 
-    It is `first`, if that names one that can run what is asked, or the first of `USUAL_FRAMEWORKS`
-    that can; none where nobody can, as where stages differ in degrees.
+    It is `first`, if that names one that can run what is asked, or the first of the
+    `usual_frameworks` that can; none where nobody can, as where stages differ in degrees.
     """
     wanted = known_target(first) if first else None
     reason = None
-    for target in dict.fromkeys(filter(None, (wanted, *USUAL_FRAMEWORKS))):
+    for target in dict.fromkeys(filter(None, (wanted, *usual_frameworks(question.cluster)))):
         fault = next(_unrunnable(question, target), None)
         if fault is None:
             return target, None if reason is None else f"planned for {target}: {reason}"
