@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import known_layouts
@@ -36,11 +38,15 @@ from trainwright.model import count_parameters, model_flops_per_sequence
 from trainwright.partitioning.downset_dp import solve
 from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
 from trainwright.partitioning.profile_planner import plan_equal
+from trainwright.plans.schedule import ActionKind, ScheduleCosts
+from trainwright.scheduling.families import FAMILIES, FamilyRequest
+from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from trainwright.documents.validation import DatasetScore, ScoredRun
+    from trainwright.plans.lowered import Timeline
 
 REPORTS: Final = Path(__file__).parent / "reports"
 PAGE: Final = REPORTS / "papers_2026-11-23.md"
@@ -160,6 +166,113 @@ def unit_times(families: tuple[str, ...]) -> Callable[[], Iterator[Number]]:
                 )
 
     return numbers
+
+
+def simulated(
+    name: str, p: int, m: int, *, times: dict[str, object] | None = None, **options: int
+) -> tuple[Timeline, float]:
+    """A family's order at the times given, else one slot each, and its idle time in all."""
+    asked = FamilyRequest(num_ranks=p, num_microbatches=m, **options)
+    costs = ScheduleCosts.of(FAMILIES[name].place(asked), **(times or {}))
+    schedule = FAMILIES[name].generate(replace(asked, costs=costs))
+    timeline = simulate(schedule, costs)
+    return timeline, float(timeline.makespan_s - timeline.work_by_rank_s.max())
+
+
+RANKS: Final = (2, 4, 8, 16)
+
+
+def _formula(what: str, published: float, ours: float, unit: str, **more: object) -> Number:
+    return Number(what=what, published=float(published), ours=float(ours), unit=unit, **more)
+
+
+def held(name: str, by_ranks: Callable[[int], int], **options: object) -> Iterator[Number]:
+    """Most activations of any rank, against a formula of the number of ranks."""
+    for p in RANKS:
+        schedule = simulated(name, p, 4 * p, **options)[0].schedule
+        peak = max(schedule.peak_activations)
+        yield _formula(f"{name}, p {p}: peak", by_ranks(p), peak, "activations")
+
+
+def vocabulary() -> Iterator[Number]:
+    """One activation more than 1F1B for each barrier."""
+    times = {"head_s": 1.0}
+    yield from held("vocab-1", lambda p: p + 2, times=times)
+    yield from held("vocab-2", lambda p: p + 1, times=times)
+
+
+def braided() -> Iterator[Number]:
+    """Bubble, activations and what is exposed of T = T_AR, with T_F = T_B = 1 and T_W.
+
+    A braided pair counts as one instant, in which one activation comes and one goes. A whole
+    backward hides its own exchange under its weight gradient.
+    """
+    forward, backward = ActionKind.F, (ActionKind.I, ActionKind.B)
+    for p in RANKS:
+        for w in (1.0, 0.5):
+            timeline, idle = simulated("stp", p, 4 * p, times={"weight_grad_s": w})
+            yield _formula(f"p {p}, T_W {w}, T_AR 0: bubble", (p - 1) * (2 - w), idle, "slots")
+        schedule, begins = timeline.schedule, np.zeros(len(timeline.schedule.actions), np.bool_)
+        begins[schedule.pairs] = True
+        kinds = schedule.actions[:, 0]
+        step = (kinds == forward).astype(int) - np.isin(kinds, backward)
+        levels = [np.cumsum(step[rows])[~begins[rows]] for rows in map(schedule.rows_of, range(p))]
+        peak = float(max(level.max() for level in levels))
+        yield _formula(f"p {p}: peak", 3.0 * p, peak, "activations")
+        alone = ~begins & ~np.roll(begins, 1) & np.isin(kinds, (forward, ActionKind.I))
+        yield _formula(
+            f"p {p}: exposed all-reduces",
+            2.0 * p + 1,
+            float(max(alone[rows].sum() for rows in map(schedule.rows_of, range(p)))),
+            "T_AR",
+            why="two forwards, and a forward with a weight gradient, are braided there, not here",
+        )
+
+
+def two_ways() -> Iterator[Number]:
+    """Bubble (PP/2 - 1)(F&B + B - 3W) and PP + 1 activations, PP stages, at two sets of times."""
+    for name, ranks in (("dualpipe", lambda stages: stages), ("dualpipe-v", lambda s: s // 2)):
+        for stages in (4, 8, 16):
+            p = ranks(stages)
+            for both, w in ((3.0, 1.0), (2.5, 0.75)):
+                times = {"weight_grad_s": w, "pair_s": both}
+                timeline, idle = simulated(name, p, 4 * stages, times=times)
+                published = (stages / 2 - 1) * (both + 1 + w - 3 * w)
+                what = f"{name}, PP {stages}, F&B {both}, W {w}: bubble"
+                yield _formula(what, published, idle, "slots", at_most=True)
+            peak = float(max(timeline.schedule.peak_activations))
+            yield _formula(f"{name}, PP {stages}: peak", stages + 1.0, peak, "activations")
+
+
+def bidirectional() -> Iterator[Number]:
+    """Chimera with equal slots: (D - 2) / (2N + D - 2) of the time."""
+    halves = {"input_grad_s": 0.5, "weight_grad_s": 0.5}
+    for p in RANKS:
+        for m in (p, 4 * p):
+            timeline, idle = simulated("chimera", p, m, times=halves)
+            share = idle / float(timeline.makespan_s)
+            yield _formula(f"D {p}, N {m}: bubble", (p - 2) / (2 * m + p - 2), share, "")
+
+
+def two_stage_backward() -> Iterator[Number]:
+    """2BP on 1F1B, as many microbatches as ranks: (N - 1) / (4N - 1) of the time."""
+    for p in RANKS:
+        timeline, idle = simulated("2bp", p, p)
+        share = idle / float(timeline.makespan_s)
+        yield _formula(f"N {p}: bubble", (p - 1) / (4 * p - 1), share, "")
+
+
+def slices() -> Iterator[Number]:
+    """SlimPipe: (p - 1) / (nvm) of the work is lost, 1/p + 2(p - 1) / (npv) is held."""
+    for p in RANKS:
+        for v in (1, 2):
+            n, m = 2 * p, 3
+            timeline, idle = simulated("slimpipe", p, m, num_slices=n, virtual_stages=v)
+            lost = idle / float(timeline.work_by_rank_s.max())
+            peak = max(timeline.schedule.peak_activations) / (n * p * v)
+            where = f"p {p}, v {v}, n {n}"
+            yield _formula(f"{where}, m {m}: lost", (p - 1) / (n * v * m), lost, "")
+            yield _formula(f"{where}: held", 1 / p + 2 * (p - 1) / (n * p * v), peak, "")
 
 
 # Partitioning
@@ -430,6 +543,42 @@ PAPERS: Final = (
         needs=CLOSED,
     ),
     Paper(
+        name="Vocabulary Parallelism",
+        source="Yeung et al., MLSys 2025, figure 10; microbatches held",
+        tolerance=EXACT,
+        numbers=vocabulary,
+    ),
+    Paper(
+        name="STP, comparison of schedules",
+        source="Qi et al., arXiv:2510.27257, the authors' table (MICLAB-BUPT/STP)",
+        tolerance=EXACT,
+        numbers=braided,
+    ),
+    Paper(
+        name="DualPipe and DualPipeV",
+        source="DeepSeek-V3, arXiv:2412.19437, table 2, and the table of deepseek-ai/DualPipe",
+        tolerance=EXACT,
+        numbers=two_ways,
+    ),
+    Paper(
+        name="Chimera, table 2",
+        source="Li and Hoefler, SC 2021; slots of equal length",
+        tolerance=EXACT,
+        numbers=bidirectional,
+    ),
+    Paper(
+        name="2BP, table 1",
+        source="Rae et al., 2024; 1F1B with as many microbatches as ranks",
+        tolerance=EXACT,
+        numbers=two_stage_backward,
+    ),
+    Paper(
+        name="SlimPipe, table 2",
+        source="Li et al., 2025; slices of equal length",
+        tolerance=EXACT,
+        numbers=slices,
+    ),
+    Paper(
         name="Piper",
         source="Tarnawski et al., NeurIPS 2021; plans of the published program",
         tolerance=EXACT,
@@ -499,10 +648,9 @@ PAPERS: Final = (
     *_tables(),
 )
 NOT_YET: Final = """\
-Not here: Vocabulary Parallelism, PipeOffload, STP and the two-way DualPipe (no such families yet);
-and, since their inputs are not at hand, the interleaved rows of Zero Bubble's table 5, the
-throughput tables of Controllable Memory, the chip tables of PHAZE and the report on mixtures of
-experts in Megatron."""
+Not here, since their inputs are not at hand: what PipeOffload measured, the interleaved rows of
+Zero Bubble's table 5, the throughput tables of Controllable Memory, the chip tables of PHAZE and
+the report on mixtures of experts in Megatron."""
 
 
 # The page

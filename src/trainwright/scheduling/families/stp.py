@@ -1,16 +1,19 @@
 """STP: forwards and backwards of one chunk braided, so that each hides the other's tensor network.
 
-Two chunks in V (Qi et al., Synergistic Tensor and Pipeline Parallelism, 2025). With tensor
-parallelism an action waits for the all-reduces inside its layers; a forward and a backward of the
-same chunk that run as a pair fill each other's waits. Rank r of p warms up with 3p - 1 - r
-forwards of its near chunk, so that from then on every forward has a backward beside it. Where
-the pipeline fills and empties, weight gradients are split off and fill. Of chunks that is a bubble
-of (p-1)(F + I - W) and, between forward and input gradient, 3p + 1 activations on every rank, half
-as many again as ZB-V; with those that wait for their weight gradient it is 4p - 1 on the last rank.
+Two chunks in V (Qi et al., Synergistic Tensor and Pipeline Parallelism, arXiv:2510.27257; the order
+is that of the authors' program, MICLAB-BUPT/STP). With tensor parallelism an action waits for the
+all-reduces inside its layers; a forward and a backward of the same chunk that run as a pair fill
+each other's waits. Rank r of p warms up with 3p - 1 - r forwards of its near chunk, so that from
+then on every forward has a backward beside it. Where the pipeline fills and empties, weight
+gradients are split off and fill. Of chunks that is a bubble of (p-1)(F + I - W) and, between
+forward and input gradient, 3p activations on every rank, half as many again as ZB-V, as published;
+3p + 1 while a braided pair has both of its own, and with those that wait for their weight gradient
+4p - 1 on the last rank.
 
 The published order needs 3p - 1 microbatches; for fewer those beyond the last are left out of it.
-How much a pair hides is a matter of costs (`network_s`). The paper also braids two forwards, and a
-forward with a weight gradient; here these run one after the other.
+How much a pair hides is a matter of costs (`network_s`). The authors also braid two forwards, and a
+forward with a weight gradient; here these run one after the other, so that a rank leaves the
+all-reduces of 3p forwards exposed, they 2p + 1.
 """
 
 from __future__ import annotations
@@ -94,7 +97,7 @@ def _steps(p: int, rank: int, m: int) -> list[tuple[_Letter, ...]]:
 STP = Family(
     name="stp",
     summary="V of two chunks, forward and backward braided: hides tensor parallelism",
-    source="Qi et al., Synergistic Tensor and Pipeline Parallelism, 2025",
+    source="Qi et al., Synergistic Tensor and Pipeline Parallelism, arXiv:2510.27257",
     place=two_chunks_in_v,
     order=order,
     splits_backward=True,
