@@ -13,6 +13,7 @@ from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
     LOOPED,
+    ON_HOST,
     published_in_flight,
 )
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
@@ -21,7 +22,7 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import StaticKind
 from trainwright.step.predict import predict_step
-from trainwright.step.stages import cut_head, without_head
+from trainwright.step.stages import cut_head, waiting_for_host, without_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +49,14 @@ class Case:
         if family in CUTS_HEAD:
             kinds = StageKinds.of(without_head(self.profile), kinds.overlap)
             head = cut_head(self.profile, self.degrees, self.cluster.levels, {})
+        hosted = None
+        if family in ON_HOST:
+            link = self.cluster.accelerator.host.link_bytes_per_s
+            hosted = StageKinds.of(waiting_for_host(self.profile, link), kinds.overlap)
         return SplitQuestion(
             kinds=kinds,
             head=head,
+            hosted=hosted,
             degrees=self.degrees,
             cluster=self.cluster,
             family=family,

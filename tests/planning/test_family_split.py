@@ -16,7 +16,14 @@ from trainwright.errors import UnsupportedFeature
 from trainwright.model import TRAIN_ALL, LowRank, Tuning
 from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.bounds.step import ChainWork, family_step_bound_s, least_optimizer_s
-from trainwright.planning.question.layouts import BOUNDED, CHAIN, IN_V, LOOPED, chunks_per_rank
+from trainwright.planning.question.layouts import (
+    BOUNDED,
+    CHAIN,
+    IN_V,
+    LOOPED,
+    ON_HOST,
+    chunks_per_rank,
+)
 from trainwright.planning.splits.types import best_family_split
 from trainwright.planning.splits.vee import bound_v_lifetimes
 
@@ -146,6 +153,8 @@ def test_the_split_fits_and_is_within_a_tenth_of_the_bound_where_memory_is_plent
     if is_searched(asked, family, split.cuts, rows, step):
         assert split.bound_s * (1 - 1e-9) <= step.step_time_s
     allowed = 1.3 if family in ("v-min", *LOOPED) else 1.1
+    if family in ON_HOST:  # its bound takes copies for free, and here the link is the slowest
+        allowed = 2.0
     assert step.step_time_s <= allowed * split.bound_s
 
 

@@ -253,3 +253,22 @@ def test_no_plan_with_a_head_on_all_ranks_is_below_the_bound(memory_gib, tied):
     assert found.candidate.schedule.startswith("vocab")
     assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
     assert least_s * (1 - 1e-12) <= found.step.step_time_s <= least_s * 1.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("memory_gib", "sequence"), [(14, 4096), (24, 4096), (32, 32_768)])
+def test_where_activations_wait_on_the_host_the_bound_holds_and_plans_mind_the_link(
+    memory_gib, sequence
+):
+    question = asked(
+        FOUR,
+        memory_gib=memory_gib,
+        batch=8,
+        sequence=sequence,
+        schedules=("po-f",),
+        zero_stages=(1,),
+        pipeline=Span.only(4),
+        **ALONE,
+    )
+    found_s, least_s = found_and_least(question)
+    assert found_s <= 1.1 * least_s

@@ -57,6 +57,7 @@ from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
+from trainwright.scheduling.families import family_named
 from trainwright.step.figures import PhaseMemory, changes_that_fit, phase_memories
 from trainwright.step.predict import price_configuration, profile_of_run
 from trainwright.units import (
@@ -569,9 +570,13 @@ def host_bytes(
     It is what the device would hold besides if nothing did; what comes back for a moment is there
     all the same.
     """
-    if run.recipe.offload is None:
+    beside = family_named(run.schedule).host_of
+    if run.recipe.offload is None and beside is None:
         return ()
-    whole = price_configuration(model, cluster, replace(run, recipe=without_offload(run.recipe)))
+    alone = replace(
+        run, recipe=without_offload(run.recipe), schedule=run.schedule if beside is None else beside
+    )
+    whole = price_configuration(model, cluster, alone)
     return tuple(
         max(0.0, without.memory.movable_bytes - own.memory.movable_bytes)
         for without, own in zip(whole.stages, step.stages, strict=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.scheduling.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,8 @@ def priced_as_run(
     "auto" stands for, which is meant where no software is named: that of the options where absent.
     Layers that were `measured` need no expectation; what was fitted may still price their network.
     """
-    if not options.get("offload"):  # what no figure follows from is in no document
+    host = options.get("offload") or _waits_on_host(options.get("schedule"))
+    if not host:  # what no figure follows from is in no document
         cluster = without_host(cluster)
     calibration, software = options.get("calibration"), options.get("software")
     if calibration is not None:
@@ -70,6 +72,13 @@ def priced_as_run(
     if measured:
         return cluster
     return expected(cluster, software_named_by(options, framework=framework))
+
+
+def _waits_on_host(schedules: object) -> bool:
+    """Whether a schedule that is named leaves activations on the host; unknown ones do not."""
+    names = schedules if isinstance(schedules, (tuple, list)) else str(schedules).split(",")
+    named = [FAMILIES.get(str(name).strip()) for name in names]
+    return any(family is not None and family.host_of is not None for family in named)
 
 
 def read_software(given: str, name: str) -> str:

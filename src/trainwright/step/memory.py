@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int32]
 
-_F, _I, _W, _B, _R, *_, _V, _T = ActionKind
+_F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
 _EXACT: Final = 2**62
 _FEW: Final = 64  # rows that are all compared at once
 
@@ -63,14 +63,15 @@ def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
     actions = schedule.actions[schedule.rows_of(rank)]
     kind, stage = actions[:, 0], actions[:, 1]
     mine = stage[:, np.newaxis] == np.array(schedule.placement.stages_of_rank[rank])
-    freed_by_input = mine & ((kind == _I) | (kind == _B))[:, np.newaxis]
-    freed_by_weight = mine & ((kind == _W) | (kind == _B))[:, np.newaxis]
-    begun = np.cumsum(mine & (kind == _F)[:, np.newaxis], axis=0)
+    hands_on = mine & np.isin(kind, (_I, _B))[:, np.newaxis]
+    freed_by_input = mine & np.isin(kind, (_I, _B, _D))[:, np.newaxis]
+    freed_by_weight = mine & np.isin(kind, (_W, _B, _D))[:, np.newaxis]
+    begun = np.cumsum(mine & np.isin(kind, (_F, _L))[:, np.newaxis], axis=0)
     counts = np.concatenate(
         [
             begun - np.cumsum(freed_by_input, axis=0) + freed_by_input,
             begun - np.cumsum(freed_by_weight, axis=0) + freed_by_weight,
-            freed_by_input,
+            hands_on,
         ],
         axis=1,
     )
@@ -156,6 +157,7 @@ def _tables(stages: StageActivations) -> tuple[Floats, Floats]:
     table[ActionKind.I] = -stages.until_input_grad
     table[ActionKind.W] = -stages.until_weight_grad
     table[ActionKind.B] = -kept
+    table[ActionKind.D], table[ActionKind.L] = -kept, kept
     table[ActionKind.V], table[ActionKind.T] = stages.cut_head, -stages.cut_head
     transient = np.zeros_like(table)
     transient[ActionKind.I] = transient[ActionKind.B] = stages.transient
@@ -181,9 +183,13 @@ def _peak(actions: Ints, stages: StageActivations, table: Floats, transient: Flo
 
 
 def _alive(actions: Ints, *, num_stages: int) -> Floats:
-    """Chunks of each stage between forward and input gradient while the last of `actions` runs."""
-    opened = np.bincount(actions[actions[:, 0] == ActionKind.F, 1], minlength=num_stages)
+    """Chunks of each stage between forward and input gradient while the last of `actions` runs.
+
+    Those that are on the host alone do not count.
+    """
+    begins = np.isin(actions[:, 0], (ActionKind.F, ActionKind.L))
+    opened = np.bincount(actions[begins, 1], minlength=num_stages)
     before = actions[:-1]
-    ends = (before[:, 0] == ActionKind.B) | (before[:, 0] == ActionKind.I)
+    ends = np.isin(before[:, 0], (ActionKind.B, ActionKind.I, ActionKind.D))
     closed = np.bincount(before[ends, 1], minlength=num_stages)
     return (opened - closed).astype(np.float64)

@@ -22,7 +22,7 @@ from trainwright._native import _core
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plans.schedule import ActionKind, ScheduleCosts, TransferModel
 from trainwright.plans.status import Objective
-from trainwright.scheduling.families import FamilyRequest, family_named
+from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest, family_named
 from trainwright.scheduling.families.family import Steady
 from trainwright.scheduling.orders import schedule_of_words
 from trainwright.scheduling.simulate import native_orders
@@ -142,7 +142,8 @@ class PipelineTimes:
     `transfer_s` [S-1] is the time of one tensor between neighbours, in either direction;
     `blocking` the share of it during which sender and receiver do nothing else. `head_s` are V and
     T of every rank where the head is cut over all of them, `barrier_s` what each of its barriers
-    takes (`ScheduleCosts`).
+    takes (`ScheduleCosts`). `copy_s` [S] is what copying an activation to the host takes, or back,
+    where some wait there.
     """
 
     forward_s: Floats
@@ -152,6 +153,7 @@ class PipelineTimes:
     blocking: float = 0.0
     head_s: tuple[float, float] = (0.0, 0.0)
     barrier_s: float = 0.0
+    copy_s: Floats | None = None
 
     def without_transfers(self) -> PipelineTimes:
         """The same with free transfers."""
@@ -161,6 +163,7 @@ class PipelineTimes:
             weight_grad_s=self.weight_grad_s,
             transfer_s=np.zeros_like(self.transfer_s),
             head_s=self.head_s,
+            copy_s=self.copy_s,
         )
 
     @property
@@ -185,6 +188,7 @@ class PipelineTimes:
             head_s=self.head_s[0],
             head_grad_s=self.head_s[1],
             barrier_s=self.barrier_s,
+            offload_s=0.0 if self.copy_s is None else self.copy_s,
             memory=memory,
             transfer_model=transfer_model,
             blocking_fraction=0.0 if transfer_model is TransferModel.FREE else self.blocking,
@@ -292,7 +296,7 @@ class SteadyState:
 def shorter_shape(shape: PipelineShape) -> PipelineShape | None:
     """A step long enough for a steady state, where that is at most two thirds of this one."""
     steady = _steady_of(shape)
-    if steady is None:
+    if steady is None or uses_host(shape):  # ranks have different numbers of copies
         return None
     rest = shape.num_microbatches % shape.num_ranks if steady.by_rank else 0
     count = steady.long * shape.num_ranks + rest
@@ -341,7 +345,7 @@ def _steady_steps_s(end_s: Floats, shape: PipelineShape, steady: Steady, period:
 
 def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
     """Where the rows of each rank begin, and when every row ends."""
-    if shape.is_timeless and not times.blocking and not has_cut_head(shape):
+    if shape.is_timeless and not times.blocking and family_named(shape.family).is_plain:
         fixed = _fixed(shape)
         if fixed is not None:
             return fixed[0], _fixed_ends_s(fixed[1], times)
@@ -384,6 +388,12 @@ def has_cut_head(shape: PipelineShape) -> bool:
     return shape.order is None and family_named(shape.family).head_barriers > 0
 
 
+def uses_host(shape: PipelineShape) -> bool:
+    """Whether activations wait on the host."""
+    known = FAMILIES.get(ALIASES.get(shape.family, shape.family))
+    return shape.order is None and known is not None and known.host_of is not None
+
+
 def _durations(times: PipelineTimes) -> Floats:
     """By kind of action and stage, [10, S]."""
     duration = np.zeros((len(ActionKind), len(times.forward_s)))
@@ -392,6 +402,8 @@ def _durations(times: PipelineTimes) -> Floats:
     duration[ActionKind.W] = times.weight_grad_s
     duration[ActionKind.B] = times.input_grad_s + times.weight_grad_s
     duration[ActionKind.V], duration[ActionKind.T] = times.head_s
+    if times.copy_s is not None:
+        duration[ActionKind.O] = duration[ActionKind.L] = times.copy_s
     return duration
 
 

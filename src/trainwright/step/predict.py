@@ -48,6 +48,7 @@ from trainwright.plans.configuration import (
     NO_OVERHEADS,
     broken_rules,
     even_blocks,
+    offload_faults,
     run_shape,
 )
 from trainwright.profile import ProfilePoint, Recompute, TimeKind
@@ -64,6 +65,7 @@ from trainwright.step.pipeline import (
     peak_shape,
     pipeline_ends_s,
     schedule_of,
+    uses_host,
 )
 from trainwright.step.stages import (
     CutHead,
@@ -237,6 +239,11 @@ def pipeline_times(
         transfer_s=work.transfer_s,
         blocking=1 - layout.overlap.pipeline,
     )
+    if uses_host(layout.shape):
+        hosts = [layout.places[rank].accelerator.host for rank in work.rank_of_stage]
+        kept = [stage.saved_bytes for stage in work.stages]
+        copy_s = [b / h.link_bytes_per_s for b, h in zip(kept, hosts, strict=True) if h is not None]
+        times = replace(times, copy_s=np.array(copy_s))
     if work.head is None:
         return times
     head, own = work.head.share, sharing[-1]
@@ -837,6 +844,8 @@ def require_legal(model: Trained, cluster: Cluster, configuration: Configuration
     """Raise `InvalidInput` with every rule that is broken: of arithmetic, model and schedule."""
     faults = list(broken_rules(configuration, model, cluster.pool_of()))
     faults += schedule_faults(configuration)
+    if uses_host(shape_of(configuration)):
+        faults += offload_faults(cluster.pool_of().accelerator)
     if faults:
         raise InvalidInput(faults)
 
@@ -869,6 +878,10 @@ def schedule_faults(configuration: Configuration) -> Iterator[Fault]:
             f"simulated by the command schedule alone",
         )
         return
+    offload = configuration.recipe.offload
+    if family.host_of is not None and offload is not None and offload.activations:
+        problem = f"must leave activations to the schedule {family.name}, got {offload.in_words}"
+        yield Fault("offload", problem)
     yield from family.rules(shape.request)
     made = family.num_chunks  # not by placing the stages: degrees may be anything here
     if made not in (None, shape.virtual_stages):

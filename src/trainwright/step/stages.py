@@ -165,6 +165,21 @@ def without_head(profile: Profile) -> Profile:
     )
 
 
+def waiting_for_host(profile: Profile, bytes_per_s: float) -> Profile:
+    """The profile with layers that wait for what a link cannot copy there and back beside them.
+
+    A head and its loss do not: they are on the last rank, whose activations stay.
+    """
+    costs, phases = profile.costs, profile.costs.phases
+    assert phases is not None, "an estimate has phases"
+    waits_s = np.maximum(0.0, 2 * costs.saved_bytes / bytes_per_s - phases.total_s)
+    waits_s[_rows_named(profile, _HEAD)] = 0.0
+    longer = replace(phases, input_grad_s=phases.input_grad_s + waits_s)
+    return replace(
+        profile, costs=replace(costs, phases=longer, duration_s=costs.duration_s + waits_s)
+    )
+
+
 def cut_head(
     profile: Profile, degrees: Parallelism, levels: tuple[NetworkLevel, ...], hops: AxisHops
 ) -> CutHead:

@@ -42,6 +42,7 @@ from trainwright.planning.question.layouts import (
     CUTS_HEAD,
     HELD_AT_ONCE,
     IN_GROUPS,
+    ON_HOST,
     PUBLISHED_WARM_UP,
     SPLIT_BACKWARD,
     WARM_UP,
@@ -288,6 +289,8 @@ def recomputed_work_s(
         )
         room_bytes = p * usable_bytes - held
         own_bytes = room_bytes
+        if family in ON_HOST:  # ranks need not hold a microbatch all at once
+            own_bytes = np.where(room_bytes < 0, room_bytes, np.inf)
         if family in in_flight:
             m = layouts.num_microbatches[own]
             own_bytes = _room_in_warm_up(p, m, held, usable_bytes, in_flight[family])

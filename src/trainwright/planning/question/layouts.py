@@ -80,6 +80,8 @@ HELD_AT_ONCE: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 }
 # The head is cut over all ranks, in two actions of its own (`planning.bounds.head`).
 CUTS_HEAD: Final = frozenset(family.name for family in _PLANNED if family.head_barriers)
+# Activations wait on the host, so that what a rank holds follows from its order alone.
+ON_HOST: Final = frozenset(family.name for family in _PLANNED if family.host_of is not None)
 # One stage per rank and whole backwards, which lead from the last rank to the first.
 WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD
 # min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
@@ -390,8 +392,11 @@ SEARCHED_UNLESS_NAMED: Final = (  # unless others are named
 )
 # Plans under these are hardly ever faster, so they are looked for where they are named; what is
 # proved holds for them, too. Without a limit on memory, orders of adaptive V are those of ZB-V.
+# The host is used where that is asked for.
 ONLY_BOUNDED: Final = tuple(
-    family for family in BOUNDED if family not in (*SEARCHED_UNLESS_NAMED, "adaptive-v")
+    family
+    for family in BOUNDED
+    if family not in (*SEARCHED_UNLESS_NAMED, "adaptive-v") and family not in ON_HOST
 )
 _MOST_CHUNKS: Final = 8  # that are looked for, unless a family or another number is named
 

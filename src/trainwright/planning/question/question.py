@@ -50,6 +50,7 @@ from trainwright.plans.plan import (
 from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.structure import divisors
+from trainwright.scheduling.families import FAMILIES
 from trainwright.step.figures import missing_bytes, most_allocated_bytes, num_groups
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.stages import cuts_head
@@ -428,7 +429,9 @@ class ModelQuestion:
         if sizes.least == sizes.most and batch % sizes.least:
             wanted = f"must divide the global batch of {batch}"
             yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
-        if self.settings.recipe.offload is not None:
+        named = [FAMILIES.get(family) for family in self.allowed.schedules or ()]
+        waits = any(family is not None and family.host_of is not None for family in named)
+        if waits or self.settings.recipe.offload is not None:
             yield from offload_faults(self.cluster.accelerator)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from trainwright.costing.estimate import flat_setting
 from trainwright.model import LayerKind
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve, surviving_rows
-from trainwright.planning.question.layouts import CUTS_HEAD, IN_V, WHOLE_BACKWARD
+from trainwright.planning.question.layouts import CUTS_HEAD, IN_V, ON_HOST, WHOLE_BACKWARD
 from trainwright.planning.question.question import (
     Point,
     estimate_profile,
@@ -43,6 +43,7 @@ from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.profile import StaticKind
 from trainwright.profile.measured_model import MeasuredModel
+from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.figures import start_bytes
 from trainwright.step.pipeline import PipelineShape
@@ -257,7 +258,8 @@ def price_split(
             tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
         return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
-    if candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD and not _is_near(found, split.bound_s):
+    whole = candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD - ON_HOST
+    if whole and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
         if not any(found) and (
             question.keeps_beside or _starts_fuller(question, candidate, profile, plans)
@@ -402,12 +404,18 @@ def bytes_on_host(
     question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
 ) -> float:
     """The most that a device keeps on its host: so much more it would hold itself without."""
-    settings = question.settings
-    if settings.recipe.offload is None or isinstance(question.model, MeasuredModel):
+    settings, beside = question.settings, None
+    if plan.order is None:
+        beside = family_named(plan.schedule).host_of
+    if settings.recipe.offload is not None and not isinstance(question.model, MeasuredModel):
+        settings = replace(settings, recipe=replace(settings.recipe, offload=None))
+        alone = replace(question, settings=settings)
+        profile = alone.estimator().profile(profile.point)
+    elif beside is None:
         return 0.0
-    settings = replace(settings, recipe=replace(settings.recipe, offload=None))
-    alone = replace(question, settings=settings)
-    whole = _predicted(alone, alone.estimator().profile(profile.point), plan)
+    else:
+        alone = question
+    whole = _predicted(alone, profile, replace(plan, schedule=beside or plan.schedule))
     return max(
         without.memory.movable_bytes - own.memory.movable_bytes
         for without, own in zip(whole.stages, step.stages, strict=True)

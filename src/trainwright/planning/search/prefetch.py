@@ -26,12 +26,18 @@ import numpy as np
 
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.question.layouts import CUTS_HEAD
+from trainwright.planning.question.layouts import CUTS_HEAD, ON_HOST
 from trainwright.planning.question.question import Point, estimate_profile, room_of_candidate
 from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
 from trainwright.planning.splits.types import SplitQuestion, best_family_split
 from trainwright.scheduling.families import family_named
-from trainwright.step.stages import RankSpacing, cut_head, group_replicas, without_head
+from trainwright.step.stages import (
+    RankSpacing,
+    cut_head,
+    group_replicas,
+    waiting_for_host,
+    without_head,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -58,6 +64,7 @@ class Shelf:
     estimator: ProfileSource
     made: dict[Point, Profile] = field(default_factory=dict)
     bodies: dict[Point, Profile] = field(default_factory=dict)
+    hosted: dict[Point, StageKinds] = field(default_factory=dict)
     cut: dict[tuple[Point, bool], StageKinds] = field(default_factory=dict)
     alike: dict[bytes, StageKinds] = field(default_factory=dict)
 
@@ -95,6 +102,17 @@ class Shelf:
     def kinds_of(self, candidate: Candidate) -> StageKinds:
         """Those that a candidate's splits are made of."""
         return self.kinds(candidate.point, without=candidate.schedule in CUTS_HEAD)
+
+    def hosted_of(self, candidate: Candidate) -> StageKinds | None:
+        """The kinds as they wait for the host, where the candidate's schedule uses that."""
+        host = self.question.cluster.accelerator.host
+        if candidate.schedule not in ON_HOST or host is None:
+            return None
+        if candidate.point not in self.hosted:
+            waiting = waiting_for_host(self.profile(candidate.point), host.link_bytes_per_s)
+            overlap = self.question.settings.overlap
+            self.hosted[candidate.point] = StageKinds.of(waiting, overlap)
+        return self.hosted[candidate.point]
 
     def head_of(self, candidate: Candidate) -> CutHead | None:
         """What each rank has of a head that the candidate's schedule cuts."""
@@ -185,6 +203,7 @@ def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
     return SplitQuestion(
         kinds=shelf.kinds_of(candidate),
         head=shelf.head_of(candidate),
+        hosted=shelf.hosted_of(candidate),
         degrees=candidate.degrees,
         cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
         family=candidate.schedule,

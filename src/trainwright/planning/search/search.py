@@ -22,6 +22,7 @@ from trainwright.planning.question.layouts import (
     CUTS_HEAD,
     IN_V,
     LOOPED,
+    ON_HOST,
     schedules_of,
     schedules_to_bound,
 )
@@ -174,7 +175,7 @@ def finish_candidate(
     Of loops with too many splits the nearly even ones are looked through if that will do.
     """
     question = shelf.question
-    if candidate.schedule in {*IN_V, *CUTS_HEAD} or splits_itself(question.allowed):
+    if candidate.schedule in {*IN_V, *CUTS_HEAD, *ON_HOST} or splits_itself(question.allowed):
         return None
     profile = shelf.profile(candidate.point)
 

@@ -55,7 +55,7 @@ from trainwright.step.pipeline import PipelineShape
 from trainwright.step.stages import RankSpacing, group_replicas, head_work_s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster, NetworkLevel
@@ -272,6 +272,8 @@ def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> S
     transfers = transfers_s(kinds, degrees, cluster)
     if question.head is not None:
         return _beside_head(site, transfers, question.head, shape=shape, limit_s=limit_s)
+    if question.hosted is not None:
+        return _beside_link(site, transfers, question.hosted, shape=shape, limit_s=limit_s)
     return best_split_at((site,) * p, transfers, shape=shape, limit_s=limit_s)
 
 
@@ -304,9 +306,34 @@ def _beside_head(
     bound_s = found[0].bound_s + added_s
     if not (found[0].bound_s < left_s and bound_s < limit_s):
         return Split(bound_s=limit_s)
-    cuts = [(each.cuts, each.chosen) for each in reversed(found) if each.cuts]
-    first, *others = dict.fromkeys(cuts) or (((), ()),)
-    return Split(bound_s=bound_s, cuts=first[0], chosen=first[1], others=tuple(others))
+    return _with_first(((found[1].cuts, found[1].chosen),), replace(found[0], bound_s=bound_s))
+
+
+def _beside_link(
+    site: Site, transfers: Floats, hosted: StageKinds, *, shape: PipelineShape, limit_s: float
+) -> Split:
+    """Of stages whose activations are copied to the host, which may take longer than they run.
+
+    The bound takes copies for free. Beside its split stand those of layers that wait for their own
+    copies, but for the last stages, whose activations hardly wait for their backward.
+    """
+    p = shape.num_ranks
+    bound = best_split_at((site,) * p, transfers, shape=shape, limit_s=limit_s)
+    waiting = best_split_at((replace(site, kinds=hosted),) * p, transfers, shape=shape)
+    free = fastest_ways((site,) * p, waiting.cuts, shape) if waiting.cuts else None
+    if free is None:
+        return bound
+    mixed = ((waiting.cuts, waiting.chosen[:k] + free[k:]) for k in range(p, -1, -1))
+    return _with_first(mixed, bound)
+
+
+def _with_first(first: Iterable[CutsAndRows], bound: Split) -> Split:
+    """The bound of a split, with what others propose before its own cuts."""
+    cuts = [each for each in (*first, (bound.cuts, bound.chosen)) if each[0]]
+    if not bound.cuts or not cuts:
+        return bound
+    own, *others = dict.fromkeys(cuts)
+    return replace(bound, cuts=own[0], chosen=own[1], others=tuple(others))
 
 
 _MOST_HEADS = 2  # that a rank holds between V and T: the next V begins before

@@ -60,7 +60,8 @@ class SplitQuestion:
 
     `num_microbatches` is that of one replica, v = `degrees.virtual_stages`. Under a family that
     cuts the head over all ranks, each has `head` beside its stage, and the kinds are without it.
-    `effort` is how often the usual work may be done where it is limited.
+    Under one that leaves activations on the host, those of `hosted` wait for what its link cannot
+    copy while they run. `effort` is how often the usual work may be done where it is limited.
     """
 
     kinds: StageKinds
@@ -70,6 +71,7 @@ class SplitQuestion:
     num_microbatches: int
     head: CutHead | None = None
     effort: float = 1.0
+    hosted: StageKinds | None = None
 
     @property
     def overhead_s(self) -> float:

@@ -114,6 +114,8 @@ class Family:
     head_barriers
         Where the head is cut over all ranks, how often they wait for each other in each microbatch
         (`plans.schedule.RankOrders`); 0 where it is part of the last stage.
+    host_of
+        The family whose computation it is, with activations on the host while they wait.
     reads_group, whole_groups, like
         Whether it looks at the `group` of a request; whether all microbatches pass each chunk in
         groups of p, so that p must divide their number; the family whose order it has where p does.
@@ -155,6 +157,7 @@ class Family:
     reads_costs: bool = False
     fixed_without_costs: bool = False
     head_barriers: int = 0
+    host_of: str | None = None
     reads_group: bool = False
     whole_groups: bool = False
     like: str | None = None
@@ -181,9 +184,9 @@ class Family:
     @property
     def is_priced(self) -> bool:
         """Whether a step of a plan under it is priced: one pipeline of whole microbatches, whose
-        head may be cut.
+        head may be cut, or whose activations wait on the host.
         """
-        return self.is_plain or self.head_barriers > 0
+        return self.is_plain or self.head_barriers > 0 or self.host_of is not None
 
     @property
     def placing(self) -> Placing:

@@ -81,6 +81,9 @@ PIPE_OFFLOAD = Family(
     place=one_chunk,
     order=order,
     is_plain=False,
+    host_of=one_f_one_b.ONE_F_ONE_B.name,
+    steady=one_f_one_b.ONE_F_ONE_B.steady,
+    planned=True,
 )
 PIPE_OFFLOAD_HALF = Family(
     name="po-h",
@@ -89,5 +92,6 @@ PIPE_OFFLOAD_HALF = Family(
     place=looped,
     order=half_order,
     is_plain=False,
+    host_of=grouped_interleaved.GIS.name,
     splits_backward=True,
 )
