@@ -176,6 +176,7 @@ def figure_table(document: ShowsMemory) -> Table | None:
     """The figures with their ranges; None where the document has none."""
     if document.device_bytes is None:
         return None
+    account = account_words(document.memory_account)
     return table_of(
         "A device of the fullest rank, as three tools show it",
         (
@@ -194,7 +195,7 @@ def figure_table(document: ShowsMemory) -> Table | None:
             for figure, text in _WORDS.items()
         ),
         caption="a device of the fullest rank, as three tools show it",
-        note=f"By the account of {document.memory_account}. {fit_line(document).capitalize()}.",
+        note=f"{account[:1].upper()}{account[1:]} it {fit_line(document)}.",
     )
 
 

@@ -271,7 +271,9 @@ class _Fitted:
         for named, *row in _brief(table):
             titled = zip(table.columns[1:], row, strict=True)
             said = (f"{each.title} {cell.text}".strip() for each, cell in titled if cell.text)
-            yield Padding(Text(printable(named.text)), (0, 0, 0, 2))
+            first = table.columns[0]  # a number alone says nothing
+            head = f"{first.title} {named.text}" if first.is_number else named.text
+            yield Padding(Text(printable(head)), (0, 0, 0, 2))
             yield Padding(Text(printable("; ".join(said))), (0, 0, 0, 6))
 
 

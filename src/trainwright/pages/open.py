@@ -16,6 +16,7 @@ from trainwright.errors import UnsupportedFeature
 from trainwright.options.inputs import content_hash
 from trainwright.pages.command import command_of
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
+from trainwright.units import format_count
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
@@ -174,7 +175,8 @@ def _panel(name: str, plan: Plan, timeline: Timeline) -> GanttPanel:
     ranks, m = timeline.schedule.num_ranks, timeline.schedule.num_microbatches
     return GanttPanel(
         timeline=timeline,
-        title=f"{name}: {plan.schedule}, {ranks} ranks, {m} microbatches",
+        title=f"{name}: {plan.schedule}, {format_count(ranks, 'rank')}, "
+        f"{format_count(m, 'microbatch')}",
         critical=critical_path(timeline),
     )
 

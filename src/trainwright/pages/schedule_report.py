@@ -208,8 +208,7 @@ class ScheduleReport(Report[ScheduleResult]):
         return replace(timeline, costs=replace(timeline.costs, memory=limited))
 
     def _title(self) -> str:
-        found = self.document
-        return f"{found.family}: {found.ranks} ranks, {found.microbatches} microbatches"
+        return f"{self.document.family}: {_sizes(self.document)}"
 
     def _memory_unit(self) -> MemoryUnit:
         from trainwright.pages.gantt import MemoryUnit
@@ -314,12 +313,16 @@ _COLORS = {"F": "compute", "I": "traffic", "W": "sync", "B": "tensor", "R": "rec
 _COLORS |= {"O": "hidden", "D": "unused", "L": "buffers", "V": "expert", "T": "context"}
 
 
+def _sizes(document: ScheduleResult) -> str:
+    batches = format_count(document.microbatches, "microbatch")
+    return f"{format_count(document.ranks, 'rank')}, {batches}"
+
+
 def schedule_content(subject: Subject[ScheduleResult]) -> Content:
     """Everything the page says about a schedule."""
     document = subject.document
-    sizes = f"{document.ranks} ranks, {document.microbatches} microbatches"
     return Content(
-        title=f"{name_of(document)}: {sizes}",
+        title=f"{name_of(document)}: {_sizes(document)}",
         subtitle=f"Schedule: {_verdict(document)} · objective {document.objective}",
         figures=tuple(_figures(document)),
         sections=tuple(_sections(subject)),
