@@ -12,6 +12,7 @@ from reference import needs_reference, reference
 from trainwright.documents.open import load_document
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.errors import InvalidInput
+from trainwright.pages.command import command_of
 
 SIZE = {"ranks": 3, "microbatches": 6}
 
@@ -176,3 +177,29 @@ def test_keys_are_there_when_they_should_be(asked, there):
     wanted = {key for key, when in told.items() if when in there} - {"warnings"}
     by_work = {key for key, when in told.items() if when == "for what was done"}
     assert held - by_work - {"warnings"} == wanted
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"family": "interleaved", "ranks": 4, "microbatches": 8},
+        {
+            "family": "1f1b",
+            "ranks": 3,
+            "microbatches": 5,
+            "comm": "0.3ms",
+            "forward": "3ms",
+            "input_grad": "4ms",
+            "weight_grad": "2ms",
+        },
+    ],
+)
+def test_the_command_of_a_schedule_runs_as_it_is_printed(run, asked):
+    found = trainwright.schedule(**asked).document
+    printed = command_of(found)
+    assert printed.note == ""
+    again = run(*printed.words[1:], "--json")
+    assert again.code == 0
+    made = again.document
+    assert made["request"]["costs"]["sha256"] == found.request.costs.sha256
+    assert (made["makespan_s"], made["ranks"]) == (found.makespan_s, found.ranks)

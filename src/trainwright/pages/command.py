@@ -45,12 +45,14 @@ from trainwright.plans.configuration import (
 )
 from trainwright.plans.plan import DATA_INSIDE, Parallelism
 from trainwright.profile import Recompute
+from trainwright.units import TimeUnit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trainwright.cluster import Cluster
     from trainwright.documents.model_estimate import ModelEstimateRequest
+    from trainwright.documents.schedule import ScheduleRequest
     from trainwright.plans.configuration import Embedded
 
 
@@ -184,10 +186,33 @@ def _(document: ScheduleResult) -> Command:
             kept |= {"search": True, "pareto": True}
         case method:
             kept["pareto" if method == "front" else method] = True
+    if (uniform := _uniform(request)) is not None:
+        words = words_of("schedule", {**kept, "spec": None})
+        return Command(words=("trainwright", "schedule", *words, *uniform))
     return Command(
         words=("trainwright", "schedule", *words_of("schedule", kept)),
         note="SPEC.json stands for the costs embedded in the document: request.costs.content",
     )
+
+
+_TIMES: Final = {
+    "forward_s": "--forward",
+    "input_grad_s": "--input-grad",
+    "weight_grad_s": "--weight-grad",
+    "transfer_s": "--comm",
+}
+
+
+def _uniform(request: ScheduleRequest) -> tuple[str, ...] | None:
+    """The ranks and times of stages that are all alike, as options; None of other costs."""
+    content = request.costs.content
+    times = {key: value for key, value in content.items() if key not in ("kind", "format_version")}
+    alike = times.keys() <= _TIMES.keys() and all(len(value) == 1 for value in times.values())
+    if request.costs.name != "uniform" or not alike:
+        return None
+    unit = "s" if request.time_unit is TimeUnit.SECONDS else ""
+    named = ((_TIMES[key], f"{value[0]!r}{unit}") for key, value in times.items())
+    return ("--ranks", str(request.num_ranks), *(word for pair in named for word in pair))
 
 
 def _made(
