@@ -146,3 +146,15 @@ def test_a_sequence_is_a_whole_number_above_zero(run, sequence: str) -> None:
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(InvalidInput, match="no such file"):
         trainwright.describe_model("nowhere/it/is/config.json")
+
+
+def test_a_file_of_another_kind_is_not_taken_for_a_model_to_trace(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 64}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"kind": "model-plan", "format_version": 1}))
+    with pytest.raises(UnsupportedFeature, match="which this command does not read"):
+        trainwright.plan(file, **asked)
+    file.write_text(json.dumps({"model_type": "albert"}))
+    with pytest.raises(UnsupportedFeature, match="to have it traced: pip install"):
+        trainwright.plan(file, **asked)

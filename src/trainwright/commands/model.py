@@ -95,8 +95,8 @@ def _unread(
     Raises the `refusal`, with what to install where the library is missing.
     """
     name, document = _content(model)
-    if document is None:
-        raise refusal
+    if document is None or document.keys().isdisjoint(("model_type", "architectures")):
+        raise refusal  # which is about another kind of file
     if not (find_spec("torch") and find_spec("transformers")):
         missing = f"to have it {verb}: pip install 'trainwright[torch]'"
         raise UnsupportedFeature(refusal.feature, alternative=missing) from None
@@ -120,11 +120,14 @@ def traced_input(model: object, refusal: UnsupportedFeature, options: Options) -
     if not isinstance(model, (str, Path)) or given is None:
         raise refusal
     name, document = _unread(model, refusal, verb="traced")
+    from trainwright.lab.torch_library import known_type, trace_model
+
+    kind = known_type(document)
+    if kind is None:
+        raise refusal
     if not isinstance(length, int):
         raise InvalidInput.of("sequence", "must be given for a model that is traced")
     cluster, size = opened(given).cluster, options.get("micro_batch")
-    from trainwright.lab.torch_library import known_type, trace_model
-
     runs = (
         RunShape(microbatch_size=each, sequence_length=length)
         for each in ((size,) if isinstance(size, int) else _TRACED_SIZES)
@@ -132,7 +135,6 @@ def traced_input(model: object, refusal: UnsupportedFeature, options: Options) -
     graphs = (trace_model(document, run=run) for run in runs)
     profiles = tuple(profile_of_graph(graph, cluster) for graph in graphs)
     made = profile_input(ProfileFile(profiles=profiles), name=name, point=None, on_cluster=True)
-    kind = known_type(document)
     told = f"{name}: no rule reads {kind}, its layers are traced from the library's module"
     return replace(made, warnings=(told,))
 
