@@ -32,6 +32,9 @@ from trainwright.plans.configuration import Configuration
 from trainwright.profile import Recompute
 
 BATCH = 12
+# Load of the heaviest expert over the mean, with which every fourth case of experts that are dealt
+# out runs again.
+HOT = 4.0
 BLOCKS = 16
 TABLE = Path(__file__).parent / "dry_runs.csv"
 DEGREES = ("tensor", "context", "pipeline", "data", "expert", "virtual_stages", "state_copies")
@@ -54,7 +57,9 @@ class Case:
         ]
         sizes = f"s{self.run.sequence_length}-b{self.run.microbatch_size}"
         sizes += f"-m{self.run.num_microbatches}"
-        return "-".join((self.model, *parts, f"z{degrees.zero_stage}", self.run.recompute, sizes))
+        hot = [f"hot{load:g}" for load in self.run.recipe.expert_loads]
+        settings = (f"z{degrees.zero_stage}", self.run.recompute, sizes, *hot)
+        return "-".join((self.model, *parts, *settings))
 
 
 # Of each model: layouts as (tensor, context, pipeline, data, expert, zero, microbatches, virtual
@@ -122,6 +127,16 @@ MODELS: dict[str, tuple[list[Layout], tuple[Recompute, ...], tuple[int, ...]]] =
 
 def cases() -> Iterator[Case]:
     """Every case, in the order of the table."""
+    alike = list(_alike())
+    yield from alike
+    dealt = [case for case in alike if case.run.parallelism.expert > 1]
+    for case in dealt[::4]:
+        hot = replace(case.run.recipe, expert_loads=(HOT,))
+        yield replace(case, run=replace(case.run, recipe=hot))
+
+
+def _alike() -> Iterator[Case]:
+    """Those in which experts, if any, take equally many tokens."""
     for model, (layouts, modes, lengths) in MODELS.items():
         chosen = product(enumerate(layouts), enumerate(modes), enumerate(lengths))
         for (i, layout), (j, mode), (k, length) in chosen:
@@ -189,6 +204,7 @@ def row_of(case: Case, run: RankDryRun) -> dict[str, Any]:
         "microbatch_size": case.run.microbatch_size,
         "num_microbatches": case.run.num_microbatches,
         "schedule": case.run.schedule,
+        "expert_load": next(iter(case.run.recipe.expert_loads), 1.0),
         "rank": run.rank,
         "allocated_bytes": int(run.allocated_bytes),
         "static_bytes": int(run.static_bytes),

@@ -57,6 +57,13 @@ def measured_tables(folders: Sequence[Path]) -> Iterator[tuple[str, list[Row]]]:
             yield path.stem, rows
 
 
+def _options(row: Mapping[str, str]) -> dict[str, object]:
+    """What a dry run has that no column of a measured table says."""
+    options: dict[str, object] = {"num_layers": int(row["blocks"]), "vocabulary_multiple": 1}
+    load = float(row["expert_load"])
+    return options if load == 1 else options | {"expert_loads": [load]}
+
+
 def dry_run_rows(path: Path = DRY_RUNS) -> Iterator[Row]:
     """The fullest rank of every dry run, with the sizes of the model that was cut to its blocks.
 
@@ -103,7 +110,7 @@ def dry_run_rows(path: Path = DRY_RUNS) -> Iterator[Row]:
             "vocab_size": str(model.vocabulary_size),
             "model_config": f"catalog:{row['model']}",
             "state_copies": row["state_copies"],
-            "options": json.dumps({"num_layers": int(row["blocks"]), "vocabulary_multiple": 1}),
+            "options": json.dumps(_options(row)),
             "peak_memory_bytes": row["allocated_bytes"],
             "memory_kind": "allocated: what tensors hold",
             "memory_rank": "max",

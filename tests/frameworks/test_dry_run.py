@@ -9,6 +9,7 @@ from trainwright.documents.runs import job_of_configuration
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats.catalog import cluster, model
 from trainwright.frameworks.dry_run import CASE, PROGRAM, case_of, export_dry_run
+from trainwright.model import Offload, Recipe
 from trainwright.plans import Parallelism
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import Job, Stamp
@@ -43,6 +44,16 @@ def test_a_case_states_every_block_once_and_every_rank() -> None:
     assert (case["recompute"], case["schedule"], case["num_microbatches"]) == ("full", "1F1B", 4)
 
 
+def test_a_case_states_what_the_heaviest_experts_take() -> None:
+    degrees = Parallelism(data=16, expert=8, expert_tensor=1, zero_stage=3)
+    run = replace(RUN, parallelism=degrees)
+    hot = replace(run, recipe=Recipe(expert_loads=(2.0,)))
+    assert case_of(job("qwen3-30b-a3b", run))["model"]["experts"]["heaviest"] == 1
+    # 16 experts a rank, one of them twice the mean, the others 126/127 of it.
+    heaviest = case_of(job("qwen3-30b-a3b", hot))["model"]["experts"]["heaviest"]
+    assert heaviest == pytest.approx((2 + 15 * 126 / 127) / 16)
+
+
 def test_the_program_needs_nothing_of_ours() -> None:
     bundle = export_dry_run(job(), Stamp(trainwright_version="0", plan_sha256="0" * 64))
     assert "import trainwright" not in bundle.files[PROGRAM]
@@ -62,6 +73,9 @@ def test_the_program_needs_nothing_of_ours() -> None:
             replace(RUN, parallelism=replace(RUN.parallelism, zero_stage=1)),
             "unsharded state",
         ),
+        ("llama3-8b", replace(RUN, recipe=Recipe(gradient_dtype="bf16")), "another format"),
+        ("llama3-8b", replace(RUN, recipe=Recipe(loss_chunk=1024)), "the option loss-chunk"),
+        ("llama3-8b", replace(RUN, recipe=Recipe(offload=Offload(optimizer=1))), "offload"),
     ],
 )
 def test_what_it_cannot_run_is_refused_by_name(name: str, run: Configuration, said: str) -> None:

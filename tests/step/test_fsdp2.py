@@ -10,9 +10,10 @@ from statistics import quantiles
 import dry_runs
 import pytest
 
+from trainwright.model import Offload, Recipe
 from trainwright.plans.configuration import Configuration
 from trainwright.profile import Recompute
-from trainwright.step.fsdp2 import Pool, TensorPeak, fsdp2_peaks
+from trainwright.step.fsdp2 import Pool, TensorPeak, accounts_for, fsdp2_peaks
 
 ROWS = list(csv.DictReader(dry_runs.TABLE.read_text(encoding="utf-8").splitlines()))
 CASES = {case.name: case for case in dry_runs.cases()}
@@ -70,6 +71,31 @@ def test_longer_or_less_recomputed_holds_more(less: Configuration, more: Configu
     (a,), (b,) = fsdp2_peaks(model, less), fsdp2_peaks(model, more)
     assert a.allocated_bytes < b.allocated_bytes
     assert a.allocated_bytes <= a.reserved_bytes < 1.6 * a.allocated_bytes
+
+
+HOT = next(case for name, case in CASES.items() if name.endswith("hot4"))
+
+
+def test_hot_experts_hold_more() -> None:
+    model, even = dry_runs.model_of(HOT), replace(HOT.run, recipe=RUN.recipe)
+    alike, hot = fsdp2_peaks(model, even), fsdp2_peaks(model, HOT.run)
+    assert all(a.allocated_bytes < b.allocated_bytes for a, b in zip(alike, hot, strict=True))
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(gradient_dtype="bf16"),
+        Recipe(moment_dtypes=("bf16",)),
+        Recipe(loss_chunk=1024),
+        Recipe(offload=Offload(activations=0.5)),
+        Recipe(precision="fp32"),
+    ],
+)
+def test_a_run_that_saves_memory_otherwise_is_not_counted(recipe: Recipe) -> None:
+    model = dry_runs.model_of(CASES["llama3-8b-t1-c1-p1-d8-e1-v1-r1-z3-none-s8192-b1-m1"])
+    assert accounts_for(model, RUN)
+    assert not accounts_for(model, replace(RUN, recipe=recipe))
 
 
 def test_a_pool_reserves_what_it_gives_out_and_joins_what_comes_back() -> None:

@@ -13,7 +13,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import Activation, LayerKind, Norm
+from trainwright.model import NO_OFFLOAD, Activation, ContextExchange, LayerKind, Norm
+from trainwright.model.run_shape import heaviest_share
 from trainwright.plans.capability import DRY_RUN, RecomputeForm
 from trainwright.plans.job import ExportBundle
 
@@ -24,6 +25,14 @@ PROGRAM: Final = "dry_run.py"
 CASE: Final = "case.json"
 # PyTorch's names of the schedules that it orders as these families do; interleaved nearly so.
 _SCHEDULES: Final = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
+
+# Options of a recipe that are not in the program.
+_NOT_RUN: Final = (
+    "capacity_factor",
+    "activation_input_dtype",
+    "loss_chunk",
+    "mlp_tile",
+)
 
 
 def export_dry_run(job: Job, stamp: Stamp) -> ExportBundle:
@@ -62,7 +71,7 @@ def case_of(job: Job) -> dict[str, Any]:
         raise UnsupportedFeature(f"the dry run does not run {'; '.join(wrong)}")
     model, degrees, experts = job.model, job.degrees, job.model.experts
     sharding = degrees.zero_stage
-    form = job.recompute_form
+    form, recipe = job.recompute_form, job.recipe
     recompute = {RecomputeForm.NONE: "none", RecomputeForm.MODULES: "selective"}.get(form, "full")
     return {
         "name": job.model_name,
@@ -82,6 +91,9 @@ def case_of(job: Job) -> dict[str, Any]:
                 "experts_per_token": experts.experts_per_token,
                 "ffn_size": experts.ffn_size,
                 "shared_ffn_size": experts.shared_ffn_size,
+                "heaviest": heaviest_share(recipe.expert_loads, experts.num_experts, degrees.expert)
+                if recipe.expert_loads
+                else recipe.expert_imbalance,
                 "dense_layers": [i for i in range(model.num_layers) if not experts.at(i)],
             },
         },
@@ -111,7 +123,9 @@ def _unsupported(job: Job) -> Iterator[str]:
     if job.parallelism is None:
         yield "degrees that differ between stages"
         return
-    model, degrees = job.model, job.degrees
+    model, degrees, recipe = job.model, job.degrees, job.recipe
+    kept = (recipe.gradient_dtype or "fp32", recipe.main_weight_dtype or "fp32")
+    states = {*kept, *recipe.moment_dtypes}
     usual = model.norm is Norm.RMS and model.activation is Activation.SILU and model.gated
     if not (usual and model.rotary and model.pre_norm and model.causal):
         yield f"blocks of the family {model.family}: RMS norms, rotary positions, gated SiLU only"
@@ -138,6 +152,16 @@ def _unsupported(job: Job) -> Iterator[str]:
         "fused cross entropy": job.fused_cross_entropy,
         f"the precision {job.precision}": job.precision != "bf16",
         f"the optimizer {job.recipe.optimizer}": str(job.recipe.optimizer) != "adam",
+        "gradients, weights or moments in another format than fp32": states != {"fp32"},
+        **{
+            f"the option {name.replace('_', '-')}": getattr(recipe, name) is not None
+            for name in _NOT_RUN
+        },
+        f"{recipe.context_exchange} attention": degrees.context > 1
+        and recipe.context_exchange is not ContextExchange.RING,
+        f"tokens to experts in {recipe.dispatch_dtype}": recipe.dispatch_dtype
+        not in (None, "bf16"),
+        "offload": recipe.offload is not None and recipe.offload != NO_OFFLOAD,
         f"the schedule {job.schedule}": job.schedule not in _SCHEDULES,
         "layers that predict further tokens": bool(model.num_mtp_layers),
         "an encoder": bool(model.towers),

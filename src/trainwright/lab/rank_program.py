@@ -178,13 +178,17 @@ class Experts(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Router, experts, and experts that every token meets. All experts get equally many tokens."""
+    """Router, experts, and experts that every token meets.
+
+    Every rank sends equally many tokens to every other; what it takes is `heaviest` of that.
+    """
 
     def __init__(self, model: Case, group: DeviceMesh | None):
         super().__init__()
         experts, h = model["experts"], model["hidden_size"]
         self.chosen, self.count = experts["experts_per_token"], experts["num_experts"]
         self.group, self.ranks = group, 1 if group is None else group.size()
+        self.heaviest = experts.get("heaviest", 1.0)
         self.gate = nn.Linear(h, self.count, bias=False)
         self.experts = Experts(h, experts["ffn_size"], self.count)
         shared = experts["shared_ffn_size"]
@@ -198,36 +202,37 @@ class Mixture(nn.Module):
         _, picked = torch.topk(scores, k=self.chosen, dim=-1, sorted=False)
         top = scores.gather(dim=1, index=picked)
         top = top / (top.sum(dim=-1, keepdim=True) + 1e-20)
-        # What the router chose is known to nobody here; every expert gets the same share.
+        # What the router chose is known to nobody here; experts of a rank get the same share.
         copies = x.shape[0] * self.chosen
         order = torch.argsort(picked.view(-1), stable=True)
         routed = x[order // self.chosen]
         routed = (routed.float() * top.view(-1)[order].reshape(-1, 1)).to(x.dtype)
         out = self.shared(x) if self.shared is not None else None
         local = self.count // self.ranks
-        ends = (torch.arange(1, local + 1, device=x.device) * (copies // local)).to(torch.int32)
+        taken = round(copies * self.heaviest / self.ranks) * self.ranks
+        ends = (torch.arange(1, local + 1, device=x.device) * (taken // local)).to(torch.int32)
         if self.group is not None:
-            routed = traded(routed, self.group)
+            routed = traded(routed, self.group, taken)
         padded = torch.vstack((routed, routed.new_zeros(h)))
-        rows = torch.arange(copies, device=x.device)
+        rows = torch.arange(padded.shape[0] - 1, device=x.device)
         result = self.experts(padded[rows], ends)
         unsorted = result.new_empty(padded.shape)
         unsorted[rows] = result
         result = unsorted[:-1]
         if self.group is not None:
-            result = traded(result, self.group)
+            result = traded(result, self.group, copies)
         placed = torch.zeros((copies, h), dtype=result.dtype, device=result.device)
         placed[order] = result
         placed = placed.reshape(-1, self.chosen, h).sum(dim=1)
         return (placed if out is None else out + placed).reshape(batch, length, h)
 
 
-def traded(x: torch.Tensor, group: DeviceMesh) -> torch.Tensor:
-    """Equal shares of the rows to every rank of the group, with gradients."""
+def traded(x: torch.Tensor, group: DeviceMesh, taken: int) -> torch.Tensor:
+    """Equal shares of the rows to every rank of the group for `taken` rows, with gradients."""
     from torch.distributed._functional_collectives import all_to_all_single_autograd, wait_tensor
 
-    share = [x.shape[0] // group.size()] * group.size()
-    return wait_tensor(all_to_all_single_autograd(x, share, share, group.get_group()))
+    given, got = ([rows // group.size()] * group.size() for rows in (x.shape[0], taken))
+    return wait_tensor(all_to_all_single_autograd(x, got, given, group.get_group()))
 
 
 class Block(nn.Module):

@@ -20,7 +20,7 @@ unit on one tensor rank (a block, the embedding, norm and head together).
 
 Sources: PyTorch 2.13 (`fsdp/_fully_shard`, `distributed/pipelining`, `derivatives.yaml`) and
 torchtitan of 2026-08 (`distributed/fsdp.py`, `distributed/activation_checkpoint.py`).
-`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 92 runs, and a test compares.
+`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 96 runs, and a test compares.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright.model import NO_OFFLOAD, Optimizer
 from trainwright.model.config import TRAIN_ALL
-from trainwright.plans.configuration import even_blocks
+from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import Recompute
 from trainwright.step.pipeline import PipelineTimes, peak_shape, placement_of, schedule_of
@@ -232,13 +233,15 @@ def sizes_of(model: TransformerConfig, run: Configuration) -> Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixed:
-    """Bytes of a block with experts: `copies` of all routed tokens, `inner` of one gate input.
+    """Bytes of a block with experts: `copies` of the tokens that this rank routes.
 
-    `scores` are those of the router in float32, `picks` one 8-byte index per copy, `shared` one
-    gate input of the experts that every token meets.
+    `taken` are those that its experts take, the heaviest share of all, and `inner` is one gate
+    input of theirs. `scores` are those of the router in float32, `picks` one 8-byte index per copy,
+    `shared` one gate input of the experts that every token meets.
     """
 
     copies: float
+    taken: float
     inner: float
     scores: float
     picks: float
@@ -251,9 +254,12 @@ def mixed_of(model: TransformerConfig, experts: Experts, run: Configuration) -> 
     degrees = run.parallelism
     tokens = run.microbatch_size * run.sequence_length / degrees.context
     copies = tokens * experts.experts_per_token
+    shape = run_shape(run, precision="bf16")
+    taken = shape.expert_copies(experts.experts_per_token, experts.num_experts)
     return Mixed(
         copies=_HALF * copies * model.hidden_size,
-        inner=_HALF * copies * experts.ffn_size,
+        taken=_HALF * taken * model.hidden_size,
+        inner=_HALF * taken * experts.ffn_size,
         scores=_SINGLE * tokens * experts.num_experts,
         picks=8.0 * copies,
         shared=_HALF * tokens * experts.shared_ffn_size,
@@ -392,13 +398,13 @@ class Block:
         if m.is_dealt and not cached:
             tape.passing(m.copies)
             if selective:
-                hold("dealt", m.copies)
-        hold("padded", m.copies)
-        hold("rows", m.copies)
+                hold("dealt", m.taken)
+        hold("padded", m.taken)
+        hold("rows", m.taken)
         for name in ("expert gate", "activated", "up", "inner"):
             hold(name, m.inner)
-        hold("result", m.copies)
-        hold("unsorted", m.copies)
+        hold("result", m.taken)
+        hold("unsorted", m.taken)
         if not (again and not selective):
             tape.drop(key, "result")
             if m.is_dealt:
@@ -458,11 +464,11 @@ class Block:
             hold("d normed", shard)
         hold("d placed", m.copies)
         if m.is_dealt:
-            hold("d brought", m.copies)
+            hold("d brought", m.taken)
             drop("d placed", "brought")
-        hold("d unsorted", m.copies)
+        hold("d unsorted", m.taken)
         drop("d placed", "d brought")
-        hold("d result", m.copies)
+        hold("d result", m.taken)
         drop("d unsorted")
         hold("d inner", m.inner)
         tape.hold("rank", "gradients", self.last_gradient)
@@ -470,15 +476,15 @@ class Block:
         hold("d activated", m.inner)
         hold("d up", m.inner)
         drop("d inner", "activated", "up")
-        hold("d rows", m.copies)
+        hold("d rows", m.taken)
         tape.hold("rank", "gradients", self.first_gradients / 2)
         drop("d up")
         hold("d gate", m.inner)
         drop("d activated", "expert gate")
-        hold("d rows b", m.copies)
+        hold("d rows b", m.taken)
         tape.hold("rank", "gradients", self.first_gradients / 2)
         drop("d gate", "rows", "d rows b")
-        hold("d padded", m.copies)
+        hold("d padded", m.taken)
         drop("d rows")
         if m.is_dealt:
             hold("d dealt", m.copies)
@@ -769,8 +775,15 @@ _PRODUCTS: Final = 4  # large tensors of a unit, counted as alike
 
 
 def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
-    """Whether this account knows every tensor of the run: decoders of the usual kind, sharded."""
-    degrees = run.parallelism
+    """Whether this account knows every tensor of the run: decoders of the usual kind, sharded.
+
+    States are Adam's in float32, and nothing is cut, moved or narrowed to save memory.
+    """
+    degrees, recipe = run.parallelism, run.recipe
+    states = (recipe.optimizer, recipe.gradient_dtype, recipe.main_weight_dtype)
+    usual_states = states == (Optimizer.ADAM, None, None) and {*recipe.moment_dtypes} == {"fp32"}
+    saved = (recipe.loss_chunk, recipe.mlp_tile, recipe.activation_input_dtype)
+    moved = recipe.offload is not None and recipe.offload != NO_OFFLOAD
     usual = model.gated and model.rotary and model.pre_norm and model.latent is None
     beside = model.num_mtp_layers or model.towers
     plain = model.tuning == TRAIN_ALL and not beside and not model.sandwich_norm
@@ -779,6 +792,11 @@ def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
         usual
         and plain
         and cut
+        and usual_states
+        and not any(saved)
+        and not moved
+        and recipe.capacity_factor is None
+        and recipe.precision != "fp32"
         and run.fused_attention
         and not model.tied_embeddings
         and max(model.hidden_dropout, model.attention_dropout) == 0
