@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -150,3 +151,9 @@ def test_what_has_no_part_in_a_text_is_not_traced() -> None:
     run = RunShape(microbatch_size=1, sequence_length=32)
     with pytest.raises(UnsupportedFeature, match="cannot be traced"):
         trace_model({"model_type": "switch_transformers"}, run=run)
+
+
+@pytest.mark.skipif(find_spec("torchaudio") is not None, reason="torchaudio is installed")
+def test_a_class_that_needs_another_library_says_which() -> None:
+    with pytest.raises(UnsupportedFeature, match="requires the torchaudio library"):
+        count({"model_type": "higgs_audio_v2_tokenizer"})

@@ -229,16 +229,21 @@ def _build(
     except Exception as error:  # whatever the library's own checks raise
         raise InvalidInput.of("config", f"the library refuses it: {_first_line(error)}") from error
     failures = []
-    for made, own in _candidates(document, config):
-        for name in attention:
-            wanted = {} if name is None else {"attn_implementation": name}
-            try:
-                with torch.device("meta"):
-                    module: nn.Module = made._from_config(own, dtype=torch.bfloat16, **wanted)
-            except Exception as error:
-                failures.append(_first_line(error))
-            else:
-                return module.eval()
+    try:
+        for made, own in _candidates(document, config):
+            for name in attention:
+                wanted = {} if name is None else {"attn_implementation": name}
+                try:
+                    with torch.device("meta"):
+                        module: nn.Module = made._from_config(own, dtype=torch.bfloat16, **wanted)
+                except Exception as error:
+                    failures.append(_first_line(error))
+                else:
+                    return module.eval()
+    except ImportError as error:  # a class that needs another library
+        raise UnsupportedFeature(
+            f'model_type "{kind}" cannot be built: {_first_line(error)}'
+        ) from error
     if not failures:
         raise UnsupportedFeature(f'model_type "{kind}": the library has no model of it')
     raise InvalidInput.of("config", f"the library cannot build it: {failures[0]}")
