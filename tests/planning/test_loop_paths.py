@@ -97,6 +97,18 @@ def test_the_least_of_all_lengths_is_no_shorter_whatever_the_limit(data):
         assert bound_s <= min(steps_s, default=math.inf) * (1 + 1e-9)
 
 
+def test_orders_with_too_many_rows_are_bounded_as_if_all_blocks_ran_fastest():
+    asked = case(blocks=75, pipeline=8, virtual_stages=9, num_microbatches=8, memory_gib=400)
+    question = asked.question("interleaved")
+    loop = Loop.of(question)
+    assert program_of(loop, limit_s=math.inf) is None
+    bound_s = bound_dealt_loops(question).bound_s
+    split = best_family_split(question)
+    step, fits = step_of(asked, "interleaved", split.cuts, rows_of_split(asked, split))
+    assert fits
+    assert 0.96 * step.step_time_s < bound_s <= step.step_time_s
+
+
 def test_a_program_that_begins_with_another_ends_where_it_would_by_itself():
     question = case(
         blocks=23, pipeline=4, virtual_stages=3, num_microbatches=8, memory_gib=40

@@ -590,13 +590,26 @@ def least_of_dealt(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
     Ranks and stages hold whole blocks, as far as some programs tell. The bound is 0 where the order
     is too long, and infinite where none fits.
     """
-    program = program_of(loop, limit_s=limit_s)
-    if program is None:
-        return PathsStep(0.0)
     first = loop.most_of_ranks(limit_s)
     if first is None:
         return PathsStep(limit_s)
-    p, number = loop.shape.num_ranks, 0
+    roomy, program = (program_of(loop, limit_s=limit_s, in_room=each) for each in (False, True))
+    if roomy is None:
+        return PathsStep(0.0)
+    if program is None:
+        return _least_of_whole(roomy, first, limit_s=limit_s, effort=effort)
+    found = roomy.solved(first)  # much quicker, and often enough
+    if found.step_s >= limit_s:
+        return found
+    whole = _least_of_whole(program, first, limit_s=limit_s, effort=effort)
+    return whole._replace(step_s=max(found.step_s, whole.step_s))
+
+
+def _least_of_whole(
+    program: PathsProgram, first: Counts, *, limit_s: float, effort: float
+) -> PathsStep:
+    """Branch and bound below the first counts, the least first."""
+    p, number = program.num_ranks, 0
     found = program.solved(first)
     waiting = [(found.step_s, number, found, first)]
     share = min(1.0, (_FEW_ROWS / program.held.shape[1]) ** 3)
@@ -655,18 +668,19 @@ class PathsProgram(NamedTuple):
         return PathsStep(found.step_s, blocks, found, near < _NEAR)
 
 
-def program_of(loop: Loop, *, limit_s: float) -> PathsProgram | None:
-    """None where the order is too long."""
+def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProgram | None:
+    """None where the order is too long. If not in the room of devices, all blocks run fastest."""
     shape, p, v = loop.shape, loop.shape.num_ranks, loop.shape.virtual_stages
     chain = loop.chain(0)
     blocks, size = chain.blocks, p * v
-    ways = len(blocks.time_s)
+    times_s = blocks.time_s if in_room else blocks.time_s[:1]
+    ways = len(times_s)
     too_long = 2 * size * shape.num_microbatches > _MOST_ACTIONS or size * ways > _MOST_ROWS
     if too_long or blocks.count < chain.least.sum():
         return None
     forward_s, backward_s = np.zeros(size), np.zeros(size)
     block_forward_s = np.full((size, ways), blocks.forward_s)
-    block_backward_s = np.tile(blocks.time_s - blocks.forward_s, (size, 1))
+    block_backward_s = np.tile(times_s - blocks.forward_s, (size, 1))
     after_s = np.zeros(p)
     block_after_s = np.full((size, ways), chain.optimizer_s)
     for end, stage in ((0, 0), (1, size - 1)):
@@ -683,10 +697,12 @@ def program_of(loop: Loop, *, limit_s: float) -> PathsProgram | None:
         block_backward_s[stage] += backward.slope
         block_after_s[stage] += tail.slope
         if backward != (0.0, 0.0):  # more of it hides under what is recomputed
-            block_backward_s[stage] -= chain.under_backward * (blocks.time_s - blocks.time_s[0])
+            block_backward_s[stage] -= chain.under_backward * (times_s - times_s[0])
     if min(each.min() for each in (block_forward_s, block_backward_s, block_after_s)) < 0:
         return None
-    held, room = _rooms(chain, loop.memory.held, loop.memory.running)
+    held, room = np.zeros((0, size)), np.zeros(0)
+    if in_room:
+        held, room = _rooms(chain, loop.memory.held, loop.memory.running)
     splits = _core.OrderSplits(
         num_ways=ways,
         num_blocks=blocks.count,
