@@ -107,6 +107,13 @@ def test_bisection_finds_the_largest(most: int, limit: int) -> None:
     assert largest_that(lambda n: n <= most, limit) == min(most, limit)
 
 
+def test_sequences_are_no_longer_than_the_positions_that_a_model_learned():
+    found = trainwright.fit("gpt2", gpu=GPU).document
+    assert found.request.sequence_length == 1024
+    with pytest.raises(InvalidInput, match=r"^sequence: must be <= the 1024 learned positions"):
+        trainwright.fit("gpt2", gpu=GPU, sequence=2048)
+
+
 def test_software_that_nobody_knows_is_refused_with_what_is_known():
     with pytest.raises(InvalidInput, match="software: must name one of typical, accelerate, "):
         trainwright.fit(MODEL, gpu=GPU, software="my-own")

@@ -415,6 +415,19 @@ def test_values_that_cannot_be_swept_are_named(values, fault):
         over(**values)
 
 
+def test_the_frame_of_a_sweep_has_its_rows():
+    pytest.importorskip("pandas", reason="needs pandas")
+    frame = over(micro_batch=(1, 2)).to_dataframe()
+    assert list(frame["micro-batch"]) == ["1", "2"]
+    assert (frame["step_time_s"] > 0).all()
+
+
+def test_several_values_in_the_place_of_one_are_told_how_to_be_swept():
+    hint = 'sequence: must be a whole number, got (512, 1024); for a row each give sweep={"sequence'
+    with pytest.raises(InvalidInput, match=re.escape(hint)):
+        trainwright.sweep("gpt2", **{**PLAIN, "sequence": (512, 1024)})
+
+
 def test_devices_and_options_are_swept_together():
     own = {**PLAIN, "devices": None}
     found = trainwright.sweep(

@@ -36,7 +36,7 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
     """
     from trainwright.documents.fit import fit_model
     from trainwright.options.clusters import expected, software_named_by
-    from trainwright.options.inputs import ModelInput, resolve_model
+    from trainwright.options.inputs import ModelInput, naming_options, resolve_model
     from trainwright.options.run import with_images
 
     options = read("fit", options, own=("gpu",))
@@ -45,10 +45,11 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
     given = resolve_model(model)
     if not isinstance(given, ModelInput):
         raise InvalidInput.of("model", "must be a model, not a profile")
-    length = options.get("sequence") or SEQUENCE
+    learned = given.config.max_positions
+    length = options.get("sequence") or (min(SEQUENCE, learned) if learned else SEQUENCE)
     given = with_images(given, {**options, "sequence": length})
-    return Report(
-        fit_model(
+    with naming_options({"sequence_length": "sequence"}):
+        found = fit_model(
             given,
             expected(cluster, software),
             num_devices=count,
@@ -59,7 +60,7 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
             lora_rank=options.get("lora_rank") or RANK,
             probability=_probability(options.get("probability")),
         )
-    )
+    return Report(found)
 
 
 def _probability(given: float | None) -> float:

@@ -35,7 +35,7 @@ from trainwright.documents.sweep import (
     sweep_status,
     words_of_setting,
 )
-from trainwright.errors import InvalidInput
+from trainwright.errors import Fault, InvalidInput
 from trainwright.options.clusters import (
     MOST_SIZES,
     Sizes,
@@ -49,10 +49,11 @@ from trainwright.planning.reasons.objectives import Objective
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.documents.view import Table
     from trainwright.execution import Budget
     from trainwright.execution.budget import Journal
     from trainwright.execution.executor import Crew
@@ -76,6 +77,19 @@ class SweepReport(Report[ModelSweepResult]):
     def status(self) -> Status:
         """How much is proved about the rows together."""
         return self.document.status
+
+    def _main(self, tables: Sequence[Table]) -> Table:
+        """A row for each that was asked for, not the ranks of the best."""
+        return tables[0]
+
+
+def _with_sweep(faults: Iterable[Fault], options: Options) -> Iterator[Fault]:
+    """The faults; of one value that was given as several, how a row is asked for each."""
+    for fault in faults:
+        value, said = options.get(fault.path), fault.problem
+        if isinstance(value, (list, tuple)) and "; " not in said:
+            said += f'; for a row each give sweep={{"{fault.path}": {value!r}}}'
+        yield replace(fault, problem=said)
 
 
 @verb
@@ -104,7 +118,10 @@ def sweep(
     from trainwright.options.inputs import ModelInput, kind_of, resolve_model
     from trainwright.options.table import refuse_foreign
 
-    options = read("sweep", options, own=("devices", "budget"))
+    try:
+        options = read("sweep", options, own=("devices", "budget"))
+    except InvalidInput as error:
+        raise InvalidInput(_with_sweep(error.faults, options)) from None
     swept = dict(options.pop("sweep", {}))
     devices = swept.pop("devices", devices)
     settings = settings_of(swept)

@@ -242,8 +242,9 @@ class Report(Generic[Document]):
     def to_dataframe(self, table: str | None = None) -> Any:
         """One of the document's tables as a `pandas.DataFrame`: a row for each stage, say.
 
-        `table` is the title of one, by default that with most columns. Columns are named as in
-        copied CSV, with their units; numbers are in SI units to full precision.
+        `table` is the title of one, by default that with most columns, of a sweep that of its rows;
+        a document without any gives an empty frame. Columns are named as in copied CSV, with their
+        units; numbers are in SI units to full precision.
         Raises `InvalidInput` for an unknown title, naming those there are, and `UnsupportedFeature`
         without pandas.
 
@@ -256,13 +257,19 @@ class Report(Generic[Document]):
                 "to_dataframe needs pandas", alternative="install it with: pip install pandas"
             ) from None
         tables = [each for each in self._lines() if isinstance(each, Table)]
+        if table is None and not tables:
+            return pandas.DataFrame()
         wanted = [each for each in tables if table in (each.title, None)]
         if not wanted:
             titles = ", ".join(f'"{each.title}"' for each in tables) or "none, as it has no table"
             raise InvalidInput.of("table", f'must be one of {titles}, got "{table}"')
-        shown = max((each.on("page") for each in wanted), key=lambda each: len(each.columns))
+        shown = self._main([each.on("page") for each in wanted])
         names = [each.key or str(at) for at, each in enumerate(shown.columns)]
         return pandas.DataFrame([[cell.value for cell in row] for row in shown.rows], columns=names)
+
+    def _main(self, tables: Sequence[Table]) -> Table:
+        """The table that is meant where none is named."""
+        return max(tables, key=lambda each: len(each.columns))
 
     def _lines(self) -> Iterator[Line]:
         """Lines and tables, what is folded among them."""
