@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.formats.hf_config import read_config
 from trainwright.plans.capability import (
     TARGETS,
     Demands,
@@ -19,6 +21,7 @@ from trainwright.plans.capability import (
     unsupported,
 )
 from trainwright.plans.capability_table import AXIS_ORDERS, CELLS, OPTIMIZERS, SCHEDULES, Feature
+from trainwright.plans.job import unwritable
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.schedule import ActionKind, FamilyShape, Placing
 from trainwright.scheduling.families import ALIASES, FAMILIES, FamilyRequest
@@ -202,3 +205,16 @@ def test_versions_may_be_left_out_or_hyphenated(given_name: str, name: str) -> N
 def test_an_unknown_target_lists_the_known_ones(name: str) -> None:
     with pytest.raises(InvalidInput, match="must be one of megatron, megatron-bridge"):
         target_named(name)
+
+
+@pytest.mark.parametrize("target", ["trl", "axolotl", "llamafactory", "automodel", "maxtext"])
+def test_trainers_of_causal_models_train_no_others(target: str) -> None:
+    both_ways = catalog.model("bert-large").config
+    assert [fault.problem for fault in unwritable(both_ways, target)] == [
+        "has attention to later tokens"
+    ]
+    t5 = {"model_type": "t5", "num_layers": 2, "d_model": 64, "d_kv": 16, "num_heads": 4}
+    (fault,) = unwritable(read_config(t5, name="t5").config, target)
+    assert fault.problem == "has a decoder that attends to an encoder"
+    assert not unwritable(catalog.model("llama3-8b").config, target)
+    assert not unwritable(both_ways, "pytorch")

@@ -417,8 +417,15 @@ def _unsaid_formats(recipe: Recipe, target: str) -> Iterator[Fault]:
 
 def unwritable(model: TransformerConfig, target: str) -> tuple[Fault, ...]:
     """What of a model the files of a target cannot say, however it is trained."""
-    if target not in WITH_MODEL:
+    if target in OWN_CODE:
         return ()
+    if target not in WITH_MODEL:
+        unsaid = {
+            "a decoder that attends to an encoder": model.crosses,
+            "attention to later tokens": not model.causal,
+            "a head of classes, or none": model.head is not Head.LANGUAGE,
+        }
+        return tuple(Fault("model", f"has {what}") for what, has in unsaid.items() if has)
     if target in _HYBRIDS and model.is_recurrent:
         own = (Fault("model", f"has {what}") for what in _unsaid_of_hybrid(model))
         return (*own, *_beyond_gpt(model))
