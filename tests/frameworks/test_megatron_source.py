@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+import trainwright
 from export_jobs import bundle, golden_jobs, job
 from trainwright.errors import Inexpressible
+from trainwright.frameworks.jobs.script import read_launch
+from trainwright.frameworks.jobs.settings import NOTHING
 from trainwright.frameworks.megatron import megatron_fields
 from trainwright.plans.job import Job
 from trainwright.plans.plan import PIPELINE_INSIDE
@@ -72,20 +75,25 @@ def arguments_of(job: Job) -> dict[str, Any]:
 
 
 def parsed(job: Job, *more: str, beside: tuple[str, ...] = BESIDE) -> dict[str, Any]:
-    flags = flags_of(job)
+    return made_of(
+        [*flags_of(job), *NO_ENGINE, *beside, *more],
+        world=job.degrees.num_devices,
+        arguments=[*arguments_of(job)],
+        env=environment(job),
+    )
+
+
+def made_of(
+    flags: list[str], *, world: int, arguments: list[str], env: dict[str, str]
+) -> dict[str, Any]:
+    """What Megatron's own parser makes of flags."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", Path(__file__).with_name("megatron_source_check.py")],
-        input=json.dumps(
-            {
-                "flags": [*flags, *NO_ENGINE, *beside, *more],
-                "world": job.degrees.num_devices,
-                "arguments": [*arguments_of(job)],
-            }
-        ),
+        input=json.dumps({"flags": flags, "world": world, "arguments": arguments}),
         capture_output=True,
         text=True,
         timeout=300,
-        env=environment(job),
+        env=env,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -135,3 +143,28 @@ def test_an_unknown_flag_ends_the_parser() -> None:
 def test_a_batch_that_does_not_divide_is_refused_there_too() -> None:
     job = next(job for job in expressible().values() if job.degrees.data > 1)
     assert "refused" in parsed(job, "--global-batch-size", str(job.global_batch + 1))
+
+
+def test_a_patched_script_is_taken_by_the_parser(tmp_path: Path) -> None:
+    job, copy = Path(__file__).parents[2] / "examples" / "megatron_job.sh", tmp_path / "better.sh"
+    improved = trainwright.improve(source=("megatron", job), cluster="dgx-h100", patch=copy)
+    back = trainwright.estimate(source=("megatron", copy), cluster="dgx-h100").document
+    assert improved.document.recommended is not None
+    assert back.step_time_s == pytest.approx(improved.document.recommended.step_time_s, rel=1e-9)
+    wanted = back.request.configuration
+    launch = read_launch(copy.read_text(), NOTHING)
+    outside = {**os.environ, "PYTHONPATH": WHERE or "", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    found = made_of(
+        [*(word.shown() for word in launch.words), *NO_ENGINE, "--tokenizer-type", "NullTokenizer"],
+        world=launch.devices.total or 0,
+        arguments=["micro_batch_size", "use_distributed_optimizer"],
+        env=outside,
+    )
+    assert "refused" not in found, found["refused"]
+    degrees = wanted.parallelism
+    assert found["tensor_model_parallel_size"] == degrees.tensor
+    assert found["pipeline_model_parallel_size"] == degrees.pipeline
+    assert found["data_parallel_size"] == degrees.data
+    assert found["global_batch_size"] == wanted.global_batch
+    assert found["arguments"]["micro_batch_size"] == wanted.microbatch_size
+    assert (found["recompute_granularity"] or "none") == str(wanted.recompute).partition(":")[0]

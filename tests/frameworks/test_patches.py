@@ -4,6 +4,7 @@ in them differs."""
 from __future__ import annotations
 
 import difflib
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from job_files import SAME, cases
 from reference import needs_reference, reference
 from trainwright.commands.improve import _file_of, _of_file
+from trainwright.commands.main import main
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.dialects import changed_words
 from trainwright.frameworks.jobs.edit import edited_table, patched
@@ -204,3 +206,41 @@ def test_changes_of_real_files_read_back_as_the_run_that_is_wanted() -> None:
         good, refused, files = good + found, refused + len(left), files + (found > 0)
     assert files >= 90
     assert good >= 19 * refused  # what is refused is said, never written
+
+
+# Each of another format or framework; what is given beside it.
+TEN: dict[str, tuple[str, ...]] = {
+    "axolotl__examples__archived__tiny-llama__qlora.yml": (),
+    "LLaMA-Factory__examples__train_full__qwen3_full_sft.yaml": (),
+    "alignment-handbook__recipes__zephyr-7b-beta__sft__config_qlora.yaml": (),
+    "torchtune__recipes__configs__llama3_1__8B_full.yaml": (),
+    "gpt-neox__configs__bf16_125M.yml": (),
+    "nanotron__examples__doremi__configs__config_2.8b_llama.yaml": ("--nodes", "8"),
+    "llm-foundry__scripts__train__yamls__pretrain__mpt-7b.yaml": (),
+    "maxtext__src__maxtext__configs__gpu__models__llama2_70b.yml": ("--nodes", "4"),
+    "*gpt3_mcore_te_tp1_pp4_vp1__model_config.yaml": (),
+    "*examples__pretrain_gpt_distributed_with_mp.sh": ("--vocab-size", "50257"),
+}
+
+
+@needs_reference
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEN)
+def test_a_real_file_is_patched_from_the_command_line(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = (reference() / "jobs" / "files").glob(name)
+    copy, more = tmp_path / file.name, ("--cluster", "dgx-h100", *TEN[name], "--json")
+
+    def document_of(*words: str) -> Any:
+        with pytest.raises(SystemExit):
+            main([*words, *more])
+        return json.loads(capsys.readouterr().out)
+
+    recommended = document_of("improve", str(file), "--patch", str(copy))["recommended"]
+    back = document_of("estimate", str(copy))
+    assert back["step_time_s"] == pytest.approx(recommended["step_time_s"], rel=1e-9)
+    wanted = document_of("estimate", str(file), *recommended["options"].split())
+    assert back["request"]["configuration"] == wanted["request"]["configuration"]
+    changed = lines_changed(file.read_text(), copy.read_text())
+    assert 0 < len([line for line in changed if line[0] == "+"]) <= 4

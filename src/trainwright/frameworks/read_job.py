@@ -302,10 +302,15 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
 
 
 def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
-    """What the file states, replaced by what the caller gave."""
+    """What the file states, replaced by what the caller gave.
+
+    Sequence parallelism is off where the caller leaves no tensor parallelism, as for frameworks.
+    """
     stated: dict[str, Any] = job.run.options
     stated.pop("recomputed_blocks", None)
     replaced = {name: value for name, value in given.items() if value is not None}
+    if replaced.get("tp") == 1 and stated.get("sequence_parallel"):
+        stated["sequence_parallel"] = False
     if "dp" not in stated and "dp" not in replaced and job.run.num_devices is not None:
         merged = {**stated, **replaced}
         group = merged.get("tp", 1) * merged.get("pp", 1) * merged.get("cp", 1)
