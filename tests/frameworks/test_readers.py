@@ -535,3 +535,28 @@ def test_a_microbatch_of_composer_is_no_larger_than_its_share(tmp_path, stated, 
 )
 def test_adapters_lie_beside_the_products_that_a_name_or_a_pattern_says(word, products):
     assert products_of([word]) == products
+
+
+@pytest.mark.parametrize(
+    ("given", "gone"),
+    [
+        ({"pp": 4}, {"blocks"}),
+        ({"pp": 1}, {"blocks", "virtual_stages", "schedule"}),
+        ({"virtual_stages": 1}, {"blocks"}),
+        ({"recompute": "full"}, {"recompute_modules"}),
+        ({"tp": 1}, {"sequence_parallel"}),
+        ({"zero_stage": 0}, set()),
+    ],
+)
+def test_what_follows_from_a_replaced_setting_goes_with_it(tmp_path, given, gone):
+    file = tmp_path / "job.sh"
+    more = (
+        "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 "
+        "--pipeline-model-parallel-layout 'Et|t|t|tL' --recompute-granularity selective"
+    )
+    file.write_text(FORKED.format(more=more))
+    job = open_stated(None, file)
+    whole = stated_options(job, {})
+    left = stated_options(job, given)
+    assert set(whole) - set(left) == gone - set(given)
+    assert {name: left[name] for name in given} == given

@@ -304,13 +304,21 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
 def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
     """What the file states, replaced by what the caller gave.
 
-    Sequence parallelism is off where the caller leaves no tensor parallelism, as for frameworks.
+    What follows from something that the caller replaces goes with it: the split of another
+    pipeline, its chunks where there is none, modules of another mode of recomputation, and
+    sequence parallelism without tensor parallelism.
     """
     stated: dict[str, Any] = job.run.options
     stated.pop("recomputed_blocks", None)
     replaced = {name: value for name, value in given.items() if value is not None}
-    if replaced.get("tp") == 1 and stated.get("sequence_parallel"):
-        stated["sequence_parallel"] = False
+    gone = {
+        "sequence_parallel": replaced.get("tp") == 1,
+        "blocks": bool(replaced.keys() & {"pp", "virtual_stages"}),
+        "virtual_stages": replaced.get("pp") == 1,
+        "schedule": replaced.get("pp") == 1,
+        "recompute_modules": "recompute" in replaced,
+    }
+    stated = {name: value for name, value in stated.items() if not gone.get(name)}
     if "dp" not in stated and "dp" not in replaced and job.run.num_devices is not None:
         merged = {**stated, **replaced}
         group = merged.get("tp", 1) * merged.get("pp", 1) * merged.get("cp", 1)
