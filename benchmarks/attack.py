@@ -26,6 +26,7 @@ import random
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,10 +83,10 @@ def attack(
 ) -> Report:
     """Ask so many questions, and try so many configurations at each, or for so long.
 
-    Each find is told as it is made.
+    Each find is told as it is made. An interruption ends it, with what was counted until then.
     """
     rng, report = random.Random(seed), Report()
-    with tempfile.TemporaryDirectory() as folder:
+    with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as folder:
         for number in range(questions):
             question = drawn(rng, Path(folder), number, most_devices)
             try:
