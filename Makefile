@@ -60,7 +60,8 @@ DEEPSPEED_NEEDS ?= deepspeed==0.19.8 hjson py-cpuinfo einops msgpack tqdm
 # Trainers' own parsers, with what these import.
 TRAINERS := build/trainers
 TRAINERS_NEEDS ?= trl==1.16.0 axolotl==0.19.0 llamafactory==0.9.5 nemo-automodel==0.7.0 \
-  accelerate==1.15.0 datasets peft torchao pyarrow dill multiprocess xxhash addict colorama
+  accelerate==1.15.0 datasets peft torchao pyarrow dill multiprocess xxhash addict colorama \
+  omegaconf 'antlr4-python3-runtime==4.9.*'
 
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*/*)
 PYTEST := $(BIN)/python -m pytest
