@@ -20,7 +20,7 @@ unit on one tensor rank (a block, the embedding, norm and head together).
 
 Sources: PyTorch 2.13 (`fsdp/_fully_shard`, `distributed/pipelining`, `derivatives.yaml`) and
 torchtitan of 2026-08 (`distributed/fsdp.py`, `distributed/activation_checkpoint.py`).
-`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 96 runs, and a test compares.
+`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 95 runs, and a test compares.
 """
 
 from __future__ import annotations
