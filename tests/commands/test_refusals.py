@@ -175,7 +175,12 @@ def test_a_missing_argument_or_command_is_named(run):
         (("plan", "small.json", "-o", "small.json"), "output", "choose another path"),
         (("plan", "small.json", "--frob", "1"), "--frob", None),
         (("plan",), "model", None),
-        (("explain", "small.json"), "kind", None),
+        (
+            ("explain", "small.json"),
+            "kind",
+            "a profile or a config.json becomes a document where it is planned: trainwright plan "
+            "small.json -o plan.json",
+        ),
         (("diff", "no.json", "small.json"), "document", "name a file that can be read"),
     ],
 )

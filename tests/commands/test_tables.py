@@ -131,6 +131,7 @@ def test_several_numbers_of_devices_are_one_table(run, snapshot):
     assert shown.report == snapshot
 
 
+@pytest.mark.slow
 def test_what_if_shows_both_plans_beside_each_other(run, snapshot):
     run(
         "plan",
@@ -150,6 +151,7 @@ def test_what_if_shows_both_plans_beside_each_other(run, snapshot):
     assert run(*asked, "--global-batch", "32").report == snapshot
 
 
+@pytest.mark.slow
 def test_explain_says_why_a_models_plan_is_what_it_is(run, snapshot):
     run("plan", "gpt2", "--cluster", "dgx-h100", "--devices", "8", "--global-batch", "64",
         "--sequence", "1024", "--memory", "2GiB", "--cp", "1", "--schedule", "1f1b",

@@ -124,6 +124,7 @@ def test_an_exception_covers_its_keys_only_and_needs_a_reason(tmp_path):
         run.read_exceptions(path)
 
 
+@pytest.mark.slow
 def test_stored_questions_are_answered_as_stored():
     """Cheap ones of three kinds, through the runner as it is called; CPU is not judged."""
     only = ("estimate/option/lora", "mixed/options/nodes", "model/refused/two-faults")

@@ -157,7 +157,8 @@ def block_flops(config: TransformerConfig, layer: int, length: int) -> tuple[flo
     full = length * window
     met = sum(min(row + 1, window) for row in range(length)) if config.causal else full
     dense, per_pair = 2 * length * (attention + feed_forward), 2 * a * (e + value)
-    return dense + per_pair * full, dense + per_pair * met
+    fused = sum(-(-size // 8) * 8 for size in (e, value)) / (e + value)  # heads are padded
+    return dense + per_pair * full, dense + per_pair * met * fused
 
 
 def is_plain(config: TransformerConfig) -> bool:

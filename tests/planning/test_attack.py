@@ -18,7 +18,9 @@ ONCE_BELOW = [
 @pytest.mark.parametrize(
     ("seed", "questions"),
     [
-        (1, 1),
+        (4, 1),  # seeds of questions that take a second
+        (5, 1),
+        (6, 1),
         pytest.param(1, 4, marks=pytest.mark.slow),
         pytest.param(2, 4, marks=pytest.mark.slow),
     ],

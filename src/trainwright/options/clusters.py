@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.scheduling.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +75,8 @@ def priced_as_run(
 
 def _waits_on_host(schedules: object) -> bool:
     """Whether a schedule that is named leaves activations on the host; unknown ones do not."""
+    from trainwright.scheduling.families import FAMILIES
+
     names = schedules if isinstance(schedules, (tuple, list)) else str(schedules).split(",")
     named = [FAMILIES.get(str(name).strip()) for name in names]
     return any(family is not None and family.host_of is not None for family in named)
