@@ -281,7 +281,7 @@ def test_the_table_of_improve_is_readable(run: Callable[..., Any], arguments: Pa
     done = run("improve", "--from", "megatron", str(arguments), *WHERE)
     assert "your run: " in done.out
     said = " ".join(done.out.split())
-    wanted = "smallest change with most of the gain: --tensor-model-parallel-size 1 without "
+    wanted = "smallest change with most of the gain: --tensor-model-parallel-size 1, without "
     assert wanted + "--sequence-parallel: " in said
     assert "no plan for megatron with the run's settings takes less than" in said
     assert "taken for granted:" in done.out

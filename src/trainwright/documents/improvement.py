@@ -452,7 +452,13 @@ def _enough(found: Surroundings) -> tuple[PricedChange, ...]:
     """What would make the run fit where nothing on its devices does."""
     run, target = found.request.configuration, found.framework
     return changes_enough(
-        found.model, found.cluster, run, found.step, framework=target, software=target
+        found.model,
+        found.cluster,
+        run,
+        found.step,
+        framework=target,
+        software=target,
+        runs_whole=True,
     )
 
 

@@ -518,12 +518,13 @@ def changes_enough(
     framework: str | None = None,
     software: str | None = None,
     missing_bytes: float = 0.0,
+    runs_whole: bool = False,
 ) -> tuple[PricedChange, ...]:
     """What makes the run fit, cheapest first, compared with its own `step`.
 
-    With a framework, only what that can run, or as much of it as of the run itself; `software` is
-    whose account of memory holds. A job that ran out must spare `missing_bytes` of what it was
-    predicted to need, whether that was too much or not.
+    With a framework, only what that can run, or unless `runs_whole` as much of it as of the run
+    itself; `software` is whose account of memory holds. A job that ran out must spare
+    `missing_bytes` of what it was predicted to need, whether that was too much or not.
     """
     most_bytes = math.inf
     if missing_bytes:
@@ -539,7 +540,7 @@ def changes_enough(
         job = job_of_configuration(asked, model, cluster, model_name="model")
         return {gap.field for gap in gaps_of(job, framework)}
 
-    now = gaps(run)
+    now = set() if runs_whole else gaps(run)
     found = changes_that_fit(
         model, with_host(cluster), run, is_enough, wanted=lambda new: not gaps(new) - now
     )
