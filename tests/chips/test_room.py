@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from chips.jobs import job, question, some_designs
-from trainwright.chips.room import AXES, Bill, Figures, Limits, Room, RoomPricer, read_room
+from trainwright.chips.room import AXES, Bill, Figures, Limits, Room, RoomPricer, System, read_room
 from trainwright.chips.room_answer import (
     Branch,
     answer,
@@ -21,6 +21,7 @@ from trainwright.chips.room_answer import (
 )
 from trainwright.chips.room_front import FrontSearch, representatives
 from trainwright.chips.room_search import Box, RoomOutcome, RoomSearch
+from trainwright.chips.technology import losses_of, with_losses
 from trainwright.commands.codesign import machine_room
 from trainwright.commands.main import main
 from trainwright.errors import CheckFailed, InvalidInput
@@ -362,7 +363,16 @@ def test_the_tables_of_why_add_up(answered: RoomResult) -> None:
 
 @pytest.mark.parametrize(
     "beside",
-    [("--workers", "2"), ("--journal", "j.json"), ("--sample", "9"), ("--chip", "dgx-h100")],
+    [
+        ("--workers", "2"),
+        ("--journal", "j.json"),
+        ("--sample", "9"),
+        ("--chip", "dgx-h100"),
+        ("--node-devices", "8"),  # axes of the room
+        ("--stacks", "2"),
+        ("--memory-bandwidth", "1TB/s"),
+        ("--tdp", "50"),  # and limits of one chip
+    ],
 )
 def test_what_a_search_of_systems_does_not_do_is_refused(
     beside: tuple[str, str], capfd: pytest.CaptureFixture[str]
@@ -396,3 +406,26 @@ def test_a_budget_that_nothing_keeps_to_is_named(
 def test_a_schedule_without_bounds_is_refused() -> None:
     with pytest.raises(InvalidInput, match="schedule: must be 1f1b"):
         machine_room("gpt2", devices=8, schedule="zb-h1,1f1b", global_batch=32, sequence=256)
+
+
+def test_cards_lose_what_networks_between_nodes_lose() -> None:
+    """In any domain, and as beside a room; a size of nodes that was stated changes nothing."""
+    losses = losses_of("typical")
+    system = System(
+        devices=8,
+        stack_gib=8,
+        node_devices=4,
+        node_gbytes_per_s=100.0,
+        topology="switch",
+        cards=0.25,
+        oversubscription=1.0,
+    )
+    asked = small().question
+    raw = asked.surroundings[0]
+    stated = replace(asked, surroundings=(replace(raw, node_devices=8),))
+    for question_ in (asked, stated):
+        found = RoomPricer(question_, ROOM, losses, None).surroundings(2, system)
+        beside = with_losses(replace(raw, node_devices=4), losses)
+        for name in ("link_efficiency", "link_latency_s", "node_efficiency", "node_latency_s"):
+            assert getattr(found, name) == getattr(beside, name), name
+    assert found.link_efficiency != found.node_efficiency

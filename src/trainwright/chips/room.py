@@ -255,7 +255,8 @@ class RoomPricer:
         self, question: CodesignQuestion, room: Room, losses: Calibration | None, request_die: Any
     ) -> None:
         self.question, self.room = question, room
-        raw = question.surroundings[0]
+        # Cards lose what a network between nodes loses, however large a domain is.
+        raw = replace(question.surroundings[0], node_devices=2)
         self._base = with_losses(raw, losses)
         self._usable = self._base.memory_bytes / raw.memory_bytes
         self._size, self._precision = question.microbatch_sizes[0], question.precisions[0]

@@ -638,6 +638,9 @@ def machine_room(
     from trainwright.execution import Budget as NoLimit
 
     options = read("codesign", options, own=("devices", "aim", "room", "gap", "front", "budget"))
+    for row in rows_of("codesign"):
+        if row.name in _SETTLED_BY_ROOM and options.get(row.name) not in (None, (), row.usual):
+            raise InvalidInput.of(row.flag, _NOT_OF_SYSTEMS)
     options = {**options, "schedule": ("1f1b",)} if not options.get("schedule") else options
     options |= _made_of(technology, die, options)
     chips, warnings = request_of(models, devices=devices, options=options)
@@ -785,6 +788,11 @@ def command(
 _EXTRAS: Final = ("epsilon", "search", "workers", "journal", "csv", "seed")
 
 
+# Axes of a room, and limits of one chip: budgets of a room are of all its chips.
+_SETTLED_BY_ROOM: Final = (
+    *("memory", "memory_bandwidth", "memory_stacks", "stack_memory", "stack_bandwidth"),
+    *("node_devices", "node_bandwidth", "link_bandwidth", "max_power_watts", "max_mean_watts"),
+)
 _NOT_OF_SYSTEMS: Final = "must not be given where whole systems are sought"
 
 
