@@ -162,13 +162,16 @@ def _core_buffer_um2(
     units: ArrayLike, bytes_per_unit: ArrayLike = CORE_BUFFER_BYTES_PER_UNIT
 ) -> NDArray[np.float64]:
     size = np.maximum(LEAST_CORE_BUFFER_BYTES, np.multiply(bytes_per_unit, units))
-    return _table("core buffer", CORE_BUFFER_UM2, size / KIB)
+    return _table("buffer_bytes_per_mac", CORE_BUFFER_UM2, size / KIB)
 
 
 def _table(name: str, areas: tuple[float, ...], multiple: ArrayLike) -> NDArray[np.float64]:
     place = np.ceil(np.log2(np.maximum(multiple, 1.0))).astype(np.int64)
     if np.max(place) >= len(areas):
-        raise InvalidInput.of(name, f"must be at most 2^{len(areas) - 1} times the least buffer")
+        most = (
+            f"must give buffers of at most 2^{len(areas) - 1} times the least, whose area is known"
+        )
+        raise InvalidInput.of(name, f"{most}; give less, or cores of less width and depth")
     return np.array(areas)[place]
 
 
