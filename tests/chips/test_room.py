@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,12 @@ from chips.jobs import job, question, some_designs
 from trainwright.chips.room import AXES, Bill, Figures, Limits, Room, RoomPricer, System, read_room
 from trainwright.chips.room_answer import (
     Branch,
+    Prover,
     answer,
     closed_by,
+    pricer_of,
     recheck,
+    step_parts,
 )
 from trainwright.chips.room_front import FrontSearch, representatives
 from trainwright.chips.room_search import Box, RoomOutcome, RoomSearch
@@ -225,7 +229,11 @@ def test_certificates_that_prove_nothing_are_refused(answered: RoomResult) -> No
     assert proof is not None
     dear = max(answered.front, key=lambda one: one.dollars_per_token)
     told = dear.dollars_per_token
-    refused("below the bound", best=dear, value=told, lower_bound=told)
+    pricer = pricer_of(answered.request)
+    found = Prover(pricer, answered, sample=1, seed=0).priced_again(dear)
+    parts = tuple(step_parts(pricer, found))
+    own = {"best": dear, "value": told, "gap": 0.0, "step_parts": parts}
+    refused("below the bound", lower_bound=told, **own)
     longest = max(boxes, key=lambda one: len(one.path))
     refused("has no box at", certificate=tuple(one for one in boxes if one != longest))
     lost = replace(longest, path=longest.path + "00", axis=None, left={})
@@ -233,7 +241,7 @@ def test_certificates_that_prove_nothing_are_refused(answered: RoomResult) -> No
     first = replace(boxes[0], left={"1": "0-7"})
     refused("appear from nowhere", certificate=(first, *boxes[1:]))
     one, *rest = answered.front
-    refused("other figures", front=(replace(one, watts=one.watts * 0.9), *rest))
+    refused(r"front\[0\].watts", front=(replace(one, watts=one.watts * 0.9), *rest))
     cheapest = min(answered.front, key=lambda one: one.dollars_per_token)
     few = tuple(one for one in answered.front if one.watts > cheapest.watts)
     refused("no point of the front is within", front=few)
@@ -429,3 +437,42 @@ def test_cards_lose_what_networks_between_nodes_lose() -> None:
         for name in ("link_efficiency", "link_latency_s", "node_efficiency", "node_latency_s"):
             assert getattr(found, name) == getattr(beside, name), name
     assert found.link_efficiency != found.node_efficiency
+
+
+@pytest.mark.parametrize(
+    ("key", "edited"),
+    [
+        ("best.watts", lambda r: replace(r, best=replace(r.best, watts=r.best.watts * 0.9))),
+        ("best.stacks", lambda r: replace(r, best=replace(r.best, stacks=3 - r.best.stacks))),
+        ("gap", lambda r: replace(r, gap=r.gap / 2 + 0.001)),
+        ("lower_bound", lambda r: replace(r, lower_bound=r.value * 1.01)),
+        (
+            "step_parts[0].seconds",
+            lambda r: replace(
+                r,
+                step_parts=(
+                    replace(r.step_parts[0], seconds=r.step_parts[0].seconds * 2),
+                    *r.step_parts[1:],
+                ),
+            ),
+        ),
+        (
+            "best.plans[0].step_time_s",
+            lambda r: replace(
+                r,
+                best=replace(
+                    r.best,
+                    plans=(
+                        replace(r.best.plans[0], step_time_s=r.best.plans[0].step_time_s * 0.99),
+                        *r.best.plans[1:],
+                    ),
+                ),
+            ),
+        ),
+    ],
+)
+def test_an_edited_figure_is_named(answered: RoomResult, key: str, edited: Any) -> None:
+    assert recheck(answered, sample=2, seed=0, budget=Budget()).proof is not None
+    with pytest.raises(CheckFailed) as refused:
+        recheck(edited(answered), sample=2, seed=0, budget=Budget())
+    assert key in str(refused.value) or key == "best.stacks"  # which changes all figures

@@ -11,8 +11,9 @@ beside, of the whole room and a few values from the best: none may be below the 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from trainwright.chips.document import architecture_record, plan_record
 from trainwright.chips.request import question_of
 from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer
 from trainwright.chips.room_front import FrontSearch
-from trainwright.chips.room_search import RoomSearch
+from trainwright.chips.room_search import Found, RoomSearch
 from trainwright.chips.search import Design
 from trainwright.chips.tables import core_rows
 from trainwright.documents.view import Facts, column, number, percent, seconds, table_of, words
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.room import Figures
-    from trainwright.chips.room_search import Closing, Designs, Found, Place
+    from trainwright.chips.room_search import Closing, Designs, Place
     from trainwright.documents.view import Line, Table
     from trainwright.execution import Budget
     from trainwright.formats.codesign_document import CodesignRequest
@@ -488,34 +489,69 @@ class Prover:
         if self.document.front_epsilon is not None:
             self._covered(one, figures, self.document.front_epsilon)
 
-    def priced_again(self, one: SystemRecord) -> Figures:
-        """A system of the document as it is priced now; infinite where it is over a budget."""
-        room = self.room
+    def priced_again(self, one: SystemRecord) -> Found:
+        """A system of the document as it is priced now; raises where it is over a budget."""
+        room, row = self.room, self._row(one)
         place = tuple(getattr(room, name).index(getattr(one, name)) for name in AXES)
-        figures, _ = self.pricer.price(one.stacks, room.system(place), np.array([self._row(one)]))
-        if not self.limits.kept(figures)[0]:
-            raise CheckFailed("a system of the document is over a budget")
-        return figures
+        figures, (plans,) = self.pricer.price(one.stacks, room.system(place), np.array([row]))
+        if plans is None or not self.limits.kept(figures)[0]:
+            raise CheckFailed("a system of the document does not fit, or is over a budget")
+        return Found(
+            stacks=one.stacks,
+            place=place,
+            design=row,
+            value=float(figures.of(self.aim)[0]),
+            plans=plans,
+            figures=tuple(float(column[0]) for column in figures),
+        )
 
 
 def recheck(document: RoomResult, *, sample: int, seed: int, budget: Budget) -> RoomResult:
     """The document with its certificate checked; raises `CheckFailed` where it proves nothing."""
-    best, pricer = document.best, pricer_of(document.request)
+    pricer = pricer_of(document.request)
     if pricer.question.space.checksum() != document.space_sha256:
         raise CheckFailed("the space of designs is another than that of the certificate")
     prover = Prover(pricer, document, sample=sample, seed=seed)
-    if best is not None:
-        value = document.value
-        again = float(prover.priced_again(best).of(document.request.aim)[0])
-        if value is None or not np.isclose(again, value, rtol=1e-9) or value < prover.bound:
+    told: list[tuple[str, object, object]] = []
+    if document.best is not None:
+        again = prover.priced_again(document.best)
+        parts = tuple(step_parts(pricer, again))
+        told += [
+            ("value", document.value, again.value),
+            ("best", document.best, system_record(pricer, again)),
+            ("step_parts", document.step_parts, parts),
+        ]
+    if document.value is not None and document.lower_bound is not None:
+        bound, value = document.lower_bound, document.value
+        told.append(("lower_bound", bound, min(bound, value)))
+        told.append(("gap", document.gap, relative_gap(value, bound)))
+    for at, point in enumerate(document.front):
+        told.append((f"front[{at}]", point, system_record(pricer, prover.priced_again(point))))
+    for key, stored, priced in told:
+        if (found := _difference(stored, priced)) is not None:
             raise CheckFailed(
-                f"the best system has {again:.9g} of the aim, the document says {value}"
+                f"{key}{found[0]}: the document says {found[1]}, the system has {found[2]}"
             )
-    for point, told in zip(document.front, prover.points, strict=True):
-        figures = prover.priced_again(point)
-        if not np.allclose([figures[column][0] for column in _OF_FRONT], told, rtol=1e-9):
-            raise CheckFailed("a system of the front has other figures than the document says")
     return replace(document, proof=replace(prover.run(budget), seed=seed))
+
+
+def _difference(stored: object, again: object) -> tuple[str, object, object] | None:
+    """Where two values of a document differ by more than a rounding, and both; None if nowhere."""
+    if is_dataclass(stored) and is_dataclass(again):
+        pairs = [
+            (f".{e.name}", getattr(stored, e.name), getattr(again, e.name)) for e in fields(again)
+        ]
+    elif isinstance(stored, tuple) and isinstance(again, tuple) and len(stored) == len(again):
+        pairs = [(f"[{at}]", *both) for at, both in enumerate(zip(stored, again, strict=True))]
+    elif isinstance(stored, float) and isinstance(again, float):
+        same = math.isclose(stored, again, rel_tol=1e-9)
+        return None if same else ("", stored, again)
+    else:
+        return None if stored == again else ("", stored, again)
+    for name, one, other in pairs:
+        if found := _difference(one, other):
+            return f"{name}{found[0]}", found[1], found[2]
+    return None
 
 
 def _tree(certificate: tuple[BranchRecord, ...]) -> dict[str, Branch]:
