@@ -145,5 +145,5 @@ UNFITTED: Final = UnfittedRuns(
     median_ratio=1.32,
     low_ratio=0.95,
     high_ratio=2.10,
-    within_share=0.935,
+    within_share=0.922,
 )
