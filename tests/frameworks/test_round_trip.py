@@ -386,8 +386,7 @@ def test_a_hybrid_is_priced_alike_from_its_pattern(tmp_path, document, pattern) 
     assert re.search(f"--hybrid-layer-pattern {pattern}\n", text)
     assert "--position-embedding-type rope" in text or document["model_type"] != "bamba"
     read = trainwright.estimate(source=("megatron", arguments), **job, vocabulary_size=8000)
-    # Parts of a block are layers of their own there, under which exchanges hide one by one.
-    assert read.document.step_time_s == pytest.approx(planned.document.step_time_s, rel=1e-2)
+    assert read.document.step_time_s == pytest.approx(planned.document.step_time_s, rel=2e-3)
     assert "have no price" not in str(read)
 
 

@@ -408,7 +408,10 @@ def _data_parallel(job: Job) -> Values:
         found["num_distributed_optimizer_instances"] = job.degrees.state_copies
     if stage >= 2:
         found["data_parallel_sharding_strategy"] = SHARDING[stage]
-    if job.degrees.data > 1:
+    replicas = job.degrees.data * job.degrees.context
+    if job.model.experts is not None:
+        replicas = max(replicas, job.degrees.expert_data)
+    if replicas > 1:
         overlaps = job.overlap.gradients > 0
         found["overlap_grad_reduce"] = overlaps
         found["overlap_param_gather"] = overlaps and stage >= 1 and job.overlap.parameters > 0
