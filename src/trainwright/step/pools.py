@@ -47,10 +47,10 @@ from trainwright.step.stages import (
     group_replicas,
     stage_works,
 )
-from trainwright.step.zero import Replicas, holders_of_tied, shared_gradient_time_s
+from trainwright.step.zero import Replicas, tied_times_s
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.costing.communication import Lines
@@ -437,7 +437,13 @@ def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profil
         rank_of_stage=ranks,
         transfer_s=np.array(times_s),
         transfer_bytes=np.array(sizes),
-        tied_s=_tied_s(placement, chain, works, profile),
+        tied_s=tied_times_s(
+            works,
+            (stage.layers for stage in placement.plan.stages),
+            profile.structure,
+            ranks,
+            lambda one, other: placement.level_between(chain, ranks[one], ranks[other]),
+        ),
         gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
     )
 
@@ -463,26 +469,6 @@ def _stage_works(
         for pool in {group.pool for group in chain.groups}
     }
     return tuple(of_pool[group.pool][stage] for stage, group in enumerate(chain.groups))
-
-
-def _tied_s(
-    placement: MixedPlacement, chain: Chain, works: Sequence[StageWork], profile: Profile
-) -> tuple[float, ...]:
-    """Per stage, the all-reduce of tied parameters with the other ranks that hold them."""
-    ids, ranks = profile.structure.ids, placement.rank_of_stage
-    stage_of = {layer: n for n, stage in enumerate(placement.plan.stages) for layer in stage.layers}
-    times_s = [0.0] * len(works)
-    for group in profile.structure.shared_parameters:
-        stages = (stage_of[ids[layer]] for layer in group.layers)
-        holders = holders_of_tied(stages, ranks.__getitem__)
-        level = placement.level_between(chain, ranks[holders[0]], ranks[holders[-1]])
-        if level is None:
-            continue
-        for number in holders:
-            hops = (Hop(level=level, ranks=len(holders)),)
-            time_s = shared_gradient_time_s(works[number], hops)
-            times_s[number] = max(times_s[number], time_s)  # of all groups, over the widest one
-    return tuple(times_s)
 
 
 def _with_throughput(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.cluster import Hop
 from trainwright.costing.communication import point_to_point_time_s
 from trainwright.costing.estimate import (
     FUSED_ATTENTION,
@@ -83,10 +82,9 @@ from trainwright.step.zero import (
     RankState,
     Replicas,
     data_parallel_times,
-    holders_of_tied,
     optimizer_time_s,
-    shared_gradient_time_s,
     static_shards,
+    tied_times_s,
     with_offload,
 )
 
@@ -535,7 +533,7 @@ def _laid_out(
         rank_of_stage=placement.rank_of_stage,
         transfer_s=np.array([time_s for time_s, _ in pairs]),
         transfer_bytes=np.array([size for _, size in pairs]),
-        tied_s=tuple(_tied_s(placement, works, profile)),
+        tied_s=_tied_s(placement, works, profile),
         gathered_input_bytes=gathered_input_bytes(placement.degrees, profile),
         head=head,
     )
@@ -642,26 +640,12 @@ def _feeds(placement: Placement, profile: Profile) -> list[Feeds]:
     return [tuple(feed) for feed in feeds]
 
 
-def _tied_s(placement: Placement, works: Sequence[StageWork], profile: Profile) -> list[float]:
-    """Per stage, the all-reduce of tied parameters with the other ranks that hold them."""
-    ids, rank_of_stage = profile.structure.ids, placement.rank_of_stage
-    stage_of = {
-        layer: number
-        for number, stage in enumerate(placement.plan.stages)
-        for layer in stage.layers
-    }
-    times_s = [0.0] * len(works)
-    for group in profile.structure.shared_parameters:
-        stages = (stage_of[ids[layer]] for layer in group.layers)
-        holders = holders_of_tied(stages, rank_of_stage.__getitem__)
-        level = placement.level_between(holders[0], holders[-1]) if len(holders) > 1 else None
-        if level is None:
-            continue
-        hops = (Hop(level=level, ranks=len(holders)),)
-        for number in holders:
-            time_s = shared_gradient_time_s(works[number], hops)
-            times_s[number] = max(times_s[number], time_s)  # of all groups, over the widest one
-    return times_s
+def _tied_s(
+    placement: Placement, works: Sequence[StageWork], profile: Profile
+) -> tuple[float, ...]:
+    layers = (stage.layers for stage in placement.plan.stages)
+    ranks = placement.rank_of_stage
+    return tied_times_s(works, layers, profile.structure, ranks, placement.level_between)
 
 
 # From a configuration to a predicted step: lay the model out as stated, then price it

@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 
+from trainwright.cluster import Hop
 from trainwright.costing.communication import (
     all_gather_lines,
     all_reduce_lines,
@@ -63,10 +64,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from trainwright.arrays import Floats, Ints
-    from trainwright.cluster import Accelerator, Cluster, Hop
+    from trainwright.cluster import Accelerator, Cluster, NetworkLevel
     from trainwright.costing.communication import Lines
     from trainwright.model import Precision, Recipe
     from trainwright.plans.configuration import Overlap
+    from trainwright.profile import Structure
     from trainwright.step.stages import StageWork
 
     Hops = tuple[Hop, ...]
@@ -394,9 +396,32 @@ def holders_of_tied(stages: Iterable[int], rank_of_stage: Callable[[int], int]) 
     return [first[rank] for rank in sorted(first)]
 
 
-def shared_gradient_time_s(work: StageWork, hops: Hops) -> float:
-    """All-reduce of tied parameters' gradients between the ranks that hold them."""
-    return all_reduce_time_s(work.shared_gradient_bytes, hops)
+def tied_times_s(
+    works: Sequence[StageWork],
+    layers: Iterable[Sequence[int]],
+    structure: Structure,
+    rank_of_stage: Sequence[int],
+    level_between: Callable[[int, int], NetworkLevel | None],
+) -> tuple[float, ...]:
+    """Per stage, the all-reduce of tied parameters' gradients with the other ranks that hold them.
+
+    `layers` are the ids of each stage's; `level_between` two stages is what a message of the rank
+    of one to that of the other crosses.
+    """
+    ids = structure.ids
+    stage_of = {layer: number for number, own in enumerate(layers) for layer in own}
+    times_s = [0.0] * len(works)
+    for group in structure.shared_parameters:
+        held_by = (stage_of[ids[layer]] for layer in group.layers)
+        holders = holders_of_tied(held_by, rank_of_stage.__getitem__)
+        level = level_between(holders[0], holders[-1]) if len(holders) > 1 else None
+        if level is None:
+            continue
+        hops = (Hop(level=level, ranks=len(holders)),)
+        for number in holders:
+            time_s = all_reduce_time_s(works[number].shared_gradient_bytes, hops)
+            times_s[number] = max(times_s[number], time_s)  # of all groups, over the widest one
+    return tuple(times_s)
 
 
 # Which bytes of state a device holds, and which the update touches
