@@ -7,9 +7,11 @@ from functools import cache
 
 import pytest
 
+import trainwright
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
+from trainwright.options.clusters import expected
 from trainwright.options.inputs import resolve_model
 from trainwright.options.question import model_call
 from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
@@ -185,7 +187,8 @@ def test_a_tpu_is_planned_for_what_drives_it():
     given = {"global_batch": 64, "sequence": 4096, "cluster": cluster, "top": 0}
     model = resolve_model("llama2-7b")
     alone, named = (model_call(model, {**given, **more}) for more in ({}, {"framework": "maxtext"}))
-    assert alone.question == named.question
+    assert alone.question.cluster == named.question.cluster == expected(cluster, None)
+    assert alone.question.allowed == named.question.allowed
     assert alone.question.allowed.framework == "maxtext"
     assert alone.warnings == named.warnings
     other = model_call(model, {**given, "framework": "megatron"})
@@ -195,3 +198,12 @@ def test_a_tpu_is_planned_for_what_drives_it():
     assert found is None
     assert reason is not None
     assert reason.startswith("planned without one: ")
+
+
+def test_on_tpus_an_estimate_expects_the_speed_that_a_plan_does():
+    job = {"cluster": "tpu-v4", "devices": 4, "global_batch": 16, "sequence": 512}
+    plan = trainwright.plan("gpt2", **job, top=0, tp=1, cp=1, pp=1, micro_batch=4).document
+    degrees = plan.parallelism
+    own = {"dp": degrees.data, "zero": degrees.zero_stage, "micro_batch": plan.micro_batch}
+    run = trainwright.estimate("gpt2", **job, **own).document
+    assert run.step_time_s == plan.step_time_s

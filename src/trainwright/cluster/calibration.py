@@ -362,6 +362,11 @@ _EAGER: Final = "-eager"
 OFFERED: Final = (TYPICAL.name, *sorted({part for part, _ in _CLASSES}))
 
 
+def only_program_on(accelerator: str) -> str | None:
+    """The program that alone drives such devices: XLA does TPUs. None where there are several."""
+    return "maxtext" if accelerator.startswith("TPU") else None
+
+
 def software_named(text: str | None, *, compiled: bool | None = None) -> Software:
     """The program of a name; what nobody knows is typical. `compiled` says so of PyTorch's."""
     name = (text or "").strip().lower()

@@ -24,17 +24,17 @@ ANY_FRAMEWORK: Final = "any"  # what `--framework` says for plans that nothing m
 def expected(cluster: Cluster, software: str | None) -> Cluster:
     """The cluster with the efficiencies expected of its devices under `software`.
 
-    They are pooled over public runs (`calibration`); software that nobody knows is typical. A
-    chip design and a device whose description has efficiencies of its own keep theirs.
+    They are pooled over public runs (`calibration`); software that nobody names is what alone
+    drives the device, or typical. A chip design and a device whose description has efficiencies of
+    its own keep theirs.
     """
-    from trainwright.cluster.calibration import software_named
+    from trainwright.cluster.calibration import only_program_on, software_named
     from trainwright.formats import catalog
     from trainwright.formats.calibration_toml import built_in_efficiencies
 
     known, pool_of = catalog.accelerators(), built_in_efficiencies()
-    program = software_named(software)
     pools = tuple(
-        pool_of.applied_to(pool, program)
+        pool_of.applied_to(pool, software_named(software or only_program_on(pool.accelerator.name)))
         if (stated := known.get(pool.accelerator.name)) is not None
         and stated.efficiency == pool.accelerator.efficiency
         else pool

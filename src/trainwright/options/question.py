@@ -247,7 +247,6 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     from trainwright.options.inputs import ModelInput
     from trainwright.planning.question.question import ModelQuestion, Workload
 
-    asked = given
     if isinstance(given, ModelInput):
         given = tuned(given, options)
         given = with_images(given, options)
@@ -302,8 +301,6 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     notes = where.warnings
     per_stage_degrees = options.get("per_stage_degrees", False)
     if options.get("framework") is None and not per_stage_degrees:
-        if (alone := _only_framework(question)) is not None:
-            return model_call(asked, {**options, "framework": alone})
         question, said = _launchable(question, options)
         notes = (*notes, *said)
     refuse_empty_space(question)
@@ -323,22 +320,6 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         prefers_simple=prefer == SIMPLE,
         warnings=notes,
     )
-
-
-def _only_framework(question: ModelQuestion) -> str | None:
-    """The one framework that these devices are driven by, where it can run what is asked.
-
-    A plan for it expects its speed, as one that names it does; None on devices that have several,
-    and where the options say whose speed to expect.
-    """
-    from trainwright.planning.search.framework import framework_for, usual_frameworks
-
-    if isinstance(question.model, MeasuredModel) or len(question.cluster.pools) > 1:
-        return None
-    usual = usual_frameworks(question.cluster)
-    if len(usual) > 1 or question.program is not None:
-        return None
-    return framework_for(question)[0]
 
 
 def _launchable(question: ModelQuestion, options: Options) -> tuple[ModelQuestion, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright.cluster.calibration import only_program_on
 from trainwright.errors import Fault, InvalidInput
 from trainwright.execution import Budget
 from trainwright.model.operator import MLP_ACTIVATION
@@ -111,15 +112,14 @@ def sketch_runnable(question: ModelQuestion, budget: Budget) -> Priced | None:
     return next(iter(best_first(each for each in found if each is not None)), None)
 
 
-# Who is planned for where nobody is named: the first that can run what is asked. What drives a
-# TPU is XLA, which the others are not written for.
+# Who is planned for where nobody is named: the first that can run what is asked.
 USUAL_FRAMEWORKS: Final = ("megatron", "automodel", "trl", "torchtitan@0.3", "pytorch")
-_ON_TPUS: Final = ("maxtext",)
 
 
 def usual_frameworks(cluster: Cluster) -> tuple[str, ...]:
     """Who is planned for on these devices where nobody is named, the usual one first."""
-    return _ON_TPUS if cluster.accelerator.name.startswith("TPU") else USUAL_FRAMEWORKS
+    alone = only_program_on(cluster.accelerator.name)
+    return USUAL_FRAMEWORKS if alone is None else (alone,)
 
 
 def framework_for(
