@@ -101,8 +101,9 @@ serve: venv
 	$(PIP) $(SERVE)
 	$(BIN)/trainwright serve
 
+# On all cores, up to four: each process collects the tests anew.
 test: venv
-	$(PYTEST)
+	$(PYTEST) -n auto --maxprocesses 4
 
 test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
 	$(PYTEST) -m '(slow or torch or exact or serve or browser or exports) and not papers'
