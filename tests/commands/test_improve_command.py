@@ -147,6 +147,29 @@ def test_a_deepspeed_microbatch_alone_is_priced(run: Callable[..., Any], tmp_pat
     assert found["request"]["configuration"]["global_batch"] == 2 * 16
 
 
+@pytest.mark.parametrize(
+    ("moved", "said"),
+    [
+        (("offload_optimizer",), None),
+        (("offload_optimizer", "offload_param"), "offload of weights is priced as if these stayed"),
+    ],
+)
+def test_a_run_that_offloads_is_improved_as_it_is_estimated(
+    run: Callable[..., Any], tmp_path: Path, moved: tuple[str, ...], said: str | None
+) -> None:
+    path = tmp_path / "ds.json"
+    sharded = {"stage": 3, **{each: {"device": "cpu"} for each in moved}}
+    batch = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4}
+    path.write_text(json.dumps({**batch, "bf16": {"enabled": True}, "zero_optimization": sharded}))
+    beside = ("--from", "deepspeed", str(path), "--sequence", "2048", *WHERE, "--json")
+    better = run("improve", "--model", "llama3-8b", *beside).document
+    priced = run("estimate", "llama3-8b", *beside).document
+    assert better["request"]["configuration"] == priced["request"]["configuration"]
+    assert better["request"]["configuration"]["recipe"]["offload"]["optimizer"] == 1
+    assert better["run"]["step_time_s"] == priced["step_time_s"]
+    assert said is None or said in " ".join(better["warnings"])
+
+
 def test_nodes_that_a_script_takes_from_its_surroundings_are_those_given(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:

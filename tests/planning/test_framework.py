@@ -207,3 +207,30 @@ def test_on_tpus_an_estimate_expects_the_speed_that_a_plan_does():
     own = {"dp": degrees.data, "zero": degrees.zero_stage, "micro_batch": plan.micro_batch}
     run = trainwright.estimate("gpt2", **job, **own).document
     assert run.step_time_s == plan.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("named", "status", "said"),
+    [
+        ({}, "optimal", "planned for trl: no plan fits that megatron or automodel launches"),
+        ({"framework": "megatron"}, "infeasible", None),
+    ],
+)
+def test_where_no_plan_of_the_usual_framework_fits_the_others_are_asked(named, status, said):
+    given = {"cluster": "dgx-h100", "devices": 1, "global_batch": 8, "sequence": 32768}
+    found = trainwright.plan("llama3-8b", **given, top=0, **named).document
+    assert found.status == status
+    told = [each for each in found.warnings if each.startswith("framework: ")]
+    assert told == ([] if said is None else [f"framework: {said}"])
+    if said is not None:
+        assert found.request.space.framework == "trl"
+        assert "trl" in found.launched_by()
+
+
+def test_that_no_plan_of_any_of_them_fits_is_one_sentence():
+    given = {"cluster": "dgx-h100", "devices": 1, "global_batch": 8, "sequence": 1024}
+    found = trainwright.plan("llama3-405b", **given, top=0).document
+    assert found.status == "infeasible"
+    said = "framework: no plan of automodel, trl, torchtitan@0.3 or pytorch fits either"
+    assert said in found.warnings
+    assert found.request.space.framework == "megatron"

@@ -131,15 +131,11 @@ def estimate(
         framework=job.software if job else None,
         measured=not isinstance(given, ModelInput),
     )
-    unpriced = []
-    if job is not None and job.run.on_host and where.accelerator.host is None:
-        options = {name: value for name, value in options.items() if name != "offload"}
-        unpriced = [
-            f"{job.name}: offload is not priced: {where.accelerator.name} does not state its host"
-        ]
+    unpriced: tuple[str, ...] = ()
     if job is not None:
-        from trainwright.frameworks.read_job import with_stated_batch
+        from trainwright.frameworks.read_job import on_known_host, with_stated_batch
 
+        options, unpriced = on_known_host(job, options, where.accelerator)
         options = with_stated_batch(job, options, num_devices=num_devices)
     warnings = [*(job.warnings if job else ()), *unpriced, *whole.warnings]
     document = estimate_model(

@@ -89,7 +89,8 @@ def improve(
             return *_of_file(job, model, cluster, nodes, beside_file), job.software
 
         asked, warnings, like = of_text()
-        priced = {"calibration": calibration, "software": software, "framework": target}
+        priced: dict[str, Any] = {"calibration": calibration, "software": software}
+        priced |= {"framework": target, "offload": asked.configuration.recipe.offload}
         asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=like))
         job_file = _file_of(source, read, lambda text: of_text(text)[0].configuration)
         dialect, target = _spoken(job_file.dialect, framework, asked)
@@ -228,6 +229,7 @@ def _of_file(
     from trainwright.documents.jobs import DocumentedRun
     from trainwright.frameworks.read_job import (
         job_of_model,
+        on_known_host,
         stated_model,
         stated_options,
         with_stated_batch,
@@ -242,12 +244,13 @@ def _of_file(
     devices = devices_asked_for(options) if nodes is None else None
     whole = opened(cluster)
     where, num_devices = resolve_cluster(whole, nodes=nodes, devices=devices)
+    options, unpriced = on_known_host(job, options, where.accelerator)
     options = with_stated_batch(job, options, num_devices=num_devices)
     run = configuration_of(options, num_devices=num_devices)
     found = DocumentedRun(
         model=given.config, embedded=given.embedded, cluster=where, configuration=run
     )
-    return found, (*given.warnings, *job.warnings, *whole.warnings)
+    return found, (*given.warnings, *job.warnings, *unpriced, *whole.warnings)
 
 
 # The run, what is around it, and what the search finds

@@ -555,22 +555,49 @@ def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
 
 
 def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[ModelCall, ModelOutcome]:
-    """What the call finds, or the first that keeps less on a device where it finds nothing."""
-    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
+    """What the call finds, or the first that keeps less on a device where it finds nothing.
+
+    Then the other frameworks are asked, where none was named; which of them answers is said.
+    """
     first: tuple[ModelCall, ModelOutcome] | None = None
-    for each in leaner_calls(call):
-        question = each.question
-        most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
-        with naming_options(QUESTION_OPTION_OF):
-            told = most * _OF_A_KIND if expects_runs(question) else most
-            outcome = plan(question, budget, num_alternatives=told, crew=crew)
-            if call.prefers_simple and outcome.priced:
-                outcome = _simple_first(question, outcome, budget)
-        if outcome.priced or budget.stopped:
-            return each, outcome
-        first = first or (each, outcome)
+    usual, tried = call.question.allowed.framework, list[str]()
+    for asked in (call, *call.otherwise):
+        for each in leaner_calls(asked):
+            outcome = _outcome(each, budget, crew=crew)
+            if first is None:
+                first = (each, outcome)
+            if outcome.priced and asked is not call:
+                said = f"framework: planned for {asked.question.allowed.framework}"
+                said += f": no plan fits that {_either([str(usual), *tried])} launches"
+                each = replace(each, warnings=(*each.warnings, said))
+            if outcome.priced:
+                return each, outcome
+            if budget.stopped:
+                return first
+        if asked is not call:
+            tried.append(str(asked.question.allowed.framework))
     assert first is not None, "a call is asked itself"
+    if tried:
+        said = f"framework: no plan of {_either(tried)} fits either"
+        return replace(first[0], warnings=(*first[0].warnings, said)), first[1]
     return first
+
+
+def _either(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _outcome(call: ModelCall, budget: Budget, *, crew: Crew | None) -> ModelOutcome:
+    plan = plan_per_stage if call.per_stage_degrees else plan_runnable
+    question = call.question
+    most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+    with naming_options(QUESTION_OPTION_OF):
+        told = most * _OF_A_KIND if expects_runs(question) else most
+        outcome = plan(question, budget, num_alternatives=told, crew=crew)
+        if call.prefers_simple and outcome.priced:
+            outcome = _simple_first(question, outcome, budget)
+    return outcome
 
 
 def plan_model(

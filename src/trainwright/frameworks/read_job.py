@@ -15,6 +15,7 @@ from trainwright.options.run import ALL_TARGETS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainwright.cluster import Accelerator
     from trainwright.frameworks.stated_run import StatedRun
     from trainwright.model import TransformerConfig
     from trainwright.options.inputs import ModelInput
@@ -273,6 +274,19 @@ def _resolved(name: str) -> object:
     except InvalidInput:
         wanted = f"must be given beside this file, which names {name}: a catalog model or its"
         raise InvalidInput.of("model", f"{wanted} config.json") from None
+
+
+def on_known_host(
+    job: StatedJob, options: Options, device: Accelerator
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options without what lies on a host that the device does not describe, and what is said.
+
+    A file is priced all the same: what it offloads stays on the device then.
+    """
+    if not job.run.on_host or device.host is not None:
+        return dict(options), ()
+    kept = {name: value for name, value in options.items() if name != "offload"}
+    return kept, (f"{job.name}: offload is not priced: {device.name} does not state its host",)
 
 
 def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:

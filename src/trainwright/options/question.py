@@ -67,7 +67,8 @@ class ModelCall:
 
     `model` is what the document embeds; `excluded_options` are names as they were given, known or
     not; `top` is the number of runners-up; `prefers_simple` takes the simpler of plans that
-    predictions do not tell apart; `warnings` are about what was read for it.
+    predictions do not tell apart; `warnings` are about what was read for it. `otherwise` is to be
+    asked in turn where nothing fits: the question for other frameworks, where none was named.
     """
 
     model: Embedded
@@ -77,6 +78,7 @@ class ModelCall:
     top: int = DEFAULT_TOP
     prefers_simple: bool = False
     warnings: tuple[str, ...] = ()
+    otherwise: tuple[ModelCall, ...] = ()
 
 
 def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
@@ -301,8 +303,11 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     notes = where.warnings
     per_stage_degrees = options.get("per_stage_degrees", False)
     if options.get("framework") is None and not per_stage_degrees:
-        question, said = _launchable(question, options)
+        launchable, said = _launchable(question, options)
         notes = (*notes, *said)
+    else:
+        launchable = (question,)
+    question, *others = launchable
     refuse_empty_space(question)
     refuse_no_search(question, per_stage_degrees=per_stage_degrees)
     top = options.get("top")
@@ -311,7 +316,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     prefer = options.get("prefer") or FASTEST
     if prefer not in (FASTEST, SIMPLE):
         raise InvalidInput.of("prefer", f'must be {FASTEST} or {SIMPLE}, got "{prefer}"')
-    return ModelCall(
+    call = ModelCall(
         model=given.embedded,
         question=question,
         excluded_options=excluded,
@@ -320,32 +325,36 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         prefers_simple=prefer == SIMPLE,
         warnings=notes,
     )
+    return replace(call, otherwise=tuple(replace(call, question=each) for each in others))
 
 
-def _launchable(question: ModelQuestion, options: Options) -> tuple[ModelQuestion, tuple[str, ...]]:
-    """The question about plans of a framework that can run what is asked, where one can.
+def _launchable(
+    question: ModelQuestion, options: Options
+) -> tuple[tuple[ModelQuestion, ...], tuple[str, ...]]:
+    """The question about plans of each framework that can run what is asked; itself if none can.
 
-    It is the program that the options name, if that is one of them, or the first of the
+    The first is the program that the options name, if that is one of them, or the first of the
     `usual_frameworks`; another than the usual one is said with its reason. Of whom a speed is
     expected stays as it is.
     """
     from trainwright.cluster.calibration import TYPICAL
-    from trainwright.planning.search.framework import framework_for
+    from trainwright.planning.search.framework import frameworks_for, in_words
 
     if isinstance(question.model, MeasuredModel) or len(question.cluster.pools) > 1:
-        return question, ()
-    found, why_not = framework_for(question, first=question.program)
-    said = () if why_not is None else (f"framework: {why_not}",)
-    if found is None:
-        return question, said
+        return (question,), ()
+    able, why_not = frameworks_for(question, first=question.program)
+    said = in_words(able, why_not)
     like = question.program or TYPICAL.name
-    changed = replace(
-        question,
-        allowed=replace(question.allowed, framework=found),
-        settings=_settings({**options, "framework": found}, question.cluster),
-        software=None if like == found else like,
+    asked = tuple(
+        replace(
+            question,
+            allowed=replace(question.allowed, framework=found),
+            settings=_settings({**options, "framework": found}, question.cluster),
+            software=None if like == found else like,
+        )
+        for found in able
     )
-    return changed, said
+    return asked or (question,), () if said is None else (f"framework: {said}",)
 
 
 # What a framework may move to the host, or cut into pieces, where a plan does not fit without

@@ -9,7 +9,7 @@ Frameworks that recompute the first k blocks of every stage are planned as recom
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -122,22 +122,38 @@ def usual_frameworks(cluster: Cluster) -> tuple[str, ...]:
     return USUAL_FRAMEWORKS if alone is None else (alone,)
 
 
-def framework_for(
+def frameworks_for(
     question: ModelQuestion, *, first: str | None = None
-) -> tuple[str | None, str | None]:
-    """The framework whose plans answer the question, and why it is not the usual one.
+) -> tuple[tuple[str, ...], str | None]:
+    """The frameworks that can run what is asked, and why the one wanted most is not among them.
 
-    It is `first`, if that names one that can run what is asked, or the first of the
-    `usual_frameworks` that can; none where nobody can, as where stages differ in degrees.
+    `first` is wanted most, if that names one, then the `usual_frameworks` in their order; none can
+    where stages differ in degrees. Whether a plan of theirs fits is for a search to say.
     """
     wanted = known_target(first) if first else None
-    reason = None
+    able, reason = [], None
     for target in dict.fromkeys(filter(None, (wanted, *usual_frameworks(question.cluster)))):
         fault = next(_unrunnable(question, target), None)
         if fault is None:
-            return target, None if reason is None else f"planned for {target}: {reason}"
-        reason = reason or str(fault)
-    return None, f"planned without one: {reason}"
+            able.append(target)
+        elif not able:
+            reason = reason or str(fault)
+    return tuple(able), reason
+
+
+def framework_for(
+    question: ModelQuestion, *, first: str | None = None
+) -> tuple[str | None, str | None]:
+    """The first of `frameworks_for`, None where nobody can, and why it is not the usual one."""
+    able, reason = frameworks_for(question, first=first)
+    return next(iter(able), None), in_words(able, reason)
+
+
+def in_words(able: Sequence[str], reason: str | None) -> str | None:
+    """Who is planned for, where that is not the one wanted most."""
+    if not able:
+        return f"planned without one: {reason}"
+    return None if reason is None else f"planned for {able[0]}: {reason}"
 
 
 def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
