@@ -20,6 +20,7 @@ from trainwright.model import (
     RunShape,
     SavedTensor,
 )
+from trainwright.model.cuda_graphs import recorded_share
 from trainwright.model.operator import PARTS
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
@@ -245,6 +246,7 @@ def price_layer(
     dense, expert = trained_per_device(layer)
     weight, gradient = run.precision.weight_bytes, run.precision.gradient_bytes
     host_pass_s = platform.accelerator.host_pass_s * _host_passes(layer, platform)
+    host_pass_s *= 1 - recorded_share(layer, run.cuda_graph, run.cuda_graph_modules)
     for mode, wanted in rules.items():
         rule = wanted if layer.has_backward else KEEP_ALL  # which nothing asks to run again
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])

@@ -546,8 +546,17 @@ def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
         "activations": recipe.activation_input_dtype
         and f"inputs of feed-forward activations kept in {recipe.activation_input_dtype}",
         "on the host": recipe.offload and recipe.offload.in_words,
+        "CUDA graphs": _graphs_in_words(recipe),
     }
     return {subject: words for subject, words in found.items() if words}
+
+
+def _graphs_in_words(recipe: Recipe) -> str:
+    """What is recorded, and by whom; empty where nothing is."""
+    kind, modules = recipe.cuda_graph, ", ".join(recipe.cuda_graph_modules)
+    if not kind.is_per_block:
+        return "of all passes of a step" * (kind is not type(kind).NONE)
+    return f"of {modules or 'each block'}, by {kind}; their pool serves nothing else"
 
 
 # `plan` on a model without a profile: the best plan on a cluster, as a document

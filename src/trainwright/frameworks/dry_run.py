@@ -32,6 +32,7 @@ _NOT_RUN: Final = (
     "activation_input_dtype",
     "loss_chunk",
     "mlp_tile",
+    "cuda_graph",
 )
 
 

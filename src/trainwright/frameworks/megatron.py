@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron_rules import main_weights_of
-from trainwright.model import ContextExchange, DeltaRule, LayerKind, StateSpace
+from trainwright.model import ContextExchange, CudaGraph, DeltaRule, LayerKind, StateSpace
 from trainwright.model.config import Activation, Norm
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle, StagePart
@@ -217,6 +217,8 @@ def megatron_fields(job: Job) -> MegatronFields:
     }
     if job.demands.axis_order == PIPELINE_INSIDE:
         run["use_tp_pp_dp_mapping"] = True
+    if job.recipe.cuda_graph is CudaGraph.FULL_ITERATION:  # which cannot wait for the host
+        run["check_for_nan_in_loss_and_grad"] = False
     return MegatronFields(
         model={
             **_sizes(job),
@@ -398,7 +400,42 @@ def _kernels(job: Job) -> Values:
     found: Values = {"cross_entropy_loss_fusion": True} if job.fused_cross_entropy else {}
     if job.demands.activation_input_dtype == "fp8":
         found["activation_func_fp8_input_store"] = True
-    return found
+    return found | _graphs(job)
+
+
+def _graphs(job: Job) -> Values:
+    """As Megatron-Core 0.16 spells them: graphs of a step are its own, of one scope."""
+    kind, modules = job.recipe.cuda_graph, list(job.recipe.cuda_graph_modules)
+    if kind is CudaGraph.NONE:
+        return {}
+    if kind is CudaGraph.FULL_ITERATION:
+        kind, modules = CudaGraph.LOCAL, [CudaGraph.FULL_ITERATION.value]
+    return {"cuda_graph_impl": str(kind)} | ({"cuda_graph_scope": modules} if modules else {})
+
+
+def stated_graphs(
+    kind: str | None, scope: Iterable[str], *, own: bool = False, foreign: bool = False
+) -> dict[str, Any]:
+    """Options of the graphs that Megatron's arguments ask for; empty without any.
+
+    `own` and `foreign` are the switches of old, `enable_cuda_graph` and `external_cuda_graph`.
+    Raises `InvalidInput` for an unknown name.
+    """
+    name = kind or (own and "local") or (foreign and "transformer_engine") or "none"
+    if name not in set(CudaGraph):
+        offered = ", ".join(CudaGraph)
+        raise InvalidInput.of("--cuda-graph-impl", f'must be one of {offered}, got "{name}"')
+    found, given = CudaGraph(name), tuple(dict.fromkeys(scope))
+    if found is CudaGraph.LOCAL and "full_iteration" in given:
+        found = CudaGraph.FULL_ITERATION
+    beside = ("full", "full_iteration", "full_iteration_inference")  # what is no module
+    modules = tuple(each for each in given if each not in beside)
+    if found is CudaGraph.NONE:
+        return {}
+    return {
+        "cuda_graph": str(found),
+        "cuda_graph_modules": (modules if found.is_per_block else ()) or None,
+    }
 
 
 def _data_parallel(job: Job) -> Values:
@@ -494,7 +531,10 @@ FLAG_OF: Final = {
     "qk_head_dim": "--qk-head-dim",
 }
 # Switches that are written when a field is off.
-OFF_FLAG_OF: Final = {"add_bias_linear": "--disable-bias-linear"}
+OFF_FLAG_OF: Final = {
+    "add_bias_linear": "--disable-bias-linear",
+    "check_for_nan_in_loss_and_grad": "--no-check-for-nan-in-loss-and-grad",
+}
 _ROTARY: Final = (
     "--rotary-base of the model's configuration (rope_theta; Megatron takes 10000, Llama 3 has "
     "500000), and --use-rope-scaling with --rope-scaling-factor where it scales positions"
@@ -559,7 +599,7 @@ def arguments(job: Job) -> Iterator[tuple[str, Any]]:
         yield from _spelled(name, value, job, has_layout=has_layout)
     yield from _described(job)
     for name, value in fields.run.items():
-        yield _flag(name), value
+        yield from _spelled(name, value, job, has_layout=has_layout)
     yield from _sharded(job, fields.ddp)
     for name, value in fields.optimizer.items():
         if name != "use_distributed_optimizer":

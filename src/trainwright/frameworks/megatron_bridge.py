@@ -23,6 +23,7 @@ from trainwright.frameworks.megatron import (
     mapping_of,
     megatron_fields,
     parse_layout,
+    stated_graphs,
     unsaid,
 )
 from trainwright.frameworks.megatron_rules import main_weights_of
@@ -60,6 +61,8 @@ DECIDED: Final = (
     "activation_func_fp8_input_store",
     "cp_comm_type",
     "hierarchical_context_parallel_sizes",
+    "cuda_graph_impl",
+    "cuda_graph_scope",
 )
 # Those that only mean something where experts are, or that older versions lack.
 _LEFT_WHERE_ABSENT: Final = frozenset(
@@ -67,7 +70,7 @@ _LEFT_WHERE_ABSENT: Final = frozenset(
         *("moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_router_dtype"),
         *("moe_expert_capacity_factor", "moe_pad_expert_input_to_capacity"),
         *("activation_func_fp8_input_store", "cp_comm_type"),
-        "hierarchical_context_parallel_sizes",
+        *("hierarchical_context_parallel_sizes", "cuda_graph_impl", "cuda_graph_scope"),
     }
 )
 _FALSE_WHERE_ABSENT: Final = frozenset({"cross_entropy_loss_fusion", "sequence_parallel"})
@@ -134,6 +137,11 @@ def settings(job: Job) -> dict[str, Any]:
     found["mixed_precision"] = _MIXED[job.precision]
     if "use_tp_pp_dp_mapping" in fields.run:
         found["dist.use_tp_pp_dp_mapping"] = True
+    if "cuda_graph_impl" in fields.model:
+        found |= {"model.use_te_rng_tracker": True, "rng.te_rng_tracker": True}
+    if "check_for_nan_in_loss_and_grad" in fields.run:
+        found["rerun_state_machine.check_for_nan_in_loss"] = False
+        found["ddp.check_for_nan_in_grad"] = False
     found["train.micro_batch_size"] = job.microbatch_size
     found["train.global_batch_size"] = job.global_batch
     found["model.seq_length"] = job.sequence_length
@@ -181,6 +189,7 @@ def read_megatron_bridge(text: str) -> StatedRun:
         context_exchange=exchange_of(model.get("cp_comm_type")),
         ulysses=(model.get("hierarchical_context_parallel_sizes") or [None])[0],
         token_dispatcher=dispatcher_of(model.get("moe_token_dispatcher_type")),
+        **stated_graphs(model.get("cuda_graph_impl"), model.get("cuda_graph_scope") or ()),
         recompute=_recompute(model),
         zero=_zero(found),
         state_copies=found.get("ddp.num_distributed_optimizer_instances"),

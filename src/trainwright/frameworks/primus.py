@@ -65,7 +65,7 @@ def settings(job: Job) -> dict[str, Any]:
     fields = megatron_fields(job)
     wanted = (
         *("parallel", "recompute", "virtual", "microbatch_group", "cross_entropy"),
-        *("dispatcher", "router_dtype", "capacity"),
+        *("dispatcher", "router_dtype", "capacity", "cuda_graph"),
     )
     found = {
         FLAG_OF.get(name, name).removeprefix("--").replace("-", "_"): value
@@ -81,7 +81,10 @@ def settings(job: Job) -> dict[str, Any]:
     if job.demands.has_pipeline and job.schedule != usual_schedule(job.degrees.virtual_stages):
         name = capability_of("primus").schedules[job.schedule]
         found |= {"patch_primus_pipeline": True, "pp_algorithm": name}
-    kept = ("micro_batch_size", "global_batch_size", "use_tp_pp_dp_mapping")
+    kept = (
+        *("micro_batch_size", "global_batch_size", "use_tp_pp_dp_mapping"),
+        "check_for_nan_in_loss_and_grad",
+    )
     found |= {name: fields.run[name] for name in kept if name in fields.run}
     found |= {"seq_length": job.sequence_length, **fields.ddp}
     if "data_parallel_sharding_strategy" in fields.ddp:

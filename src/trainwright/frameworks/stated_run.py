@@ -67,6 +67,8 @@ class StatedRun:
     lora_dropout: float | None = None
     activation_input_dtype: str | None = None
     loss_chunk: int | None = None
+    cuda_graph: str | None = None
+    cuda_graph_modules: tuple[str, ...] | None = None
     offload: tuple[str, ...] = ()
     weight_bits: int | None = None
     model: TransformerConfig | None = None

@@ -54,6 +54,7 @@ from trainwright.model.recipe import (
 from trainwright.model.run_shape import (
     PRECISIONS,
     ContextExchange,
+    CudaGraph,
     Precision,
     RunShape,
     TokenDispatcher,
@@ -73,6 +74,7 @@ __all__ = [
     "BlockChoice",
     "CompressedAttention",
     "ContextExchange",
+    "CudaGraph",
     "DeltaRule",
     "Exchange",
     "Experts",

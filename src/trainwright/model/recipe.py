@@ -8,13 +8,14 @@ and two float32 moments; each of these sizes is an option of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model.config import LayerKind, LowRank, TransformerConfig, Tuning
+from trainwright.model.cuda_graphs import graph_faults
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import (
     NO_WORK,
@@ -34,11 +35,13 @@ from trainwright.model.operator import (
 )
 from trainwright.model.run_shape import (
     ContextExchange,
+    CudaGraph,
     Precision,
     RunShape,
     TokenDispatcher,
     precision_named,
 )
+from trainwright.provenance import RARE
 
 if TYPE_CHECKING:
     from trainwright.model.config import Experts, TransformerConfig
@@ -176,6 +179,8 @@ class Recipe:
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     offload: Offload | None = None
+    cuda_graph: CudaGraph = field(default=CudaGraph.NONE, metadata={RARE: True})
+    cuda_graph_modules: tuple[str, ...] = field(default=(), metadata={RARE: True})
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -186,9 +191,9 @@ class Recipe:
         names = ", ".join(STATE_BYTES)
         given = [("gradient_dtype", self.gradient_dtype), ("main_weight_dtype", self._main_copy)]
         given += [("moment_dtypes", dtype) for dtype in self.moment_dtypes]
-        for field, dtype in given:
+        for name, dtype in given:
             if dtype is not None and dtype not in STATE_BYTES:
-                yield Fault(field, f'must be one of {names}, got "{dtype}"')
+                yield Fault(name, f'must be one of {names}, got "{dtype}"')
         if self.dispatch_dtype is not None and self.dispatch_dtype not in DISPATCH_BYTES:
             offered = ", ".join(DISPATCH_BYTES)
             yield Fault("dispatch_dtype", f'must be one of {offered}, got "{self.dispatch_dtype}"')
@@ -215,6 +220,7 @@ class Recipe:
         if self.capacity_factor is not None and not 0 < self.capacity_factor <= _LARGEST_LOAD:
             wanted = f"must be > 0 and at most {_LARGEST_LOAD}"
             yield Fault("capacity_factor", f"{wanted}, got {self.capacity_factor!r}")
+        yield from graph_faults(self.cuda_graph, self.cuda_graph_modules)
         for name in ("loss_chunk", "mlp_tile"):
             if (tokens := getattr(self, name)) is not None and tokens < 1:
                 yield Fault(name, f"must be >= 1 token, got {tokens}")
@@ -249,6 +255,8 @@ class Recipe:
             "loss_chunk": self.loss_chunk,
             "mlp_tile": self.mlp_tile,
             "offloaded_activations": held.activations,
+            "cuda_graph": self.cuda_graph,
+            "cuda_graph_modules": self.cuda_graph_modules,
         }
 
     @property

@@ -143,6 +143,24 @@ class TokenDispatcher(StrEnum):
     HIERARCHICAL = "hierarchical"
 
 
+class CudaGraph(StrEnum):
+    """Who records CUDA graphs, and of what (`model.cuda_graphs`).
+
+    LOCAL and TRANSFORMER_ENGINE record blocks; FULL_ITERATION all passes of a step, the update
+    aside.
+    """
+
+    NONE = "none"
+    LOCAL = "local"
+    TRANSFORMER_ENGINE = "transformer_engine"
+    FULL_ITERATION = "full_iteration"
+
+    @property
+    def is_per_block(self) -> bool:
+        """Whether each block has graphs of its own."""
+        return self in (CudaGraph.LOCAL, CudaGraph.TRANSFORMER_ENGINE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunShape:
     """One microbatch on one device of a `tensor_parallel` × `context_parallel` group.
@@ -169,7 +187,7 @@ class RunShape:
     activations where absent. With a `loss_chunk` the head and the loss run over so many tokens at
     a time, and once more in the backward pass, so that logits are never whole; with an `mlp_tile`
     dense feed-forward parts do the same. The share `offloaded_activations` of what blocks keep lies
-    on the host.
+    on the host. `cuda_graph` records blocks, or `cuda_graph_modules` of them alone.
     """
 
     microbatch_size: int
@@ -194,6 +212,8 @@ class RunShape:
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     offloaded_activations: float = 0.0
+    cuda_graph: CudaGraph = CudaGraph.NONE
+    cuda_graph_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())

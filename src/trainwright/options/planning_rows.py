@@ -604,6 +604,21 @@ ROWS += section(
         at="recipe.offload",
     ),
     row(
+        "cuda-graph",
+        NAME,
+        "Who records what is replayed: local, transformer_engine (both by block), full_iteration, "
+        "or none (if absent).",
+        at="recipe.cuda_graph",
+    ),
+    row(
+        "cuda-graph-modules",
+        LIST,
+        "Of each block, what is recorded: attn, mlp, moe, moe_router, moe_preprocess, mamba; all "
+        "if absent.",
+        metavar="NAMES",
+        at="recipe.cuda_graph_modules",
+    ),
+    row(
         "overlap",
         SHARES,
         "KIND=SHARE (repeatable): of gradients, parameters or host (0.9 if absent), tensor or "

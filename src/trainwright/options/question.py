@@ -270,11 +270,13 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         trained = measured_by(given.points, sequence=sequence, excluded=excluded)
         sequence = _one_if_none(trained.sequence_length)
     workload = resolve_workload(global_batch=batch, sequence=sequence)
-    allowed = allowed_by(
-        options, excluded=excluded if isinstance(given, ModelInput) else frozenset()
-    )
+    settings = _settings(options, cluster)
+    modes = excluded if isinstance(given, ModelInput) else frozenset()
+    if settings.recipe.cuda_graph.is_per_block and options.get("recompute") in (None, True):
+        modes |= {"full"}  # which would run again what a graph holds
+    allowed = allowed_by(options, excluded=modes)
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
-    settings, effort, named = _settings(options, cluster), options.get("effort"), allowed.framework
+    effort, named = options.get("effort"), allowed.framework
     program = software_named_by(options, framework=named)
     if effort is not None:
         refuse_several_pools(

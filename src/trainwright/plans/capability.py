@@ -88,6 +88,7 @@ class Demands:
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     activation_input_dtype: str | None = None
+    cuda_graph: str | None = None
     context_exchange: str = "ring"
 
     @property
@@ -372,6 +373,7 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         (Feature.LOSS_CHUNK, "loss_chunk"),
         (Feature.MLP_TILE, "mlp_tile"),
         (Feature.NARROW_ACTIVATIONS, "activation_input_dtype"),
+        (Feature.CUDA_GRAPHS, "cuda_graph"),
     ):
         if (asked := getattr(demands, field)) is not None:
             yield feature, field, str(asked)

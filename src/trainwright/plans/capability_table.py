@@ -53,6 +53,7 @@ class Feature(StrEnum):
     LOSS_CHUNK = "logits of some tokens at a time"
     MLP_TILE = "feed-forward parts of some tokens at a time"
     NARROW_ACTIVATIONS = "inputs of activations kept in another format"
+    CUDA_GRAPHS = "CUDA graphs of blocks or of a step"
     TENSOR = "tensor parallel"
     SEQUENCE_PARALLEL = "sequence parallel beside it"
     NO_SEQUENCE_PARALLEL = "tensor parallel without sequence parallel"
@@ -288,6 +289,12 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         _MODEL,
         *("code the model's own feed-forward parts",) * 2,
         "no keeps what an activation reads as it came",
+    ),
+    Feature.CUDA_GRAPHS: (
+        *("yes cuda_graph_impl",) * 3,
+        *("no records none in what is exported",) * 2,
+        "code torch.cuda.make_graphed_callables",
+        *("no records none in what is exported",) * 3,
     ),
     Feature.TENSOR: (
         *("yes",) * 5,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.model import DEFAULT_RECIPE, PRECISIONS, Recipe, RunShape
+from trainwright.model import DEFAULT_RECIPE, PRECISIONS, CudaGraph, Recipe, RunShape
+from trainwright.model.cuda_graphs import model_graph_faults
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
@@ -291,6 +292,26 @@ def offload_faults(device: Accelerator) -> Iterator[Fault]:
         yield Fault("offload", f"needs {wanted}, which {device.name} does not state")
 
 
+def _graphs(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
+    """Graphs record what is alike in every step, and not what recomputes blocks around them."""
+    kind = configuration.recipe.cuda_graph
+    yield from recipe_graph_faults(configuration.recipe, model)
+    if kind.is_per_block and configuration.recompute is Recompute.FULL:
+        wanted = "must be full_iteration where blocks are recomputed whole"
+        yield Fault("cuda_graph", f"{wanted}, got {kind}")
+
+
+def recipe_graph_faults(recipe: Recipe, model: Trained) -> Iterator[Fault]:
+    """Why graphs of a recipe cannot be recorded for a model, however it is cut."""
+    kind, modules = recipe.cuda_graph, recipe.cuda_graph_modules
+    if isinstance(model, MeasuredModel):
+        if kind is not CudaGraph.NONE:
+            yield Fault("cuda_graph", f"must be none for layers that were measured, got {kind}")
+        return
+    padded = recipe.capacity_factor is not None
+    yield from model_graph_faults(model, kind, modules, is_padded=padded)
+
+
 def _shape(configuration: Configuration, model: Trained, pool: Pool) -> Iterable[Fault]:
     """The sizes of the model can be cut as the degrees say."""
     name = configuration.recipe.precision or pool.accelerator.default_precision
@@ -322,6 +343,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _measured,
     _precision,
     _offload,
+    _graphs,
     _shape,
 )
 

@@ -16,6 +16,7 @@ from trainwright.model import (
     NO_OFFLOAD,
     TRAIN_ALL,
     Activation,
+    CudaGraph,
     DeltaRule,
     Head,
     LayerKind,
@@ -350,6 +351,7 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         loss_chunk=recipe.loss_chunk,
         mlp_tile=recipe.mlp_tile,
         activation_input_dtype=recipe.activation_input_dtype if _keeps_narrow(recipe) else None,
+        cuda_graph=None if recipe.cuda_graph is CudaGraph.NONE else str(recipe.cuda_graph),
     )
 
 

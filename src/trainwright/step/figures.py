@@ -32,7 +32,8 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.model import NO_OFFLOAD, LayerKind, layer_graph
+from trainwright.model import NO_OFFLOAD, CudaGraph, LayerKind, layer_graph
+from trainwright.model.cuda_graphs import is_recorded
 from trainwright.model.feed_forward import FeedForward
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
-    from trainwright.model import LayerGraph, TransformerConfig
+    from trainwright.model import LayerClass, LayerGraph, Recipe, TransformerConfig
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.plan import Parallelism
     from trainwright.plans.prediction import StageMemory, StepPrediction
@@ -221,7 +222,7 @@ def missing_bytes(
     if account is None or not chance or (over_bytes > 0 and not less):
         return over_bytes
     limit_bytes = device.memory_bytes - kept.reserve_bytes
-    if model is None or account.keeps_nothing_beside:
+    if model is None or not keeps_beside(account, run.recipe):
         groups = num_groups(run.parallelism)
         most_bytes = most_allocated_bytes(account, groups, limit_bytes, chance)
         return max(over_bytes, peak_bytes - most_bytes)
@@ -232,6 +233,11 @@ def missing_bytes(
     return max(over_bytes, (shown.needed_bytes(chance) - limit_bytes) / taken)
 
 
+def keeps_beside(account: FrameworkMemory, recipe: Recipe) -> bool:
+    """Whether a device holds more, or less, than the tensors of the model's own account."""
+    return not account.keeps_nothing_beside or recipe.cuda_graph is not CudaGraph.NONE
+
+
 def fullest_figures(
     model: TransformerConfig | None,
     run: Configuration,
@@ -240,7 +246,7 @@ def fullest_figures(
     account: FrameworkMemory,
 ) -> MemoryFigures:
     """The figures of the fullest rank; without a `model` nothing is known beside its tensors."""
-    if model is None or account.keeps_nothing_beside:
+    if model is None or not keeps_beside(account, run.recipe):
         starts = [start_bytes(run, stage.memory, device, account) for stage in step.stages]
         return figures_of(max(step.peak_memory_bytes, *starts), account, run.parallelism)
     ranks = memory_figures(model, run, step, account, device=device)
@@ -300,9 +306,10 @@ def memory_figures(
         gradients = held.gradient_bytes / numbers.gradient_bytes
         kept = account.kept_gradient_bytes * gradients * (numbers.gradient_bytes > 2)
         update = _update_bytes(run, held, account, precision)
-        during = held.static_bytes + held.workspace_bytes + update
+        pool = _graph_pool(graph, model, run, held, ends)
+        during = held.static_bytes + held.workspace_bytes + pool.kept_bytes + update
         start = start_bytes(run, held, device, account)
-        peak = max(held.total_bytes + beside, start - kept)
+        peak = max(held.total_bytes + beside + pool.beside_bytes, start - kept)
         found.append(
             figures_of(
                 kept + max(peak, during),
@@ -312,6 +319,105 @@ def memory_figures(
             )
         )
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GraphPool:
+    """The pool of a rank's CUDA graphs: what it keeps for good, and what it adds to the peak."""
+
+    kept_bytes: float = 0.0
+    beside_bytes: float = 0.0
+
+
+def _graph_pool(
+    graph: LayerGraph,
+    model: TransformerConfig,
+    run: Configuration,
+    held: StageMemory,
+    ends: _Ends,
+) -> _GraphPool:
+    """What graphs keep, recorded in the order of the schedule into one pool (`is_recorded` of it).
+
+    A pool serves its graphs alone. So what lies in it stays while states are updated, and what
+    recorded and other operators need for a moment lies side by side. Beside that, each microbatch
+    in flight keeps what its stage received, which is copied into the first graph. Transformer
+    Engine copies the output of a block into the input of the next one and keeps both until the
+    graph of the backward pass is recorded, and one gradient of an output; Megatron's own graphs
+    write where the next one reads. A graph of the router gives out what shared experts add.
+    Not counted: the nodes of graphs themselves, and versions without reuse of buffers (before
+    Transformer Engine 2.7 and Megatron-Core 0.13).
+
+    Sources: `_make_graphed_callables` of Transformer Engine's pytorch/graph.py; `_CudaGraphRunner`,
+    `TECudaGraphHelper` and `FullCudaGraphWrapper` of Megatron-Core.
+    """
+    recipe = run.recipe
+    kind, modules = recipe.cuda_graph, recipe.cuda_graph_modules
+    if kind is CudaGraph.NONE:
+        return _GraphPool()
+    passing = held.activation_bytes + held.logits_bytes + held.transient_bytes
+    if kind is CudaGraph.FULL_ITERATION:
+        return _GraphPool(kept_bytes=passing)
+    shape = graph.run
+    tokens = shape.tokens / shape.sequence_shards
+    hidden = shape.precision.activation_bytes * tokens * model.hidden_size
+    counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+    flying = held.microbatches_in_flight
+    blocks = flying * max(counts)
+    begins_stage = not modules or {"attn", "mamba"} & {*modules}
+    receives = run.num_stages > 1 and not (
+        ends.first and run.num_stages == run.parallelism.pipeline
+    )
+    beside = hidden * flying if begins_stage and receives else 0.0
+    if kind is CudaGraph.TRANSFORMER_ENGINE:
+        beside += hidden + (0.0 if modules else hidden * blocks)
+    if "moe_router" in modules and model.experts is not None and model.experts.shared_ffn_size:
+        beside += hidden * blocks
+    own = [layer for layer in graph.classes if ends.hold(layer.kind)]
+    inside = [_recorded(layer, graph, run, hidden) for layer in own]
+    share = max(part.kept_share for part in inside)
+    recorded = max(part.transient_bytes for part in inside)
+    rest = max(part.other_transient_bytes for part in inside)
+    beside += max(0.0, recorded + rest - max(held.transient_bytes, recorded, rest))
+    kept = share * held.activation_bytes + recorded + beside
+    return _GraphPool(kept_bytes=kept, beside_bytes=beside)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recorded:
+    """The share of what a layer keeps that lies in graphs, and what is needed for a moment."""
+
+    kept_share: float
+    transient_bytes: float
+    other_transient_bytes: float
+
+
+def _recorded(
+    layer: LayerClass, graph: LayerGraph, run: Configuration, hidden_bytes: float
+) -> _Recorded:
+    """A block that is recorded in part needs there the gradients of what one operator keeps."""
+    recipe, shape = run.recipe, graph.run
+    if layer.kind is not LayerKind.BLOCK:
+        return _Recorded(
+            kept_share=0.0, transient_bytes=0.0, other_transient_bytes=layer.transient_bytes
+        )
+    sizes = [
+        (
+            sum(tensor.bytes_per_device(shape) for tensor in operator.saved),
+            is_recorded(operator, recipe.cuda_graph, recipe.cuda_graph_modules),
+        )
+        for operator in layer.operators
+    ]
+    inside, whole = sum(size for size, own in sizes if own), sum(size for size, _ in sizes)
+    if all(own for _, own in sizes):
+        return _Recorded(
+            kept_share=1.0, transient_bytes=layer.transient_bytes, other_transient_bytes=0.0
+        )
+    widest = max((size + hidden_bytes for size, own in sizes if own), default=0.0)
+    return _Recorded(
+        kept_share=inside / whole if whole else 0.0,
+        transient_bytes=min(widest, layer.transient_bytes),
+        other_transient_bytes=layer.transient_bytes,
+    )
 
 
 def start_bytes(
@@ -594,6 +700,7 @@ def _families(run: Configuration, cluster: Cluster, model: Trained) -> Iterator[
     yield _more_of("pipeline", "pp", run, cluster)
     yield _more_of("context", "cp", run, cluster)
     yield _leaner_kernels(run)
+    yield _without_graphs(run)
     yield _in_pieces(run)
     if cluster.accelerator.host is not None:
         yield _to_the_host(run)
@@ -754,6 +861,13 @@ def _to_the_host(run: Configuration) -> Iterator[tuple[str, str, Configuration]]
         moved = replace(pieces.recipe, offload=replace(states, activations=1.0))
         more = f"{flags} --offload activations=1 {flag}"
         yield more, f"all of these on the host, {words}", replace(pieces, recipe=moved)
+
+
+def _without_graphs(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
+    if run.recipe.cuda_graph is not CudaGraph.NONE:
+        plain = replace(run.recipe, cuda_graph=CudaGraph.NONE, cuda_graph_modules=())
+        changed = replace(run, recipe=plain)
+        yield "--cuda-graph none", "no CUDA graphs, whose pool serves nothing else", changed
 
 
 def _leaner_kernels(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:

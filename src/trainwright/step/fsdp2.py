@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.model import NO_OFFLOAD, Optimizer
+from trainwright.model import NO_OFFLOAD, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.plans.schedule import ActionKind
@@ -796,6 +796,7 @@ def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
         and not any(saved)
         and not moved
         and recipe.capacity_factor is None
+        and recipe.cuda_graph is CudaGraph.NONE
         and recipe.precision != "fp32"
         and run.fused_attention
         and not model.tied_embeddings

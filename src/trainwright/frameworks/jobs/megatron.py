@@ -33,9 +33,16 @@ from trainwright.frameworks.megatron import (
     exchange_of,
     mapping_of,
     parse_layout,
+    stated_graphs,
 )
 from trainwright.frameworks.stated_run import StatedRun
-from trainwright.model import ContextExchange, DeltaRule, Mixer, StateSpace, TransformerConfig
+from trainwright.model import (
+    ContextExchange,
+    DeltaRule,
+    Mixer,
+    StateSpace,
+    TransformerConfig,
+)
 from trainwright.model.config import Activation, BlockChoice, Experts, LatentAttention, Norm
 from trainwright.plans.capability import capability_of
 from trainwright.plans.plan import usual_schedule
@@ -57,7 +64,7 @@ _HARMLESS: Final = re.compile(
     r"bert_|biencoder|retriever|ict_|block_data|indexer|titles|use_one_sent|evidence|query_in|"
     r"dino_|img_|iter_per|patch_dim|classes_|num_classes|num_channels|vision|head_lr|swin|"
     r"result_rejected|local_rank|rank|lazy_mpu|use_cpu_init|no_async|no_data_sharding|"
-    r"empty_unused|spec|squared|export_|inference|max_tokens_to|cuda_graph_scope|"
+    r"empty_unused|spec|squared|export_|inference|max_tokens_to|cuda_graph_(?:warmup|retain|use_single)|"
     r"fp8_(?:margin|interval|amax|wgrad|multi|dot)|no_fp8|barrier|no_barrier|enable_ft|one_logger|"
     r"no_one_logger|straggler|use_pytorch|record_|memory_snapshot|rerun|error_injection|"
     r"consumed|iteration|adlr|glu_linear|activation_func|softmax_type|enable_gpt_oss|dataset|"
@@ -88,7 +95,6 @@ _HARMLESS: Final = re.compile(
 # What changes time or memory and is not priced; named where it is on.
 _UNMODELLED: Final = (
     "tp_comm_overlap", "cpu_offloading_num_layers", "fp8_param_gather", "fp4_param_gather",
-    "enable_cuda_graph", "external_cuda_graph", "cuda_graph_impl",
     "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
     "fine_grained_activation_offloading", "offload_modules", "moe_pad_expert_input_to_capacity",
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization",
@@ -308,6 +314,7 @@ def read_arguments(
         offload=offload,
         activation_input_dtype="fp8" if found.switch("activation_func_fp8_input_store") else None,
         capacity_factor=_capacity(found),
+        **_graphs(found),
         token_dispatcher=dispatcher_of(dispatcher),
         model=model,
         num_devices=devices.total,
@@ -360,6 +367,17 @@ def _exchange(found: Settings, context: int, heads: int) -> dict[str, Any]:
 
 
 _TWO_LEVELS: Final = 2
+
+
+def _graphs(found: Settings) -> dict[str, Any]:
+    """CUDA graphs; the scope of old is called modules today."""
+    scope = [*found.texts("cuda_graph_scope"), *found.texts("cuda_graph_modules")]
+    return stated_graphs(
+        found.text("cuda_graph_impl"),
+        chain.from_iterable(each.replace(",", " ").split() for each in scope),
+        own=bool(found.switch("enable_cuda_graph")),
+        foreign=bool(found.switch("external_cuda_graph")),
+    )
 
 
 def _sequence(found: Settings, kind: str, notes: list[str]) -> int | None:

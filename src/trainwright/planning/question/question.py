@@ -39,6 +39,7 @@ from trainwright.plans.configuration import (
     Configuration,
     Overlap,
     offload_faults,
+    recipe_graph_faults,
 )
 from trainwright.plans.plan import (
     AXIS_ORDERS,
@@ -51,7 +52,12 @@ from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.structure import divisors
 from trainwright.scheduling.families import FAMILIES
-from trainwright.step.figures import missing_bytes, most_allocated_bytes, num_groups
+from trainwright.step.figures import (
+    keeps_beside,
+    missing_bytes,
+    most_allocated_bytes,
+    num_groups,
+)
 from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.stages import cuts_head
 from trainwright.step.zero import with_offload
@@ -400,7 +406,9 @@ class ModelQuestion:
         """Whether who runs it keeps tensors beside the model's, which is known of plans alone."""
         measured = isinstance(self.model, MeasuredModel)
         account = self.account
-        return account is not None and not measured and not account.keeps_nothing_beside
+        if account is None or measured:
+            return False
+        return keeps_beside(account, self.settings.recipe)
 
     def estimator(self, cluster: Cluster | None = None) -> ProfileSource:
         """What prices the layers, on the question's cluster where no other is given.
@@ -433,6 +441,11 @@ class ModelQuestion:
         waits = any(family is not None and family.host_of is not None for family in named)
         if waits or self.settings.recipe.offload is not None:
             yield from offload_faults(self.cluster.accelerator)
+        recipe = self.settings.recipe
+        yield from recipe_graph_faults(recipe, self.model)
+        if recipe.cuda_graph.is_per_block and Recompute.FULL in self.allowed.recompute:
+            wanted = "must be full_iteration where blocks may be recomputed whole"
+            yield Fault("cuda_graph", f"{wanted}, got {recipe.cuda_graph}")
 
 
 def estimate_profile(estimator: ProfileSource, question: ModelQuestion, point: Point) -> Profile:
