@@ -15,8 +15,14 @@ from trainwright.options.clusters import expected
 from trainwright.options.inputs import resolve_model
 from trainwright.options.question import model_call
 from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
-from trainwright.planning.search.framework import framework_for, plan_runnable, runnable_spaces
+from trainwright.planning.search.framework import (
+    framework_for,
+    plan_runnable,
+    runnable_spaces,
+    sketch_runnable,
+)
 from trainwright.planning.search.plans import own_split
+from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported
 from trainwright.profile import Recompute
@@ -234,3 +240,31 @@ def test_that_no_plan_of_any_of_them_fits_is_one_sentence():
     said = "framework: no plan of automodel, trl, torchtitan@0.3 or pytorch fits either"
     assert said in found.warnings
     assert found.request.space.framework == "megatron"
+
+
+def test_a_brief_search_finds_the_same_behind_what_others_have_priced():
+    shelves, room = Shelves(), asked("megatron", memory_gib=30, **NARROW)
+    spaces = [
+        room,
+        asked("megatron", memory_gib=30, **{**NARROW, "zero_stages": (0, 1)}),
+        asked("megatron", memory_gib=30, **{**NARROW, "recompute": (Recompute.FULL,)}),
+        asked("megatron", memory_gib=80, **NARROW),  # layers cost the same whatever there is room
+    ]
+    for question in spaces:
+        alone, beside = (sketch_runnable(question, Budget(), shelves=s) for s in (None, shelves))
+        assert alone is not None
+        assert beside is not None
+        assert beside.step == alone.step
+        assert beside.candidate == alone.candidate
+    assert len(shelves._known) < 2 * len(spaces)
+
+
+@pytest.mark.parametrize("share", [0.9, 1.0, 1.2])
+def test_a_brief_search_tells_only_what_beats_a_step_that_is_known(share):
+    question = asked("megatron", memory_gib=30, **NARROW)
+    best_s = plan_runnable(question, Budget()).priced[0].step.step_time_s
+    found = sketch_runnable(question, Budget(), to_beat_s=share * best_s)
+    if share <= 1:
+        assert found is None
+    else:
+        assert best_s * (1 - 1e-9) <= found.step.step_time_s < share * best_s

@@ -29,6 +29,7 @@ from trainwright.planning.reasons.why import (
     uses,
     without,
 )
+from trainwright.planning.search.prefetch import Shelves
 from trainwright.plans.configuration import FORMAT_VERSION, NO_OVERHEADS
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status
@@ -116,6 +117,7 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
     question, plan, profile = planned(document)
+    shelves = Shelves()
 
     def reprice(cluster: Cluster) -> float:
         changed = replace(question, cluster=cluster)
@@ -124,13 +126,13 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
     gains = list(repriced_gains(question, reprice))
     binding = max(gains, key=lambda gain: -gain.step_time_s, default=None)
     not_asked: list[str] = []
-    more = None if budget.stopped else memory_gain(question, step_s, budget)
+    more = None if budget.stopped else memory_gain(question, step_s, budget, shelves=shelves)
     if more is None:
         not_asked.append("10 GiB more memory")
     else:
         gains.append(more)
     recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
-    found = _freedoms(document, question, plan, budget, recomputes=recomputes)
+    found = _freedoms(document, question, plan, budget, shelves, recomputes=recomputes)
     saves = binding is not None and binding.step_time_s < step_s * (1 - 1e-6)
     return replace(
         found,
@@ -146,7 +148,7 @@ def _reasons_on_pools(document: MixedPlanResult, budget: Budget) -> Reasons:
     shelf, plan, _ = planned_mixed(document)
     parts = [own for stage in document.stages for own in stage.replicas]
     recomputes = any(own.num_recomputed for own in parts)
-    return _freedoms(document, shelf.question, plan, budget, recomputes=recomputes)
+    return _freedoms(document, shelf.question, plan, budget, Shelves(), recomputes=recomputes)
 
 
 def _freedoms(
@@ -154,6 +156,7 @@ def _freedoms(
     question: ModelQuestion,
     plan: Plan,
     budget: Budget,
+    shelves: Shelves,
     *,
     recomputes: bool,
 ) -> Reasons:
@@ -165,17 +168,21 @@ def _freedoms(
     for fix, options, freer in freed(question):
         if budget.stopped:
             not_asked.append(fix.description)
-        elif gain := freedom_gain(fix, options, freer, step_s, budget):
+        elif gain := freedom_gain(fix, options, freer, step_s, budget, shelves=shelves):
             gains.append(gain)
     lacking: list[tuple[Without, Allowed]] = []
     spaces: Iterable[tuple[str, str, Allowed]] = ()
     if plan.parallelism is not None:
         spaces = uses(plan, plan.parallelism, question.allowed, recomputes=recomputes)
+    known: list[WithoutRecord | Considered] = [*document.alternatives]
     for name, options, space in spaces:
         if budget.stopped:
             not_asked.append(f"without {name}")
-        else:
-            lacking.append((without(question, name, options, space, budget), space))
+            continue
+        known_s = min((each.step_time_s or inf for each in _inside(space, known)), default=inf)
+        found = without(*(question, name, options, space, budget), shelves=shelves, known_s=known_s)
+        known.append(_without_record(found, step_s))
+        lacking.append((found, space))
     return Reasons(
         binding=None,
         without=tuple(_without_records(lacking, document)),
@@ -217,18 +224,7 @@ def _without_records(
     found = [_without_record(each, step_s) for each, _ in lacking]
     known: tuple[WithoutRecord | Considered, ...] = (*found, *document.alternatives)
     for record, (_, space) in zip(found, lacking, strict=True):
-        inside = [
-            each
-            for each in known
-            if each.parallelism is not None
-            and each.step_time_s is not None
-            and space.admits(
-                each.parallelism,
-                microbatch=each.micro_batch or 1,
-                schedule=each.schedule or DEFAULT_SCHEDULE,
-                recomputes=getattr(each, "num_recomputed", None) != 0,
-            )
-        ]
+        inside = _inside(space, known)
         others: tuple[WithoutRecord | Considered, ...] = (record, *inside)
         best = min(others, key=lambda each: each.step_time_s or inf)
         if best is record or best.step_time_s is None:
@@ -244,6 +240,24 @@ def _without_records(
             micro_batch=best.micro_batch,
             schedule=best.schedule,
         )
+
+
+def _inside(
+    space: Allowed, known: Iterable[WithoutRecord | Considered]
+) -> list[WithoutRecord | Considered]:
+    """Those of the plans that are known which a space allows."""
+    return [
+        each
+        for each in known
+        if each.parallelism is not None
+        and each.step_time_s is not None
+        and space.admits(
+            each.parallelism,
+            microbatch=each.micro_batch or 1,
+            schedule=each.schedule or DEFAULT_SCHEDULE,
+            recomputes=getattr(each, "num_recomputed", None) != 0,
+        )
+    ]
 
 
 def _without_record(lacking: Without, step_s: float) -> WithoutRecord:

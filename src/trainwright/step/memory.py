@@ -75,7 +75,11 @@ def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
         ],
         axis=1,
     )
-    return undominated(_distinct(counts))
+    # A forward leaves no more than the action after it begins with, and a weight gradient begins
+    # with no more than the action before it does.
+    fullest = np.isin(kind, (_I, _B))
+    fullest[[0, -1]] = True
+    return undominated(_distinct(counts[fullest]))
 
 
 def _distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:

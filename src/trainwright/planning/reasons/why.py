@@ -4,11 +4,13 @@ A dimension buys at most what a plan without it loses: one is looked for with th
 forbidden. A resource is worth what the *same* plan gains by 1% more of it, which one pricing
 answers; memory makes no plan faster by itself, so there another plan is looked for. So it is with
 everything that the question fixed: a plan is looked for with it free. All these searches are brief
-(`search.sketch_model`), so what they find is a plan that there is, and perhaps not the best.
+(`search.sketch_model`), so what they find is a plan that there is, and perhaps not the best. What
+is known already leads them: the prices of layers, and the step of a plan that the space holds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -20,6 +22,7 @@ from trainwright.planning.reasons.infeasible import SHARE_S, eased, option_of
 from trainwright.planning.search.framework import plan_runnable, sketch_runnable
 from trainwright.planning.search.orders import with_searched_orders
 from trainwright.planning.search.pools import plan_mixed, sketch_mixed
+from trainwright.planning.search.search import BRIEF
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import Status
 from trainwright.profile import Recompute
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.planning.search.pools import MixedOutcome, MixedPriced
+    from trainwright.planning.search.prefetch import Shelves
     from trainwright.planning.search.search import ModelOutcome
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import Plan
@@ -115,12 +119,23 @@ def _has_chain(allowed: Allowed) -> bool:
 
 
 def without(
-    question: ModelQuestion, name: str, options: str, space: Allowed, budget: Budget
+    question: ModelQuestion,
+    name: str,
+    options: str,
+    space: Allowed,
+    budget: Budget,
+    *,
+    shelves: Shelves | None = None,
+    known_s: float = math.inf,
 ) -> Without:
-    """A plan of a narrower space; where none is found, whether there is none."""
+    """A plan of a narrower space; where none is found, whether there is none.
+
+    Where a plan of it is known that steps in `known_s`, only better ones are told.
+    """
     narrower = replace(question, allowed=space)
-    best, status = sketched(narrower, budget), Status.GAP
-    if best is None:
+    best = sketched(narrower, budget, to_beat_s=known_s, shelves=shelves)
+    status = Status.GAP
+    if best is None and math.isinf(known_s):
         part = budget.part(PROOF_S)
         outcome: MixedOutcome | ModelOutcome
         if len(question.cluster.pools) > 1:
@@ -134,19 +149,33 @@ def without(
     return Without(name=name, options=options, status=status, best=best)
 
 
-def sketched(question: ModelQuestion, budget: Budget) -> Priced | MixedPriced | None:
-    """The best plan that brief searches find.
+def sketched(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    to_beat_s: float = math.inf,
+    shelves: Shelves | None = None,
+) -> Priced | MixedPriced | None:
+    """The best plan that brief searches find; None where it does not beat a step that is known.
 
     Orders that no family has are looked for behind a whole search alone, so where they are asked
     for that is made.
     """
+    found: Priced | MixedPriced | None
     if len(question.cluster.pools) > 1:
-        return sketch_mixed(question, budget)
-    if question.allowed.searches_orders:
+        found = sketch_mixed(question, budget)
+    elif question.allowed.searches_orders:
         outcome = plan_runnable(question, budget)
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=0)
-        return next(iter(outcome.priced), None)
-    return sketch_runnable(question, budget)
+        found = next(iter(outcome.priced), None)
+    else:
+        found = sketch_runnable(question, budget, to_beat_s=to_beat_s, shelves=shelves)
+    return found if found is not None and found.step.step_time_s < to_beat_s else None
+
+
+def _beside(best_s: float) -> float:
+    """What to beat, so that a brief search leaves out nothing faster than the best plan."""
+    return best_s / (1 - BRIEF.gap(0))
 
 
 def repriced_gains(question: ModelQuestion, reprice: Reprice) -> Iterator[Gain]:
@@ -179,17 +208,21 @@ def _more_of_links(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
             yield f"{level.name} bandwidth", cluster.with_bandwidth(level.name, rate)
 
 
-def memory_gain(question: ModelQuestion, best_s: float, budget: Budget) -> Gain | None:
+def memory_gain(
+    question: ModelQuestion, best_s: float, budget: Budget, *, shelves: Shelves | None = None
+) -> Gain | None:
     """A plan with 10 GiB more on every device; None where time did not suffice.
 
     The plan at hand fits there too, so it is never slower.
     """
     cluster = question.cluster
     larger = cluster.with_memory(cluster.accelerator.memory_bytes + MORE_MEMORY_BYTES)
-    found = sketched(replace(question, cluster=larger), budget)
-    if found is None:
+    found = sketched(
+        replace(question, cluster=larger), budget, to_beat_s=_beside(best_s), shelves=shelves
+    )
+    if found is None and budget.stopped:
         return None
-    found_s = min(best_s, found.step.step_time_s)
+    found_s = best_s if found is None else min(best_s, found.step.step_time_s)
     return Gain(
         resource="memory",
         change="+10 GiB",
@@ -216,10 +249,16 @@ def enough_freedom(question: ModelQuestion, budget: Budget) -> Iterator[Relaxati
 
 
 def freedom_gain(
-    fix: Relaxation, options: str, question: ModelQuestion, best_s: float, budget: Budget
+    fix: Relaxation,
+    options: str,
+    question: ModelQuestion,
+    best_s: float,
+    budget: Budget,
+    *,
+    shelves: Shelves | None = None,
 ) -> Gain | None:
     """A faster plan where something fixed is free; None where none was found."""
-    found = sketched(question, budget)
+    found = sketched(question, budget, to_beat_s=_beside(best_s), shelves=shelves)
     if found is None or not found.step.step_time_s < best_s:
         return None
     return Gain(

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from trainwright.execution import Progress
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Aim, ModelQuestion
+    from trainwright.planning.search.prefetch import Shelves
     from trainwright.planning.splits.types import Priced
 
 _ONE: Final = Span.only(1)
@@ -103,13 +104,20 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
     return tuple(spaces)
 
 
-def sketch_runnable(question: ModelQuestion, budget: Budget) -> Priced | None:
-    """The best plan that brief searches find of all parts of the space that a framework can run."""
-    found = [
-        sketch_model(replace(question, allowed=space), budget)
-        for space in runnable_spaces(question.allowed)
-    ]
-    return next(iter(best_first(each for each in found if each is not None)), None)
+def sketch_runnable(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    to_beat_s: float = math.inf,
+    shelves: Shelves | None = None,
+) -> Priced | None:
+    """The best plan that brief searches find of all parts of the space that a framework can run.
+
+    None where none beats a step that is known.
+    """
+    spaces = runnable_spaces(question.allowed)
+    parts = [replace(question, allowed=space) for space in spaces]
+    return sketch_model(parts, budget, to_beat_s=to_beat_s, shelves=shelves)
 
 
 # Who is planned for where nobody is named: the first that can run what is asked.

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from trainwright.planning.bounds.layers import LeastLayers, PointWork, least_layers, with_exchanges
+from trainwright.planning.bounds.layers import LeastLayers, PointWork, with_exchanges
 from trainwright.planning.bounds.step import (
     Batch,
-    ChainWork,
     CoarseBounds,
     PointPairs,
     head_bounds_s,
@@ -215,7 +214,7 @@ class Frontier:
             largest = replace(point, microbatch_size=sizes[-1])
             least = tuple(
                 each._replace(time_s=each.time_s / sizes[-1])
-                for each in least_layers(self.question, largest)
+                for each in self.shelf.least_layers(largest)
             )
             # Not of the pairs of the point itself: with its experts elsewhere it may have fewer.
             key = min(self._least_key(each, sizes, least) for each in dealt)
@@ -384,7 +383,7 @@ class Frontier:
         """Price the layers, for a bound on the whole point; whether each fits by itself."""
         if not self._pairs.num_candidates(point):
             return True
-        work, layouts = PointWork.of(self.shelf.profile(point)), self._pairs.of(point)
+        work, layouts = self.shelf.work(point), self._pairs.of(point)
         usable_bytes = self._coarse.cluster.accelerator.usable_bytes
         whole = PointWork.of(self.shelf.body(point)) if self._pairs.cuts_head else work
         if whole.largest_layer_bytes > usable_bytes:
@@ -411,7 +410,7 @@ class Frontier:
             batch = Batch.of(part, point, near)
             if not batch.parts:  # no schedule has an order there
                 continue
-            chain = ChainWork.of(self.shelf.kinds(point, without=cuts_head))
+            chain = self.shelf.chain(point, without=cuts_head)
             if cuts_head:
                 body = PointWork.of(self.shelf.body(point))
                 bounds_s = self._coarse.bounds_s(body, point, batch, chain=chain)

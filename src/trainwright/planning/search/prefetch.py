@@ -25,9 +25,16 @@ from warnings import warn
 import numpy as np
 
 from trainwright.execution import Budget
+from trainwright.planning.bounds.layers import PointWork, least_layers
 from trainwright.planning.bounds.stages import StageKinds
+from trainwright.planning.bounds.step import ChainWork
 from trainwright.planning.question.layouts import CUTS_HEAD, ON_HOST
-from trainwright.planning.question.question import Point, estimate_profile, room_of_candidate
+from trainwright.planning.question.question import (
+    Allowed,
+    Point,
+    estimate_profile,
+    room_of_candidate,
+)
 from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
 from trainwright.planning.splits.types import SplitQuestion, best_family_split
 from trainwright.scheduling.families import family_named
@@ -38,11 +45,13 @@ from trainwright.step.stages import (
     waiting_for_host,
     without_head,
 )
+from trainwright.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
     from trainwright.execution.executor import Crew, Parcel
+    from trainwright.planning.bounds.layers import LeastLayers
     from trainwright.planning.question.question import Candidate, ModelQuestion
     from trainwright.planning.splits.chain import Split
     from trainwright.planning.splits.types import Priced
@@ -58,11 +67,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Shelf:
-    """Profiles by point, made when first asked for."""
+    """Profiles by point and what follows from them, each made when first asked for."""
 
     question: ModelQuestion
     estimator: ProfileSource
     made: dict[Point, Profile] = field(default_factory=dict)
+    summed: dict[Point, PointWork] = field(default_factory=dict)
+    least: dict[Point, tuple[LeastLayers, ...]] = field(default_factory=dict)
+    chains: dict[tuple[Point, bool], ChainWork] = field(default_factory=dict)
     bodies: dict[Point, Profile] = field(default_factory=dict)
     hosted: dict[Point, StageKinds] = field(default_factory=dict)
     cut: dict[tuple[Point, bool], StageKinds] = field(default_factory=dict)
@@ -78,6 +90,18 @@ class Shelf:
         if point not in self.made:
             self.made[point] = estimate_profile(self.estimator, self.question, point)
         return self.made[point]
+
+    def work(self, point: Point) -> PointWork:
+        """What all layers at a point take together."""
+        if point not in self.summed:
+            self.summed[point] = PointWork.of(self.profile(point))
+        return self.summed[point]
+
+    def least_layers(self, point: Point) -> tuple[LeastLayers, ...]:
+        """What layers take at least, however the experts of a point are dealt out."""
+        if point not in self.least:
+            self.least[point] = least_layers(self.question, point)
+        return self.least[point]
 
     def body(self, point: Point) -> Profile:
         """The same without a head that is cut over all ranks."""
@@ -98,6 +122,12 @@ class Shelf:
                 self.alike[costs] = StageKinds.of(profile, self.question.settings.overlap)
             self.cut[point, without] = self.alike[costs]
         return self.cut[point, without]
+
+    def chain(self, point: Point, *, without: bool) -> ChainWork:
+        """What a chain of these kinds of stages takes."""
+        if (point, without) not in self.chains:
+            self.chains[point, without] = ChainWork.of(self.kinds(point, without=without))
+        return self.chains[point, without]
 
     def kinds_of(self, candidate: Candidate) -> StageKinds:
         """Those that a candidate's splits are made of."""
@@ -120,6 +150,29 @@ class Shelf:
             return None
         levels = self.question.cluster.pool_of().levels
         return cut_head(self.profile(candidate.point), candidate.degrees, levels, {})
+
+
+@dataclass(slots=True)
+class Shelves:
+    """Shelves of questions that differ in what a plan may use: layers cost the same in all."""
+
+    _known: list[Shelf] = field(default_factory=list)
+
+    def of(self, question: ModelQuestion) -> Shelf:
+        """The question's own, with all that others have made."""
+        layers = _layers_of(question)
+        for known in self._known:
+            if _layers_of(known.question) == layers:
+                return replace(known, question=question)
+        self._known.append(Shelf.of(question))
+        return self._known[-1]
+
+
+def _layers_of(question: ModelQuestion) -> ModelQuestion:
+    """What of a question decides the costs of layers: not the plans that are allowed, nor room."""
+    own, cluster = question.allowed, question.cluster
+    alike = Allowed(recompute=own.recompute, framework=own.framework)
+    return replace(question, allowed=alike, cluster=cluster.with_memory(GIB))
 
 
 def _fingerprint(profile: Profile) -> bytes:

@@ -35,7 +35,14 @@ from trainwright.planning.search.plans import (
     split_tries,
     splits_itself,
 )
-from trainwright.planning.search.prefetch import Foresight, PlanAsk, Shelf, SplitAnswers, asked_of
+from trainwright.planning.search.prefetch import (
+    Foresight,
+    PlanAsk,
+    Shelf,
+    Shelves,
+    SplitAnswers,
+    asked_of,
+)
 from trainwright.planning.splits.chain_cuts import finish_chain
 from trainwright.planning.splits.loop import bound_dealt_loops
 from trainwright.planning.splits.loop_cuts import finish_loop
@@ -51,7 +58,7 @@ from trainwright.planning.splits.vee_cuts import best_of_space, worth_uneven
 from trainwright.plans.plan import AXIS_ORDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
@@ -791,27 +798,46 @@ def plan_model(
     )
 
 
-def sketch_model(question: ModelQuestion, budget: Budget) -> Priced | None:
-    """A good plan, soon, and no bound: what a `BRIEF` search finds; None where it finds none.
+def sketch_model(
+    parts: Sequence[ModelQuestion],
+    budget: Budget,
+    *,
+    to_beat_s: float = math.inf,
+    shelves: Shelves | None = None,
+) -> Priced | None:
+    """A good plan of one of several questions: what `BRIEF` searches find; None where none does.
 
-    Families in V are left out unless only they are asked for: to order the actions of one of their
-    plans takes as long as all the rest.
+    Nor is one told that does not beat the step of a plan that is known, `to_beat_s`.
+
+    The part of the least bound is searched first, and what it finds is to beat in the others, most
+    of which are over at once. Families in V are left out of a part unless only they are asked for:
+    to order the actions of one of their plans takes as long as all the rest.
     """
-    if is_more_than_all_devices_hold(question):
-        return None
-    shelf, cuts_head = Shelf.of(question), question.cuts_head
-    offered = schedules_of(question.allowed, cuts_head=cuts_head)
-    quick = tuple(one for one in offered if one.family not in IN_V)
-    frontier = Frontier(question, shelf, StepAim(), quick or offered, likely=True)
-    frontier.open(budget)
-    foresight = Foresight(shelf, budget, None)
-    search = ModelSearch(
-        *(frontier, budget, StepAim(), foresight, SplitAnswers(foresight)),
-        num_told=1,
-        patience=BRIEF,
-    )
-    search.run()
-    return next(iter(best_first(search.priced)), None)
+    shelves, opened = shelves or Shelves(), []
+    for question in parts:
+        if is_more_than_all_devices_hold(question):
+            continue
+        shelf, cuts_head = shelves.of(question), question.cuts_head
+        offered = schedules_of(question.allowed, cuts_head=cuts_head)
+        quick = tuple(one for one in offered if one.family not in IN_V)
+        frontier = Frontier(question, shelf, StepAim(), quick or offered, likely=True)
+        frontier.open(budget)
+        opened.append(frontier)
+    found: list[Priced] = []
+    best_s = to_beat_s
+    for frontier in sorted(opened, key=lambda each: each.least_s):
+        foresight = Foresight(frontier.shelf, budget, None)
+        search = ModelSearch(
+            *(frontier, budget, StepAim(), foresight, SplitAnswers(foresight)),
+            num_told=1,
+            patience=BRIEF,
+            best_s=best_s,
+        )
+        search.run()
+        found += search.priced
+        best_s = search.best_s
+    best = next(iter(best_first(found)), None)
+    return best if best is not None and best.step.step_time_s < to_beat_s else None
 
 
 def _without_a_plan(considered: int, budget: Budget, *, is_complete: bool) -> ModelOutcome:
