@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,21 @@ from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import Launcher
-from trainwright.model import Recipe
+from trainwright.model import (
+    ContextExchange,
+    CudaGraph,
+    Optimizer,
+    Recipe,
+    TokenDispatcher,
+)
 from trainwright.model.config import LowRank, Tuning
 from trainwright.model.recipe import Offload
 from trainwright.plans.capability import TARGETS, capability_of
 from trainwright.plans.capability_table import Feature
+from trainwright.plans.configuration import Configuration, Overlap
 from trainwright.plans.job import Job
+from trainwright.plans.plan import PIPELINE_INSIDE, Parallelism
+from trainwright.profile import Recompute
 
 # What a format is called in the files of a target; None where it is what the target does unasked.
 FORMATS = {
@@ -210,3 +220,172 @@ def test_formats_of_optimizer_states_are_in_the_files_or_refused(target: str) ->
     else:
         said = " ".join(found.not_represented)
         assert target == "pytorch" or "number formats of gradients and optimizer state" in said
+
+
+# Every choice of a plan, held against every target
+# --------------------------------------------------
+# A choice that changes the bundle is written, or noted by name; one that changes nothing is silent.
+
+USUAL = {
+    "precision": ["fp16", "fp32", "fp8", "tf32", "mxfp8", "nvfp4"],
+    "optimizer": [each for each in Optimizer if each is not Optimizer.ADAM],
+    "gradient_dtype": ["bf16"],
+    "main_weight_dtype": ["none", "bf16"],
+    "moment_dtypes": [("bf16",), ("int8",), ("fp32", "bf16")],
+    "dropout": [0.1],
+    "context_exchange": [ContextExchange.ALL_GATHER, ContextExchange.ALL_TO_ALL],
+    "ulysses": [2],
+    "context_balanced": [False],
+    "capacity_factor": [1.25],
+    "dispatch_dtype": ["fp8"],
+    "token_dispatcher": [TokenDispatcher.HIERARCHICAL],
+    "activation_input_dtype": ["fp8"],
+    "loss_chunk": [256, 1024],
+    "mlp_tile": [4096],
+    "cuda_graph": [CudaGraph.LOCAL, CudaGraph.FULL_ITERATION],
+    "cuda_graph_modules": [("attn",)],
+    "offload": [
+        Offload(activations=1.0), Offload(optimizer=1.0), Offload(optimizer=0.5),
+        Offload(gradients=1.0),
+    ],
+}  # fmt: skip
+RUN = {
+    "microbatch_size": [1],
+    "global_batch": [128],
+    "sequence_length": [8192],
+    "schedule": ["gpipe", "zb-h1", "interleaved"],
+    "recompute": [Recompute.FULL, Recompute.SELECTIVE],
+    "recompute_blocks": [3],
+    "recompute_modules": [("norm",), ("attention_core",)],
+    "blocks_per_stage": [(17, 15)],
+    "fused_attention": [False],
+    "fused_cross_entropy": [True],
+    "vocabulary_multiple": [4096],
+}
+DEGREES = {
+    "tensor": [2],
+    "pipeline": [2],
+    "data": [4],
+    "context": [2],
+    "expert": [2],
+    "expert_tensor": [1],
+    "virtual_stages": [2],
+    "sequence_parallel": [False],
+    "zero_stage": [0, 2],
+    "state_copies": [2],
+    "axis_order": [PIPELINE_INSIDE],
+}
+OVERLAPS = {
+    "gradients": [0.0], "parameters": [0.0], "tensor": [0.5], "experts": [0.5], "pipeline": [0.0],
+    "host": [0.0],
+}  # fmt: skip
+# What is expected of the data or of a device, and nothing that a program is told.
+EXPECTED = {"expert_imbalance", "expert_loads"}
+BESIDE = {
+    "schedule": {"pipeline": 2, "data": 4},
+    "blocks_per_stage": {"pipeline": 2, "data": 4},
+    "recompute_blocks": {"recompute": Recompute.FULL},
+    "recompute_modules": {"recompute": Recompute.SELECTIVE},
+    "virtual_stages": {"pipeline": 2, "data": 4},
+    "axis_order": {"pipeline": 2, "data": 4},
+    "sequence_parallel": {"tensor": 2, "data": 4, "sequence_parallel": True},
+    "context_exchange": {"context": 2, "data": 4},
+    "ulysses": {"context": 4, "data": 2},
+    "context_balanced": {"context": 2, "data": 4},
+    "tensor": {"sequence_parallel": True},
+    "pipeline": {"zero_stage": 1},
+    "capacity_factor": {"expert": 4},
+    "dispatch_dtype": {"expert": 4},
+    "token_dispatcher": {"expert": 4},
+    "expert_tensor": {"expert": 4, "tensor": 2, "data": 4, "sequence_parallel": True},
+}
+RECIPE_BESIDE = {
+    "ulysses": {"context_exchange": ContextExchange.ALL_TO_ALL_RING},
+    "cuda_graph_modules": {"cuda_graph": CudaGraph.TRANSFORMER_ENGINE},
+}
+OVERLAP_BESIDE = {
+    "tensor": {"tensor": 2, "data": 4, "sequence_parallel": True},
+    "experts": {"expert": 4},
+    "pipeline": {"pipeline": 2, "data": 4},
+    "host": {"recipe": Recipe(offload=Offload(activations=1.0)), "recompute": Recompute.FULL},
+}
+OF_EXPERTS = {
+    "capacity_factor", "dispatch_dtype", "token_dispatcher", "expert", "expert_tensor", "experts"
+}  # fmt: skip
+
+
+def test_no_choice_is_left_out_of_the_walk() -> None:
+    names = {each.name for each in dataclasses.fields(Configuration)}
+    assert names == {*RUN, "parallelism", "recipe", "overlap", "overheads"}
+    assert {each.name for each in dataclasses.fields(Recipe)} == {*USUAL, *EXPECTED}
+    assert {each.name for each in dataclasses.fields(Parallelism)} == {*DEGREES}
+    assert {each.name for each in dataclasses.fields(Overlap)} == {*OVERLAPS}
+
+
+def both_of(target: str, table: dict, name: str, value: object) -> tuple[Job, Job]:
+    """A job that differs from another in a choice alone."""
+    zero = 3 if target.startswith(FSDP) else 1
+    model = "mixtral-8x7b" if name in OF_EXPERTS else "llama3-8b"
+    base = {"data": 8, "zero_stage": zero, "global_batch": 64, "microbatch_size": 2}
+    base |= (OVERLAP_BESIDE if table is OVERLAPS else BESIDE).get(name, {})
+    changed: dict[str, object] = {name: value}
+    if table is USUAL:
+        changed = {"recipe": Recipe(**{name: value, **RECIPE_BESIDE.get(name, {})})}
+    elif table is OVERLAPS:
+        changed = {"overlap": replace(Overlap(), **{name: value})}
+    if value == "interleaved":
+        changed["virtual_stages"] = 2
+    return job(model, **base), job(model, **base | changed)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_choice_of_a_plan_is_dropped_in_silence(target: str) -> None:
+    silent, told = [], 0
+    for table in (USUAL, RUN, DEGREES, OVERLAPS):
+        for name, value in ((name, value) for name, values in table.items() for value in values):
+            try:
+                base, changed = both_of(target, table, name, value)
+                without, found = bundle(base, target), bundle(changed, target)
+            except (Inexpressible, InvalidInput):
+                continue  # refused by name, or what the choice needs is
+            told += 1
+            if found == without:
+                silent.append((name, value))
+    assert silent == [], silent
+    assert told > 10
+
+
+WITH_EXCHANGE = {
+    "megatron": "megatron_args.sh",
+    "primus": "primus.yaml",
+    "torchtitan@0.2": "torchtitan.toml",
+    "accelerate": "accelerate.yaml",
+    "maxtext": "maxtext.yml",
+}
+
+
+@pytest.mark.parametrize("target", WITH_EXCHANGE)
+@pytest.mark.parametrize("kind", [ContextExchange.RING, ContextExchange.ALL_GATHER])
+def test_how_context_ranks_exchange_is_read_back(target: str, kind: ContextExchange) -> None:
+    zero = 3 if target.startswith(FSDP) else 1
+    recipe = Recipe(context_exchange=kind)
+    made = job("llama3-8b", data=4, context=2, zero_stage=zero, global_batch=16, recipe=recipe)
+    name = WITH_EXCHANGE[target]
+    run = read(target.partition("@")[0], bundle(made, target).files[name], Beside(name=name))
+    assert (run.context_exchange or "ring") == kind  # Megatron's own where nothing is said
+    assert run.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "exchange", "ulysses"),
+    [((2, 1), "all_gather", None), ((1, 2), "all_to_all", None), ((2, 2), "all_to_all_ring", 2)],
+)
+def test_ranks_of_accelerate_that_trade_heads_are_read_as_such(sizes, exchange, ulysses) -> None:
+    context, heads = sizes
+    text = (
+        "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+        f"parallelism_config:\n  parallelism_config_cp_size: {context}\n"
+        f"  parallelism_config_sp_size: {heads}\n"
+    )
+    run = read("accelerate", text)
+    assert (run.cp, run.context_exchange, run.ulysses) == (context * heads, exchange, ulysses)

@@ -5,7 +5,7 @@ A target cannot be asked for what it does not express: `write` raises before any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.runs import able_targets, gaps_of
 from trainwright.documents.view import printable
-from trainwright.errors import Fault, Inexpressible, InvalidInput
+from trainwright.errors import Fault, Inexpressible, InvalidInput, TrainwrightError
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
 from trainwright.model import TRAIN_ALL
 from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
-from trainwright.plans.job import OF_CORE, OWN_CODE, WITH_MODEL, unsaid_training, unwritable
+from trainwright.plans.job import (
+    OF_CORE,
+    OWN_CODE,
+    WITH_MODEL,
+    choices_of,
+    unsaid_training,
+    unwritable,
+)
 
 if TYPE_CHECKING:
     from trainwright.frameworks.launch import Launcher
@@ -92,14 +99,34 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
             raise Inexpressible(target, faults, alternatives=())
     if target in OF_CORE:
         _refuse_illegal(job, target)
-    module, function = _WRITERS[target]
-    bundle: ExportBundle = _function(module, function)(job, stamp)
+    bundle = _written(job, stamp, target)
+    if unsaid := tuple(_unsaid(bundle, job, stamp, target)):
+        stamp = replace(stamp, unsaid=unsaid)
+        bundle = _written(job, stamp, target)
+        bundle = replace(bundle, not_represented=(*unsaid, *bundle.not_represented))
     if target in OWN_CODE and job.model.tuning != TRAIN_ALL:
         asked = (*bundle.asked_of_user, "a model whose weights are frozen and adapted as planned")
         bundle = replace(bundle, asked_of_user=asked)
     scripts = launch_scripts(bundle, job, launcher, stamp)
     page = printable(readme(bundle, job, launcher, stamp))
     return replace(bundle, files={**bundle.files, **scripts, "README.md": page})
+
+
+def _written(job: Job, stamp: Stamp, target: str) -> ExportBundle:
+    module, function = _WRITERS[target]
+    bundle: ExportBundle = _function(module, function)(job, stamp)
+    return bundle
+
+
+def _unsaid(bundle: ExportBundle, job: Job, stamp: Stamp, target: str) -> Iterator[str]:
+    """Choices of how the job trains that nothing written would differ without."""
+    for what, other in choices_of(job):
+        try:
+            is_said = _written(other, stamp, target) != bundle
+        except TrainwrightError:  # the other has no files, so that these say something of it
+            continue
+        if not is_said:
+            yield what
 
 
 def _refuse_illegal(job: Job, target: str) -> None:

@@ -33,7 +33,7 @@ def export_deepspeed(job: Job, stamp: Stamp) -> ExportBundle:
         "target": target,
         "version": version,
         "changes": list(stamp.changes),
-        "not_represented": list(missing),
+        "not_represented": [*stamp.unsaid, *missing],
     }
     files = {
         FILE: text_of(job),

@@ -40,7 +40,7 @@ def header(
     if software_named(stamp.software).kind is not software_named(target).kind:
         lines.append(f"{PREDICTED_FOR}{stamp.software or TYPICAL.name}")
     lines += [f"not the plan asked for, but the nearest: {each}" for each in stamp.changes]
-    lines += [f"not represented here: {part}" for part in not_represented]
+    lines += [f"not represented here: {part}" for part in (*stamp.unsaid, *not_represented)]
     return tuple(lines)
 
 

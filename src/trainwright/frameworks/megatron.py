@@ -19,7 +19,7 @@ from trainwright.frameworks.megatron_rules import main_weights_of
 from trainwright.model import ContextExchange, CudaGraph, DeltaRule, LayerKind, StateSpace
 from trainwright.model.config import Activation, Norm
 from trainwright.plans.capability import RecomputeForm, capability_of
-from trainwright.plans.job import ExportBundle, StagePart
+from trainwright.plans.job import USUAL_MULTIPLE, ExportBundle, StagePart
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 
 if TYPE_CHECKING:
@@ -382,6 +382,23 @@ def _dispatcher(job: Job) -> Values:
     }
 
 
+_UNFUSED: Final = "unfused"  # what Megatron calls attention without a fused kernel
+
+
+def decided_of_model(job: Job, fields: MegatronFields) -> Values:
+    """What a job asks of a model that another file describes, where it asks anything unusual."""
+    found: Values = {}
+    if job.recipe.dropout is not None:
+        names = ("hidden_dropout", "attention_dropout")
+        found |= {name: fields.model[name] for name in names}
+    multiple = "make_vocab_size_divisible_by"
+    if fields.run[multiple] != USUAL_MULTIPLE:
+        found[multiple] = fields.run[multiple]
+    if not job.fused_attention:
+        found["attention_backend"] = _UNFUSED
+    return found
+
+
 def _latent_fields(job: Job) -> Values:
     latent = job.model.latent
     if latent is None:
@@ -660,7 +677,7 @@ def _described(job: Job) -> Iterator[tuple[str, Any]]:
     yield "--position-embedding-type", "rope" if model.rotary else unrotated
     yield "--max-position-embeddings", model.max_positions or job.sequence_length
     if not job.fused_attention:
-        yield "--attention-backend", "unfused"
+        yield "--attention-backend", _UNFUSED
 
 
 def _sharded(job: Job, ddp: dict[str, Any]) -> Iterator[tuple[str, Any]]:

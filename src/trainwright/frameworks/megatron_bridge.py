@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron import (
+    decided_of_model,
     dispatcher_of,
     environment_of,
     exchange_of,
@@ -127,6 +128,7 @@ def settings(job: Job) -> dict[str, Any]:
         found["model.num_layers"] = fields.model["num_layers"]
     if layout_of(job) is None and job.degrees.pipeline == 1:
         found["model.virtual_pipeline_model_parallel_size"] = None
+    found |= {f"model.{name}": value for name, value in decided_of_model(job, fields).items()}
     found |= {f"ddp.{name}": value for name, value in fields.ddp.items()}
     if "data_parallel_sharding_strategy" in fields.ddp:
         found["ddp.use_megatron_fsdp"] = True

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.frameworks.launch import commented, header, to_yaml
 from trainwright.frameworks.megatron import (
     FLAG_OF,
+    decided_of_model,
     environment_of,
     layout_of,
     megatron_fields,
@@ -65,7 +66,8 @@ def settings(job: Job) -> dict[str, Any]:
     fields = megatron_fields(job)
     wanted = (
         *("parallel", "recompute", "virtual", "microbatch_group", "cross_entropy"),
-        *("dispatcher", "router_dtype", "capacity", "cuda_graph"),
+        *("dispatcher", "router_dtype", "capacity", "cp_comm", "activation_func_fp8"),
+        "cuda_graph",
     )
     found = {
         FLAG_OF.get(name, name).removeprefix("--").replace("-", "_"): value
@@ -86,6 +88,7 @@ def settings(job: Job) -> dict[str, Any]:
         "check_for_nan_in_loss_and_grad",
     )
     found |= {name: fields.run[name] for name in kept if name in fields.run}
+    found |= decided_of_model(job, fields)
     found |= {"seq_length": job.sequence_length, **fields.ddp}
     if "data_parallel_sharding_strategy" in fields.ddp:
         found |= {"use_megatron_fsdp": True, "ckpt_format": "fsdp_dtensor"}

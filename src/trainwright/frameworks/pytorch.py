@@ -74,7 +74,7 @@ def describe(job: Job, stamp: Stamp, missing: tuple[str, ...]) -> dict[str, Any]
         "plan_sha256": stamp.plan_sha256,
         "changes": list(stamp.changes),
         "torch_version": TESTED_TORCH_VERSION,
-        "not_represented": list(missing),
+        "not_represented": [*stamp.unsaid, *missing],
         "mesh": {axis: getattr(degrees, axis) for axis in _AXES},
         "expert": degrees.expert,
         "expert_tensor": degrees.expert_shards if job.model.experts else None,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats.schedule_json import format_compute_only
 from trainwright.frameworks.launch import commented, header
-from trainwright.model import LayerKind
+from trainwright.model import ContextExchange, LayerKind
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.job import ExportBundle
 from trainwright.plans.schedule import Placing
@@ -79,6 +79,10 @@ TITAN_03: Final = Titan(
             "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b"),
         }
     ),
+)
+# How PyTorch's context parallelism calls an exchange of keys and values.
+ROTATES: Final = MappingProxyType(
+    {ContextExchange.RING: "alltoall", ContextExchange.ALL_GATHER: "allgather"}
 )
 _LAYER: Final = re.compile(r"layers\.(\d+)")
 
@@ -203,6 +207,8 @@ def tables_of(job: Job, titan: Titan) -> Tables:
         parallelism["expert_tensor_parallel_degree"] = degrees.expert_shards
         if job.recipe.dispatches_once:
             parallelism["expert_parallel_comm_backend"] = "deepep"
+    if titan is TITAN_02 and degrees.context > 1:
+        parallelism["context_parallel_rotate_method"] = ROTATES[job.recipe.context_exchange]
     if titan is TITAN_03 and degrees.tensor > 1:
         parallelism["enable_sequence_parallel"] = degrees.sequence_parallel
     training: dict[str, Any] = {

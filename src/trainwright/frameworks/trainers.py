@@ -14,6 +14,7 @@ not import without a GPU.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from trainwright.errors import Fault, Inexpressible
 from trainwright.formats.catalog import model_entries
 from trainwright.frameworks import deepspeed
 from trainwright.frameworks.launch import commented, header, nodes_of, to_yaml
+from trainwright.frameworks.torchtitan import ROTATES
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
 from trainwright.plans.job import ExportBundle
@@ -34,6 +36,7 @@ _ASKS_MODEL: Final = "the model's folder or its name at the hub, where the file 
 _DATA_MISSING: Final = ("the data and rates", "predicted times and memory")
 
 
+@cache
 def hub_name(name: str) -> str:
     """What the hub calls a model of the catalog; any other name stays, without what is tuned."""
     name = name.partition(" + ")[0]
@@ -162,6 +165,9 @@ def launched(job: Job) -> dict[str, Any]:
             f"{PREFIX}cp_size": degrees.context,
             f"{PREFIX}sp_size": 1,
         }
+        if degrees.context > 1:
+            strategy = ROTATES[job.recipe.context_exchange]
+            found["parallelism_config"][f"{PREFIX}cp_comm_strategy"] = strategy
     return found
 
 
@@ -451,8 +457,15 @@ def export_maxtext(job: Job, stamp: Stamp) -> ExportBundle:
         "ici_context_parallelism": degrees.context,
         "ici_expert_parallelism": degrees.expert,
     }
+    if degrees.context > 1:
+        found["context_parallel_strategy"] = str(recipe.context_exchange)
+        found["context_parallel_load_balance"] = recipe.context_balanced
     if recipe.capacity_factor is not None:
         found["capacity_factor"] = recipe.capacity_factor
+    if recipe.dropout is not None:
+        found["dropout_rate"] = recipe.dropout
+    if not job.fused_attention:
+        found["attention"] = "dot_product"
     return _bundle(
         "maxtext",
         stamp,
@@ -485,6 +498,7 @@ def export_nanotron(job: Job, stamp: Stamp) -> ExportBundle:
     )
 
 
+_FACTORIES: Final = {"adam": "adamW", "sgd": "sgd"}
 _NANOTRON_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -512,5 +526,6 @@ def _nanotron(job: Job) -> dict[str, Any]:
         "optimizer": {
             "zero_stage": job.demands.zero_stage,
             "accumulate_grad_in_fp32": job.recipe.gradient_dtype in (None, "fp32"),
+            "optimizer_factory": {"name": _FACTORIES[str(job.recipe.optimizer)]},
         },
     }

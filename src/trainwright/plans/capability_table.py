@@ -559,7 +559,7 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         **dict.fromkeys(("trl", "llamafactory"), _OF_TRANSFORMERS),
         **dict.fromkeys(("deepspeed", "automodel", "maxtext"), ("adam",)),
         "axolotl": (*_OF_TRANSFORMERS, "muon"),
-        "nanotron": ("adam", "sgd", "momentum"),
+        "nanotron": ("adam", "sgd"),
     }
 )
 

@@ -7,7 +7,7 @@ by the planner and a configuration stated by hand become the same job.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, InvalidInput
@@ -16,12 +16,14 @@ from trainwright.model import (
     NO_OFFLOAD,
     TRAIN_ALL,
     Activation,
+    ContextExchange,
     CudaGraph,
     DeltaRule,
     Head,
     LayerKind,
     Norm,
     Recipe,
+    RunShape,
     StateSpace,
     TransformerConfig,
 )
@@ -52,13 +54,15 @@ if TYPE_CHECKING:
 class Stamp:
     """Who wrote a file, and from which plan; `changes` say how what is written differs from it.
 
-    `software` is whose speed the plan's times expect, where one was named.
+    `software` is whose speed the plan's times expect, where one was named; `unsaid` are choices
+    of the plan that no file states.
     """
 
     trainwright_version: str
     plan_sha256: str
     changes: tuple[str, ...] = ()
     software: str | None = None
+    unsaid: tuple[str, ...] = ()
 
     @property
     def short_hash(self) -> str:
@@ -358,6 +362,127 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
 def _keeps_narrow(recipe: Recipe) -> bool:
     """Whether inputs of activations wait in another format than that of 16-bit activations."""
     return recipe.activation_input_dtype == "fp8"
+
+
+# The choices of how a job trains, each beside the job without it
+# ---------------------------------------------------------------
+
+# How busy experts are is expected of the data; the precision is every target's to write or refuse.
+_NO_CHOICE: Final = frozenset({"precision", "expert_imbalance", "expert_loads"})
+
+
+def choices_of(job: Job) -> Iterator[tuple[str, Job]]:
+    """Every choice of how the job trains that changes something, and the job with another one.
+
+    The other is the usual one. Context ranks have no usual exchange, nor tensor ranks a usual cut
+    of what lies between split layers, as frameworks differ: theirs is held against any other.
+    """
+    degrees = job.degrees
+    if degrees.tensor > 1:
+        on = degrees.sequence_parallel
+        other = replace(job, parallelism=replace(degrees, sequence_parallel=not on))
+        yield f"sequence parallel: {'on' if on else 'off'}", other
+    if job.recompute_form is RecomputeForm.MODULES and job.recompute_modules is not None:
+        parts = ", ".join(job.recompute_modules)
+        yield f"recomputed parts: {parts}", replace(job, recompute_modules=None)
+    for name, value, usual in _recipe_choices(job):
+        yield f"{name.replace('_', ' ')}: {value}", replace(job, recipe=usual)
+    if not job.fused_attention:
+        yield "attention without a fused kernel", replace(job, fused_attention=True)
+    if job.fused_cross_entropy:
+        yield "fused cross entropy", replace(job, fused_cross_entropy=False)
+    sizes = (_padded(job, multiple) for multiple in (job.vocabulary_multiple, USUAL_MULTIPLE))
+    if len({*sizes}) > 1:
+        what = f"a vocabulary padded to a multiple of {job.vocabulary_multiple}"
+        yield what, replace(job, vocabulary_multiple=USUAL_MULTIPLE)
+    for name, has in _exchanges(job):
+        usual_share, share = getattr(DEFAULT_OVERLAP, name), getattr(job.overlap, name)
+        if has and (share > 0) != (usual_share > 0):
+            what = "overlap" if share else "do not overlap"
+            overlap = replace(job.overlap, **{name: usual_share})
+            yield f"exchanges of {name} {what}", replace(job, overlap=overlap)
+
+
+def _padded(job: Job, multiple: int) -> int:
+    shape = RunShape(
+        microbatch_size=1,
+        sequence_length=1,
+        tensor_parallel=job.degrees.tensor,
+        vocabulary_multiple=multiple,
+    )
+    return shape.padded(job.model.vocabulary_size)
+
+
+def _recipe_choices(job: Job) -> Iterator[tuple[str, str, Recipe]]:
+    recipe, precision = job.recipe, job.precision
+    for each in fields(Recipe):
+        value, usual = getattr(recipe, each.name), getattr(DEFAULT_RECIPE, each.name)
+        if each.name in _NO_CHOICE or not _matters(each.name, job):
+            continue
+        match each.name:
+            case "context_exchange":
+                other = next(kind for kind in _EXCHANGES if kind is not value)
+                shown = str(value) if recipe.ulysses is None else f"{value} of {recipe.ulysses}"
+                changed = replace(recipe, context_exchange=other, ulysses=None)
+                yield each.name, shown, changed
+            case "offload":
+                for part in fields(NO_OFFLOAD):
+                    if share := getattr(recipe.offload or NO_OFFLOAD, part.name):
+                        less = replace(recipe.offload or NO_OFFLOAD, **{part.name: 0.0})
+                        shown = f"{share:.0%} of {part.name} on the host"
+                        yield each.name, shown, replace(recipe, offload=less)
+            case _ if value != usual:
+                names = (each.name, _BESIDE.get(each.name, each.name))
+                changed = replace(recipe, **{n: getattr(DEFAULT_RECIPE, n) for n in names})
+                is_same = each.name in _FORMATS and (
+                    changed.numbers(precision) == recipe.numbers(precision)
+                )
+                if not is_same:
+                    shown = ", ".join(value) if isinstance(value, tuple) else str(value)
+                    yield each.name, shown, changed
+
+
+_FORMATS: Final = frozenset({"gradient_dtype", "main_weight_dtype", "moment_dtypes"})
+_EXCHANGES: Final = (ContextExchange.RING, ContextExchange.ALL_GATHER)
+USUAL_MULTIPLE: Final = 128  # of the vocabulary, on each tensor rank
+
+
+# What must change beside a field: moments are counted by the optimizer, parts are of graphs.
+_BESIDE: Final[Mapping[str, str]] = {
+    "optimizer": "moment_dtypes",
+    "cuda_graph": "cuda_graph_modules",
+}
+
+
+def _matters(name: str, job: Job) -> bool:
+    """Whether a field of the recipe changes anything of such a job."""
+    degrees, has_experts = job.degrees, job.model.experts is not None
+    match name:
+        case "context_exchange" | "context_balanced":
+            return degrees.context > 1
+        case "ulysses":
+            return False  # said with the exchange
+        case "dropout":
+            return job.recipe.applied(job.model) != job.model
+        case "capacity_factor":
+            return has_experts
+        case "dispatch_dtype" | "token_dispatcher":
+            return has_experts and degrees.expert > 1
+        case "activation_input_dtype":
+            return _keeps_narrow(job.recipe)
+    return True
+
+
+def _exchanges(job: Job) -> Iterator[tuple[str, bool]]:
+    """Kinds of exchanges by their names in `Overlap`, and whether the job has them."""
+    degrees = job.degrees
+    replicas = job.demands.zero_stage > 0 or degrees.data * degrees.context > 1
+    yield "gradients", replicas
+    yield "parameters", job.demands.zero_stage > 0
+    yield "tensor", degrees.tensor > 1
+    yield "experts", degrees.expert > 1
+    yield "pipeline", degrees.pipeline > 1
+    yield "host", job.demands.offload_activations
 
 
 # What the files of a target leave out of a model, however it is cut

@@ -27,6 +27,8 @@ from trainwright.frameworks.jobs.deepspeed import (
 from trainwright.frameworks.jobs.script import Devices, flags_of, is_beside_others, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
 from trainwright.frameworks.stated_run import StatedRun
+from trainwright.frameworks.torchtitan import ROTATES
+from trainwright.model import ContextExchange
 from trainwright.options.run import ALL_TARGETS
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
 from trainwright.plans.plan import usual_schedule
@@ -478,6 +480,10 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
             degrees["dp"] = (replicas or 1) * (shards or 1)
         if zero and replicas and replicas > 1 and shards and shards > 1:
             degrees["state_copies"] = replicas
+    if context > 1:
+        strategy = parallel.get("cp_comm_strategy")
+        rotates = axes.one_of(strategy, _EXCHANGES, _GATHERED) if strategy else _GATHERED
+        degrees |= _context_exchange(rotates, sizes["cp"] or 1, sizes["sp"] or 1)
     found.table("megatron_lm_config")
     if kind == "MEGATRON_LM":
         notes.append("megatron_lm_config: changes the answer, not modelled")
@@ -496,6 +502,19 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+_EXCHANGES: Final = {theirs: str(ours) for ours, theirs in ROTATES.items()}
+_GATHERED: Final = ROTATES[ContextExchange.ALL_GATHER]  # where nothing is said
+
+
+def _context_exchange(rotates: str, context: int, heads: int) -> dict[str, Any]:
+    """How context ranks exchange; those that trade heads (ALST) may lie inside a ring."""
+    if heads == 1:
+        return {"context_exchange": _EXCHANGES[rotates]}
+    if context == 1:
+        return {"context_exchange": "all_to_all"}
+    return {"context_exchange": "all_to_all_ring", "ulysses": heads}
 
 
 # What they share

@@ -542,7 +542,7 @@ _MAXTEXT_HARMLESS: Final = re.compile(
     r"monitor_.*|jax_.*|compile.*|xla.*|shardy|cost_.*|upload_.*|metrics_.*|goodput.*|init_weights.*|"
     r"allow_split.*|use_vertex.*|vertex.*|skip_.*|normalization_.*|fused_.*|megablox|sparse_matmul|"
     r"moe_dispatch.*|data_shuffle_seed|num_slices|optimizer_memory.*|collect_.*|tile_.*|ragged.*|"
-    r"enable_goodput.*|rope_.*|dropout_rate|decoder_block|global_parameter_scale|target_eval.*|"
+    r"enable_goodput.*|rope_.*|decoder_block|global_parameter_scale|target_eval.*|"
     r"inhomogeneous.*|trainable_.*|muon_.*|use_tokamax.*|mla_.*|max_position.*|logits_via.*|"
     r"use_sft|sft_.*|train_.*|num_epoch|adamw_mask|z_loss.*|w[io]_tile_.*|chat_template|"
     r"distill_.*|data_sharding|param_scan_axis|sharding_tolerance|use_tunix.*|return_log.*|"
@@ -557,6 +557,8 @@ _AXES: Final = (
     "data", "fsdp", "fsdp_transpose", "sequence", "context", "tensor", "tensor_transpose",
     "tensor_sequence", "expert", "pipeline", "autoregressive",
 )  # fmt: skip
+# How keys and values meet over context ranks; `base.yml` gathers them.
+_EXCHANGES: Final = {"all_gather": "all_gather", "ring": "ring", "ulysses": "all_to_all"}
 _SETTINGS_FILE: Final = re.compile(r"(?!base\.).*\.ya?ml")  # another than that of the defaults
 _ROUNDING: Final = 1e-6  # of a batch of a device
 # What each policy of rematerialisation comes to.
@@ -705,8 +707,13 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
         notes.append(f"quantization {eight}: changes the answer, not modelled")
     sequence = found.count("max_target_length") or 2048
     chunks = found.count("num_pipeline_repeats", also=-1)
-    factor = found.number("capacity_factor")
+    factor, dropout = found.number("capacity_factor"), found.number("dropout_rate")
     optimizer = found.text("opt_type")
+    exchange = found.text("context_parallel_strategy") or "all_gather"
+    if context > 1 and exchange not in _EXCHANGES:
+        notes.append(f"context_parallel_strategy {exchange}: changes the answer, not modelled")
+    if context > 1 and not found.switch("context_parallel_load_balance", default=True):
+        notes.append("context_parallel_load_balance: false changes the answer, not modelled")
     if found.switch("optimizer_memory_host_offload"):
         offload = (*offload, "optimizer to cpu")
     if fills:
@@ -733,6 +740,8 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
         recompute=recompute,
         precision=precision,
         capacity_factor=factor if factor and factor > 0 else None,
+        dropout=dropout,
+        context_exchange=_EXCHANGES.get(exchange) if context > 1 else None,
         offload=offload,
         model=model,
         model_name=name,

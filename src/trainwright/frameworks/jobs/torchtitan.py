@@ -20,7 +20,7 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, catalog_name
 from trainwright.frameworks.stated_run import StatedRun
-from trainwright.frameworks.torchtitan import TITAN_02, TITAN_03, blocks_of
+from trainwright.frameworks.torchtitan import ROTATES, TITAN_02, TITAN_03, blocks_of
 from trainwright.model import TransformerConfig
 from trainwright.model.config import Activation, Experts, LatentAttention, Norm
 from trainwright.plans.plan import DEFAULT_SCHEDULE, usual_schedule
@@ -31,7 +31,7 @@ _HARMLESS: Final = re.compile(
     r"quantize|float8|mx|override|ft|encoder|eval)(?:\..*)?|"
     r"(?:steps|dataset|dataset_path|max_norm|gc_freq|gc_debug|seed|deterministic|warmup_steps|"
     r"dataset_subset|disable_cuda_graphs|print_args|print_config|file_sink_level|stderr_sink_level|mixed_precision_param|"
-    r"tokenizer_path|hf_assets_path|disable_loss_parallel|spmd_backend|context_parallel_.*|"
+    r"tokenizer_path|hf_assets_path|disable_loss_parallel|spmd_backend|context_parallel_(?:load|ptrr).*|"
     r"pipeline_parallel_(?:first|last)_stage_less_layers|data_parallel_.*|"
     r"per_op_sac_force_recompute_mm_shapes_by_fqns|early_stop|visualize_memory_budget_pareto|"
     r"lr|eps|beta1|beta2|betas|weight_decay|implementation|fused|foreach|name|print_after_.*|"
@@ -50,6 +50,8 @@ _DISPATCHERS: Final = {
     "deepep": "hierarchical",
     "hybridep": "hierarchical",
 }
+# What PyTorch's context parallelism exchanges, and in 0.3 always gathers.
+_EXCHANGES: Final = {theirs: str(ours) for ours, theirs in ROTATES.items()}
 _FAMILIES: Final = {
     "1F1B": "1f1b",
     "GPipe": "gpipe",
@@ -143,6 +145,7 @@ def read_tables(
     schedule = _schedule(places, ranks, chunks)
     if ranks > 1 and chunks == 1 and not parts and schedule in _LOOPED:
         chunks = 2  # as many as such a schedule needs, where stages are not listed
+    rotates = parallel.one_of("context_parallel_rotate_method", _EXCHANGES, "allgather")
     backend = parallel.one_of("expert_parallel_comm_backend", ("", *_DISPATCHERS), "")
     sequence_parallel = parallel.switch("enable_sequence_parallel", default=True)
     half = training.one_of("mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
@@ -170,6 +173,7 @@ def read_tables(
         "blocks": blocks_of(parts) if parts else None,
         "sequence_parallel": tensor > 1 and sequence_parallel,
         "token_dispatcher": _DISPATCHERS.get(backend),
+        "context_exchange": _EXCHANGES.get(rotates) if context > 1 else None,
         "recompute": mode if mode in ("none", "selective", "full") else None,
         "precision": precision,
         "offload": offload if training.switch("enable_cpu_offload") else (),
