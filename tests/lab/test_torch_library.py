@@ -142,6 +142,29 @@ def test_layers_that_share_their_parameters_are_traced_and_planned(tmp_path) -> 
     plan = trainwright.plan(file, pp=2, schedule="1f1b", micro_batch=1, **asked)
     assert plan.status in ("optimal", "gap")
     assert "traced" in plan.document.warnings[-1]
+    swept = trainwright.sweep(file, schedule="1f1b", micro_batch=1, **asked | {"devices": "2,4"})
+    assert [row.devices for row in swept.document.rows] == [2, 4]
+    assert "traced" in swept.document.warnings[-1]
+    again = trainwright.what_if(plan.document, devices=2)
+    assert again.status in ("optimal", "gap")
+
+
+def test_an_encoder_without_images_holds_its_parameters_in_layers_of_its_own() -> None:
+    from trainwright.lab.torch_library import trace_model
+    from trainwright.model import RunShape
+
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3}
+    vision |= {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    document = {"model_type": "vipllava", "vision_feature_layers": [-1]}
+    document["vision_config"] = vision | {"model_type": "clip_vision_model"}
+    document["text_config"] = SMALL | {"model_type": "llama"}
+    graph = trace_model(document, run=RunShape(microbatch_size=1, sequence_length=32))
+    assert graph.num_parameters == count(document).parameters
+    kinds = list(graph.kinds)
+    front = [graph.classes[layer] for layer in graph.layers[: kinds.index("embedding")]]
+    blocks = [layer for layer in front if layer.num_parameters == 4 * 33 * 32 + 2 * 32 * 64 + 224]
+    assert len(blocks) == 3 and not any(layer.model_flops for layer in front)
+    assert graph.layers[len(front) :] and graph.classes[graph.layers[-1]].model_flops
 
 
 def test_what_has_no_part_in_a_text_is_not_traced() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.commands.output import check_output, emit, finish
 from trainwright.documents.printing import Report
 from trainwright.documents.profile_plan import EstimateResult
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import InvalidInput
 from trainwright.options.table import read, verb
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def estimate(
     """
     from pathlib import Path
 
-    from trainwright.options.inputs import ModelInput, kind_of, resolve_model, setting_overrides
+    from trainwright.commands.model import open_model_of
+    from trainwright.options.inputs import ModelInput, kind_of, no_placement, setting_overrides
     from trainwright.options.table import refuse_foreign
 
     options = read("estimate", options, own=("source",))
@@ -91,18 +92,7 @@ def estimate(
     elif model is None:
         raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
     else:
-        try:
-            given = resolve_model(
-                model,
-                point=options.get("point"),
-                given=overrides,
-                time_unit=options.get("time_unit"),
-                on_cluster=on_cluster,
-            )
-        except UnsupportedFeature as refusal:
-            from trainwright.commands.model import traced_input
-
-            given = traced_input(model, refusal, options)
+        given = no_placement(open_model_of(model, options, given=overrides), model)
     refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), options)
     if not isinstance(given, ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainwright.lab.torch_library import CountedModel
-    from trainwright.options.inputs import ProfileInput
+    from trainwright.options.inputs import ModelInput, PlacementInput, ProfileInput
     from trainwright.options.option import Options
+    from trainwright.profile import Profile, ProfileFile
 
 SEQUENCE = 4096
 
@@ -103,7 +104,32 @@ def _unread(
     return name, document
 
 
-def traced_input(model: object, refusal: UnsupportedFeature, options: Options) -> ProfileInput:
+def open_model_of(
+    model: str | Path | Profile | ProfileFile,
+    options: Options,
+    *,
+    given: Mapping[str, float] | None = None,
+) -> ProfileInput | ModelInput | PlacementInput:
+    """What the argument MODEL of `plan`, `estimate` and a sweep means: the one road to it.
+
+    A file or a name is read as `resolve_input` does, with the options `point`, `time_unit` and
+    `cluster`, and the fields of a setting that are `given`; what no rule reads is traced.
+    """
+    from trainwright.options.inputs import resolve_input
+
+    try:
+        return resolve_input(
+            model,
+            point=options.get("point"),
+            given=given,
+            time_unit=options.get("time_unit"),
+            on_cluster=options.get("cluster") is not None,
+        )
+    except UnsupportedFeature as refusal:
+        return _traced(model, refusal, options)
+
+
+def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> ProfileInput:
     """A model that no rule reads as a profile: the library builds it, its layers are traced.
 
     They are priced on the cluster at sequences of `--sequence` and microbatches of 1, 2 and 4, or
@@ -132,11 +158,14 @@ def traced_input(model: object, refusal: UnsupportedFeature, options: Options) -
         RunShape(microbatch_size=each, sequence_length=length)
         for each in ((size,) if isinstance(size, int) else _TRACED_SIZES)
     )
-    graphs = (trace_model(document, run=run) for run in runs)
+    graphs = [trace_model(document, run=run) for run in runs]
     profiles = tuple(profile_of_graph(graph, cluster) for graph in graphs)
     made = profile_input(ProfileFile(profiles=profiles), name=name, point=None, on_cluster=True)
-    told = f"{name}: no rule reads {kind}, its layers are traced from the library's module"
-    return replace(made, warnings=(told,))
+    told = [f"{name}: no rule reads {kind}, its layers are traced from the library's module"]
+    layers = [graphs[0].classes[each] for each in graphs[0].layers]
+    if idle := sum(layer.num_parameters for layer in layers if layer.is_idle):
+        told.insert(0, f"{name}: {idle:,} parameters are held and do no work, with text alone")
+    return replace(made, warnings=tuple(told))
 
 
 _TRACED_SIZES = (1, 2, 4)  # sequences of a microbatch

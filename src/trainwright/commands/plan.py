@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import budget, check_output, emit, finish
 from trainwright.documents.open import Result
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput
 from trainwright.options.table import read, rows_of, verb
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def plan(
     and `infeasible` (with the reason and the smallest changes that help) where nothing fits.
     Raises `InvalidInput` with every fault of the input.
     """
+    from trainwright.commands.model import open_model_of
     from trainwright.documents.placement import PlacementQuestion, plan_placement
     from trainwright.documents.profile_plan import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
@@ -55,7 +56,6 @@ def plan(
         PlacementInput,
         ProfileInput,
         kind_of,
-        resolve_input,
         resolve_setting,
         setting_overrides,
         with_costs_of,
@@ -67,19 +67,7 @@ def plan(
     budget = budget or NoLimit()
     overrides = setting_overrides(options)
     on_cluster = options.get("cluster") is not None
-    given: ModelInput | ProfileInput | PlacementInput
-    try:
-        given = resolve_input(
-            model,
-            point=options.get("point"),
-            given=overrides,
-            time_unit=options.get("time_unit"),
-            on_cluster=on_cluster,
-        )
-    except UnsupportedFeature as refusal:
-        from trainwright.commands.model import traced_input
-
-        given = traced_input(model, refusal, options)
+    given = open_model_of(model, options, given=overrides)
     refuse_foreign("plan", kind_of(given, on_cluster=on_cluster), options)
     if isinstance(given, ModelInput) or (on_cluster and isinstance(given, ProfileInput)):
         from trainwright.execution.executor import executor_of
@@ -181,17 +169,16 @@ def command(
 
 def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:
     """A sweep is for models and profiles on a cluster, and knows no other options."""
+    from trainwright.commands.model import open_model_of
     from trainwright.commands.sweep import sweep
-    from trainwright.options.inputs import kind_of, resolve_model
+    from trainwright.options.inputs import kind_of
     from trainwright.options.option import Kind
     from trainwright.options.table import given_foreign
 
     on_cluster = options.get("cluster") is not None
     kinds = (Kind.MODEL, Kind.MEASURED) if on_cluster else (Kind.MODEL,)
     if any(given_foreign("plan", kind, options) for kind in kinds):
-        unit = options.get("time_unit")
-        given = resolve_model(model, time_unit=unit, on_cluster=on_cluster)
-        kind = kind_of(given, on_cluster=on_cluster)
+        kind = kind_of(open_model_of(model, options), on_cluster=on_cluster)
         if kind in kinds and (faults := given_foreign("plan", kind, options)):
             raise InvalidInput(faults)
     if "devices" not in options and "sweep" not in options:

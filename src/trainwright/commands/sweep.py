@@ -113,9 +113,10 @@ def sweep(
     a sweep which was ended, however it was, goes on from there. All other options are those of
     `plan`. Raises `InvalidInput` with every fault of the input.
     """
+    from trainwright.commands.model import open_model_of
     from trainwright.execution import Budget as NoLimit
     from trainwright.execution.executor import executor_of
-    from trainwright.options.inputs import ModelInput, kind_of, resolve_model
+    from trainwright.options.inputs import ModelInput, kind_of, no_placement
     from trainwright.options.table import refuse_foreign
 
     try:
@@ -129,12 +130,7 @@ def sweep(
         raise InvalidInput.of("devices", "must be given, or else sweep")
     budget, executor = budget or NoLimit(), executor_of(options.get("jobs"), name="jobs")
     on_cluster = options.get("cluster") is not None
-    given = resolve_model(
-        model,
-        point=options.get("point"),
-        time_unit=options.get("time_unit"),
-        on_cluster=on_cluster,
-    )
+    given = no_placement(open_model_of(model, options), model)
     if not isinstance(given, ModelInput) and not on_cluster:
         problem = "several numbers and objectives need a --cluster; without one a profile takes one"
         raise InvalidInput.of("devices", problem)

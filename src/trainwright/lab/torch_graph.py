@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -116,6 +116,7 @@ class Recorder(TorchDispatchMode):
         self.flops = 0
         self.traffic = Traffic()
         self.uncounted: dict[str, frozenset[str]] = {}
+        self.read: set[int] = set()  # storages that some kernel was given
         self._weights = _Weights()
         for name, parameter in module.named_parameters():
             if parameter.dim() >= 2:
@@ -130,6 +131,7 @@ class Recorder(TorchDispatchMode):
         given, made = tensors_in((args, kwargs)), tensors_in(results)
         kernel = func._overloadpacket
         old = {storage_key(t) for t in given}
+        self.read |= old
         moved = sum(map(nbytes, given)) + sum(map(nbytes, made))
         if (formula := _FORMULAS.get(kernel)) is not None:
             self.flops += formula(*args, **(kwargs or {}), out_val=results)
@@ -310,11 +312,16 @@ class Measure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """The whole forward pass: its calls of units in order, and the whole's cost."""
+    """The whole forward pass: its calls of units in order, the whole's cost, and idle units.
+
+    A unit is idle where no kernel was given any of its parameters, as an encoder of images is when
+    there are none.
+    """
 
     calls: tuple[Call, ...]
     whole: Measure
     saved_outside: int
+    idle: tuple[Unit, ...]
 
 
 def find_units(module: torch.nn.Module) -> tuple[Unit, ...]:
@@ -359,7 +366,17 @@ def run_whole(
         for unit in units:
             hooks.enter_context(watch.on(unit))
         whole = measure(module, (), arguments, watch=watch)
-    return Pass(calls=tuple(watch.calls), whole=whole, saved_outside=watch.saved_outside(module))
+    read = watch.recorder.read
+    return Pass(
+        calls=tuple(watch.calls),
+        whole=whole,
+        saved_outside=watch.saved_outside(module),
+        idle=tuple(
+            unit
+            for unit in units
+            if all(storage_key(p) not in read for p in unit.module.parameters())
+        ),
+    )
 
 
 class _Watch:
@@ -526,12 +543,21 @@ OUTSIDE = "outside of all units"
 def traced_graph(
     module: torch.nn.Module, whole: Pass, run: RunShape
 ) -> tuple[LayerGraph, tuple[str, ...]]:
-    """The chain of calls, and after them what no unit accounts for; with the layers' names."""
+    """The chain of calls, and after them what no unit accounts for; with the layers' names.
+
+    Idle units come first: they hold parameters, do no work and pass nothing on.
+    """
     shared = _shared_names(module, whole)
     measures: dict[Hashable, Measure] = {}
     classes: list[LayerClass] = []
     class_of: dict[Hashable, int] = {}
     layers, last = [], len(whole.calls) - 1
+    for unit in whole.idle:
+        parameters = _parameters(unit.module, _own_shared(unit, shared))
+        if parameters not in class_of:
+            class_of[parameters] = len(classes)
+            classes.append(_layer(LayerKind.BLOCK, _NO_WORK, parameters))
+        layers.append(class_of[parameters])
     for position, call in enumerate(whole.calls):
         if call.key not in measures:
             measures[call.key] = run_alone(call)
@@ -544,15 +570,16 @@ def traced_graph(
             parameters = _parameters(call.unit.module, _own_shared(call.unit, shared))
             classes.append(_layer(kind, measures[call.key], parameters))
         layers.append(class_of[key])
-    names = [call.unit.name or type(module).__name__ for call in whole.calls]
+    names = [unit.name for unit in whole.idle]
+    names += [call.unit.name or type(module).__name__ for call in whole.calls]
     rest = _rest(module, whole, [measures[call.key] for call in whole.calls])
     if rest is not None:
         layers.append(len(classes))
         classes.append(rest)
         names.append(OUTSIDE)
+    sent = [0] * len(whole.idle) + [call.output_bytes for call in whole.calls]
     edges = tuple(
-        TensorEdge(source=i, target=i + 1, bytes=float(whole.calls[i].output_bytes))
-        for i in range(len(layers) - 1)
+        TensorEdge(source=i, target=i + 1, bytes=float(sent[i])) for i in range(len(layers) - 1)
     )
     graph = LayerGraph(classes=tuple(classes), layers=tuple(layers), edges=edges, run=run)
     return graph, tuple(names)
@@ -572,9 +599,24 @@ def _kind(unit: Unit, whole: Pass, position: int) -> LayerKind:
     return LayerKind.BLOCK
 
 
+_NO_WORK: Final = Measure(
+    forward_flops=0,
+    input_grad_flops=0,
+    weight_grad_flops=0,
+    attention_flops=0,
+    attention_executed=0.0,
+    forward=Traffic(),
+    backward=Traffic(),
+    saved_bytes=0,
+    input_bytes=0,
+    output_bytes=0,
+)
+
+
 def _shared_names(module: torch.nn.Module, whole: Pass) -> dict[int, str]:
     """Parameters (by identity) that several calls hold, with a name for each."""
-    holders = Counter(id(p) for call in whole.calls for p in call.unit.module.parameters())
+    units = (*whole.idle, *(call.unit for call in whole.calls))
+    holders = Counter(id(p) for unit in units for p in unit.module.parameters())
     return {id(p): name for name, p in module.named_parameters() if holders[id(p)] > 1}
 
 
@@ -668,7 +710,8 @@ def _rest(module: torch.nn.Module, whole: Pass, measures: list[Measure]) -> Laye
     gradients = [m.input_grad_flops + m.weight_grad_flops for m in measures]
     total = whole.whole.input_grad_flops + whole.whole.weight_grad_flops
     backward = max(0, total - sum(gradients))
-    held = {id(p) for call in whole.calls for p in call.unit.module.parameters()}
+    units = (*whole.idle, *(call.unit for call in whole.calls))
+    held = {id(p) for unit in units for p in unit.module.parameters()}
     own = tuple(
         Parameter(name=name, count=p.numel(), trainable=p.requires_grad)
         for name, p in module.named_parameters()
@@ -676,16 +719,12 @@ def _rest(module: torch.nn.Module, whole: Pass, measures: list[Measure]) -> Laye
     )
     if not (forward or own or whole.saved_outside):
         return None
-    rest = Measure(
+    rest = replace(
+        _NO_WORK,
         forward_flops=forward,
         input_grad_flops=backward - backward // 2,
         weight_grad_flops=backward // 2,
-        attention_flops=0,
-        attention_executed=0.0,
-        forward=Traffic(),
-        backward=Traffic(),
         saved_bytes=whole.saved_outside,
-        input_bytes=0,
         output_bytes=whole.whole.output_bytes,
     )
     return _layer(LayerKind.LOSS, rest, own)

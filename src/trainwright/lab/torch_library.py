@@ -236,10 +236,12 @@ def _build(
                 try:
                     with torch.device("meta"):
                         module: nn.Module = made._from_config(own, dtype=torch.bfloat16, **wanted)
+                except ImportError:
+                    raise
                 except Exception as error:
                     failures.append(_first_line(error))
                 else:
-                    return module.eval()
+                    return module.to("meta").eval()  # some make tensors from arrays
     except ImportError as error:  # a class that needs another library
         raise UnsupportedFeature(
             f'model_type "{kind}" cannot be built: {_first_line(error)}'

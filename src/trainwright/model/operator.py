@@ -491,6 +491,11 @@ class LayerClass:
         return any(op.input_grad != NO_WORK or op.weight_grad != NO_WORK for op in self.operators)
 
     @property
+    def is_idle(self) -> bool:
+        """Whether the layer only holds parameters, as an encoder of images without any does."""
+        return all(op.forward == NO_WORK for op in self.operators)
+
+    @property
     def num_parameters(self) -> int:
         """Parameters of the layer over the whole tensor group, shared ones included."""
         return sum(p.count for p in self.parameters)

@@ -298,6 +298,13 @@ def resolve_model(
     found = resolve_input(
         model, point=point, given=given, time_unit=time_unit, on_cluster=on_cluster
     )
+    return no_placement(found, model)
+
+
+def no_placement(
+    found: ProfileInput | ModelInput | PlacementInput, model: object
+) -> ProfileInput | ModelInput:
+    """What was read from `model`; raises `UnsupportedFeature` for a placement problem."""
     if isinstance(found, PlacementInput):
         raise UnsupportedFeature(
             f"{model} is a phaze file, which this command does not read",
