@@ -71,6 +71,15 @@ def two_nodes_of_two(between_bytes_per_s):
     return replace(cluster, pools=(pool,))
 
 
+def one_a_node(between_bytes_per_s):
+    """Four H100 devices, each in a node of its own."""
+    cluster = catalog.cluster("dgx-h100").with_nodes(4)
+    inner, outer = cluster.levels
+    joint = replace(outer, bandwidth_bytes_per_s=between_bytes_per_s)
+    pool = replace(cluster.pools[0], levels=(replace(inner, size=1), joint))
+    return replace(cluster, pools=(pool,))
+
+
 def eight_over_three_levels(rack_bytes_per_s, hall_bytes_per_s):
     """H100 devices in pairs, two pairs to a rack, two racks to a hall."""
     cluster = two_nodes_of_two(rack_bytes_per_s)
@@ -82,13 +91,13 @@ def eight_over_three_levels(rack_bytes_per_s, hall_bytes_per_s):
 def every_candidate(question):
     """All degrees by brute force; the rules of legality decide."""
     model, allowed = question.model, question.allowed
-    pool, devices = question.cluster.pool_of(), question.num_devices
+    devices = question.num_devices
     counts = range(1, devices + 1)
     batch = question.workload.global_batch
     alone = "1f1b" if "1f1b" in allowed.schedules else allowed.schedules[0]
     cuts = (None,) if model.experts is None else (1, 2, 4)
     for size, tp, cp, pp, dp in product(range(1, batch + 1), counts, counts, counts, counts):
-        if tp * cp * pp * dp > devices or pool.devices_per_node % tp or size > batch:
+        if tp * cp * pp * dp > devices or size > batch:
             continue
         degrees = {"tensor": tp, "context": cp, "pipeline": pp, "data": dp, "microbatch_size": size}
         if any(degree not in getattr(allowed, name) for name, degree in degrees.items()):

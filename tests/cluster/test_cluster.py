@@ -1,6 +1,7 @@
 """Clusters: how many devices, which networks, what is refused."""
 
 import math
+from collections import Counter
 import pickle
 from dataclasses import replace
 
@@ -150,6 +151,48 @@ def test_a_group_meets_its_members_level_by_level(
     levels = (level(8, "inner"), level(4, "outer"))
     hops = group_hops(levels, ranks=ranks, stride=stride)
     assert [(hop.level.name, hop.ranks) for hop in hops] == expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stride", "expected"),
+    [
+        (3, 1, [("outer", 3)]),  # 6, 7 | 8
+        (6, 1, [("inner", 2), ("outer", 3)]),  # 6, 7 | 8, 9, 10, 11
+        (12, 1, [("inner", 4), ("outer", 3)]),
+        (4, 2, [("inner", 4)]),
+        (2, 3, [("outer", 2)]),  # 6 | 9
+    ],
+)
+def test_groups_side_by_side_are_priced_as_the_one_that_lies_worst(
+    ranks: int, stride: int, expected: list[tuple[str, int]]
+) -> None:
+    levels = (level(8, "inner"), level(4, "outer"))
+    hops = group_hops(levels, ranks=ranks, stride=stride, tiled=True)
+    assert [(hop.level.name, hop.ranks) for hop in hops] == expected
+
+
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3), data=st.data())
+def test_no_group_side_by_side_lies_worse_than_said(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    levels = tuple(level(size, str(i)) for i, size in enumerate(sizes))
+    devices = math.prod(sizes)
+    ranks = data.draw(st.integers(2, max(2, devices)))
+    stride = data.draw(st.integers(1, max(1, devices // ranks)))
+    span = ranks * stride
+    if span > devices:
+        return
+    hops = group_hops(levels, ranks=ranks, stride=stride, tiled=True)
+    places = {hop.level.name: hop.ranks for hop in hops}
+    for start in range(0, devices - span + 1, span):
+        members = [start + lane + stride * k for lane in range(stride) for k in range(ranks)]
+        unit, inside = 1, 1
+        for own in levels:
+            unit *= own.size
+            inside *= places.get(own.name, 1)
+            for lane in range(stride):
+                pieces = Counter(m // unit for m in members[lane * ranks : (lane + 1) * ranks])
+                assert min(pieces.values()) >= min(inside, ranks)
 
 
 def test_a_group_beyond_the_devices_is_refused() -> None:

@@ -19,6 +19,7 @@ from exhaustive import (
     distinct,
     least_step_s,
     least_steps_s,
+    one_a_node,
     two_nodes_of_two,
 )
 from random_spaces import CHAINS as ONE_STAGE_PER_RANK
@@ -80,6 +81,9 @@ SMALL = {
         memory_gib=60,
         sequence=8192,
         settings=TRADED,
+    ),
+    "tensor groups across nodes": asked(
+        TWO, memory_gib=9, batch=1, zero_stages=(1,), cluster=one_a_node(400e9)
     ),
     "slow to synchronise": asked(TWO, memory_gib=40, sequence=128),
     "chains that recompute": asked(

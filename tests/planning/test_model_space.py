@@ -91,18 +91,19 @@ def test_microbatches_are_all_that_divide_the_batch():
     assert microbatch_sizes(Workload(global_batch=24, sequence_length=8), span) == (2, 3, 4, 6)
 
 
-def test_tensor_degrees_divide_heads_node_and_sequence():
-    model, cluster = catalog.model("llama3-8b").config, catalog.cluster("dgx-h100")
+def test_tensor_degrees_divide_heads_and_sequence_and_may_cross_nodes():
+    model = catalog.model("llama3-8b").config
 
-    def degrees(sequence, *, allowed=ANY, where: Cluster = cluster):
+    def degrees(sequence, *, allowed=ANY, limit=8):
         workload = Workload(global_batch=8, sequence_length=sequence)
-        return tensor_degrees(model, where, workload, allowed)
+        return tensor_degrees(model, workload, allowed, limit=limit)
 
     assert degrees(8192) == (1, 2, 4, 8)
     assert degrees(8190) == (1, 2)
     assert degrees(8191) == (1,)
     assert degrees(8192, allowed=Span.only(1)) == (1,)
-    assert degrees(8192, where=catalog.cluster("gb200-nvl72")) == (1, 2, 4)
+    assert degrees(8192, limit=4) == (1, 2, 4)
+    assert degrees(8192, limit=16) == (1, 2, 4, 8, 16)
 
 
 def test_context_degrees_halve_each_part_of_a_causal_sequence():

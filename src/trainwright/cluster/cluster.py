@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -87,14 +87,20 @@ class Hop:
     ranks: int
 
 
-def group_hops(levels: tuple[NetworkLevel, ...], *, ranks: int, stride: int) -> tuple[Hop, ...]:
+def group_hops(
+    levels: tuple[NetworkLevel, ...], *, ranks: int, stride: int, tiled: bool = False
+) -> tuple[Hop, ...]:
     """How `ranks` ranks, `stride` devices apart from an aligned start, spread over the levels.
 
     Innermost first; levels that the group does not cross are left out. Where the group does not
-    fill units evenly, fewer ranks count as near and more as far. Raises `InvalidInput` when the
-    devices do not suffice.
+    fill units evenly, fewer ranks count as near and more as far. Where groups are `tiled`, one
+    begins where the one before it ends, and the one that lies worst counts: of threes on nodes of
+    eight, devices 6, 7 and 8 cross. Raises `InvalidInput` when the devices do not suffice.
     """
-    return nested_hops(levels, ((ranks, stride),))
+    if not tiled:
+        return nested_hops(levels, ((ranks, stride),))
+    _check_span(levels, ((ranks, stride),))
+    return _hops(levels, lambda unit, whole: _members_tiled(ranks, stride, unit, whole=whole))
 
 
 def nested_hops(levels: tuple[NetworkLevel, ...], rows: Rows) -> tuple[Hop, ...]:
@@ -102,14 +108,29 @@ def nested_hops(levels: tuple[NetworkLevel, ...], rows: Rows) -> tuple[Hop, ...]
 
     (2, 1), (4, 16) are the devices 0, 1, 16, 17, 32, 33, 48 and 49.
     """
+    _check_span(levels, rows)
+    return _hops(
+        levels,
+        lambda unit, _: math.prod(_members(ranks, stride, unit) for ranks, stride in rows),
+    )
+
+
+def _check_span(levels: tuple[NetworkLevel, ...], rows: Rows) -> None:
     devices = math.prod(level.size for level in levels)
     if (span := sum((ranks - 1) * stride for ranks, stride in rows) + 1) > devices:
         raise InvalidInput.of("ranks", f"must span at most {devices} devices, got {span}")
+
+
+def _hops(
+    levels: tuple[NetworkLevel, ...], members_in: Callable[[int, bool], int]
+) -> tuple[Hop, ...]:
+    """Who meets on which level; `members_in(unit, whole)` lie in one unit, `whole` if in all."""
     hops = []
     unit, inside = 1, 1
+    devices = math.prod(level.size for level in levels)
     for level in levels:
         unit *= level.size
-        members = math.prod(_members(ranks, stride, unit) for ranks, stride in rows)
+        members = members_in(unit, unit == devices)
         if (meeting := math.ceil(members / inside)) > 1:
             hops.append(Hop(level=level, ranks=meeting))
             inside *= meeting
@@ -119,6 +140,14 @@ def nested_hops(levels: tuple[NetworkLevel, ...], rows: Rows) -> tuple[Hop, ...]
 def _members(ranks: int, stride: int, unit: int) -> int:
     """How many of a row lie in one unit."""
     return ranks if (ranks - 1) * stride < unit else max(1, unit // stride)
+
+
+def _members_tiled(ranks: int, stride: int, unit: int, *, whole: bool) -> int:
+    """How many of the group that the edges of units cut into the smallest pieces lie in one."""
+    span = ranks * stride
+    if whole or unit % span == 0:
+        return ranks
+    return max(1, math.gcd(span, unit) // stride)
 
 
 def crossed_level(
@@ -173,6 +202,11 @@ class Pool:
     def num_nodes(self) -> int:
         """Nodes of the pool, all of them full."""
         return self.num_devices // self.devices_per_node
+
+    def keeps_in_node(self, ranks: int) -> bool:
+        """Whether groups of so many neighbours, side by side, all lie inside one node."""
+        node = self.devices_per_node
+        return node % ranks == 0 or (self.num_nodes == 1 and ranks <= node)
 
     def with_nodes(self, nodes: int) -> Pool:
         """The same kind of pool with `nodes` nodes: inner levels fill up before outer ones.

@@ -239,7 +239,7 @@ def axis_hops(
         "expert": (expert, expert_tensor),
     }
     return {
-        axis: group_hops(pool.levels, ranks=ranks, stride=stride)
+        axis: group_hops(pool.levels, ranks=ranks, stride=stride, tiled=True)
         for axis, (ranks, stride) in groups.items()
     }
 

@@ -22,7 +22,7 @@ from trainwright.planning.question.question import (
     estimate_profile_of_degrees,
     narrowest,
     run_of_plan,
-    tensor_degrees,
+    node_degrees,
 )
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
 from trainwright.planning.reasons.objectives import (
@@ -983,6 +983,4 @@ def _tensor_degrees(plan: Plan, question: ModelQuestion) -> tuple[int, ...]:
     """The degrees of the profile that the plan was cut from."""
     if plan.parallelism is not None:
         return (plan.stages[0].tensor_parallel,)
-    return tensor_degrees(
-        question.config, question.cluster, question.workload, question.allowed.tensor
-    )
+    return node_degrees(question)

@@ -137,7 +137,7 @@ _DEGREES = 256  # up to which degrees are listed
 
 def _limits(config: TransformerConfig) -> Iterator[str]:
     """What sizes forbid, in the order of the axes."""
-    degrees = config.tensor_degrees(_DEGREES)
+    degrees = config.tensor_degrees(range(1, _DEGREES + 1))
     line = f"tensor parallel: {', '.join(map(str, degrees))}"
     larger = RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=2 * degrees[-1])
     reasons = [fault.problem.partition(", got")[0] for fault in config.faults_at(larger)]

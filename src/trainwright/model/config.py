@@ -7,7 +7,7 @@ them all and the layer graph never asks for a family's name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -735,11 +735,10 @@ class TransformerConfig:
         """One block of each kind that occurs, in the order of the layers."""
         return tuple(dict.fromkeys(map(self.block, range(self.num_layers))))
 
-    def tensor_degrees(self, limit: int) -> tuple[int, ...]:
-        """The tensor-parallel degrees up to `limit` that the sizes allow, ascending."""
+    def tensor_degrees(self, wanted: Iterable[int]) -> tuple[int, ...]:
+        """The tensor-parallel degrees among `wanted` that the sizes allow, in their order."""
         shapes = (
-            RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=t)
-            for t in range(1, limit + 1)
+            RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=t) for t in wanted
         )
         return tuple(run.tensor_parallel for run in shapes if not any(self.faults_at(run)))
 

@@ -478,13 +478,13 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
         yield from _not_measured(question, model)
         yield from _too_many(question)
         return
-    if not tensor_degrees(model, question.cluster, workload, allowed.tensor):
-        offered = tensor_degrees(model, question.cluster, workload, ANY)
-        yield _none_of("tp", allowed.tensor, offered, "the model and a node allow")
+    if not tensor_degrees(model, workload, allowed.tensor, limit=limit):
+        offered = tensor_degrees(model, workload, ANY, limit=limit)
+        yield _none_of("tp", allowed.tensor, offered, "the model, its sequence and devices allow")
     if not microbatch_sizes(workload, allowed.microbatch_size):
         offered = microbatch_sizes(workload, ANY)
         yield _none_of("micro-batch", allowed.microbatch_size, offered, "divide the global batch")
-    tensors = tensor_degrees(model, question.cluster, workload, allowed.tensor) or (1,)
+    tensors = tensor_degrees(model, workload, allowed.tensor, limit=limit) or (1,)
     dividing = context_degrees(model, workload, ANY, limit=limit)
     offered = tuple(
         c

@@ -254,6 +254,9 @@ def _measured(configuration: Configuration, model: Trained, pool: Pool) -> Itera
     if degrees.tensor > 1 and not degrees.sequence_parallel:
         problem = "must be left on: the profile does not say what its tensor groups exchange"
         yield Fault("sequence_parallel", problem)
+    if not pool.keeps_in_node(degrees.tensor):
+        node = f"must keep tensor groups in a node of {pool.devices_per_node}, as measured"
+        yield Fault("tensor", f"{node}, got {degrees.tensor}")
     if degrees.zero_stage and not model.tells_state_apart:
         known = "the profile does not tell weights, gradients and optimizer states apart"
         yield Fault("zero_stage", f"must be 0: {known}, got {degrees.zero_stage}")

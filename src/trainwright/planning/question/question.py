@@ -585,15 +585,19 @@ def microbatch_sizes(workload: Workload, allowed: Span) -> tuple[int, ...]:
 
 
 def tensor_degrees(
-    model: TransformerConfig, cluster: Cluster, workload: Workload, allowed: Span
+    model: TransformerConfig, workload: Workload, allowed: Span, *, limit: int
 ) -> tuple[int, ...]:
-    """Degrees that the model's sizes allow, inside one node, dividing the sequence evenly."""
-    pool = cluster.pool_of()
-    return tuple(
-        t
-        for t in model.tensor_degrees(pool.devices_per_node)
-        if t in allowed and pool.devices_per_node % t == 0 and workload.sequence_length % t == 0
-    )
+    """Degrees up to `limit` that the model's sizes allow and that divide the sequence evenly."""
+    dividing = [t for t in divisors(workload.sequence_length) if t <= limit and t in allowed]
+    return model.tensor_degrees(dividing)
+
+
+def node_degrees(question: ModelQuestion) -> tuple[int, ...]:
+    """Tensor degrees of a question whose groups lie inside nodes, which stages may mix."""
+    pool, allowed = question.cluster.pool_of(), question.allowed.tensor
+    limit = pool.devices_per_node
+    offered = tensor_degrees(question.config, question.workload, allowed, limit=limit)
+    return tuple(filter(pool.keeps_in_node, offered))
 
 
 def context_degrees(
@@ -639,7 +643,7 @@ def dense_points(
     if isinstance(model, MeasuredModel):
         yield from _measured_points(model, cluster, workload, allowed, num_devices=num_devices)
         return
-    tensors = tensor_degrees(model, cluster, workload, allowed.tensor)
+    tensors = tensor_degrees(model, workload, allowed.tensor, limit=num_devices)
     for size in microbatch_sizes(workload, allowed.microbatch_size):
         for tensor in tensors:
             limit = num_devices // tensor
@@ -660,10 +664,10 @@ def _measured_points(
     num_devices: int,
 ) -> Iterator[Point]:
     """Where costs are known, inside one node; what was measured knows no context."""
-    node = cluster.pool_of().devices_per_node
+    pool = cluster.pool_of()
     for size in measured_sizes(model, workload, allowed.microbatch_size):
         for tensor in model.degrees(size, allowed.recompute):
-            fits = tensor <= num_devices and node % tensor == 0
+            fits = tensor <= num_devices and pool.keeps_in_node(tensor)
             if fits and tensor in allowed.tensor and 1 in allowed.context:
                 yield Point(microbatch_size=size, tensor=tensor)
 

@@ -31,7 +31,7 @@ from trainwright.planning.question.question import (
     missing_of_plan,
     room_bytes,
     room_of_devices,
-    tensor_degrees,
+    node_degrees,
 )
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.frontier import least_of_any_order_s
@@ -347,7 +347,7 @@ def plan_per_stage(
     uniform = plan_model(question, budget, num_alternatives=num_alternatives, crew=crew)
     config = question.config
     estimator = question.settings.estimator(config, question.cluster)
-    degrees = tensor_degrees(config, question.cluster, workload, question.allowed.tensor)
+    degrees = node_degrees(question)
     flops = model_flops_per_sequence(config, workload.sequence_length)
     offered = [
         (size, _profile(estimator, question, size, degrees))
