@@ -1,8 +1,8 @@
 """Clusters: how many devices, which networks, what is refused."""
 
 import math
-from collections import Counter
 import pickle
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -172,9 +172,7 @@ def test_groups_side_by_side_are_priced_as_the_one_that_lies_worst(
 
 
 @given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=3), data=st.data())
-def test_no_group_side_by_side_lies_worse_than_said(
-    sizes: list[int], data: st.DataObject
-) -> None:
+def test_no_group_side_by_side_lies_worse_than_said(sizes: list[int], data: st.DataObject) -> None:
     levels = tuple(level(size, str(i)) for i, size in enumerate(sizes))
     devices = math.prod(sizes)
     ranks = data.draw(st.integers(2, max(2, devices)))

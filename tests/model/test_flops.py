@@ -103,7 +103,9 @@ def test_a_larger_tensor_degree_never_gives_a_device_more_work(
     name: str, exponent: int, sequence_parallel: bool
 ) -> None:
     config = catalog.model(name).config
-    degrees = [t for t in (2**exponent, 2 ** (exponent + 1)) if t in config.tensor_degrees(range(1, 65))]
+    degrees = [
+        t for t in (2**exponent, 2 ** (exponent + 1)) if t in config.tensor_degrees(range(1, 65))
+    ]
     runs = [
         RunShape(
             microbatch_size=1,

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 import piper_examples
-from exhaustive import LLAMA
+from exhaustive import LLAMA, one_a_node
 from exhaustive_profiles import (
     GIB,
     MODES,
@@ -20,6 +20,7 @@ from exhaustive_profiles import (
     random_profile,
 )
 from random_cases import marked
+from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.formats.piper_json import read_piper
@@ -30,17 +31,21 @@ from trainwright.planning.question.question import (
     Point,
     Span,
     Workload,
+    dense_points,
     estimate_profile,
 )
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.search import plan_model
 from trainwright.plans import Plan, Stage
+from trainwright.plans.configuration import Configuration
+from trainwright.plans.plan import Parallelism
 from trainwright.profile import (
     Edge,
     ProfileFile,
     Structure,
 )
 from trainwright.profile.measured_model import measured_model
+from trainwright.step.predict import require_legal
 from trainwright.step.stages import cut_bytes
 
 
@@ -95,6 +100,35 @@ def test_the_profile_of_a_model_written_and_read_is_planned_as_the_model(seed):
     for own, other in zip(ours.priced, theirs.priced, strict=True):
         assert own.step.step_time_s == pytest.approx(other.step.step_time_s, rel=1e-9)
         assert own.plan == other.plan
+
+
+def test_tensor_groups_that_were_measured_stay_in_a_node():
+    described = ModelQuestion(
+        model=LLAMA,
+        cluster=one_a_node(25e9),
+        workload=Workload(global_batch=4, sequence_length=2048),
+        num_devices=4,
+        allowed=Allowed(context=Span.only(1), microbatch_size=Span.only(1)),
+    )
+    model = measured_model(
+        tuple(
+            estimate_profile(described.estimator(), described, Point(microbatch_size=1, tensor=t))
+            for t in (1, 2)
+        )
+    )
+    asked = replace(described, model=model)
+    points = dense_points(
+        model, asked.cluster, asked.workload, asked.allowed, asked.settings, num_devices=4
+    )
+    assert {point.tensor for point in points} == {1}
+    run = Configuration(
+        parallelism=Parallelism(tensor=2, data=2, sequence_parallel=True),
+        microbatch_size=1,
+        global_batch=4,
+        sequence_length=2048,
+    )
+    with pytest.raises(InvalidInput, match="node of 1"):
+        require_legal(model, asked.cluster, run)
 
 
 # Layers that branch

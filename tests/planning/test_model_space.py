@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import Recipe, RunShape

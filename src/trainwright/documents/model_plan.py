@@ -21,8 +21,8 @@ from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
     narrowest,
-    run_of_plan,
     node_degrees,
+    run_of_plan,
 )
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
 from trainwright.planning.reasons.objectives import (

@@ -737,9 +737,7 @@ class TransformerConfig:
 
     def tensor_degrees(self, wanted: Iterable[int]) -> tuple[int, ...]:
         """The tensor-parallel degrees among `wanted` that the sizes allow, in their order."""
-        shapes = (
-            RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=t) for t in wanted
-        )
+        shapes = (RunShape(microbatch_size=1, sequence_length=1, tensor_parallel=t) for t in wanted)
         return tuple(run.tensor_parallel for run in shapes if not any(self.faults_at(run)))
 
     @property

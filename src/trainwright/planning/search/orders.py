@@ -29,9 +29,9 @@ from trainwright.planning.question.question import (
     estimate_profile_of_degrees,
     microbatch_sizes,
     missing_of_plan,
+    node_degrees,
     room_bytes,
     room_of_devices,
-    node_degrees,
 )
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.frontier import least_of_any_order_s
