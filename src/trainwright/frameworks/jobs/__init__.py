@@ -36,6 +36,8 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "primus": ("pretraining", "read_primus"),
     }
 )
+# Formats that are read by themselves where a script starts their trainer.
+_STARTED: Final = frozenset(FORMATS) - {"megatron", "log", "megatron-bridge", "trl", "verl"}
 
 
 def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -55,5 +57,13 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
         raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
     module, function = found
     reader: Callable[[str, Beside], Any] = getattr(import_module(f"{__name__}.{module}"), function)
+    if name in _STARTED:
+        from trainwright.frameworks.jobs.started import started_by
+
+        if (started := started_by(text, beside)) is not None:
+            if started.text is None:
+                wanted = f"starts {name} on {started.name}, which is not beside it: give that file"
+                raise InvalidInput.of("script", wanted)
+            return started.completed(reader(started.text, started.told(beside)), beside.name)
     run: StatedRun = reader(text, beside)
     return run

@@ -17,7 +17,8 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
 from trainwright.frameworks.jobs.script import is_maxtext_script, is_script_name, texts_of
-from trainwright.frameworks.jobs.settings import parse_settings
+from trainwright.frameworks.jobs.settings import Beside, parse_settings
+from trainwright.frameworks.jobs.started import started_by
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 
 _LOG: Final = re.compile(r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$", re.MULTILINE)
@@ -85,7 +86,10 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
     if any(map(is_maxtext_script, parts)):
         return "maxtext"
     if _SCRIPT.search(parts[0]) or (is_script_name(name) and len(parts) > 1):
-        return "trl" if any(map(is_trainer_script, parts)) else "megatron"
+        if any(map(is_trainer_script, parts)):
+            return "trl"
+        started = started_by(text, Beside(folder=folder, name=name))
+        return "megatron" if started is None else started.format
     return "torchtitan" if _is_titan(text) else _of_mapping(text)
 
 

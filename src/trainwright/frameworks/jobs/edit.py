@@ -25,6 +25,7 @@ from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words, decisions_of, plain
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
 from trainwright.frameworks.jobs.settings import parse_settings
+from trainwright.frameworks.jobs.started import is_script
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 from trainwright.model.operator import usual_modules
 from trainwright.profile import Recompute
@@ -538,6 +539,8 @@ def _told(
     name: str | None, text: str, file: str, beside: Beside
 ) -> tuple[str | None, str, bool, bool]:
     """Dialect, the table with its settings, whether it is a script, and whether it is edited."""
+    if name not in ("megatron", "trl", "maxtext") and is_script(text, file):
+        return name, "", True, False  # what it starts reads another file
     if name in ("megatron", "log"):
         from trainwright.frameworks.jobs.megatron import is_dump
 

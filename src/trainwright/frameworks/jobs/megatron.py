@@ -150,6 +150,15 @@ def spelled(path: str) -> str:
     return "--" + path.replace("_", "-")
 
 
+# A job of Megatron is told one of these; a script that tells none starts something else.
+_TOLD: Final = (
+    *("num_layers", "hidden_size", "micro_batch_size", "global_batch_size", "seq_length"),
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "model_type", "yaml_cfg"),
+    *("encoder_seq_length", "encoder_num_layers", "deepspeed", "use_checkpoint_args"),
+    *("use_distributed_optimizer", "bf16", "fp16"),
+)
+
+
 def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     """The run that a script, a file of arguments, a YAML of arguments or a log states."""
     if (dumped := _dump(text)) is not None:
@@ -159,6 +168,10 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
     found = settings_of(flags)
+    if launch.program and all(found.is_absent(name) for name in _TOLD):
+        wanted = f"starts {launch.program} with no argument of Megatron that says what is trained"
+        fix = "name its format by --from, or give the file of its settings"
+        raise InvalidInput.of("script", f"{wanted}: {fix}")
     config = found.value("deepspeed_config") if found.switch("deepspeed") else None
     sharding = _given_sharding(launch.file(str(config)) if config else None)
     run = read_arguments(

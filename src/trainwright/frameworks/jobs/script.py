@@ -38,7 +38,8 @@ class Launch:
     """The trainer of a script: its program (without folders), its arguments, where it runs.
 
     `files` are the texts that the script writes, by their names without folders, `accelerate` the
-    options that accelerate is started with, where it is.
+    options that accelerate is started with, where it is. `starts_alone`: no launcher starts a
+    process for each device, so that the program may do that itself.
     """
 
     program: str
@@ -47,6 +48,7 @@ class Launch:
     files: Mapping[str, Value] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     accelerate: Mapping[str, str | bool] = field(default_factory=dict)
+    starts_alone: bool = False
 
     def file(self, name: str) -> str | None:
         """The text of a file that the script writes, None where a part of it is not known."""
@@ -83,6 +85,7 @@ def read_launch(text: str, beside: Beside) -> Launch:
         devices=_devices(call, run),
         files={posixpath.basename(path): value for path, value in run.files.items()},
         notes=tuple(_notes(call, run)),
+        starts_alone=not (call.is_distributed or run.batch.directives),
         accelerate={
             name: True if value is None else value.shown()
             for each in call.launchers

@@ -80,7 +80,8 @@ def read_torchtitan(text: str, beside: Beside = NOTHING) -> StatedRun:
         run = read_tables(Settings(logged), names_unknown=False)
         return replace(run, num_devices=_mesh_size(text))
     try:
-        tables: Mapping[str, Any] = tomllib.loads(text)
+        is_json = text.startswith("{")  # with words of a command line in place of some
+        tables: Mapping[str, Any] = json.loads(text) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         if "def " not in text:
             raise InvalidInput.of("torchtitan", f"is not a TOML file: {error}") from None

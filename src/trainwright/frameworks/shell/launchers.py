@@ -507,6 +507,7 @@ def trainer_call(command: Command) -> TrainerCall | None:
 _STARTS_PYTHON: Final = frozenset({_TORCHRUN, "deepspeed", "accelerate", "composer", "tune"})
 _OWN_PROGRAMS: Final = frozenset(
     {
+        "automodel",
         "axolotl",
         "llamafactory-cli",
         "trl",
