@@ -268,3 +268,28 @@ def test_a_brief_search_tells_only_what_beats_a_step_that_is_known(share):
         assert found is None
     else:
         assert best_s * (1 - 1e-9) <= found.step.step_time_s < share * best_s
+
+
+def test_a_search_that_ends_before_its_first_plan_tells_a_usual_one():
+    model, cluster = catalog.model("deepseek-v3").config, catalog.cluster("dgx-h100").with_nodes(256)
+    question = ModelQuestion(
+        model=model,
+        cluster=cluster,
+        workload=Workload(global_batch=15360, sequence_length=4096),
+        num_devices=2048,
+        allowed=Allowed(framework="megatron"),
+    )
+    found = plan_runnable(question, Budget(time_limit_s=0.01))
+    assert not found.exhausted
+    plan = found.priced[0].plan
+    assert plan.schedule == "1f1b"
+    assert found.lower_bound_s < found.priced[0].step.step_time_s
+
+
+def test_what_no_usual_plan_may_be_is_not_told_as_one():
+    narrow = {"context": Span.only(2), "zero_stages": (1,), "schedules": ("interleaved",)}
+    question = asked("megatron", memory_gib=80, **narrow)
+    found = plan_runnable(question, Budget(time_limit_s=1e-4))
+    for each in found.priced:
+        assert each.plan.parallelism.context == 2
+        assert each.plan.schedule == "interleaved" or each.plan.parallelism.pipeline == 1

@@ -28,6 +28,7 @@ from trainwright.planning.question.question import (
     missing_of_plan,
     with_usable,
 )
+from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     ModelOutcome,
@@ -47,7 +48,14 @@ from trainwright.plans.capability import (
 )
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.job import training_demands, unsaid_training, unwritable
-from trainwright.plans.plan import SEARCHED, AxisOrder, Parallelism, mapping_name
+from trainwright.plans.plan import (
+    DATA_INSIDE,
+    DEFAULT_SCHEDULE,
+    SEARCHED,
+    AxisOrder,
+    Parallelism,
+    mapping_name,
+)
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
@@ -57,11 +65,12 @@ if TYPE_CHECKING:
     from trainwright.execution import Progress
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Aim, ModelQuestion
-    from trainwright.planning.search.prefetch import Shelves
     from trainwright.planning.splits.types import Priced
 
 _ONE: Final = Span.only(1)
 _FULL: Final = (Recompute.FULL,)
+_PIPELINED: Final = Parallelism(pipeline=2)
+_USUAL_S: Final = 5.0  # wall seconds for a usual plan; of DeepSeek-V3 on 2,048 devices it takes one
 _SEARCHES: Final = 4  # for plans that fit when they are counted
 _NEEDED: Final = (
     ("tensor", Feature.TENSOR),
@@ -254,18 +263,23 @@ def _plan_all(
     is_bounded: bool,
 ) -> ModelOutcome:
     found: list[ModelOutcome] = []
-    spaces = runnable_spaces(question.allowed)
+    spaces, shelves = runnable_spaces(question.allowed), Shelves()
     for at, space in enumerate(spaces):
+        alone, left = len(spaces) == 1, len(spaces) - at
+        part = budget if alone else _share(budget, found, left=left, aim=aim)
         outcome = plan_model(
             replace(question, allowed=space),
-            budget if len(spaces) == 1 else _share(budget, found, left=len(spaces) - at, aim=aim),
+            part,
             num_alternatives=num_alternatives,
             aim=aim,
             crew=crew,
             to_beat=to_beat,
             is_bounded=is_bounded,
+            shelves=shelves,
         )
         found.append(outcome)
+        if part.stopped and math.isinf(to_beat) and not any(each.priced for each in found):
+            found += _usual(question)
         if not num_alternatives:
             to_beat = min((to_beat, *(key_of(each, aim) for each in outcome.priced)))
     loosest = _loosest(found)
@@ -283,6 +297,40 @@ def _plan_all(
     if isinstance(question.model, MeasuredModel) and question.model.is_in_one_order:
         return _of_any_order(question, outcome, aim)
     return outcome
+
+
+def _usual(question: ModelQuestion) -> Iterator[ModelOutcome]:
+    """A usual plan, where the time for a part of a large space ended before its first plan.
+
+    So little is left to choose that one is found in a moment: one chunk per rank in 1F1B, one
+    sequence at a time, whole on its devices, and state sharded at most by ZeRO-1.
+    """
+    allowed = question.allowed
+    narrow: dict[str, Any] = {
+        name: _ONE
+        for name in ("context", "state_copies", "microbatch_size")
+        if 1 in getattr(allowed, name)
+    }
+    families, own = allowed.schedules or (DEFAULT_SCHEDULE,), allowed.framework
+    runs = own is None or capability_of(own).runs(_demands(DEFAULT_SCHEDULE, _PIPELINED))
+    if DEFAULT_SCHEDULE in families and runs and 1 in allowed.virtual_stages:
+        narrow |= {"schedules": (DEFAULT_SCHEDULE,), "virtual_stages": _ONE}
+    if little := tuple(stage for stage in allowed.zero_stages if stage <= 1):
+        narrow["zero_stages"] = little
+    if DATA_INSIDE in allowed.mappings:
+        narrow["mappings"] = (DATA_INSIDE,)
+    asked = replace(question, allowed=replace(allowed, **narrow))
+    plan = sketch_runnable(asked, Budget(time_limit_s=_USUAL_S))
+    if plan is not None:
+        yield ModelOutcome(
+            priced=(plan,),
+            lower_bound_s=math.inf,  # what bounds the space bounds this part of it
+            considered=0,
+            pruned=0,
+            not_reached=0,
+            exhausted=True,
+            interrupted=False,
+        )
 
 
 def _share(budget: Budget, found: list[ModelOutcome], *, left: int, aim: Aim | None) -> Budget:

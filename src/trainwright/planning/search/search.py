@@ -744,16 +744,17 @@ def plan_model(
     crew: Crew | None = None,
     to_beat: float = math.inf,
     is_bounded: bool = True,
+    shelves: Shelves | None = None,
 ) -> ModelOutcome:
     """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
 
     With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
     outcome of a search that runs to its end does not depend on the `crew` that helps. With the
     figure `to_beat` of a plan from elsewhere, plans and bounds above it are not looked for; the
-    bound is 0 where none is asked for.
+    bound is 0 where none is asked for. `shelves` have what was priced for other questions.
     """
     aim = aim or StepAim()
-    shelf = Shelf.of(question)
+    shelf = (shelves or Shelves()).of(question)
     schedules = schedules_of(question.allowed, cuts_head=question.cuts_head)
     frontier = Frontier(question, shelf, aim, schedules, likely=True)
     is_complete = frontier.open(budget)
