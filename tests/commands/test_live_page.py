@@ -234,6 +234,61 @@ def test_an_address_is_asked_as_it_stands(browser, page):
     assert re.search(r"\b[12] devices used", text(browser, "layout"))
 
 
+def option_of_plan(browser, name):
+    """What the command of the plan that is shown says of an option."""
+    words = browser.run("explorer.command").split()
+    return words[words.index(name) + 1] if name in words else None
+
+
+def test_precision_software_and_constants_of_the_device_change_the_plan(browser, page):
+    page(f"{SMALL}&option.dp=8")
+    steps = {"": step(browser)}
+    for name, value in (
+        ("precision", "fp32"),
+        ("software", "megatron-core"),
+        ("calibration", "none"),
+        ("calibration", "llm-foundry"),
+    ):
+        choose(browser, **{f"option-{name}": value})
+        assert text(browser, "faults") == ""
+        assert option_of_plan(browser, f"--{name}") == value
+        steps[value] = step(browser)
+        choose(browser, **{f"option-{name}": ""})
+        assert step(browser) == steps[""]
+    assert len(set(steps.values())) == len(steps)
+    assert browser.messages == []
+
+
+def test_only_constants_of_the_chosen_devices_are_offered(browser, page):
+    offered = (
+        "[...document.getElementById('option-calibration').options]"
+        ".filter((each) => !each.disabled).map((each) => each.value)"
+    )
+    page()
+    of_a100 = browser.run(offered)
+    assert {"", "none", "megatron-2021"} <= set(of_a100)
+    choose(browser, **{"option-calibration": "megatron-2021"})
+    assert text(browser, "faults") == ""
+    choose(browser, cluster="dgx-h100")  # which have none of that line
+    assert browser.run("document.getElementById('option-calibration').value") == ""
+    of_h100 = browser.run(offered)
+    assert {"", "none", "nemo"} <= set(of_h100)
+    assert "megatron-2021" not in of_h100
+    assert text(browser, "faults") == ""
+
+
+def test_a_search_says_its_gap_and_is_stopped_with_the_best_so_far(browser, page):
+    page()
+    told = {"stage": "searching", "elapsed_s": 3, "step_time_s": None, "gap": None}
+    browser.run(f"explorer.hear({json.dumps({'told': told})}, 0)")
+    assert text(browser, "state") == "searching, 3 s: no plan yet"
+    assert text(browser, "stop") == "Stop"
+    told |= {"step_time_s": 2.0, "searched_s": 1.75, "gap": 0.125}
+    browser.run(f"explorer.hear({json.dumps({'told': told})}, 0)")
+    assert text(browser, "state") == "searching, 3 s: best 2 s, gap so far 12.50%"
+    assert text(browser, "stop") == "Stop, and show the best so far"
+
+
 def test_any_number_of_devices_can_be_asked_for(browser, page):
     page()
     choose(browser, count="2")
@@ -311,6 +366,23 @@ def test_the_file_of_a_job_is_dropped_anywhere(browser, page, request):
     browser.run("document.getElementById('forget').click()")
     settled(browser)
     assert "gpt2" in text(browser, "asked-line")
+
+
+def test_a_file_that_is_no_job_is_refused_and_nothing_else_is_answered(browser, page):
+    page()
+    browser.run(
+        "(() => { const given = new DataTransfer(); "
+        "given.items.add(new File(['hello'], 'letter.sh')); "
+        "window.dispatchEvent(new DragEvent('drop', {dataTransfer: given})); })()"
+    )
+    browser.wait_until("document.getElementById('faults').textContent !== ''")
+    browser.run("new Promise((done) => setTimeout(done, 400)).then(() => null)")
+    settled(browser)
+    assert text(browser, "faults")
+    assert browser.run("document.querySelectorAll('iframe').length") == 0
+    choose(browser, batch="5")
+    assert text(browser, "faults") == ""
+    assert "ZeRO-" in text(browser, "layout")
 
 
 def test_a_cluster_of_ones_own_is_dropped_anywhere(browser, page):

@@ -92,7 +92,9 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterChoice:
-    """A cluster to choose, and where its sliders start; `most_devices` None grows without limit."""
+    """A cluster to choose, where its sliders start, and the lines of constants that its devices
+    have; `most_devices` None grows without limit.
+    """
 
     name: str
     accelerator: str
@@ -101,6 +103,7 @@ class ClusterChoice:
     most_devices: int | None
     memory_bytes: float
     bandwidth_bytes_per_s: float
+    calibrations: tuple[str, ...] = ()
 
 
 def answer(question: Question, budget: Budget) -> Result:
@@ -202,6 +205,7 @@ def model_choices() -> Iterator[ModelChoice]:
 
 def cluster_choices() -> Iterator[ClusterChoice]:
     """The clusters of the catalog that have one kind of device."""
+    from trainwright.formats.calibration_toml import built_in_calibrations
     from trainwright.formats.catalog import cluster, cluster_names
 
     for name in cluster_names():
@@ -209,6 +213,12 @@ def cluster_choices() -> Iterator[ClusterChoice]:
         if len(found.pools) > 1:
             continue
         pool = found.pool_of()
+        known = built_in_calibrations()
+        lines = sorted(
+            each.line
+            for each in known
+            if each.accelerator == pool.accelerator.name and each.replaced
+        )
         yield ClusterChoice(
             name=name,
             accelerator=pool.accelerator.name,
@@ -217,6 +227,7 @@ def cluster_choices() -> Iterator[ClusterChoice]:
             most_devices=pool.num_devices if len(pool.levels) == 1 else None,
             memory_bytes=pool.accelerator.memory_bytes,
             bandwidth_bytes_per_s=pool.levels[-1].bandwidth_bytes_per_s,
+            calibrations=("none", *lines),
         )
 
 
@@ -362,7 +373,7 @@ class ModelItem(BaseModel):
 
 
 class ClusterItem(BaseModel):
-    """A cluster of the catalog and where its sliders start."""
+    """A cluster of the catalog, where its sliders start, the constants that its devices have."""
 
     name: str
     accelerator: str
@@ -371,6 +382,7 @@ class ClusterItem(BaseModel):
     most_devices: int
     memory_gib: float
     bandwidth_gb_per_s: float
+    calibrations: list[str]
 
 
 class Choices(BaseModel):
@@ -392,7 +404,8 @@ _REASONS_S = 20.0  # wall seconds for what the choices of a plan buy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """How a search stands: seconds of the best step so far, and up to which all were searched.
+    """How a search stands: seconds of the best step so far, up to which all were searched, and the
+    gap between them, as a share of the step.
 
     The gap to all plans that the request admits is proved at the end, and may be larger.
     """
@@ -401,16 +414,19 @@ class Told:
     elapsed_s: float
     step_time_s: float | None = None
     searched_s: float | None = None
+    gap: float | None = None
 
 
 def _told(budget: Budget, last: Sequence[Progress]) -> Told:
     if not last or not math.isfinite(last[0].best):
         return Told(stage="searching", elapsed_s=budget.elapsed_s)
+    best_s, searched_s = last[0].best, min(last[0].lower_bound, last[0].best)
     return Told(
         stage="searching",
         elapsed_s=budget.elapsed_s,
-        step_time_s=last[0].best,
-        searched_s=last[0].lower_bound,
+        step_time_s=best_s,
+        searched_s=searched_s,
+        gap=1 - searched_s / best_s,
     )
 
 
@@ -835,6 +851,7 @@ def _choices() -> Choices:
             most_devices=min(cluster.most_devices or MOST_DEVICES, MOST_DEVICES),
             memory_gib=cluster.memory_bytes / GIB,
             bandwidth_gb_per_s=cluster.bandwidth_bytes_per_s / GB,
+            calibrations=list(cluster.calibrations),
         )
         for cluster in cluster_choices()
     ]

@@ -93,6 +93,16 @@ class Explorer {
     at("devices").max = Math.max(Math.min(Math.floor(Math.log2(most / node)), 10), 0);
     at("devices").disabled = at("devices").max === "0";
     at("devices").value = Math.min(before, Number(at("devices").max));
+    this.offerConstants();
+  }
+
+  /** Only the constants that were fitted to the devices; to those of one's own file, any may be. */
+  offerConstants() {
+    const control = at("option-calibration"), known = this.cluster.calibrations;
+    for (const option of control.options) {
+      option.hidden = option.disabled = option.value !== "" && !this.clusterFile && !known.includes(option.value);
+    }
+    if (control.selectedOptions[0]?.disabled) control.value = "";
   }
 
   reset() {
@@ -237,9 +247,10 @@ class Explorer {
     if (plan) this.show(plan, tookMs);
     if (plan?.is_complete) at("stop").hidden = true;
     if (!told) return;
-    at("stop").hidden = told.stage !== "searching" || told.step_time_s === null;
+    at("stop").hidden = told.stage !== "searching";
+    at("stop").textContent = told.step_time_s === null ? "Stop" : "Stop, and show the best so far";
     const best = told.step_time_s === null ? "no plan yet"
-      : `best ${seconds(told.step_time_s)}, searched up to ${seconds(told.searched_s)}`;
+      : `best ${seconds(told.step_time_s)}, gap so far ${percent(told.gap)}`;
     at("state").textContent = told.stage === "searching"
       ? `searching, ${told.elapsed_s.toFixed(0)} s: ${best}` : "asking what each choice buys …";
   }
@@ -398,14 +409,14 @@ class Explorer {
         this.refuse([{ path: file.name, problem: "is not JSON" }]);
         return;
       }
-    } else {
-      await this.readJob(file.name, text);
+    } else if (!await this.readJob(file.name, text)) {
+      return;
     }
     this.showUploaded();
     this.changed();
   }
 
-  /** A framework's own file: its model, its sizes and its degrees, to start from. */
+  /** A framework's own file: its model, its sizes and its degrees, to start from; whether it is one. */
   async readJob(name, text) {
     const response = await fetch("/api/jobs", {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ name, text }),
@@ -416,8 +427,10 @@ class Explorer {
     this.config = null;
     if (!response.ok) {
       clearTimeout(this.timer);
+      this.showUploaded();
       this.refuse(stated.faults);
-      return;
+      at("answer").setAttribute("aria-busy", "false");
+      return false;
     }
     for (const [id, value] of [["devices", stated.devices], ["batch", stated.global_batch], ["sequence", stated.sequence]]) {
       if (value) this.exact[id] = value;
@@ -429,12 +442,14 @@ class Explorer {
     }
     at("more").open = true;
     this.notes = stated.notes;
+    return true;
   }
 
   showUploaded() {
     const names = [this.job ?? this.config, this.clusterFile].filter(Boolean).map(({ name }) => name);
     at("uploaded").hidden = names.length === 0;
     at("uploaded").querySelector("span").textContent = names.join(", ");
+    this.offerConstants();
   }
 
   forget() {
@@ -515,8 +530,10 @@ function seconds(value) {
 /** Rounded up, so that it stays true. */
 function gapOf({ status, gap = 0 }) {
   const most = Math.max(gap, 0);
-  return status === "optimal" ? "0, proved" : `≤ ${(Math.ceil(1e4 * most) / 100).toFixed(2)}%`;
+  return status === "optimal" ? "0, proved" : `≤ ${percent(most)}`;
 }
+
+function percent(share) { return `${(Math.ceil(1e4 * share) / 100).toFixed(2)}%`; }
 
 function gib(bytes) { return `${(bytes / 2 ** 30).toFixed(2)} GiB`; }
 
