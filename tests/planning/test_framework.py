@@ -271,7 +271,10 @@ def test_a_brief_search_tells_only_what_beats_a_step_that_is_known(share):
 
 
 def test_a_search_that_ends_before_its_first_plan_tells_a_usual_one():
-    model, cluster = catalog.model("deepseek-v3").config, catalog.cluster("dgx-h100").with_nodes(256)
+    model, cluster = (
+        catalog.model("deepseek-v3").config,
+        catalog.cluster("dgx-h100").with_nodes(256),
+    )
     question = ModelQuestion(
         model=model,
         cluster=cluster,
