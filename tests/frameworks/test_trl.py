@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 import trainwright as tw
+from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.hugging_face import read_trl
 
 # huggingface/trl, pull request 6845: one node of 8 H100, 1,048,576 tokens, context parallel 8,
-# checkpoints and, from 30 B on, weights and optimizer on the host: seconds of a step, bytes.
+# checkpoints and, from 30 B on, weights and optimizer on the host, for 32 B the feed-forward part
+# in tiles of 16,384 tokens: seconds of a step, bytes.
 MILLION = {
     "qwen3-0.6b": (137.0, None),
     "qwen3-8b": (364.0, 56.2e9),
@@ -33,6 +35,7 @@ def test_a_million_tokens_take_the_published_time_and_memory(name: str) -> None:
         zero=3,
         recompute="full",
         loss_chunk=256,
+        mlp_tile=16384 if name == "qwen3-32b" else None,
         offload=ON_HOST if name in ("qwen3-0.6b", "qwen3-8b") else ALL_ON_HOST,
         software="trl",
     )
@@ -97,3 +100,30 @@ def test_what_a_recipe_of_trl_leaves_out_is_on_as_in_trl() -> None:
     said = read_trl(name + "gradient_checkpointing: false\nfp16: true\naccelerate_config: zero2\n")
     assert (said.recompute, said.precision, said.zero) == ("none", "fp16", 2)
     assert not any("as TRL has it" in note for note in said.notes)
+
+
+def test_float32_weights_under_autocast_are_written_and_read_again(tmp_path: Path) -> None:
+    run = {"cluster": "dgx-h100", "devices": 1, "global_batch": 1, "sequence": 2048, "top": 0}
+    made = tw.plan("qwen3-0.6b", **run, framework="trl", precision="bf16_autocast", zero=0)
+    tw.export(made, "trl", output=tmp_path)
+    text = (tmp_path / "sft.yaml").read_text()
+    assert "bf16: true" in text
+    assert read_trl(text).precision == "bf16_autocast"
+    assert read_trl(text.replace("float32", "bfloat16")).precision == "bf16"
+
+
+def test_autocast_is_refused_where_weights_are_gathered_in_16_bit() -> None:
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 2048, "dp": 8}
+    held = [
+        tw.estimate("qwen3-0.6b", **asked, zero=1, software="trl", precision=precision)
+        for precision in ("bf16", "bf16_autocast")
+    ]
+    assert held[1].document.allocated_bytes > held[0].document.allocated_bytes
+    with pytest.raises(InvalidInput, match="must be bf16 where gradients or weights are sharded"):
+        tw.estimate("qwen3-0.6b", **asked, zero=3, precision="bf16_autocast")
+    del asked["dp"]
+    found = tw.plan("qwen3-0.6b", **asked, precision="bf16_autocast", framework="any", top=0)
+    assert found.document.parallelism is not None
+    assert found.document.parallelism.zero_stage <= 1
+    with pytest.raises(InvalidInput, match="must be 0 or 1 beside bf16_autocast, got 3"):
+        tw.plan("qwen3-0.6b", **asked, precision="bf16_autocast", zero=3)

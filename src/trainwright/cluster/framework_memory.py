@@ -68,6 +68,11 @@ class FrameworkMemory:
     with `keeps_gathered_inputs` a tensor group keeps what it gathered for a product, not its shard.
     With `puts_back_by_index` experts keep the output of their activation beside its product, and
     backward has the routed tokens three times at once.
+    Where `norm_bytes` are set, RMS norms are written out: they keep a copy of their input with so
+    many bytes a number in its place, and what they multiply by a weight that trains. With
+    `keeps_activated` dense and shared feed-forward parts keep the output of a gated activation
+    beside its product; with `keeps_tiles` a part that works on some tokens at a time keeps what
+    all of them need backward.
     With `reuses_buffers` a compiler places every tensor by its lifetime: logits lie where the
     tensors of blocks lie later, and the gradient of an activation's input where that input was.
     Without `gathers_ahead` ZeRO-3 gathers the weights of the layer at hand only; without
@@ -101,6 +106,9 @@ class FrameworkMemory:
     keeps_gathered_inputs: bool = False
     loss_bytes: float = 0.0
     puts_back_by_index: bool = False
+    norm_bytes: float = 0.0
+    keeps_activated: bool = False
+    keeps_tiles: bool = False
     reuses_buffers: bool = False
     gathers_ahead: bool = True
     keeps_attended: bool = True
@@ -151,6 +159,9 @@ class FrameworkMemory:
             self.keeps_stage_output,
             self.keeps_gathered_inputs,
             self.puts_back_by_index,
+            self.norm_bytes,
+            self.keeps_activated,
+            self.keeps_tiles,
             self.may_hold_less,
         )
         return not any(kept)

@@ -245,8 +245,8 @@ def _trl(job: Job) -> dict[str, Any]:
         "gradient_accumulation_steps": job.num_microbatches,
         "loss_type": "nll" if job.recipe.loss_chunk is None else "chunked_nll",
         "gradient_checkpointing": recompute,
-        "bf16": job.precision == "bf16",
-        "fp16": job.precision == "fp16",
+        "bf16": job.precision in ("bf16", "bf16_autocast"),
+        "fp16": job.precision in ("fp16", "fp16_autocast"),
         "dtype": _TRL_DTYPES.get(job.precision, "float32"),
     }
     if optim := _optim_of(job):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 
@@ -32,7 +32,8 @@ class Precision:
     `dispatch_bytes` that of a number on its way to experts, scaling factors included.
     `end_state_bytes` are what the optimizer keeps of a parameter of embedding or head besides. Of
     gradients and states a device holds the shares `held_gradients` and `held_states`, its host the
-    rest.
+    rest. What `casts` keeps float32 weights, whose 16-bit copies PyTorch's autocast makes in each
+    forward pass.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Precision:
     weight_copy_bytes: float = 0.0
     held_gradients: float = 1.0
     held_states: float = 1.0
+    casts: bool = False
 
     @property
     def static_bytes(self) -> int:
@@ -67,6 +69,12 @@ def _mixed(dtype: str) -> Precision:
         gradient_bytes=4,
         optimizer_bytes=12,
     )
+
+
+def _halved(dtype: str) -> dict[str, Any]:
+    """What runs, and lies between operators, in 16 bit."""
+    sizes = ("activation_bytes", "linear_input_bytes", "dispatch_bytes")
+    return {"matmul_dtype": dtype, "base_dtype": dtype, **dict.fromkeys(sizes, 2)}
 
 
 def _single(dtype: str) -> Precision:
@@ -89,6 +97,10 @@ FP32: Final = _single("fp32")
 TF32: Final = _single("tf32")
 FP8: Final = replace(BF16, name="fp8", matmul_dtype="fp8", linear_input_bytes=1)
 FP4: Final = replace(FP8, name="fp4", matmul_dtype="fp4")  # inputs kept for backward in 8 bit
+AUTOCAST: Final = tuple(
+    replace(_single("fp32"), **_halved(dtype), name=f"{dtype}_autocast", casts=True)
+    for dtype in ("bf16", "fp16")
+)
 _MX, _NV = 1 + 1 / 32, 1 / 2 + 1 / 16  # bytes of a number with its share of a scale
 RECIPES: Final = (
     *(
@@ -98,7 +110,7 @@ RECIPES: Final = (
     replace(FP8, name="mxfp8", linear_input_bytes=_MX, weight_copy_bytes=2 * _MX),
     replace(FP4, name="nvfp4", linear_input_bytes=_NV, weight_copy_bytes=2 * _NV),
 )
-PRECISIONS: Final = {p.name: p for p in (BF16, FP16, FP32, TF32, FP8, FP4, *RECIPES)}
+PRECISIONS: Final = {p.name: p for p in (BF16, FP16, FP32, TF32, FP8, FP4, *RECIPES, *AUTOCAST)}
 
 
 def precision_named(name: str) -> Precision:

@@ -502,8 +502,8 @@ ROWS += section(
     row(
         "precision",
         NAME,
-        "bf16, fp16, fp8, fp32 or tf32, or a recipe: fp8_delayed, fp8_tensorwise, fp8_blockwise, "
-        "mxfp8, nvfp4; 16 bit if absent.",
+        "bf16, fp16, fp8, fp32 or tf32, float32 weights under bf16_autocast or fp16_autocast, or a "
+        "recipe: fp8_delayed, fp8_tensorwise, fp8_blockwise, mxfp8, nvfp4; 16 bit if absent.",
         at="recipe.precision",
     ),
     row(

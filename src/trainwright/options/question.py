@@ -276,6 +276,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         modes |= {"full"}  # which would run again what a graph holds
     allowed = allowed_by(options, excluded=modes)
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
+    allowed = _of_precision(allowed, settings.recipe.precision)
     effort, named = options.get("effort"), allowed.framework
     program = software_named_by(options, framework=named)
     if effort is not None:
@@ -328,6 +329,20 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         warnings=notes,
     )
     return replace(call, otherwise=tuple(replace(call, question=each) for each in others))
+
+
+def _of_precision(allowed: Allowed, precision: str | None) -> Allowed:
+    """What a number format leaves: autocast copies weights that lie whole on each device."""
+    from trainwright.model import PRECISIONS
+
+    wanted = PRECISIONS.get(precision or "")
+    if wanted is None or not wanted.casts:
+        return allowed
+    whole = tuple(stage for stage in allowed.zero_stages if stage <= 1)
+    if not whole:
+        stages = ", ".join(map(str, allowed.zero_stages))
+        raise InvalidInput.of("zero", f"must be 0 or 1 beside {precision}, got {stages}")
+    return replace(allowed, zero_stages=whole)
 
 
 def _launchable(

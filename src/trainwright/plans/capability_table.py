@@ -563,6 +563,7 @@ OPTIMIZERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 
+_AUTOCAST = ("bf16_autocast", "fp16_autocast")
 # Number formats that a target's files can ask for.
 PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -574,9 +575,10 @@ PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "primus": ("bf16", "fp16", "fp32", "fp8"),
         "torchtitan@0.2": ("bf16", "fp32", "fp8"),
         "torchtitan@0.3": ("bf16", "fp32"),  # fp8 is an argument of the model's own function
-        "pytorch": ("bf16", "fp16", "fp32", "fp8", "tf32", "fp4"),
+        "pytorch": ("bf16", "fp16", "fp32", "fp8", "tf32", "fp4", *_AUTOCAST),
         "deepspeed": ("bf16", "fp16", "fp32"),
-        **dict.fromkeys(("accelerate", "trl", "axolotl"), ("bf16", "fp16", "fp32", "fp8")),
+        **dict.fromkeys(("accelerate", "axolotl"), ("bf16", "fp16", "fp32", "fp8")),
+        "trl": ("bf16", "fp16", "fp32", "fp8", *_AUTOCAST),
         "llamafactory": ("bf16", "fp16", "fp32"),
         "automodel": ("bf16",),
         "maxtext": ("bf16", "fp32", "fp8"),

@@ -264,7 +264,12 @@ def _measured(configuration: Configuration, model: Trained, pool: Pool) -> Itera
 
 def _precision(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """The device multiplies in the formats of the recipe."""
-    yield from precision_faults(configuration.recipe.precision, pool.accelerator)
+    precision = configuration.recipe.precision
+    yield from precision_faults(precision, pool.accelerator)
+    wanted = PRECISIONS.get(precision or "")
+    if wanted is not None and wanted.casts and configuration.parallelism.zero_stage > 1:
+        known = "where gradients or weights are sharded, which are gathered in 16 bit"
+        yield Fault("precision", f"must be {wanted.matmul_dtype} {known}, got {precision}")
 
 
 def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fault]:

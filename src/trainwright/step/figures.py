@@ -33,8 +33,11 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.model import NO_OFFLOAD, CudaGraph, LayerKind, layer_graph
+from trainwright.model.config import Norm
 from trainwright.model.cuda_graphs import is_recorded
 from trainwright.model.feed_forward import FeedForward
+from trainwright.model.operator import NORM
+from trainwright.model.run_shape import AUTOCAST
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
 from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
@@ -235,7 +238,8 @@ def missing_bytes(
 
 def keeps_beside(account: FrameworkMemory, recipe: Recipe) -> bool:
     """Whether a device holds more, or less, than the tensors of the model's own account."""
-    return not account.keeps_nothing_beside or recipe.cuda_graph is not CudaGraph.NONE
+    casts = recipe.precision in {each.name for each in AUTOCAST}
+    return not account.keeps_nothing_beside or casts or recipe.cuda_graph is not CudaGraph.NONE
 
 
 def fullest_figures(
@@ -551,6 +555,7 @@ def _beside_bytes(
         added += account.loss_bytes * logits
     if account.puts_back_by_index and model.experts is not None:
         added += _put_back_bytes(graph, model, run, held)
+    added += _eager_bytes(graph, model, run, held, account, ends)
     if run.recompute is Recompute.SELECTIVE and not account.keeps_attended:
         counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
         blocks = min(run.recompute_blocks or max(counts), max(counts))
@@ -560,6 +565,101 @@ def _beside_bytes(
     if account.reuses_buffers:
         added -= _reused_bytes(graph, held, ends, gathered)
     return added if account.gathers_ahead else added - gathered / 2
+
+
+def _eager_bytes(
+    graph: LayerGraph,
+    model: TransformerConfig,
+    run: Configuration,
+    held: StageMemory,
+    account: FrameworkMemory,
+    ends: _Ends,
+) -> float:
+    """What operators of PyTorch keep where kernels that fuse them keep less (see the account).
+
+    Under autocast they keep 16-bit copies of weights from forward to backward, a norm works on a
+    float32 hidden state, and each product copies what it reads, queries, keys and values apart.
+    """
+    casts = graph.run.precision.casts
+    if not (account.norm_bytes or account.keeps_activated or account.keeps_tiles or casts):
+        return 0.0
+    added = 0.0
+    counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+    blocks = held.microbatches_in_flight * max(counts)
+    if run.recompute is not Recompute.NONE:
+        again = min(max(counts), run.recompute_blocks or max(counts))
+        blocks += 1 - held.microbatches_in_flight * again
+    kept = [
+        _eager_layer_bytes(layer, graph, model, account)
+        for layer in graph.classes
+        if layer.kind is LayerKind.BLOCK
+    ]
+    kept_tiles = _tile_bytes(graph, model, account) if account.keeps_tiles else 0.0
+    added += blocks * (max(kept, default=0.0) + kept_tiles)
+    if not casts:
+        return added
+    ended = [c for c in graph.classes if ends.last and c.kind is LayerKind.LM_HEAD]
+    added += sum(_HALF * _multiplied(layer) for layer in ended)
+    if run.recompute is not Recompute.NONE:  # a cache keeps all copies until the loss is known
+        cached = [_HALF * _multiplied(c) for c in graph.classes if c.kind is LayerKind.BLOCK]
+        logits = graph.run.loss_tokens * graph.run.padded(model.vocabulary_size)
+        made = _MADE_BACKWARD * logits / graph.run.tensor_parallel * ends.last
+        added += max(0.0, max(counts) * max(cached, default=0.0) - made)
+    return added
+
+
+_MADE_BACKWARD: Final = 2.0  # bytes of a logit that the loss needs more backward than forward
+
+
+def _tile_bytes(graph: LayerGraph, model: TransformerConfig, account: FrameworkMemory) -> float:
+    """What a dense feed-forward part keeps of the tokens outside of the tile at hand."""
+    shape = graph.run
+    if shape.mlp_tile is None or model.experts is not None or not model.mlp:
+        return 0.0
+    inner = shape.precision.activation_bytes * model.ffn_size / shape.tensor_parallel
+    written_out = account.keeps_activated and model.gated
+    kept = (shape.tokens - shape.mlp_tokens) * (2 + model.gated) + shape.tokens * written_out
+    return inner * kept
+
+
+_HALF: Final = 2.0  # bytes of a 16-bit number
+_WORKED: Final = 4.0  # of one in which a norm works
+_OF_SEVERAL: Final = {"query_key_value.input": 3, "mlp_norm.output": 2}  # products that read them
+
+
+def _eager_layer_bytes(
+    layer: LayerClass, graph: LayerGraph, model: TransformerConfig, account: FrameworkMemory
+) -> float:
+    shape, added = graph.run, 0.0
+    casts, products = shape.precision.casts, (FeedForward.MLP, FeedForward.SHARED_EXPERT)
+    stream = _WORKED if casts else shape.precision.activation_bytes  # of a hidden state
+    gated = {f"{part.last}.input" for part in products if model.gated and account.keeps_activated}
+    for operator in layer.operators:
+        trains = any(parameter.trainable for parameter in operator.parameters)
+        for tensor in operator.saved:
+            size = tensor.bytes_per_device(shape)
+            numbers = size / tensor.element_bytes
+            if operator.module == NORM and tensor.name == f"{operator.name}.input":
+                added += numbers * (stream - tensor.element_bytes) * casts
+                if account.norm_bytes and model.norm is Norm.RMS:
+                    copied = max(account.norm_bytes - stream, 0.0)
+                    added += numbers * (copied + stream * trains)
+            added += size * (tensor.name in gated)
+    if casts:
+        read = {tensor.name: tensor.bytes_per_device(shape) for tensor in layer.saved}
+        added += sum((n - 1) * read.get(name, 0.0) for name, n in _OF_SEVERAL.items())
+        added += _HALF * _multiplied(layer)
+    return added
+
+
+def _multiplied(layer: LayerClass) -> float:
+    """Weights of products on a device."""
+    return sum(
+        parameter.count_per_device
+        for operator in layer.operators
+        if operator.matrix is not None
+        for parameter in operator.parameters
+    )
 
 
 def _put_back_bytes(

@@ -556,6 +556,8 @@ def _trainer(
     dropout = adapters.get("lora_dropout")
     notes += odd_optimizer(optimizer)
     precision = _precision(found)
+    if stage == 0 and precision in ("bf16", "fp16") and _loads_whole(found):
+        precision += "_autocast"
     unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
     found.check()
     return StatedRun(
@@ -609,6 +611,11 @@ def _precision(found: Settings) -> str:
     if float16 or whole not in (None, False, "false") or kept in ("float16", "fp16", "half"):
         return "fp16"
     return "fp32"
+
+
+def _loads_whole(found: Settings) -> bool:
+    """Whether weights are loaded in float32, which autocast then copies."""
+    return found.text(found.first("torch_dtype", "dtype")) in ("float32", "fp32", "torch.float32")
 
 
 def _adapters(

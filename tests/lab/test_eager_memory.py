@@ -1,0 +1,109 @@
+"""What tensors hold where transformers' own modules train, counted by PyTorch on fake tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from trainwright.formats import catalog
+from trainwright.formats.calibration_toml import framework_memory
+from trainwright.model import Recipe
+from trainwright.plans.configuration import NO_OVERHEADS, Configuration
+from trainwright.plans.plan import Parallelism
+from trainwright.profile import Recompute
+from trainwright.step.figures import memory_figures
+from trainwright.step.predict import price_configuration
+
+MODEL = catalog.model("qwen3-8b").config
+CLUSTER = catalog.cluster("dgx-h100")
+PURE = {"gradient_dtype": "bf16", "main_weight_dtype": "none", "moment_dtypes": ("bf16",)}
+RECIPES = {"bf16": Recipe(precision="bf16", **PURE), "autocast": Recipe(precision="bf16_autocast")}
+CASES = [
+    (weights, blocks, again, length)
+    for weights in RECIPES
+    for blocks in (4, 16)
+    for again in (False, True)
+    for length in (2048, 8192)
+]
+
+
+def predicted(weights: str, blocks: int, again: bool, length: int) -> float:
+    model = replace(MODEL, num_layers=blocks)
+    run = Configuration(
+        parallelism=Parallelism(),
+        microbatch_size=1,
+        global_batch=2,
+        sequence_length=length,
+        recompute=Recompute.FULL if again else Recompute.NONE,
+        recipe=RECIPES[weights],
+        overheads=NO_OVERHEADS,
+        vocabulary_multiple=1,
+    )
+    step = price_configuration(model, CLUSTER, run)
+    account = framework_memory("hugging-face")
+    (rank,) = memory_figures(model, run, step, account, device=CLUSTER.accelerator)
+    return rank.allocated.typical_bytes
+
+
+def counted(weights: str, blocks: int, again: bool, length: int) -> float:
+    """The peak of two steps of one microbatch each, of which the second has states."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from trainwright.lab.rank_program import Held, watched
+
+    config = Qwen3Config(
+        hidden_size=MODEL.hidden_size,
+        num_attention_heads=MODEL.num_heads,
+        num_key_value_heads=MODEL.num_kv_heads,
+        head_dim=MODEL.head_size,
+        intermediate_size=MODEL.ffn_size,
+        vocab_size=MODEL.vocabulary_size,
+        num_hidden_layers=blocks,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+        use_cache=False,
+    )
+    held = Held()
+    with FakeTensorMode(allow_non_fake_inputs=True), watched(held), held:
+        torch.set_default_dtype(torch.bfloat16 if weights == "bf16" else torch.float32)
+        try:
+            model = Qwen3ForCausalLM(config).train()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        if again:
+            old = model.gradient_checkpointing_enable  # its name before transformers 5
+            getattr(model, "activation_checkpointing_enable", old)({"use_reentrant": False})
+        own = list(model.parameters())
+        optimizer = torch.optim.AdamW(own, fused=True)
+        for weight in own:
+            weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        optimizer.zero_grad()
+        held.forget_peak()
+        for _ in range(2):  # gradients add up, as over microbatches
+            words = torch.zeros(1, length, dtype=torch.long)
+            under: Any = contextlib.nullcontext()
+            if weights == "autocast":
+                under = torch.autocast("cpu", torch.bfloat16)
+            with under:  # causal, without a mask: the kernel that a GPU takes
+                masks = {"full_attention": None}
+                loss = model(input_ids=words, attention_mask=masks, labels=words).loss
+            loss.backward()
+            del loss
+        optimizer.step()
+    return float(held.peak)
+
+
+@pytest.mark.torch
+def test_the_account_of_hugging_face_holds_what_its_modules_allocate() -> None:
+    pytest.importorskip("transformers")
+    errors = {case: predicted(*case) / counted(*case) - 1 for case in CASES}
+    shown = ", ".join(f"{'-'.join(map(str, case))} {error:+.1%}" for case, error in errors.items())
+    assert mean(map(abs, errors.values())) < 0.03, shown
+    assert max(map(abs, errors.values())) < 0.08, shown
