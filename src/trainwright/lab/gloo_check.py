@@ -26,9 +26,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainwright.documents.verification import GradientCheck, KeptBytes
 from trainwright.errors import InvalidInput, MissingExtra, UnsupportedFeature
-from trainwright.lab.token_replay import BLOCK, LOSS_LIMIT, Stage, whole_model
+from trainwright.lab.token_replay import LOSS_LIMIT, Stage, plain_stages, whole_model
+from trainwright.plans.lowered import LoweredAction, LoweredSchedule
 from trainwright.plans.schedule import Placement
 
 if TYPE_CHECKING:
@@ -56,8 +59,54 @@ def with_swapped_microbatches(csv: str) -> str:
     return _MICROBATCH.sub(lambda found: _SWAPPED.get(found[0], found[0]), csv)
 
 
+def with_exchanged_messages(csv: str) -> str:
+    """A lowered file in which one rank takes two messages in the wrong order.
+
+    Where no rank takes two, the first activation that went to the host does not come back.
+    """
+    rows = [line.split(",") for line in _rows(csv)]
+    for cells in rows:
+        for kind in ("RECV_F", "RECV_B"):
+            found = [at for at, cell in enumerate(cells) if kind in cell]
+            if len(found) > 1:
+                one, other = found[:2]
+                cells[one], cells[other] = cells[other], cells[one]
+                return "".join(",".join(each) + "\n" for each in rows)
+    left = [[cell for cell in cells if not re.fullmatch(r"\d+L0", cell)] for cells in rows]
+    return "".join(",".join(cells) + "\n" for cells in left)
+
+
 def _rows(csv: str) -> list[str]:
     return csv.splitlines()
+
+
+# Lowered orders as text, for the runtime of this program's own
+# -------------------------------------------------------------
+
+OWN_RUNTIME = "own_runtime"
+
+
+def format_orders(lowered: LoweredSchedule) -> str:
+    """A line per rank, with steps as `compute_comms` writes them; pairs run in turn."""
+    orders = map(lowered.order, range(lowered.num_ranks))
+    return "".join(",".join(map(str, order)) + "\n" for order in orders)
+
+
+def parse_orders(text: str, order: RunOrder) -> LoweredSchedule:
+    """What `format_orders` wrote, of the sizes of a run."""
+    rows = [[LoweredAction.parse(cell) for cell in line.split(",") if cell] for line in _rows(text)]
+    return LoweredSchedule(
+        placement=Placement(
+            rank_of_stage=order.rank_of_stage,
+            num_ranks=order.num_ranks,
+            num_pipelines=order.num_pipelines,
+        ),
+        num_microbatches=order.num_microbatches,
+        actions=np.array([step for row in rows for step in row], np.int32),
+        rank_offsets=np.cumsum([0, *map(len, rows)]),
+        num_slices=order.num_slices,
+        head_barriers=order.head_barriers,
+    )
 
 
 # Child processes that never outlive the block they were started in
@@ -128,6 +177,9 @@ class RunOrder:
     rank_of_stage: tuple[int, ...]
     stages: tuple[Stage, ...]
     num_replicas: int = 1
+    num_pipelines: int = 1
+    num_slices: int = 1
+    head_barriers: int = 0
 
     @property
     def num_ranks(self) -> int:
@@ -265,8 +317,10 @@ _LONGEST_PROBLEM = 400
 class PipelineRun:
     """A schedule file: its text, its form ("compute_only" or "compute_comms"), and for whom.
 
-    `stages` says what each holds (see `tiny_layers`), a block where it is left out. So many
-    replicas of the pipeline run side by side, on data of their own.
+    A file of the form "own_runtime" is run without PyTorch's (`gloo_orders`), and may have
+    slices, copies on the host, a cut head and two copies of the model. `stages` says what each
+    stage of one copy holds (see `tiny_layers`), a block where it is left out. So many replicas of
+    the pipeline run side by side, on data of their own.
     """
 
     csv: str
@@ -275,6 +329,8 @@ class PipelineRun:
     num_microbatches: int
     stages: tuple[Stage, ...] = ()
     num_replicas: int = 1
+    num_slices: int = 1
+    head_barriers: int = 0
 
     @property
     def num_processes(self) -> int:
@@ -329,8 +385,11 @@ def _run_group(
                 form=run.form,
                 num_microbatches=run.num_microbatches,
                 rank_of_stage=run.placement.rank_of_stage,
-                stages=whole_model(run.stages or ((BLOCK,),) * run.placement.num_stages),
+                stages=whole_model(run.stages or plain_stages(run.placement)),
                 num_replicas=run.num_replicas,
+                num_pipelines=run.placement.num_pipelines,
+                num_slices=run.num_slices,
+                head_barriers=run.head_barriers,
             )
             for index, run in enumerate(runs)
         ),

@@ -9,10 +9,18 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.lab.gloo_check import Job, RankFailure, RankReport, RunFolder, RunOrder
+from trainwright.lab.gloo_check import (
+    OWN_RUNTIME,
+    Job,
+    RankFailure,
+    RankReport,
+    RunFolder,
+    RunOrder,
+)
 
 
 def main() -> None:
@@ -21,9 +29,9 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     job, run = folder.read_job(), 0
     try:
-        _listen(folder, rank)
+        note = _listen(folder, rank)
         for run, order in enumerate(job.runs):
-            folder.write_report(run, rank, _run(folder, job, run, order, rank))
+            folder.write_report(run, rank, _run(folder, job, run, order, rank, note))
     except Exception as error:
         failure = RankFailure(
             run=run,
@@ -40,20 +48,33 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _listen(folder: RunFolder, rank: int) -> None:
+def _listen(folder: RunFolder, rank: int) -> Callable[[str], None]:
+    """Keep the action of this rank in its file; returns who else may tell of one."""
     from trainwright.lab.gloo_steps import find_runtime, report_actions
 
     find_runtime()
     file = os.open(folder.action_path(rank), os.O_WRONLY | os.O_CREAT)
-    _write_over(file, "the start")
-    report_actions("place", lambda action: _write_over(file, action))
+
+    def note(action: str) -> None:
+        _write_over(file, action)
+
+    note("the start")
+    report_actions("place", note)
+    return note
 
 
 def _write_over(file: int, action: str) -> None:
     os.pwrite(file, action.encode("ascii").ljust(64), 0)
 
 
-def _run(folder: RunFolder, job: Job, run: int, order: RunOrder, rank: int) -> RankReport:
+def _run(
+    folder: RunFolder,
+    job: Job,
+    run: int,
+    order: RunOrder,
+    rank: int,
+    note: Callable[[str], None],
+) -> RankReport:
     import torch
     from torch import distributed
 
@@ -61,8 +82,11 @@ def _run(folder: RunFolder, job: Job, run: int, order: RunOrder, rank: int) -> R
     store = distributed.FileStore(str(folder.store(run)), job.num_processes)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=job.num_processes)
     try:
+        from trainwright.lab.gloo_orders import run_orders
         from trainwright.lab.gloo_steps import run_steps
 
+        if order.form == OWN_RUNTIME:
+            return run_orders(folder, job, order, rank, note)
         return run_steps(folder, job, order, rank)
     finally:
         distributed.destroy_process_group()

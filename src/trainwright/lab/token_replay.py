@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from trainwright.documents.verification import KeptBytes
 from trainwright.errors import InvalidInput
-from trainwright.plans.lowered import LoweredAction, LoweredKind
+from trainwright.plans.lowered import HEAD_EXCHANGES, LoweredAction, LoweredKind
+from trainwright.plans.schedule import ACTIVATIONS_OF
 
 if TYPE_CHECKING:
     from trainwright.plans.lowered import LoweredSchedule
-    from trainwright.plans.schedule import ScheduleMemory
+    from trainwright.plans.schedule import Placement, ScheduleMemory
 
 
 # How far a pipeline's float32 results may be from those of the model in one piece
@@ -98,6 +99,11 @@ def whole_model(stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     return tuple(stage or (GAIN,) for stage in ends)
 
 
+def plain_stages(placement: Placement) -> tuple[Stage, ...]:
+    """A block for each stage of one copy of the model."""
+    return ((BLOCK,),) * (placement.num_stages // placement.num_pipelines)
+
+
 def kind_of(name: str) -> str:
     """A layer's name without what is recomputed of it."""
     return name.partition(":")[0]
@@ -146,6 +152,7 @@ _SENT_FROM = {
     LoweredKind.RECV_B: (LoweredKind.SEND_B, 1),
 }
 _SENT_TO = {LoweredKind.SEND_F: 1, LoweredKind.SEND_B: -1}
+_SHARED_AS = {get: share for share, get in HEAD_EXCHANGES.items()}
 
 
 class Worker(Protocol):
@@ -153,13 +160,13 @@ class Worker(Protocol):
     promised."""
 
     def compute(self, step: LoweredAction) -> None:
-        """Run F, I, W, B or R of a stage."""
+        """Run an action of a stage, or of the head that is cut over all ranks."""
 
     def send(self, step: LoweredAction) -> Any:
-        """What SEND_F or SEND_B ships."""
+        """What SEND_F, SEND_B or a SHARE ships."""
 
     def receive(self, step: LoweredAction, message: Any) -> None:
-        """Take what RECV_F or RECV_B brings."""
+        """Take what RECV_F or RECV_B brings, or the list, by rank, of what a GET does."""
 
     def reduce(self, stage: int) -> None:
         """All gradients of a stage are there."""
@@ -172,8 +179,7 @@ def replay(lowered: LoweredSchedule, worker: Worker) -> int:
     that cannot do what it says, and where no rank can go on.
     """
     orders = [lowered.order(rank) for rank in range(lowered.num_ranks)]
-    queues: dict[tuple[int, int], deque[tuple[LoweredAction, Any]]] = {}
-    owner = lowered.placement.rank_of_stage
+    queues: _Queues = {}
     at = [0] * len(orders)
     moved = True
     while moved:
@@ -181,7 +187,7 @@ def replay(lowered: LoweredSchedule, worker: Worker) -> int:
         for rank, order in enumerate(orders):
             began = at[rank]
             while at[rank] < len(order) and _step(
-                order[at[rank]], rank, at[rank], owner, queues, worker
+                order[at[rank]], rank, at[rank], lowered, queues, worker
             ):
                 at[rank] += 1
             moved |= at[rank] > began
@@ -191,54 +197,81 @@ def replay(lowered: LoweredSchedule, worker: Worker) -> int:
         raise InvalidInput.of(
             f"orders[{stuck[0]}][{at[stuck[0]]}]", f"no rank can go on: {', '.join(waits)}"
         )
-    for (sender, receiver), queue in queues.items():
+    for (sender, receiver, _), queue in queues.items():
         if queue:
             problem = f"rank {receiver} never receives what rank {sender} sent as {queue[0][0]}"
             raise InvalidInput.of(f"orders[{receiver}]", problem)
     return sum(at)
 
 
+# By sender and receiver, for each SHARE apart from all that is sent from stage to stage.
+_Queues: TypeAlias = "dict[tuple[int, int, LoweredKind | None], deque[tuple[LoweredAction, Any]]]"
+
+
 def _step(
     step: LoweredAction,
     rank: int,
     position: int,
-    owner: tuple[int, ...],
-    queues: dict[tuple[int, int], deque[tuple[LoweredAction, Any]]],
+    lowered: LoweredSchedule,
+    queues: _Queues,
     worker: Worker,
 ) -> bool:
     """Run one step; false where it has to wait."""
     place = f"orders[{rank}][{position}]"
+    owner = lowered.placement.rank_of_stage
     if owner[step.stage] != rank:
         raise InvalidInput.of(place, f"{step} is on rank {rank}, its stage on {owner[step.stage]}")
     try:
         if step.kind in _SENT_FROM:
             kind, offset = _SENT_FROM[step.kind]
-            queue = queues.get((owner[step.stage + offset], rank))
+            queue = queues.get((owner[step.stage + offset], rank, None))
             if not queue:
                 return False
-            sent, message = queue.popleft()
-            if sent != LoweredAction(kind, step.stage + offset, step.microbatch):
-                problem = f"{step} gets what was sent as {sent}"
-                raise InvalidInput.of("orders", problem)
-            worker.receive(step, message)
+            worker.receive(
+                step,
+                _popped(queue, step, LoweredAction(kind, step.stage + offset, step.microbatch)),
+            )
         elif step.kind in _SENT_TO:
-            other = owner[step.stage + _SENT_TO[step.kind]]
-            queues.setdefault((rank, other), deque()).append((step, worker.send(step)))
+            key = (rank, owner[step.stage + _SENT_TO[step.kind]], None)
+            queues.setdefault(key, deque()).append((step, worker.send(step)))
+        elif step.kind in HEAD_EXCHANGES:
+            message = worker.send(step)
+            for other in lowered.peers(step.kind, rank):
+                queues.setdefault((rank, other, step.kind), deque()).append((step, message))
+        elif step.kind in _SHARED_AS:
+            share = _SHARED_AS[step.kind]
+            found = [queues.get((other, rank, share)) for other in lowered.peers(step.kind, rank)]
+            if not all(found):
+                return False
+            worker.receive(step, [_popped(queue, step) for queue in found if queue])
         elif step.kind is LoweredKind.REDUCE_GRAD:
             worker.reduce(step.stage)
-        elif step.kind <= LoweredKind.R:
+        elif step.kind < LoweredKind.SEND_F:
             worker.compute(step)
     except InvalidInput as error:
         raise InvalidInput.of(place, error.faults[0].problem) from None
     return True
 
 
+def _popped(
+    queue: deque[tuple[LoweredAction, Any]],
+    step: LoweredAction,
+    wanted: LoweredAction | None = None,
+) -> Any:
+    """The oldest message, which must be what is `wanted`, or else of the step's microbatch."""
+    sent, message = queue.popleft()
+    if sent.microbatch != step.microbatch or wanted not in (None, sent):
+        raise InvalidInput.of("orders", f"{step} gets what was sent as {sent}")
+    return message
+
+
 # A replay that computes nothing: who had what when, and how much every rank kept
 # -------------------------------------------------------------------------------
 
-_F, _I, _W, _B = LoweredKind.F, LoweredKind.I, LoweredKind.W, LoweredKind.B
-_BEFORE = {_F: [], _I: [_F], _B: [_F], _W: [_F, _I]}  # what a stage has done of a microbatch
-_UNIT = {_F: 1, _I: 0, _W: -1, _B: -1, LoweredKind.R: 0}
+_F, _I, _W, _B, _R, _O, _D, _L, _V, _T = list(LoweredKind)[:10]
+# What a stage has done of a microbatch before, leaving out R and copies.
+_BEFORE = {_F: [], _I: [_F], _B: [_F], _W: [_F, _I], _R: [_F], _O: [_F], _D: [_F], _L: [_F]}
+_COPIED = {_O: "", _D: "O", _L: "OD"}  # and of its activations' way to the host and back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,55 +304,81 @@ class _Tokens:
     inputs: set[tuple[LoweredKind, int, int]] = field(default_factory=set)
     outputs: set[tuple[LoweredKind, int, int]] = field(default_factory=set)
     done: dict[tuple[int, int], list[LoweredKind]] = field(default_factory=dict)
+    copied: dict[tuple[int, int], str] = field(default_factory=dict)
     reduced: set[int] = field(default_factory=set)
     num_messages: int = 0
     held: list[int] = field(init=False)
     most: list[int] = field(init=False)
     held_bytes: list[float] = field(init=False)
     most_bytes: list[float] = field(init=False)
+    edge: list[bool] = field(init=False)  # before stage s, whether s-1 hands on to it; [S + 1]
 
     def __post_init__(self) -> None:
         ranks = self.lowered.num_ranks
         self.held, self.most = [0] * ranks, [0] * ranks
         self.held_bytes = self.memory.static_bytes.tolist()
         self.most_bytes = list(self.held_bytes)
+        self.edge = [False, *self.lowered.placement.has_edge.tolist(), False]
 
     def compute(self, step: LoweredAction) -> None:
         """Use the inputs up, keep or free activations, leave outputs."""
         stage, microbatch = step.stage, step.microbatch
-        last = self.lowered.placement.num_stages - 1
-        before = self.done.setdefault((stage, microbatch), [])
-        if step.kind is LoweredKind.R and before == [_F]:
+        if step.kind in (_V, _T):
+            self._head(step)
             self._count(step)
             return
+        key = (stage, microbatch)
+        before, copied = self.done.setdefault(key, []), self.copied.get(key, "")
         if before != _BEFORE.get(step.kind):
             found = ", ".join(kind.name for kind in before) or "nothing"
             raise InvalidInput.of("orders", f"{step} comes when its stage has done {found} of it")
-        before.append(step.kind)
-        if step.kind is _F and stage > 0:
-            self._use(_F, step, "its input has not arrived")
-        if step.kind in (_I, _B) and stage < last:
-            self._use(_B, step, "the gradient of its output has not arrived")
-        if step.kind is _F and stage < last:
-            self._leave(_F, stage, stage + 1, microbatch)
-        if step.kind in (_I, _B) and stage > 0:
-            self._leave(_B, stage, stage - 1, microbatch)
+        if copied != _COPIED.get(step.kind, copied):
+            raise InvalidInput.of("orders", f"{step} comes after {copied or 'no copy'} of it")
+        if step.kind in _COPIED:
+            self.copied[key] = copied + step.kind.name
+        elif step.kind is not _F and copied not in ("", "ODL"):
+            raise InvalidInput.of("orders", f"{step} runs when its activations are on the host")
+        if step.kind in (_F, _I, _W, _B):
+            before.append(step.kind)
+        if step.kind is _F:
+            if self.edge[stage]:
+                self._use(_F, step, "its input has not arrived")
+            self._require_slice(step, -1)
+            self._leave(_F, stage, 1, microbatch)
+        if step.kind in (_I, _B):
+            if self.edge[stage + 1]:
+                self._use(_B, step, "the gradient of its output has not arrived")
+            elif self.lowered.head_barriers:
+                gate = _V if self.lowered.head_barriers == 1 else _T
+                self._require_gate(gate, step)
+            self._require_slice(step, 1)
+            self._leave(_B, stage, -1, microbatch)
         if step.kind in (_W, _B) and stage in self.reduced:
             raise InvalidInput.of("orders", f"{step} comes after the gradients were reduced")
         self._count(step)
 
     def send(self, step: LoweredAction) -> Any:
         """The output it names, which must be there."""
-        kind = _F if step.kind is LoweredKind.SEND_F else _B
-        name = (kind, step.stage, step.microbatch)
-        if name not in self.outputs:
-            raise InvalidInput.of("orders", f"{step} sends what was not made, or was sent before")
-        self.outputs.remove(name)
+        if step.kind in HEAD_EXCHANGES:
+            self._require_made(step)
+        else:
+            kind = _F if step.kind is LoweredKind.SEND_F else _B
+            name = (kind, step.stage, step.microbatch)
+            if name not in self.outputs:
+                problem = f"{step} sends what was not made, or was sent before"
+                raise InvalidInput.of("orders", problem)
+            self.outputs.remove(name)
         self.num_messages += 1
 
     def receive(self, step: LoweredAction, message: Any) -> None:
         """Lay the input ready."""
-        kind = _F if step.kind is LoweredKind.RECV_F else _B
+        kind = {
+            LoweredKind.RECV_F: _F,
+            LoweredKind.RECV_B: _B,
+            LoweredKind.GET_F: LoweredKind.GET_F,
+            LoweredKind.GET_V: LoweredKind.GET_V,
+            LoweredKind.GET_T: LoweredKind.GET_T,
+        }[step.kind]
         self.inputs.add((kind, step.stage, step.microbatch))
 
     def reduce(self, stage: int) -> None:
@@ -342,14 +401,64 @@ class _Tokens:
             if stage not in self.reduced:
                 raise InvalidInput.of(place, f"{stage}REDUCE_GRAD is missing")
 
+    def _head(self, step: LoweredAction) -> None:
+        """V needs the last stage's output, T what V of all ranks found."""
+        rank = self.lowered.placement.rank_of_stage[step.stage]
+        end = self.lowered.placement.num_stages - 1
+        if step.kind is _V and rank == self.lowered.placement.rank_of_stage[end]:
+            there = self.done.get((end, step.microbatch), []) != []
+        elif step.kind is _V:
+            there = (LoweredKind.GET_F, step.stage, step.microbatch) in self.inputs
+        else:
+            there = self._is_past(_V, rank, step.microbatch)
+        if not there or (step.kind, step.stage, step.microbatch) in self.outputs:
+            needed = "the output of the last stage" if step.kind is _V else "V of all ranks"
+            raise InvalidInput.of("orders", f"{step} runs before {needed}, or a second time")
+        if step.kind is _T and step.stage in self.reduced:
+            raise InvalidInput.of("orders", f"{step} comes after the gradients were reduced")
+        self.outputs.add((step.kind, step.stage, step.microbatch))
+
+    def _require_made(self, step: LoweredAction) -> None:
+        made = {LoweredKind.SHARE_V: _V, LoweredKind.SHARE_T: _T}.get(step.kind)
+        end = self.lowered.placement.num_stages - 1
+        if made is None:
+            there = self.done.get((end, step.microbatch), []) != []
+        else:
+            there = (made, step.stage, step.microbatch) in self.outputs
+        if not there:
+            raise InvalidInput.of("orders", f"{step} gives what was not made")
+
+    def _is_past(self, gate: LoweredKind, rank: int, microbatch: int) -> bool:
+        """Whether V or T of all ranks is known on a rank, its own and what it got."""
+        first = self.lowered.placement.stages_of_rank[rank][0]
+        get = LoweredKind.GET_V if gate is _V else LoweredKind.GET_T
+        got = (get, first, microbatch) in self.inputs or self.lowered.num_ranks == 1
+        return got and (gate, first, microbatch) in self.outputs
+
+    def _require_gate(self, gate: LoweredKind, step: LoweredAction) -> None:
+        rank = self.lowered.placement.rank_of_stage[step.stage]
+        if not self._is_past(gate, rank, step.microbatch):
+            raise InvalidInput.of("orders", f"{step} runs before {gate.name} of all ranks")
+
+    def _require_slice(self, step: LoweredAction, other: int) -> None:
+        """Forwards from the first slice of a microbatch on, backwards from the last back."""
+        neighbour, q = step.microbatch + other, self.lowered.num_slices
+        if neighbour // q != step.microbatch // q:
+            return
+        done = self.done.get((step.stage, neighbour), [])
+        if len(done) < (1 if step.kind is _F else 2):
+            raise InvalidInput.of("orders", f"{step} comes before its neighbouring slice")
+
     def _use(self, kind: LoweredKind, step: LoweredAction, problem: str) -> None:
         name = (kind, step.stage, step.microbatch)
         if name not in self.inputs:
             raise InvalidInput.of("orders", f"{step} runs when {problem}")
         self.inputs.remove(name)
 
-    def _leave(self, kind: LoweredKind, stage: int, target: int, microbatch: int) -> None:
-        rank_of = self.lowered.placement.rank_of_stage
+    def _leave(self, kind: LoweredKind, stage: int, step: int, microbatch: int) -> None:
+        if not self.edge[stage + (step > 0)]:
+            return
+        target, rank_of = stage + step, self.lowered.placement.rank_of_stage
         if rank_of[stage] == rank_of[target]:
             self.inputs.add((kind, target, microbatch))
         else:
@@ -357,7 +466,7 @@ class _Tokens:
 
     def _count(self, step: LoweredAction) -> None:
         rank = self.lowered.placement.rank_of_stage[step.stage]
-        self.held[rank] += _UNIT[step.kind]
+        self.held[rank] += ACTIVATIONS_OF[step.kind]
         self.most[rank] = max(self.most[rank], self.held[rank])
         delta = float(self.memory.delta_bytes[step.kind, step.stage])
         beside = float(self.memory.transient_bytes[step.kind, step.stage])

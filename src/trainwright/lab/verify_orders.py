@@ -7,7 +7,7 @@ against the laws of `scheduling.validate` and, with every transfer written out, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ from trainwright.lab.token_replay import (
     NORM,
     ReplicatedStage,
     Stage,
+    plain_stages,
     replay_tokens,
 )
 from trainwright.model.config import LayerKind
@@ -99,10 +100,8 @@ class Pipeline:
         return self._lowered(self.timeline.schedule)
 
     def runnable(self) -> tuple[Schedule, LoweredSchedule]:
-        """The same in PyTorch's terms; raises UnsupportedFeature where there are none."""
-        from trainwright.scheduling.lower import as_pytorch_runs
-
-        schedule = as_pytorch_runs(self.timeline.schedule)
+        """The same in PyTorch's terms, or as it is where there are none."""
+        schedule = in_known_terms(self.timeline.schedule)
         return schedule, self._lowered(schedule)
 
     def _lowered(self, schedule: Schedule) -> LoweredSchedule:
@@ -110,6 +109,16 @@ class Pipeline:
 
         sharded = range(schedule.placement.num_stages) if self.is_sharded else ()
         return lower(schedule, costs=self.timeline.costs, sharded_stages=frozenset(sharded))
+
+
+def in_known_terms(schedule: Schedule) -> Schedule:
+    """In PyTorch's terms, or as it is where there are none: then no runtime of its runs it."""
+    from trainwright.scheduling.lower import as_pytorch_runs
+
+    try:
+        return as_pytorch_runs(schedule)
+    except UnsupportedFeature:
+        return schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +153,7 @@ def _(document: ScheduleResult) -> Pipeline:
     return Pipeline(
         timeline=timeline,
         schedule=document.family,
-        stages=((BLOCK,),) * timeline.schedule.placement.num_stages,
+        stages=plain_stages(timeline.schedule.placement),
         makespan_s=document.makespan_s,
         peak_activations=document.peak_activations_per_rank,
         peak_bytes=document.peak_memory_bytes_per_rank,
@@ -625,12 +634,7 @@ def _misplaced(schedule: Schedule) -> Schedule:
 
 
 def _with_actions(schedule: Schedule, actions: np.ndarray) -> Schedule:
-    return Schedule(
-        placement=schedule.placement,
-        num_microbatches=schedule.num_microbatches,
-        actions=actions,
-        rank_offsets=schedule.rank_offsets,
-    )
+    return replace(schedule, actions=actions, pairs=schedule.pairs[:0])
 
 
 def _first(lowered: LoweredSchedule, kind: LoweredKind) -> int | None:
@@ -640,8 +644,6 @@ def _first(lowered: LoweredSchedule, kind: LoweredKind) -> int | None:
 
 def _first_receive_early(lowered: LoweredSchedule) -> LoweredSchedule | None:
     """Rank 0 waits for its first gradient before it sends anything."""
-    from dataclasses import replace
-
     rows = lowered.rows_of(0)
     kinds = lowered.actions[rows, 0]
     receives = np.flatnonzero(kinds == LoweredKind.RECV_B)

@@ -28,13 +28,16 @@ from trainwright.formats.schedule_json import (
 )
 from trainwright.lab.gloo_check import (
     MOST_RANKS,
+    OWN_RUNTIME,
     PipelineRun,
     check_gradients,
+    format_orders,
+    with_exchanged_messages,
     with_swapped_microbatches,
     without_gradient_reduction,
 )
 from trainwright.lab.token_replay import fewer_layers, spread, whole_model
-from trainwright.lab.verify_orders import Pipeline, check, left_out
+from trainwright.lab.verify_orders import Pipeline, check, in_known_terms, left_out
 from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind, Placement, Schedule
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from trainwright.lab.token_replay import Replayed, Stage
     from trainwright.lab.verify_orders import Replicas, Verifiable
     from trainwright.plans.lowered import LoweredSchedule, Timeline
+    from trainwright.plans.schedule import ScheduleCosts
 
 
 # The same kind of schedule on fewer ranks, where the machine at hand cannot run all of them
@@ -140,9 +144,10 @@ def fewer_microbatches(count: int, ranks: int) -> int:
 # purpose
 # ---------------------------------------------------------------------------------------
 # The orders are written in both of PyTorch's forms and executed on this machine's CPU, one process
-# per rank (`lab.gloo_check`). Beside them run two files that must fail: one without the
-# reduction of gradients, one whose last stage meets microbatches in the wrong order. A check that
-# passes those would check nothing, so it counts as failed.
+# per rank (`lab.gloo_check`); those that PyTorch has no actions for run in lowered form without its
+# runtime (`lab.gloo_orders`). Beside them run two files that must fail: one without the reduction
+# of gradients, one that mixes two microbatches up. A check that passes those would check nothing,
+# so it counts as failed.
 
 
 _NO_CONTROLS = "one microbatch leaves no sum of gradients to divide and no order to swap"
@@ -163,28 +168,10 @@ def verify_folded(document: ScheduleResult, timeline: Timeline) -> ScheduleVerif
 def verify(timeline: Timeline, *, folded_from: str | None = None) -> ScheduleVerification:
     """Run the orders of `timeline` and compare loss and gradients over two steps.
 
-    Raises UnsupportedFeature for what PyTorch cannot run and for more than 4 ranks, MissingExtra
-    without PyTorch.
+    Raises UnsupportedFeature for more than 4 ranks, MissingExtra without PyTorch.
     """
-    schedule = as_pytorch_runs(timeline.schedule)
-    computations = format_compute_only(schedule)
-    lowered = format_compute_comms(lower(schedule, costs=timeline.costs))
-
-    def run(csv: str, form: CsvForm) -> PipelineRun:
-        return PipelineRun(
-            csv=csv,
-            form=form.value,
-            placement=schedule.placement,
-            num_microbatches=schedule.num_microbatches,
-        )
-
-    runs = [run(computations, CsvForm.COMPUTE_ONLY), run(lowered, CsvForm.COMPUTE_COMMS)]
-    controls = []
-    if schedule.num_microbatches > 1:
-        controls = [
-            run(without_gradient_reduction(lowered), CsvForm.COMPUTE_COMMS),
-            run(with_swapped_microbatches(computations), CsvForm.COMPUTE_ONLY),
-        ]
+    runs = _runs_of(timeline.schedule, timeline.costs)
+    controls = list(_controls(runs).values()) if _can_be_broken(timeline.schedule) else []
     checks = check_gradients([*runs, *controls])
     own, broken = checks[: len(runs)], checks[len(runs) :]
     return ScheduleVerification(
@@ -416,7 +403,7 @@ def run_checks(
         runs = _runs(small)
     except UnsupportedFeature as error:
         return RunFindings(checks=(left_out(2, "run", str(error)),))
-    controls = _controls(runs) if self_test and small.schedule.num_microbatches > 1 else {}
+    controls = _controls(runs) if self_test and _can_be_broken(small.schedule) else {}
     found = check_gradients([*runs, *controls.values()])
     own = found[: len(runs)]
     return RunFindings(
@@ -441,7 +428,8 @@ def small_of(document: Verifiable, subject: Pipeline | Replicas) -> Small:
     else:
         schedule, label = _one_f_one_b(subject)
         lowered = lower(schedule)
-    stages = fewer_layers(spread(subject.stages, schedule.placement.num_stages))
+    length = schedule.placement.num_stages // schedule.placement.num_pipelines
+    stages = fewer_layers(spread(subject.stages, length))
     if sum(map(len, stages)) < sum(map(len, subject.stages)):
         label = "; ".join(filter(None, (label, f"{sum(map(len, stages))} layers")))
     free = MOST_RANKS // schedule.num_ranks
@@ -467,7 +455,7 @@ def _small_schedule(
     else:
         folded, how = _folded_family(subject, ranks), "folded"
     before = f"{full.num_ranks} ranks x {full.num_microbatches} microbatches"
-    schedule = as_pytorch_runs(folded)
+    schedule = in_known_terms(folded)
     return (schedule, lower(schedule)), f"{how} from {before}"
 
 
@@ -513,29 +501,54 @@ def _one_f_one_b(subject: Replicas) -> tuple[Schedule, str]:
 
 
 def _runs(small: Small) -> tuple[PipelineRun, ...]:
-    texts = {
-        CsvForm.COMPUTE_ONLY: format_compute_only(small.schedule),
-        CsvForm.COMPUTE_COMMS: format_compute_comms(small.lowered),
-    }
+    return tuple(
+        replace(run, stages=small.stages, num_replicas=small.num_replicas)
+        for run in _runs_of(small.schedule, None, lowered=small.lowered)
+    )
+
+
+def _runs_of(
+    schedule: Schedule, costs: ScheduleCosts | None, *, lowered: LoweredSchedule | None = None
+) -> tuple[PipelineRun, ...]:
+    """Both of PyTorch's forms, or else the lowered orders alone for a runtime of our own."""
+    try:
+        runnable = as_pytorch_runs(schedule)
+    except UnsupportedFeature:
+        own = lower(schedule, costs=costs) if lowered is None else lowered
+        texts = {OWN_RUNTIME: format_orders(own)}
+    else:
+        if lowered is None:
+            lowered = lower(runnable, costs=costs)
+        texts = {
+            CsvForm.COMPUTE_ONLY.value: format_compute_only(runnable),
+            CsvForm.COMPUTE_COMMS.value: format_compute_comms(lowered),
+        }
     return tuple(
         PipelineRun(
             csv=text,
-            form=form.value,
-            placement=small.schedule.placement,
-            num_microbatches=small.schedule.num_microbatches,
-            stages=small.stages,
-            num_replicas=small.num_replicas,
+            form=form,
+            placement=schedule.placement,
+            num_microbatches=schedule.num_microbatches,
+            num_slices=schedule.num_slices,
+            head_barriers=schedule.head_barriers,
         )
         for form, text in texts.items()
     )
 
 
+def _can_be_broken(schedule: Schedule) -> bool:
+    """Whether there is a sum of gradients to divide."""
+    return schedule.num_microbatches > schedule.num_slices
+
+
 def _controls(runs: tuple[PipelineRun, ...]) -> dict[str, PipelineRun]:
-    plain, lowered = runs
-    return {
-        "gradients not reduced": replace(lowered, csv=without_gradient_reduction(lowered.csv)),
-        "microbatches swapped": replace(plain, csv=with_swapped_microbatches(plain.csv)),
-    }
+    first, last = runs[0], runs[-1]
+    broken = {"gradients not reduced": replace(last, csv=without_gradient_reduction(last.csv))}
+    if first.form == OWN_RUNTIME:
+        broken["messages exchanged"] = replace(last, csv=with_exchanged_messages(last.csv))
+    else:
+        broken["microbatches swapped"] = replace(first, csv=with_swapped_microbatches(first.csv))
+    return broken
 
 
 def _check(run: GradientCheck, small: Small) -> Check:

@@ -1,7 +1,10 @@
 """A lowered schedule: orders in which every transfer is an action of its own.
 
 What a runtime executes. Compute actions keep their letters; SEND and RECV name the stage that does
-it and the microbatch; the three that manage parameters name a stage only.
+it and the microbatch; the three that manage parameters name a stage only. Where a head is cut over
+all ranks, SHARE gives others what the head needs and GET waits for all that others give: of F, the
+output of the last stage; of V, every rank's part of the softmax; of T, the parts of the gradient.
+They have communicators of their own and are named after the first stage of their rank, as V and T.
 """
 
 from __future__ import annotations
@@ -53,9 +56,21 @@ class LoweredKind(IntEnum):
     UNSHARD = 14
     RESHARD = 15
     REDUCE_GRAD = 16
+    SHARE_F = 17
+    GET_F = 18
+    SHARE_V = 19
+    GET_V = 20
+    SHARE_T = 21
+    GET_T = 22
 
 
 PARAMETER_KINDS = frozenset({LoweredKind.UNSHARD, LoweredKind.RESHARD, LoweredKind.REDUCE_GRAD})
+# What is given to other ranks around a cut head, and with what it is taken there.
+HEAD_EXCHANGES = {
+    LoweredKind.SHARE_F: LoweredKind.GET_F,
+    LoweredKind.SHARE_V: LoweredKind.GET_V,
+    LoweredKind.SHARE_T: LoweredKind.GET_T,
+}
 _STEP = re.compile(
     rf"(\d{{1,9}})({'|'.join(kind.name for kind in LoweredKind)})(\d{{0,9}})", re.ASCII
 )
@@ -110,6 +125,18 @@ class LoweredSchedule(RankOrders):
         rows = self.actions[self.rows_of(rank)].tolist()
         return tuple(LoweredAction(LoweredKind(kind), stage, mb) for kind, stage, mb in rows)
 
+    def peers(self, kind: LoweredKind, rank: int) -> tuple[int, ...]:
+        """The ranks that a SHARE of `rank` gives to, or that a GET of it takes from; () if none."""
+        last = self.placement.rank_of_stage[-1]
+        of_gradient = kind in (LoweredKind.SHARE_T, LoweredKind.GET_T)
+        if not self.head_barriers or (of_gradient and self.head_barriers == 1):
+            return ()
+        if kind in (LoweredKind.SHARE_F, LoweredKind.GET_T) and rank != last:
+            return ()
+        if kind in (LoweredKind.GET_F, LoweredKind.SHARE_T):
+            return (last,) if rank != last else ()
+        return tuple(other for other in range(self.num_ranks) if other != rank)
+
     def without(self, rows: int | NDArray[np.int64]) -> LoweredSchedule:
         """The same orders less some rows."""
         kept = np.ones(len(self.actions), bool)
@@ -132,6 +159,7 @@ class LoweredSchedule(RankOrders):
             rank_offsets=bare.rank_offsets,
             pairs=bare.pairs,
             num_slices=self.num_slices,
+            head_barriers=self.head_barriers,
         )
 
 

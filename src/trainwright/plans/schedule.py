@@ -312,6 +312,9 @@ class ActionKind(IntEnum):
 
 
 ON_HOST_LINK = (ActionKind.O, ActionKind.L)
+# Chunk activations that an action adds on its rank: W or B releases what F took, and so does D,
+# until L brings it back.
+ACTIVATIONS_OF = (1, 0, -1, -1, 0, 0, -1, 1, 0, 0)
 
 
 class Action(NamedTuple):
@@ -425,12 +428,11 @@ class Schedule(RankOrders):
 
     @property
     def peak_activations(self) -> tuple[int, ...]:
-        """Most chunk activations each rank holds at once: F adds one, W or B releases one.
+        """Most chunk activations each rank holds at once (`ACTIVATIONS_OF`).
 
-        So do L and D where they are on the host. A rank runs its actions one after the other, so
-        this needs no times.
+        A rank runs its actions one after the other, so this needs no times.
         """
-        step = np.array([1, 0, -1, -1, 0, 0, -1, 1, 0, 0])[self.actions[:, 0]]
+        step = np.array(ACTIVATIONS_OF)[self.actions[:, 0]]
         slices = map(self.rows_of, range(self.num_ranks))
         return tuple(int(np.cumsum(step[rows]).max(initial=0)) for rows in slices)
 

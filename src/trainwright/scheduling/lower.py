@@ -10,6 +10,10 @@ Parameters: UNSHARD and RESHARD bring the parameters of a sharded stage and drop
 stages next in use are kept; REDUCE_GRAD follows the last weight gradient of every stage, sharded
 or not, because a runtime also divides the gradients by the number of microbatches there.
 
+Copies to and from the host are steps of their own rank alone. Around a head that is cut over all
+ranks, a SHARE follows its producer and never waits, being a collective beside the computation; the
+GET stands where a receive would that all of them have been sent to.
+
 The rules follow PyTorch's own lowering (`_add_send_recv`, `_add_unshard_reshard`,
 `_add_reduce_grad` of torch 2.13), which is quadratic in the number of actions.
 """
@@ -23,14 +27,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput
 from trainwright.plans.lowered import (
+    HEAD_EXCHANGES,
     NO_MICROBATCH,
     LoweredKind,
     LoweredSchedule,
     refuse_inexpressible,
 )
-from trainwright.plans.schedule import ActionKind, ScheduleCosts
+from trainwright.plans.schedule import ON_HOST_LINK, ActionKind, ScheduleCosts
 from trainwright.scheduling.simulate import Wait, describe_cycle, simulate
 from trainwright.scheduling.validate import validate
 
@@ -138,7 +143,7 @@ def as_pytorch_runs(schedule: Schedule) -> Schedule:
 # Orders of computations → orders in which every transfer is a step of its own; O(n log n)
 # ----------------------------------------------------------------------------------------
 
-_F, _I, _W, _B, _R, *_ = ActionKind
+_F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
 
 
 class _Phase(IntEnum):
@@ -193,14 +198,8 @@ def lower(
     sent. `active_stages` is how many of `sharded_stages` a rank keeps whole, prefetched ones
     included.
 
-    Raises InvalidInput where the schedule is not legal; a deadlock names the cycle; and
-    UnsupportedFeature for a head cut over all ranks, whose barriers are no transfers.
+    Raises InvalidInput where the schedule is not legal; a deadlock names the cycle.
     """
-    if schedule.head_barriers:
-        raise UnsupportedFeature(
-            "a head that is cut over all ranks ends in collectives, which have no lowered form",
-            alternative="keep the head in the last stage",
-        )
     _require_sound_options(schedule, receive_window, sharded_stages, active_stages)
     validate(schedule)
     moment = _moments(schedule, costs or ScheduleCosts.of(schedule.placement))
@@ -217,6 +216,8 @@ def lower(
         (
             _compute_steps(schedule),
             _send_steps(schedule, transfers, blocks),
+            # Before the receives of what was sent at the same time or later.
+            *_head_steps(schedule, transfers, blocks, moment),
             _receive_steps(schedule, transfers, blocks, moment, receive_window),
             _reduce_steps(schedule, blocks),
             *sharding,
@@ -244,13 +245,21 @@ def _moments(schedule: Schedule, costs: ScheduleCosts) -> Rows:
     """Position of every row in one order of all ranks: by time, and nothing before its needs.
 
     Actions that take no time start together with what needs them; the depth in the graph of needs
-    tells these apart. A pair needs all inputs of both.
+    tells these apart. A pair needs all inputs of both. A copy to or from the host is issued with
+    the computation before it, whenever its link is free.
     """
     in_sequence = costs.duration_s[_F] + costs.duration_s[_B]
     together = np.where(np.isfinite(costs.pair_s), costs.pair_s, in_sequence)
     start_s = simulate(schedule, replace(costs, pair_s=together)).start_s
-    steps = ScheduleCosts.of(schedule.placement, recompute_s=1.0, pair_s=1.0)
+    steps = ScheduleCosts.of(schedule.placement, recompute_s=1.0, pair_s=1.0, head_s=1.0)
     depth = simulate(schedule, steps).start_s
+    copies = np.isin(schedule.actions[:, 0], ON_HOST_LINK)
+    if copies.any():
+        first = schedule.rank_offsets[schedule.rank_of_row]
+        rows = np.where(copies, first - 1, np.arange(schedule.num_actions))
+        issuer = np.maximum.accumulate(rows)
+        start_s = np.where(issuer < first, 0.0, start_s[issuer])
+        depth = np.where(issuer < first, 0.0, depth[issuer])
     moment = np.empty(schedule.num_actions, np.int64)
     moment[np.lexsort((depth, start_s))] = np.arange(schedule.num_actions)
     return moment
@@ -336,13 +345,58 @@ def _no_later_than_the_next(row: Rows, *, group: Rows, position: Rows) -> Rows:
 
 def _reduce_steps(schedule: Schedule, blocks: _Blocks) -> _Steps:
     kind, stage = schedule.actions[:, 0], schedule.actions[:, 1]
-    rows = np.flatnonzero((kind == _W) | (kind == _B))
+    rows = np.flatnonzero((kind == _W) | (kind == _B) | (kind == _T))
     last = np.zeros(schedule.placement.num_stages, np.int64)
     np.maximum.at(last, stage[rows], rows)
     stages = np.arange(len(last))
     return _parameter_steps(
         LoweredKind.REDUCE_GRAD, np.stack([stages, blocks.last[last], last], axis=1), _Phase.REDUCE
     )
+
+
+def _head_steps(
+    schedule: Schedule, transfers: _Transfers, blocks: _Blocks, moment: Rows
+) -> Iterator[_Steps]:
+    """SHARE after what it gives, GET before the first action after all of them were given.
+
+    `tie` of a GET is the number of tensors that were sent before.
+    """
+    if not schedule.head_barriers or schedule.num_ranks == 1:
+        return
+    kind, stage, microbatch = schedule.actions.T.astype(np.int64)
+    rank_of_row, size = schedule.rank_of_row, schedule.num_actions
+    first = np.array([stages[0] for stages in schedule.placement.stages_of_rank])
+    last = schedule.placement.rank_of_stage[-1]
+    everywhere = np.arange(schedule.num_ranks)
+    is_output = (kind == _F) & (stage == schedule.placement.num_stages - 1)
+    exchanges = [
+        (LoweredKind.SHARE_F, is_output, everywhere[everywhere != last]),
+        (LoweredKind.SHARE_V, kind == _V, everywhere),
+    ]
+    if schedule.head_barriers > 1:
+        exchanges.append(
+            (LoweredKind.SHARE_T, (kind == _T) & (rank_of_row != last), everywhere[[last]])
+        )
+    sent_before = np.sort(moment[blocks.last[transfers.producer]])
+    for share, gives, takers in exchanges:
+        rows = np.flatnonzero(gives)
+        named, after_row = first[rank_of_row[rows]], blocks.last[rows]
+        yield _Steps(
+            np.full_like(rows, share), named, microbatch[rows], after_row, _Phase.SEND, rows
+        )
+        given = np.zeros(schedule.num_microbatches, np.int64)
+        np.maximum.at(given, microbatch[rows], moment[after_row])
+        taker, taken = (each.ravel() for each in np.meshgrid(takers, np.arange(len(given))))
+        key = taker * size + given[taken]
+        after = blocks.first[np.searchsorted(rank_of_row * size + moment, key, side="right")]
+        yield _Steps(
+            np.full_like(taken, HEAD_EXCHANGES[share]),
+            first[taker],
+            taken,
+            after,
+            _Phase.RECEIVE,
+            np.searchsorted(sent_before, given[taken]),
+        )
 
 
 def _parameter_steps(kind: LoweredKind, moves: Rows, phase: _Phase) -> _Steps:
@@ -368,21 +422,24 @@ def _merge(schedule: Schedule, parts: tuple[_Steps, ...]) -> LoweredSchedule:
         rank_offsets=np.searchsorted(row, schedule.rank_offsets),
         pairs=position[schedule.pairs],
         num_slices=schedule.num_slices,
+        head_barriers=schedule.head_barriers,
     )
 
 
 # Whether lowered orders run to their end when receives block; if not, the cycle of waits
 # ---------------------------------------------------------------------------------------
-# Only transfers wait, each for one step of one other rank, so a run is a walk of p pointers over
-# the transfers: O(transfers). With rendezvous, as with messages too large to be buffered, a send
+# Only transfers wait, each for steps of other ranks, so a run is a walk of p pointers over the
+# transfers: O(transfers). With rendezvous, as with messages too large to be buffered, a send
 # also waits until its receiver gets there.
 
 
 class Matches(NamedTuple):
-    """Rows of a SEND and of its RECV, entry by entry."""
+    """Rows of a SEND and of its RECV, entry by entry, and of a SHARE and each GET of it."""
 
     send: Rows
     receive: Rows
+    share: Rows
+    get: Rows
 
 
 class _Barrier(NamedTuple):
@@ -407,7 +464,7 @@ def find_lowered_cycle(
     rank = min(stuck)
     while rank not in waits:
         barrier = stuck[rank]
-        needed = lowered.step(partner[barrier.row])
+        needed = lowered.step(partner.get(barrier.row, barrier.until - 1))
         waits[rank] = Wait(rank, lowered.step(barrier.row), needed, barrier.other)
         rank = barrier.other
     return tuple(waits.values())[list(waits).index(rank) :]
@@ -416,14 +473,17 @@ def find_lowered_cycle(
 def _barriers_by_rank(
     lowered: LoweredSchedule, matches: Matches, *, rendezvous: bool
 ) -> list[list[_Barrier]]:
-    """A receive needs its sender past the send; with rendezvous, both need the other there."""
-    row = matches.receive
-    until = matches.send if rendezvous else matches.send + 1
-    other = matches.send
+    """A receive needs its sender past the send; with rendezvous, both need the other there.
+
+    A GET needs all of its SHAREs begun, which never wait.
+    """
+    row = np.concatenate([matches.receive, matches.get])
+    until = np.concatenate([matches.send + (0 if rendezvous else 1), matches.share + 1])
+    other = np.concatenate([matches.send, matches.share])
     if rendezvous:
         row = np.concatenate([row, matches.send])
         until = np.concatenate([until, matches.receive])
-        other = until
+        other = np.concatenate([other, matches.receive])
     rank_of_row = lowered.rank_of_row
     order = np.argsort(row, kind="stable")
     columns = (row[order], rank_of_row[other[order]], until[order])
@@ -468,6 +528,8 @@ def _run(barriers: list[list[_Barrier]]) -> dict[int, _Barrier]:
 # 4. Each stage has REDUCE_GRAD once, after its last weight gradient: it also divides by m.
 # 5. A stage that is ever gathered is whole whenever it computes, and gathered and dropped in turn.
 # 6. With blocking receives, every rank gets to its end.
+# 7. Around a cut head, each rank gives and gets what `plans.lowered` says, once per microbatch,
+#    after it was made and before it is used, and all ranks in one order: collectives have no name.
 
 _MISSING = -1
 
@@ -493,7 +555,7 @@ def validate_lowered(lowered: LoweredSchedule, *, rendezvous: bool = False) -> N
     With `rendezvous`, sends wait for their receivers, as where messages are not buffered.
     """
     validate(lowered.compute_only())
-    for law in (_owned, _paired, _once, _in_order, _reduced, _gathered):
+    for law in (_owned, _paired, _once, _in_order, _exchanged, _reduced, _gathered):
         for fault in law(lowered):
             raise InvalidInput((fault,))
     matches = _matches(lowered)
@@ -522,10 +584,8 @@ def _once(lowered: LoweredSchedule) -> Iterator[Fault]:
     for direction in _DIRECTIONS:
         for kind, step in ((direction.send, direction.step), (direction.receive, -direction.step)):
             wanted = np.zeros(len(rank), np.int64)
-            stages = np.arange(len(rank))
-            other = stages + step
-            inside = (other >= 0) & (other < len(rank))
-            wanted[inside] = rank[other[inside]] != rank[inside]
+            edges = np.flatnonzero(lowered.placement.has_edge & (rank[1:] != rank[:-1]))
+            wanted[edges if step == 1 else edges + 1] = 1
             found = _counts(lowered, kind)
             for stage, microbatch in np.argwhere(found != wanted[:, None]):
                 name = f"{stage}{kind.name}{microbatch}"
@@ -558,11 +618,25 @@ def _matches(lowered: LoweredSchedule) -> Matches:
         pair[received] = rank[stage[received] - direction.step] * len(rank) + rank[stage[received]]
         sends |= sent
         receives |= received
-    by_pair = [
+    sent_rows, received_rows = (
         rows[np.argsort(pair[rows], kind="stable")]
         for rows in (np.flatnonzero(sends), np.flatnonzero(receives))
-    ]
-    return Matches(*by_pair)
+    )
+    exchanges = [_exchange_rows(lowered, share) for share in HEAD_EXCHANGES]
+    shared, got = (np.concatenate(part).astype(np.int64) for part in zip(*exchanges, strict=True))
+    return Matches(sent_rows, received_rows, shared, got)
+
+
+def _exchange_rows(lowered: LoweredSchedule, share: LoweredKind) -> tuple[list[int], list[int]]:
+    """Rows of every SHARE with each GET that takes of it; the laws before hold."""
+    get = HEAD_EXCHANGES[share]
+    shared, got = [], []
+    for rank in range(lowered.num_ranks):
+        taken = _rows_on(lowered, rank, (get,))
+        for other in lowered.peers(get, rank):
+            shared += _rows_on(lowered, other, (share,)).tolist()  # in one order on all ranks
+            got += taken.tolist()
+    return shared, got
 
 
 def _same_sequences(lowered: LoweredSchedule, matches: Matches) -> Iterator[Fault]:
@@ -578,6 +652,72 @@ def _same_sequences(lowered: LoweredSchedule, matches: Matches) -> Iterator[Faul
         sender = lowered.rank_of_row[send]
         problem = f"{lowered.step(receive)} gets what rank {sender} sent as {lowered.step(send)}"
         yield Fault(_place(lowered, receive), f"{problem}; receive in the order of sending")
+
+
+def _exchanged(lowered: LoweredSchedule) -> Iterator[Fault]:
+    """Law 7, over the rows of each kind on each rank."""
+    end = lowered.placement.num_stages - 1
+    last = lowered.placement.rank_of_stage[end]
+    for share, get in HEAD_EXCHANGES.items():
+        sequences = []
+        for rank, stages in enumerate(lowered.placement.stages_of_rank):
+            for kind in (share, get):
+                rows = _rows_on(lowered, rank, (kind,))
+                wanted = lowered.num_microbatches if lowered.peers(kind, rank) else 0
+                order = lowered.actions[rows, 2].tolist()
+                if len(order) != wanted or len(set(order)) != wanted:
+                    problem = f"rank {rank} must run {kind.name} of {wanted} microbatches"
+                    yield Fault(f"orders[{rank}]", f"{problem}, got {len(order)}")
+                    return
+                sequences += [order] if wanted else []
+                for beside, stage in _beside(
+                    lowered, kind, (*stages, -1)[0], end if rank == last else -1
+                ):
+                    yield from _follow(lowered, rows, _rows_on(lowered, rank, beside, stage))
+        if any(order != sequences[0] for order in sequences):
+            problem = f"{share.name} and {get.name} must come in one order on all ranks"
+            yield Fault("orders", f"{problem}: collectives have no name")
+
+
+def _beside(
+    lowered: LoweredSchedule, kind: LoweredKind, own: int, end: int
+) -> Iterator[tuple[tuple[LoweredKind, ...], int]]:
+    """What makes or uses what is exchanged, and in which stage; `end` is the last on its rank."""
+    gradient = (LoweredKind.I, LoweredKind.B)
+    if kind is LoweredKind.GET_T or (
+        kind is LoweredKind.GET_V and lowered.head_barriers == 1 and end >= 0
+    ):
+        yield gradient, end
+    if kind is LoweredKind.SHARE_F:
+        yield (LoweredKind.F,), end
+    elif kind in (LoweredKind.GET_F, LoweredKind.SHARE_V):
+        yield (LoweredKind.V,), own
+    elif kind in (LoweredKind.GET_V, LoweredKind.SHARE_T):
+        yield (LoweredKind.T,), own
+
+
+def _follow(lowered: LoweredSchedule, rows: Rows, beside: Rows) -> Iterator[Fault]:
+    """A SHARE after its microbatch's row of `beside`, a GET before it."""
+    at = np.zeros(lowered.num_microbatches, np.int64)
+    at[lowered.actions[beside, 2]] = beside
+    for row in rows.tolist():
+        step, other = lowered.step(row), int(at[lowered.actions[row, 2]])
+        gives = step.kind in HEAD_EXCHANGES
+        if row < other if gives else row > other:
+            problem = f"must come {'after' if gives else 'before'} {lowered.step(other)}"
+            yield Fault(_place(lowered, row), f"{step} {problem}")
+
+
+def _rows_on(
+    lowered: LoweredSchedule, rank: int, kinds: tuple[LoweredKind, ...], stage: int | None = None
+) -> Rows:
+    """Rows of a rank with a step of one of `kinds`, of one stage if it is given."""
+    own = lowered.rows_of(rank)
+    wanted = np.isin(lowered.actions[own, 0], kinds)
+    if stage is not None:
+        wanted &= lowered.actions[own, 1] == stage
+    rows: Rows = own.start + np.flatnonzero(wanted)
+    return rows
 
 
 def _reduced(lowered: LoweredSchedule) -> Iterator[Fault]:
