@@ -143,7 +143,9 @@ class PipelineTimes:
     `blocking` the share of it during which sender and receiver do nothing else. `head_s` are V and
     T of every rank where the head is cut over all of them, `barrier_s` what each of its barriers
     takes (`ScheduleCosts`). `copy_s` [S] is what copying an activation to the host takes, or back,
-    where some wait there.
+    where some wait there. `network_s` [S] is
+    what a microbatch waits for the network inside its layers, half of it in its forward, where
+    pairs hide it from each other.
     """
 
     forward_s: Floats
@@ -154,6 +156,7 @@ class PipelineTimes:
     head_s: tuple[float, float] = (0.0, 0.0)
     barrier_s: float = 0.0
     copy_s: Floats | None = None
+    network_s: Floats | None = None
 
     def without_transfers(self) -> PipelineTimes:
         """The same with free transfers."""
@@ -164,7 +167,18 @@ class PipelineTimes:
             transfer_s=np.zeros_like(self.transfer_s),
             head_s=self.head_s,
             copy_s=self.copy_s,
+            network_s=self.network_s,
         )
+
+    def network_of(self) -> dict[ActionKind, Floats] | None:
+        """Seconds that F and the input gradient only communicate, at most all of them."""
+        if self.network_s is None:
+            return None
+        half_s = self.network_s / 2
+        return {
+            ActionKind.F: np.minimum(half_s, self.forward_s),
+            ActionKind.I: np.minimum(half_s, self.input_grad_s),
+        }
 
     @property
     def transfer_model(self) -> TransferModel:
@@ -189,6 +203,7 @@ class PipelineTimes:
             head_grad_s=self.head_s[1],
             barrier_s=self.barrier_s,
             offload_s=0.0 if self.copy_s is None else self.copy_s,
+            network_s=self.network_of(),
             memory=memory,
             transfer_model=transfer_model,
             blocking_fraction=0.0 if transfer_model is TransferModel.FREE else self.blocking,
@@ -345,7 +360,8 @@ def _steady_steps_s(end_s: Floats, shape: PipelineShape, steady: Steady, period:
 
 def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.int64], Floats]:
     """Where the rows of each rank begin, and when every row ends."""
-    if shape.is_timeless and not times.blocking and family_named(shape.family).is_plain:
+    is_fixed = not times.blocking and times.network_s is None
+    if shape.is_timeless and is_fixed and family_named(shape.family).is_plain:
         fixed = _fixed(shape)
         if fixed is not None:
             return fixed[0], _fixed_ends_s(fixed[1], times)
@@ -407,13 +423,23 @@ def _durations(times: PipelineTimes) -> Floats:
     return duration
 
 
+def braids(shape: PipelineShape) -> bool:
+    """Whether pairs of actions hide each other's network."""
+    known = FAMILIES.get(ALIASES.get(shape.family, shape.family))
+    return shape.order is None and known is not None and known.braids
+
+
 def _native_times(times: PipelineTimes) -> _core.ActionCosts:
+    network = np.zeros((len(ActionKind), len(times.forward_s)))
+    for kind, seconds in (times.network_of() or {}).items():
+        network[kind] = seconds
+    network[ActionKind.B] = network[ActionKind.I]
     return _core.ActionCosts(
         duration_s=_durations(times),
         forward_transfer_s=times.transfer_s,
         backward_transfer_s=times.transfer_s,
         pair_s=np.full(len(times.forward_s), np.inf),
-        network_s=np.zeros(0),
+        network_s=np.zeros(0) if times.network_s is None else network.ravel(),
         slice_s=np.zeros(0),
         barrier_s=times.barrier_s,
         model=times.transfer_model.value,

@@ -59,6 +59,7 @@ from trainwright.step.pipeline import (
     PipelineShape,
     PipelineStage,
     PipelineTimes,
+    braids,
     has_cut_head,
     one_f_one_b_ends_s,
     peak_shape,
@@ -242,6 +243,9 @@ def pipeline_times(
         kept = [stage.saved_bytes for stage in work.stages]
         copy_s = [b / h.link_bytes_per_s for b, h in zip(kept, hosts, strict=True) if h is not None]
         times = replace(times, copy_s=np.array(copy_s))
+    if braids(layout.shape):
+        waits = [stage.exposed_s[TimeKind.TENSOR_PARALLEL] for stage in work.stages]
+        times = replace(times, network_s=np.array(waits))
     if work.head is None:
         return times
     head, own = work.head.share, sharing[-1]

@@ -38,6 +38,7 @@ from trainwright.planning.bounds.layers import (
 )
 from trainwright.planning.bounds.stages import LayerTimes, optimizer_s
 from trainwright.planning.question.layouts import (
+    BRAIDED,
     CHAIN,
     CUTS_HEAD,
     HELD_AT_ONCE,
@@ -58,6 +59,7 @@ from trainwright.planning.question.layouts import (
 )
 from trainwright.planning.question.question import dense_points, estimate_profile
 from trainwright.plans.configuration import DEFAULT_OVERLAP
+from trainwright.profile import TimeKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.stages import group_replicas, head_times_s, head_work_s
@@ -502,6 +504,56 @@ def head_bounds_s(profile: Profile, batch: Batch) -> Floats:
     return added_s
 
 
+# Braided orders: what a pair hides of its time, at most
+# ------------------------------------------------------
+# A pair of F and I (or B) takes no less than what both compute, nor than the longer of the two.
+# With T the time in which the layers of a stage only communicate in both, that is at least (1 - φ)
+# of their sum where φ ≥ T / (F + I) for all options of all layers, as for any sum of them; no φ is
+# needed above 1/2. A layer that hides more than others and is there once is taken to take no time,
+# which shortens no path by more than m·δ, its time in F and I of m microbatches. All else takes its
+# whole time, so with B a bound on orders whose pairs run one after the other
+#
+#     T ≥ (1 - φ)·(B - m·δ)        T ≥ m/p · Σ (F + I + W - T)
+
+MOST_HIDDEN: Final = 0.5
+
+
+class Hidden(NamedTuple):
+    """φ, δ, and the work of a microbatch over all layers with all that may hide taken off."""
+
+    share: float
+    alone_s: float
+    work_s: float
+
+    @classmethod
+    def of(cls, profile: Profile) -> Hidden:
+        """What pairs may hide of a profile's layers, for whatever split."""
+        costs, phases = profile.costs, profile.costs.phases
+        assert phases is not None, "an estimate has phases"
+        both_s = phases.forward_s + phases.input_grad_s + phases.recompute_s
+        waits_s = np.zeros_like(both_s)
+        if costs.time_by_kind_s is not None:
+            waits_s = np.minimum(costs.time_by_kind_s[:, TimeKind.TENSOR_PARALLEL], both_s)
+        shares = np.divide(waits_s, both_s, out=np.zeros_like(both_s), where=both_s > 0)
+        first = costs.class_offsets[:-1]
+        of_class, longest_s = (np.maximum.reduceat(each, first) for each in (shares, both_s))
+        work_s = np.minimum.reduceat(both_s + phases.weight_grad_s - waits_s, first)
+        classes = [layer.layer_class for layer in profile.structure.layers]
+        count = np.bincount(classes, minlength=len(first))
+        share = min(MOST_HIDDEN, float(of_class[count > 1].max(initial=0.0)) * (1 + _HAIR))
+        alone = (count == 1) & (of_class > share)
+        return cls(share, float(longest_s[alone].sum()), float((work_s * count).sum()))
+
+    def bound_s(self, bound_s: Floats | float, num_microbatches: Ints | int) -> Floats | float:
+        """Of braided orders, from a bound on those whose pairs run one after the other."""
+        left_s = np.maximum(0.0, bound_s - num_microbatches * self.alone_s)
+        return (1 - self.share) * left_s
+
+    def limit_s(self, limit_s: float, num_microbatches: int) -> float:
+        """The bound on such orders that becomes this one."""
+        return limit_s / (1 - self.share) + num_microbatches * self.alone_s
+
+
 # A bound whatever the order in which layers that branch are cut
 # --------------------------------------------------------------
 
@@ -544,6 +596,8 @@ def any_order_bounds_s(question: ModelQuestion) -> Floats:
             slowest_s = batch / (point.microbatch_size * replicas) * work_s.max()
         own_s = np.maximum(np.maximum(shared_s, slowest_s), there_s.sum())
         found = np.where(groups > 0, np.minimum(found, own_s), found)
+    if BRAIDED.intersection(question.allowed.schedules or ()):
+        return found * (1 - MOST_HIDDEN)
     return found
 
 
@@ -723,6 +777,11 @@ class PointPairs:
         """Whether some schedule cuts the head over all ranks."""
         return any(schedule.family in CUTS_HEAD for schedule in self.schedules)
 
+    @property
+    def braids(self) -> bool:
+        """Whether some schedule is braided."""
+        return any(schedule.family in BRAIDED for schedule in self.schedules)
+
     def of(self, point: Point) -> Layouts:
         """All pairs of a point."""
         key = (point.microbatch_size, point.devices, point.expert_devices)
@@ -757,5 +816,7 @@ class PointPairs:
         for each in least:
             if each.num_layers > 1 or not self.cuts_head:  # one that is alone may be a cut head
                 steps_s = np.maximum(steps_s, m * each.time_s * -(-each.num_layers // p))
+        if self.braids:
+            steps_s = steps_s * (1 - MOST_HIDDEN)
         steps_s = steps_s + self.question.cluster.accelerator.step_overhead_s
         return self.aim.keys(steps_s, point.devices * p * layouts.data)

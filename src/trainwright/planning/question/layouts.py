@@ -82,6 +82,8 @@ HELD_AT_ONCE: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 CUTS_HEAD: Final = frozenset(family.name for family in _PLANNED if family.head_barriers)
 # Activations wait on the host, so that what a rank holds follows from its order alone.
 ON_HOST: Final = frozenset(family.name for family in _PLANNED if family.host_of is not None)
+# Pairs of actions hide what each waits for in the network (`planning.bounds.step.Hidden`).
+BRAIDED: Final = frozenset(family.name for family in _PLANNED if family.braids)
 # One stage per rank and whole backwards, which lead from the last rank to the first.
 WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD
 # min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
@@ -392,11 +394,11 @@ SEARCHED_UNLESS_NAMED: Final = (  # unless others are named
 )
 # Plans under these are hardly ever faster, so they are looked for where they are named; what is
 # proved holds for them, too. Without a limit on memory, orders of adaptive V are those of ZB-V.
-# The host is used where that is asked for.
+# The host and braids are used where that is asked for.
 ONLY_BOUNDED: Final = tuple(
     family
     for family in BOUNDED
-    if family not in (*SEARCHED_UNLESS_NAMED, "adaptive-v") and family not in ON_HOST
+    if family not in {*SEARCHED_UNLESS_NAMED, "adaptive-v", *ON_HOST, *BRAIDED}
 )
 _MOST_CHUNKS: Final = 8  # that are looked for, unless a family or another number is named
 

@@ -25,7 +25,7 @@ from trainwright.planning.bounds.step import (
     PointPairs,
     head_bounds_s,
 )
-from trainwright.planning.question.layouts import CUTS_HEAD, schedules_of
+from trainwright.planning.question.layouts import BRAIDED, CUTS_HEAD, schedules_of
 from trainwright.planning.question.question import (
     Candidate,
     StepAim,
@@ -417,8 +417,18 @@ class Frontier:
                 bounds_s += head_bounds_s(self.shelf.profile(point), batch)
             else:
                 bounds_s = self._coarse.bounds_s(work, point, batch, chain=chain)
+                self._take_off_hidden(point, batch, bounds_s)
             devices = point.devices * batch.layouts.pipeline * batch.layouts.data
             self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
+
+    def _take_off_hidden(self, point: Point, batch: Batch, bounds_s: Floats) -> None:
+        """What braided orders may hide, from the bounds of their pairs, in place."""
+        least_s = self._coarse.cluster.accelerator.step_overhead_s
+        for family, own in batch.families:
+            if family in BRAIDED:
+                hidden, m = self.shelf.hidden(point), batch.layouts.num_microbatches[own]
+                work_s = m / batch.layouts.pipeline[own] * hidden.work_s
+                bounds_s[own] = np.maximum(hidden.bound_s(bounds_s[own], m), work_s + least_s)
 
     def _push_pairs(self, point: Point, batch: Batch, keys: Floats) -> None:
         """Those of each schedule and ZeRO stage that have a finite bound."""

@@ -27,8 +27,8 @@ import numpy as np
 from trainwright.execution import Budget
 from trainwright.planning.bounds.layers import PointWork, least_layers
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.bounds.step import ChainWork
-from trainwright.planning.question.layouts import CUTS_HEAD, ON_HOST
+from trainwright.planning.bounds.step import ChainWork, Hidden
+from trainwright.planning.question.layouts import BRAIDED, CUTS_HEAD, ON_HOST
 from trainwright.planning.question.question import (
     Allowed,
     Point,
@@ -78,6 +78,7 @@ class Shelf:
     bodies: dict[Point, Profile] = field(default_factory=dict)
     hosted: dict[Point, StageKinds] = field(default_factory=dict)
     cut: dict[tuple[Point, bool], StageKinds] = field(default_factory=dict)
+    braided: dict[Point, Hidden] = field(default_factory=dict)
     alike: dict[bytes, StageKinds] = field(default_factory=dict)
 
     @classmethod
@@ -143,6 +144,12 @@ class Shelf:
             overlap = self.question.settings.overlap
             self.hosted[candidate.point] = StageKinds.of(waiting, overlap)
         return self.hosted[candidate.point]
+
+    def hidden(self, point: Point) -> Hidden:
+        """What braided orders hide at most."""
+        if point not in self.braided:
+            self.braided[point] = Hidden.of(self.profile(point))
+        return self.braided[point]
 
     def head_of(self, candidate: Candidate) -> CutHead | None:
         """What each rank has of a head that the candidate's schedule cuts."""
@@ -213,8 +220,17 @@ class SplitAsk:
     limit_s: float
 
     def answer(self, shelf: Shelf, budget: Budget) -> Split:
-        """Search."""
-        return self.search(asked_of(shelf, self.candidate), limit_s=self.limit_s)
+        """Search, as if pairs ran one after the other; what braids may hide is taken off after."""
+        asked = asked_of(shelf, self.candidate)
+        if self.candidate.schedule not in BRAIDED:
+            return self.search(asked, limit_s=self.limit_s)
+        hidden = shelf.hidden(self.candidate.point)
+        limit_s = hidden.limit_s(self.limit_s, asked.num_microbatches)
+        found = self.search(asked, limit_s=limit_s)
+        if math.isinf(found.bound_s):
+            return found
+        bound_s = min(self.limit_s, float(hidden.bound_s(found.bound_s, asked.num_microbatches)))
+        return replace(found, bound_s=self.limit_s if found.bound_s >= limit_s else bound_s)
 
 
 @dataclass(frozen=True, slots=True)

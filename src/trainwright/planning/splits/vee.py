@@ -30,6 +30,7 @@ from trainwright.planning.bounds.stages import (
     slowest_s,
 )
 from trainwright.planning.question.layouts import (
+    BRAIDED,
     MOST_ACTIVATIONS,
     least_in_flight,
     most_in_flight,
@@ -545,6 +546,9 @@ def least_step_of_v_s(work: StepWork, layout: Layout) -> float:
     most = MOST_ACTIVATIONS[shape.family](shape.num_ranks)
     least = LeastCosts.of(placement, costs, max_activations=most, fused=never, recomputed=never)
     bound = best_bound(least, shape.num_microbatches, objective=Objective.MAKESPAN)
+    pipeline_s = bound.value_s * (1 - _ROUNDED_TIMES)
+    if shape.family in BRAIDED:  # a pair takes no less than half of the sum
+        pipeline_s /= 2
     optimizer_s = max(
         optimizer_time_s(
             RankState.of([work.parts[part] for part in work.parts_of(rank)]),
@@ -553,4 +557,4 @@ def least_step_of_v_s(work: StepWork, layout: Layout) -> float:
         )
         for rank, place in enumerate(layout.places)
     )
-    return bound.value_s * (1 - _ROUNDED_TIMES) + optimizer_s + layout.step_overhead_s
+    return pipeline_s + optimizer_s + layout.step_overhead_s

@@ -116,6 +116,9 @@ class Family:
         (`plans.schedule.RankOrders`); 0 where it is part of the last stage.
     host_of
         The family whose computation it is, with activations on the host while they wait.
+    braids
+        Whether a forward and a backward of one chunk run as a pair, each hiding what the other
+        communicates inside its layers.
     reads_group, whole_groups, like
         Whether it looks at the `group` of a request; whether all microbatches pass each chunk in
         groups of p, so that p must divide their number; the family whose order it has where p does.
@@ -158,6 +161,7 @@ class Family:
     fixed_without_costs: bool = False
     head_barriers: int = 0
     host_of: str | None = None
+    braids: bool = False
     reads_group: bool = False
     whole_groups: bool = False
     like: str | None = None

@@ -18,15 +18,16 @@ all-reduces of 3p forwards exposed, they 2p + 1.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, two_chunks_in_v
+from trainwright.scheduling.families.family import Family, FamilyRequest, two_chunks_in_v
 
 if TYPE_CHECKING:
-    from trainwright.scheduling.families.family import FamilyRequest
+    from trainwright.arrays import Ints
 
 _F, _I, _W, _B, *_ = ActionKind
 # (kind, chunk); a step is one or two of them, two being a pair. The W that waits longest runs next,
@@ -94,6 +95,36 @@ def _steps(p: int, rank: int, m: int) -> list[tuple[_Letter, ...]]:
     ]
 
 
+@lru_cache(maxsize=64)
+def in_flight(num_ranks: int, num_microbatches: int) -> tuple[Ints, Ints]:
+    """What each rank holds of its near and its far chunk at the instants that none exceeds, [N, p].
+
+    Counted in the order itself, which is the same whatever the times are; 4p microbatches fill it.
+    """
+    m = min(num_microbatches, 4 * num_ranks)
+    schedule = order(FamilyRequest(num_ranks=num_ranks, num_microbatches=m))
+    fullest: list[list[tuple[int, int]]] = []
+    for rank in range(num_ranks):
+        kind, stage, _ = schedule.actions[schedule.rows_of(rank)].T
+        held = []
+        for chunk in (rank, 2 * num_ranks - 1 - rank):
+            own = stage == chunk
+            ended = np.cumsum(own & ((kind == _I) | (kind == _B)))
+            begun = np.cumsum(own & (kind == _F))
+            held.append(begun - np.concatenate(([0], ended[:-1])))
+        counts = set(zip(*(each.tolist() for each in held), strict=True))
+        fullest.append(
+            sorted(
+                (near, far)
+                for near, far in counts
+                if not any(a >= near and b >= far and (a, b) != (near, far) for a, b in counts)
+            )
+        )
+    most = max(map(len, fullest))
+    padded = np.array([each + each[-1:] * (most - len(each)) for each in fullest], np.int64)
+    return padded[:, :, 0].T, padded[:, :, 1].T
+
+
 STP = Family(
     name="stp",
     summary="V of two chunks, forward and backward braided: hides tensor parallelism",
@@ -101,4 +132,9 @@ STP = Family(
     place=two_chunks_in_v,
     order=order,
     splits_backward=True,
+    braids=True,
+    planned=True,
+    most_activations=lambda p: 4 * p - 1,
+    published_in_flight=in_flight,
+    least_in_flight=in_flight,
 )
