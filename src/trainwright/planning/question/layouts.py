@@ -26,6 +26,7 @@ from trainwright.plans.plan import (
 from trainwright.plans.schedule import Placing
 from trainwright.profile.structure import divisors
 from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
+from trainwright.scheduling.families.family import Searched
 from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
@@ -382,24 +383,16 @@ def exchanges_no_nearer(levels: tuple[NetworkLevel, ...]) -> bool:
 
 # Which schedule families are searched, with how many chunks per rank, and where they are legal
 # ---------------------------------------------------------------------------------------------
-SEARCHED_UNLESS_NAMED: Final = (  # unless others are named
-    DEFAULT_SCHEDULE,
-    "zb-h1",
-    "zb-h2",
-    "interleaved",
-    "zb-v",
-    "v-half",
-    "v-min",
-    "vocab-2",
+# One stage per rank first, then loops and V, those with a cut head last.
+SEARCHED_UNLESS_NAMED: Final = tuple(
+    family.name
+    for family in sorted(
+        _PLANNED, key=lambda each: (each.head_barriers > 0, list(Placing).index(each.placing))
+    )
+    if family.searched is Searched.ALWAYS
 )
-# Plans under these are hardly ever faster, so they are looked for where they are named; what is
-# proved holds for them, too. Without a limit on memory, orders of adaptive V are those of ZB-V.
-# The host and braids are used where that is asked for.
-ONLY_BOUNDED: Final = tuple(
-    family
-    for family in BOUNDED
-    if family not in {*SEARCHED_UNLESS_NAMED, "adaptive-v", *ON_HOST, *BRAIDED}
-)
+# No plan is looked for under these unless they are named; what is proved holds for them, too.
+ONLY_BOUNDED: Final = tuple(family.name for family in _PLANNED if family.searched is Searched.NAMED)
 _MOST_CHUNKS: Final = 8  # that are looked for, unless a family or another number is named
 
 

@@ -28,6 +28,7 @@ from trainwright.scheduling.families import zb_v_handmade
 from trainwright.scheduling.families.family import (
     Family,
     FamilyRequest,
+    Searched,
     activations_that_fit,
     least_held_of,
     least_of,
@@ -119,6 +120,7 @@ ADAPTIVE_V = Family(
     obeys_limits=True,
     reads_costs=True,
     planned=True,
+    searched=Searched.ASKED,  # without a limit on memory its orders are those of ZB-V
     warm_up=lambda ranks: ranks,
     most_activations=lambda p: 2 * p,
     published_in_flight=zb_v_handmade.in_flight,
@@ -127,6 +129,7 @@ ADAPTIVE_V = Family(
 ZB_V = replace(
     ADAPTIVE_V,
     name="zb-v",
+    searched=Searched.ALWAYS,
     aliases=("v-zb",),
     summary="V of two chunks without a bubble for equal times, in 1F1B's memory",
 )

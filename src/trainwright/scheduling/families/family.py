@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -85,6 +86,14 @@ class Steady(NamedTuple):
     by_rank: bool = False
 
 
+class Searched(Enum):
+    """When plans are searched under a family."""
+
+    ALWAYS = "unless others are named"
+    NAMED = "where it is named; what is proved of plans holds for it in any case"
+    ASKED = "where it is named, and only then is anything proved of it"
+
+
 # Chunk activations of the near and of the far stage of each rank, [N, p] each, at the N instants
 # that can be its fullest; by the numbers of ranks and of microbatches.
 InFlight: TypeAlias = "Callable[[int, int], tuple[Ints, Ints]]"
@@ -128,6 +137,8 @@ class Family:
 
     The rest is for planners, who search plans only under families that are `planned`:
 
+    searched
+        When they do.
     warm_up
         Of each chunk, how many microbatches are in flight before the first backward of a rank, by
         the number of ranks from it to the end of the pipeline, at most m; None where nobody knows.
@@ -167,6 +178,7 @@ class Family:
     like: str | None = None
     steady: Steady | None = None
     planned: bool = False
+    searched: Searched = Searched.NAMED
     warm_up: Callable[[Ints], Ints] | None = None
     weight_grad_lag: int | None = None
     most_activations: Callable[[int], int] | None = None

@@ -18,7 +18,7 @@ import numpy as np
 
 from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, Steady, looped
+from trainwright.scheduling.families.family import Family, Searched, Steady, looped
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ INTERLEAVED = Family(
     whole_groups=True,
     steady=Steady(8, 2, 3, by_rank=True),
     planned=True,
+    searched=Searched.ALWAYS,
     held_at_once=lambda ranks: ranks,
 )
 DEPTH_FIRST = Family(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, Steady, one_chunk
+from trainwright.scheduling.families.family import Family, Searched, Steady, one_chunk
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ ONE_F_ONE_B = Family(
     order=order,
     steady=Steady(5, 1, 2),  # at most p in flight on every rank
     planned=True,
+    searched=Searched.ALWAYS,
     warm_up=lambda ranks: ranks,
 )
 EAGER_ONE_F_ONE_B = Family(

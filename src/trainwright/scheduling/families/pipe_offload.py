@@ -20,7 +20,7 @@ import numpy as np
 
 from trainwright.plans.schedule import Action, ActionKind, Schedule
 from trainwright.scheduling.families import grouped_interleaved, one_f_one_b
-from trainwright.scheduling.families.family import Family, looped, one_chunk
+from trainwright.scheduling.families.family import Family, Searched, looped, one_chunk
 
 if TYPE_CHECKING:
     from trainwright.scheduling.families.family import FamilyRequest
@@ -84,6 +84,7 @@ PIPE_OFFLOAD = Family(
     host_of=one_f_one_b.ONE_F_ONE_B.name,
     steady=one_f_one_b.ONE_F_ONE_B.steady,
     planned=True,
+    searched=Searched.ASKED,
 )
 PIPE_OFFLOAD_HALF = Family(
     name="po-h",

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, FamilyRequest, two_chunks_in_v
+from trainwright.scheduling.families.family import Family, FamilyRequest, Searched, two_chunks_in_v
 
 if TYPE_CHECKING:
     from trainwright.arrays import Ints
@@ -134,6 +134,7 @@ STP = Family(
     splits_backward=True,
     braids=True,
     planned=True,
+    searched=Searched.ASKED,
     most_activations=lambda p: 4 * p - 1,
     published_in_flight=in_flight,
     least_in_flight=in_flight,

@@ -21,6 +21,7 @@ from trainwright.scheduling.block import (
 )
 from trainwright.scheduling.families.family import (
     Family,
+    Searched,
     least_held_of,
     limited_costs,
     two_chunks_in_v,
@@ -88,6 +89,7 @@ V_MIN = Family(
     obeys_limits=True,
     reads_costs=True,
     planned=True,
+    searched=Searched.ALWAYS,
     warm_up=lambda ranks: (ranks + 2) // 3,
     most_activations=v_min_activations,
     published_in_flight=lambda p, m: in_flight(v_min_block(p), m),
@@ -103,6 +105,7 @@ V_HALF = Family(
     obeys_limits=True,
     reads_costs=True,
     planned=True,
+    searched=Searched.ALWAYS,
     warm_up=lambda ranks: (ranks + 1) // 2,
     most_activations=v_half_activations,
     published_in_flight=lambda p, m: in_flight(v_half_block(p), m),

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule, ScheduleCosts
-from trainwright.scheduling.families.family import Family, Steady, one_chunk
+from trainwright.scheduling.families.family import Family, Searched, Steady, one_chunk
 from trainwright.scheduling.orders import actions
 from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.weight_grads import list_schedule
@@ -108,6 +108,7 @@ VOCABULARY_2 = Family(
     fixed_without_costs=True,
     steady=Steady(6, 2, 2),  # at most p + 2 in flight
     planned=True,
+    searched=Searched.ALWAYS,
     head_barriers=1,
     warm_up=lambda ranks: ranks + 1,
 )

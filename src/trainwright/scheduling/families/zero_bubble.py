@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, Steady, one_chunk
+from trainwright.scheduling.families.family import Family, Searched, Steady, one_chunk
 from trainwright.scheduling.orders import actions, by_time, one_after_another
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ ZB_H1 = Family(
     splits_backward=True,
     steady=Steady(5, 1, 2),  # at most p in flight on every rank
     planned=True,
+    searched=Searched.ALWAYS,
     warm_up=lambda ranks: ranks,
     weight_grad_lag=1,
 )
@@ -81,6 +82,7 @@ ZB_H2 = Family(
     splits_backward=True,
     steady=Steady(8, 2, 3),
     planned=True,
+    searched=Searched.ALWAYS,
     warm_up=lambda ranks: 2 * ranks - 1,
     weight_grad_lag=2,
 )
