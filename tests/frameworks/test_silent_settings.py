@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.stated_run import StatedRun
@@ -256,3 +257,69 @@ def test_a_script_of_llamafactory_is_read_in_its_own_words() -> None:
         found = read(form, script)
         assert (found.lora_rank, found.weight_bits, found.sequence) == (8, 4, 32768)
         assert (found.recompute, found.lora_targets) == ("full", ("query", "value"))
+
+
+MAXTEXT = "base_config: base.yml\nmodel_name: mixtral-8x7b\nnum_experts: 8\n"
+AUTOMODEL = "step_scheduler: {local_batch_size: 1}\nmodel:\n  _target_: m\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "word"),
+    [
+        ("megatron", f"{GPT} --no-bias-gelu-fusion", "no-bias-gelu-fusion"),
+        ("megatron", f"{GPT} --deterministic-mode", "deterministic-mode"),
+        ("megatron", f"{GPT} --defer-embedding-wgrad-compute", "defer-embedding-wgrad-compute"),
+        ("neox", f"{NEOX}\ncurriculum_learning: {{enabled: true, min_difficulty: 64}}",
+         "curriculum_learning.enabled"),
+        ("neox", f"{NEOX}\ncheckpoint_activations: true\nmodel_parallel_size: 2\n"
+         "partition_activations: true", "partition_activations"),
+        ("maxtext", f"{MAXTEXT}matmul_precision: highest\n", "matmul_precision highest"),
+        ("maxtext", f"{MAXTEXT}sparse_matmul: false\n", "every expert computes every token"),
+        ("maxtext", f"{MAXTEXT}float32_logits: true\n", "float32_logits"),
+        ("automodel", f"{AUTOMODEL}loss_fn: {{_target_: a.FusedLinearCrossEntropy}}",
+         "FusedLinearCrossEntropy"),
+        ("automodel", f"{AUTOMODEL}optimizer: {{_target_: te.FusedAdam, master_weight_bits: 24}}",
+         "optimizer.master_weight_bits"),
+        ("accelerate", "distributed_type: FSDP\ndynamo_config: {dynamo_backend: INDUCTOR}",
+         "dynamo_backend INDUCTOR"),
+        ("deepspeed", '{"zero_optimization": {}, "data_efficiency": {"enabled": true}}',
+         "data_efficiency.enabled"),
+        ("nanotron", "parallelism: {dp: 1}\ntokens: {batch_size_rampup: [1, 2]}\n",
+         "batch_size_rampup"),
+    ],
+)  # fmt: skip
+def test_what_moves_time_or_memory_and_is_not_modelled_is_named(form, text, word) -> None:
+    assert word in said(read(form, text))
+    for on, off in (("true", "false"), ("highest", "default"), ("INDUCTOR", "NO")):
+        if f": {on}" in text and "partition" not in text:
+            assert word not in said(read(form, text.replace(f": {on}", f": {off}")))
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("axolotl", f"{AXOLOTL}attn_implementation: eager\n"),
+        ("llamafactory", "model_name_or_path: gpt2\nstage: sft\nflash_attn: disabled\n"),
+        ("trl", "model_name_or_path: gpt2\nattn_implementation: eager\n"),
+    ],
+)
+def test_attention_that_is_told_to_be_plain_is_not_fused(form: str, text: str) -> None:
+    assert read(form, text).flash_attention is False
+    other = text.replace("eager", "sdpa").replace("disabled", "fa2")
+    assert read(form, other).flash_attention is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "sent"),
+    [("deepep", "hierarchical"), ("hybridep", "hierarchical"), ("torch", "all_to_all")],
+)
+def test_how_automodel_sends_tokens_to_experts_is_read(kind: str, sent: str) -> None:
+    run = read("automodel", f"{AUTOMODEL}  backend: {{dispatcher: {kind}}}\n")
+    assert run.token_dispatcher == sent
+
+
+def test_a_key_of_thousands_of_parts_is_refused_at_once() -> None:
+    text = "[training]\n" + ".".join(["a"] * 5000) + " = 1\n[model]\n[parallelism]\n"
+    assert format_of(text, "x.toml") is None
+    with pytest.raises(InvalidInput, match="parts"):
+        read("torchtitan", text)

@@ -35,6 +35,7 @@ _UNMODELLED: Final = (
     "compression_training", "sparse_attention", "progressive_layer_drop", "quantize_training",
     "zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients",
     "torch_autocast", "amp", "hybrid_engine", "autotuning", "compile", "grad_accum_dtype",
+    "data_efficiency.enabled", "curriculum_learning.enabled", "gradient_accumulation_dtype",
 )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
 from trainwright.frameworks.jobs.script import is_maxtext_script, is_script_name, texts_of
-from trainwright.frameworks.jobs.settings import Beside, parse_settings
+from trainwright.frameworks.jobs.settings import Beside, parse_settings, parse_toml
 from trainwright.frameworks.jobs.started import started_by
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 
@@ -95,7 +94,7 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
 
 def _is_titan(text: str) -> bool:
     try:
-        tables = tomllib.loads(text)
+        tables = parse_toml(text)
     except (ValueError, RecursionError):
         return False
     return sum(name in tables for name in _TITAN) >= 2

@@ -140,8 +140,13 @@ _AUTO_HARMLESS: Final = re.compile(
 )
 _AUTO_UNMODELLED: Final = (
     "enable_compile", "enable_async_tensor_parallel", "qat", "teacher_model", "kd_ratio",
-    "freeze_config", "vision_model",
+    "freeze_config", "vision_model", "optimizer.exp_avg_dtype", "optimizer.exp_avg_sq_dtype",
+    "optimizer.store_param_remainders", "optimizer.master_weight_bits", "kd_loss_fn",
 )  # fmt: skip
+
+
+# How tokens travel to experts, by the dispatchers of its backends.
+_SENDERS: Final = {"torch": "all_to_all", "deepep": "hierarchical", "hybridep": "hierarchical"}
 
 
 def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -173,7 +178,8 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     recompute = "selective" if again == "selective" else "none"
     if again not in (None, False, "selective", "false", "none", "off"):
         recompute = "full"
-    sequence = found.table("packed_sequence").count("packed_sequence_size", least=0)
+    packed = found.table("packed_sequence")
+    sequence = packed.count(packed.first("packed_sequence_size", "pack_size"), least=0)
     data = found.table("dataset")
     sequence = sequence or data.count(data.first("seq_length", "max_length", "seq_len"))
     if sequence is None:
@@ -202,6 +208,10 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     bits = 4 if narrow.switch("load_in_4bit") else 8 if narrow.switch("load_in_8bit") else None
     if found.table("compile").switch("enabled"):
         notes.append("compile: changes the answer, not modelled")
+    loss = str(found.table("loss_fn").value("_target_") or "")
+    if "FusedLinear" in loss:
+        notes.append("loss_fn FusedLinearCrossEntropy: changes the answer, not modelled")
+    sender = model.table("backend").text("dispatcher") if "backend" in model else None
     optimizer = found.table("optimizer").text("_target_")
     notes += odd_optimizer(optimizer)
     offload = ("params to cpu", "optimizer to cpu") if "offload_policy" in mesh else ()
@@ -209,6 +219,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     found.check()
     copies = sizes["dp_replicate"] or 1
     return StatedRun(
+        token_dispatcher=_SENDERS.get(sender or ""),
         tp=tensor,
         pp=pipeline,
         cp=context,
@@ -258,6 +269,11 @@ _VERL_UNMODELLED: Final = (
     "mixed_precision",
     "freeze_vision_tower",
     "use_prefix_grouper",
+    "entropy_checkpointing",
+    "entropy_from_logits_with_chunking",
+    "override_optimizer_config",
+    "account_for_loss_in_pipeline_split",
+    "account_for_embedding_in_pipeline_split",
 )
 
 

@@ -84,7 +84,8 @@ _UNMODELLED: Final = (
     "quantize_moe_experts", "lora_target_parameters", "experts_implementation", "use_sonicmoe",
     "liger_rms_norm_gated", "use_onebitllms", "lisa_n_layers", "ebft", "diffusion", "gptq",
     "use_dsv4_kernels", "use_glm_dsa_kernels", "dsv4_fp4_grouped_mode", "max_packed_sequence_len",
-    "fused_attn_kernel", "expert_parallel_token_capacity",
+    "fused_attn_kernel", "expert_parallel_token_capacity", "zero_hpz_partition_size",
+    "zero_quantized_weights", "zero_quantized_gradients", "use_unsloth_gc",
 )  # fmt: skip
 _LENGTHS: Final = ("max_length", "max_seq_length", "block_size", "model_max_length", "max_seq_len")
 # What a switch of `accelerate launch` turns on, where its settings stand, and how they begin.
@@ -488,6 +489,11 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     if kind == "MEGATRON_LM":
         notes.append("megatron_lm_config: changes the answer, not modelled")
     words = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8"}
+    backend = (
+        found.table("dynamo_config").text("dynamo_backend") if "dynamo_config" in found else None
+    )
+    if (backend or "no").lower() != "no":
+        notes.append(f"dynamo_backend {backend}: changes the answer, not modelled")
     unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
     found.check()
     if precision == "no":
@@ -558,12 +564,15 @@ def _trainer(
     precision = _precision(found)
     if stage == 0 and precision in ("bf16", "fp16") and _loads_whole(found):
         precision += "_autocast"
+    kernels = [found.value(name) for name in ("attn_implementation", "flash_attn")]
+    is_plain = not _UNFUSED.isdisjoint(map(str, kernels)) or found.value("eager_attention") is True
     unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
     found.check()
     return StatedRun(
         **degrees,
         **{**optimizer_of(optimizer), **{k: v for k, v in adapters.items() if k != "lora_dropout"}},
         lora_dropout=dropout,
+        flash_attention=False if is_plain else None,
         weight_bits=bits,
         micro_batch=size,
         batch_per_replica=size * steps,
@@ -576,6 +585,8 @@ def _trainer(
     )
 
 
+# What turns fused attention off, where transformers chooses one by itself.
+_UNFUSED: Final = frozenset({"eager", "disabled", "off"})
 _SUPERVISED: Final = ("pt", "sft")
 # What only trainers of preferences, of rewards, or by reinforcement have.
 _PREFERENCES: Final = (

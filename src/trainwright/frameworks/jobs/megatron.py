@@ -118,6 +118,14 @@ _UNMODELLED: Final = (
     "torch_compile", "fused_ce_chunks", "use_fsdp2_fp32_param_optimizer", "mup", "peft_dim",
     "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16", "use_bnb_optimizer",
     "megatron_fsdp_main_grads_dtype", "megatron_fsdp_main_params_dtype", "sliding_window_size",
+    "defer_embedding_wgrad_compute", "overlap_param_gather_with_optimizer_step",
+    "deterministic_mode", "deepspeed_transformer_kernel", "partition_activations",
+    "curriculum_learning", "curriculum_learning_legacy", "data_efficiency_curriculum_learning",
+    "no_bias_gelu_fusion", "no_bias_swiglu_fusion", "no_bias_dropout_fusion",
+    "no_masked_softmax_fusion", "no_rope_fusion", "no_persist_layer_norm",
+    "no_gradient_accumulation_fusion", "no_fp8_weight_transpose_cache", "enable_primus_turbo",
+    "use_turbo_gemm", "use_turbo_grouped_gemm", "use_turbo_rms_norm",
+    "use_turbo_fused_act_with_probs", "use_turbo_norm_te_linear",
     "mtp_use_separate_hc_head", "moe_shared_expert_gate", "use_tiling", "parallel_attn",
 )  # fmt: skip
 # Names of old versions and of forks, as those of today.

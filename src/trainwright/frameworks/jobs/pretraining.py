@@ -69,6 +69,8 @@ _NEOX_UNMODELLED: Final = (
     "mamba_selective_scan_fusion", "ws_config", "checkpoint_in_cpu", "expansion_factor",
     "te_layernorm_mlp", "fp8_params", "gpt_j_residual", "te_mha", "te_fp8_format", "te_fp8_mha",
     "use_bnb_optimizer", "sliding_window_width", "attention_type", "mamba_inner_func_fusion",
+    "fp32_allreduce", "data_efficiency.enabled", "curriculum_learning.enabled",
+    "autotuning.enabled", "data_types.grad_accum_dtype", "gmlp_attn_dim",
 )  # fmt: skip
 
 
@@ -161,6 +163,8 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
     if others := mixers - {"global", "flash"}:
         shown = ", ".join(sorted(others))
         notes.append(f"attention_config: {shown} is priced as attention over all tokens")
+    if is_full and tensor > 1 and found.switch("partition_activations"):
+        notes.append("partition_activations: changes the answer, not modelled")
     trains = found.text("train_impl") or "normal"
     if trains != "normal":
         notes.append(f"train_impl {trains}: priced as supervised training: pairs are not")
@@ -216,7 +220,10 @@ _NANOTRON_HARMLESS: Final = re.compile(
     r"router_.*|layer_norm.*|token_dispatcher_type|flex_attention_mask|scale_.*|"
     r"moe_z_loss.*|moe_loss.*|moe_aux.*|expert_parallel_size|log_attn_probs|layers_block_type)"
 )
-_NANOTRON_UNMODELLED: Final = ("sliding_window_size", "moe_glu", "grouped_gemm_imple")
+_NANOTRON_UNMODELLED: Final = (
+    *("sliding_window_size", "moe_glu", "grouped_gemm_imple", "batch_size_rampup"),
+    "is_mamba_config",
+)
 
 
 def read_nanotron(text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -552,6 +559,9 @@ _MAXTEXT_UNMODELLED: Final = (
     "use_qwix_quantization", "shard_mode", "weight_sparsity", "logical_axis_rules", "lora",
     "sharding_strategy", "num_vocab_tiling", "use_multimodal", "freeze_vision_encoder_params",
     "teacher_overrides", "student_overrides", "use_dpo", "dpo", "kv_quant_dtype",
+    "float32_logits", "float32_qk_product", "logits_dot_in_fp32", "trainable_parameters_mask",
+    "enable_diloco", "enable_streaming_diloco", "enable_mhc_lite", "enable_rampup_batch_size",
+    "compile_xla_flags",
 )  # fmt: skip
 _AXES: Final = (
     "data", "fsdp", "fsdp_transpose", "sequence", "context", "tensor", "tensor_transpose",
@@ -709,6 +719,11 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     chunks = found.count("num_pipeline_repeats", also=-1)
     factor, dropout = found.number("capacity_factor"), found.number("dropout_rate")
     optimizer = found.text("opt_type")
+    if (exact := found.text("matmul_precision") or "default") not in ("default", "bfloat16"):
+        notes.append(f"matmul_precision {exact}: changes the answer, not modelled")
+    routed = (found.count("num_experts") or 1) > 1 and not (factor and factor > 0)
+    if routed and not found.switch("sparse_matmul", default=True):
+        notes.append("sparse_matmul false: every expert computes every token, which is not priced")
     exchange = found.text("context_parallel_strategy") or "all_gather"
     if context > 1 and exchange not in _EXCHANGES:
         notes.append(f"context_parallel_strategy {exchange}: changes the answer, not modelled")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, product, zip_longest
@@ -282,6 +283,9 @@ class Settings:
         self.fault(name, f"must be {wanted}, got {_shown(value)}")
 
 
+_ANYTHING: Final = re.compile(r".*", re.DOTALL)
+
+
 def _leaves(
     found: Mapping[str, Any], path: str, harmless: re.Pattern[str], changing: frozenset[str]
 ) -> Iterator[tuple[str, Any]]:
@@ -291,7 +295,8 @@ def _leaves(
         if {whole, str(name)} & changing:
             yield whole, value
         elif harmless.fullmatch(whole) or harmless.fullmatch(str(name)):
-            continue
+            if isinstance(value, dict) and any(each.startswith(f"{whole}.") for each in changing):
+                yield from _leaves(value, f"{whole}.", _ANYTHING, changing)
         elif isinstance(value, dict):
             yield from _leaves(value, f"{whole}.", harmless, changing)
         else:
@@ -321,7 +326,7 @@ def _shown(value: object) -> str:
 _MOST_CHARACTERS: Final = 2**22
 _MOST_VALUES: Final = 100_000
 _REFERENCE: Final = re.compile(r"\$\{([^${}]*)\}")
-_DEEPEST: Final = 20
+DEEPEST: Final = 20  # tables inside tables
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -374,7 +379,7 @@ class _Resolver:
         self._count += 1
         if self._count > _MOST_VALUES:
             raise InvalidInput.of("file", f"comes to more than {_MOST_VALUES} values")
-        if len(within) > _DEEPEST:
+        if len(within) > DEEPEST:
             return value
         if isinstance(value, dict):
             return {key: self.whole(each, (*within, value)) for key, each in value.items()}
@@ -424,6 +429,13 @@ def _scalar_of(text: str) -> Any:
     except yaml.YAMLError:
         return text
     return found if not isinstance(found, (dict, list)) else text
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML file; raises `ValueError` for others, and for keys of many parts."""
+    if any(line.partition("=")[0].count(".") > DEEPEST for line in text.splitlines()):
+        raise ValueError(f"a key has more than {DEEPEST} parts")
+    return tomllib.loads(text)
 
 
 def parse_settings(text: str, *, variables: Mapping[str, str] | None = None) -> dict[str, Any]:

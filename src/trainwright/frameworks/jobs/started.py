@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from trainwright.frameworks.jobs.script import (
     read_launch,
     texts_of,
 )
-from trainwright.frameworks.jobs.settings import Beside, parse_settings
+from trainwright.frameworks.jobs.settings import DEEPEST, Beside, parse_settings, parse_toml
 from trainwright.frameworks.shell import Value
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ def _with_words(
     if not given:
         return text, ()
     try:
-        tables = tomllib.loads(text) if name.endswith(".toml") else parse_settings(text)
+        tables = parse_toml(text) if name.endswith(".toml") else parse_settings(text)
     except (InvalidInput, ValueError, RecursionError):
         return text, ()
     notes = []
@@ -196,7 +195,7 @@ def _with_words(
         if isinstance(value, Value):
             notes.append(f"{path}: {value.shown()} is not known, and what {name} says is used")
             continue
-        *above, last = path.split(".")
+        *above, last = path.split(".", DEEPEST)
         inside: Any = tables
         for part in above:
             inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None

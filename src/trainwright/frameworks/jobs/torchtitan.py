@@ -11,14 +11,19 @@ import ast
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, catalog_name
+from trainwright.frameworks.jobs.settings import (
+    NOTHING,
+    Beside,
+    Settings,
+    catalog_name,
+    parse_toml,
+)
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.frameworks.torchtitan import ROTATES, TITAN_02, TITAN_03, blocks_of
 from trainwright.model import TransformerConfig
@@ -81,7 +86,7 @@ def read_torchtitan(text: str, beside: Beside = NOTHING) -> StatedRun:
         return replace(run, num_devices=_mesh_size(text))
     try:
         is_json = text.startswith("{")  # with words of a command line in place of some
-        tables: Mapping[str, Any] = json.loads(text) if is_json else tomllib.loads(text)
+        tables: Mapping[str, Any] = json.loads(text) if is_json else parse_toml(text)
     except (ValueError, RecursionError) as error:
         if "def " not in text:
             raise InvalidInput.of("torchtitan", f"is not a TOML file: {error}") from None
