@@ -7,28 +7,37 @@ software say where no run of the chip was fitted (`codesign --like CHIP` before 
 and by its cores with what is known of no device at all (`codesign`). Left out are rows in fewer
 than 16 bits, as the template multiplies one format, tests of software, rows whose pace the host
 sets, and those of pipelines that stall. Prints a table of errors, and the furthest rows.
+Without folders it prints what the hungriest operator of each chip draws by the energies of its
+process, beside its published power.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.chips.technology import dies
-from trainwright.cluster import Circumstance, Surroundings, template_device
+from trainwright.chips.energy import EnergyTable
+from trainwright.chips.price import JobPricer
+from trainwright.chips.question import CodesignQuestion
+from trainwright.chips.space import DieModel, area_mm2, space_of
+from trainwright.chips.technology import dies, losses_of, read_technology, with_losses
+from trainwright.chips.workload import TrainingJob
+from trainwright.cluster import ChipTemplate, Circumstance, Surroundings, template_device
 from trainwright.commands.validate import known
 from trainwright.errors import TrainwrightError
+from trainwright.formats.catalog import model
 from trainwright.formats.measured_csv import measured_files, read_beside, read_measured
 from trainwright.lab.fitting import answer
 from trainwright.lab.pooling import Pool, around, pooled, pooled_runs, power_shifts, refit_without
 from trainwright.lab.predict import price
 from trainwright.lab.run_shapes import cluster_of, config_of, line_of
 from trainwright.step.account import circumstances
+from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,7 +123,105 @@ def without_runs_of(
     return made
 
 
+# What chips draw, and what is published of that
+# ----------------------------------------------
+# A layer of GPT-3 in bf16 over eight chips, which lose what their family does. Every energy is that
+# of the chip's process in `technology.toml`; none was fitted to a power limit. Each chip runs at
+# its own clock at the nominal voltage, and its die is the published one.
+
+
+class Published(NamedTuple):
+    """A chip as a design, with its published power and die; memory in bytes/s, links of a chip."""
+
+    cores: ChipTemplate
+    clock_hz: float
+    port: float
+    memory: float
+    links: float
+    process: str
+    die_mm2: float
+    watts: float | None
+    like: str
+
+
+V100 = ChipTemplate(
+    num_tc=80,  # multiprocessors of 512 multipliers with 352 KiB of registers and shared memory
+    num_vc=160,
+    width=16,
+    depth=32,
+    glb_bytes=6 * MIB,
+    buffer_bytes_per_mac=352 * KIB // 512,
+)
+assert A100 and H100 and TPU
+POWERS = {
+    "TPU v4": Published(TPU, 1.05e9, 8192.0, 1.2e12, 300e9, "7nm", 600, 192, "tpu"),
+    "TPU v5p": Published(TPU, 1.75e9, 8192.0, 2.765e12, 600e9, "5nm", 600, None, "tpu"),
+    "A100 80 GB": Published(A100, 1.41e9, L2_BYTES, 2.0e12, 300e9, "7nm", 826, 400, "ampere"),
+    "H100 SXM": Published(
+        H100, 1.83e9, L2_BYTES * MULTICAST, 3.35e12, 450e9, "5nm", 814, 700, "hopper"
+    ),
+    "V100 SXM2": Published(V100, 1.53e9, 2048.0, 0.9e12, 150e9, "16nm", 815, 300, "ampere"),
+}
+
+
+def drawn_by(chip: Published) -> tuple[float, dict[str, float]]:
+    """Watts in the hungriest operator, and the share of them that each energy has."""
+    around = Surroundings(
+        clock_hz=chip.clock_hz,
+        memory_bandwidth_bytes_per_s=chip.memory,
+        glb_bytes_per_cycle=chip.port,
+        link_bandwidth_bytes_per_s=chip.links,
+        node_bandwidth_bytes_per_s=chip.links,
+        node_devices=8,
+    )
+    job = TrainingJob(
+        name="gpt3-175b",
+        model=model("gpt3-175b").config,
+        sequence_length=2048,
+        global_batch=64,
+        tensor_degrees=(8,),
+        schedules=("1f1b",),
+    )
+    made_of = read_technology(None, {"process": chip.process})
+    whole = DieModel(overhead_share=chip.die_mm2 / area_mm2(chip.cores) - 1.0)  # as published
+    asked = CodesignQuestion(
+        space=space_of(chip.cores),
+        jobs=(job,),
+        num_devices=8,
+        surroundings=(with_losses(around, losses_of("typical", chip.like)),),
+        energy=EnergyTable(**made_of.energy),
+        die=whole,
+    )
+
+    def watts(table: EnergyTable) -> float:
+        question = replace(asked, energy=table)
+        pricer = JobPricer(question.jobs[0], question.variants[0], question)
+        return float(pricer.hungriest_watts(np.zeros(1, dtype=np.int64))[0])
+
+    every = watts(asked.energy)
+    parts = {}
+    for name in (each.name for each in fields(EnergyTable)):
+        without = 1.0 if name == "supply_efficiency" else 0.0
+        parts[name] = 1.0 - watts(replace(asked.energy, **{name: without})) / every
+    return every, parts
+
+
+def powers() -> None:
+    """A row for each chip of `POWERS`."""
+    print("| chip | process | published W | as a design W | off | largest parts |")
+    print("| --- | --- | --: | --: | --: | --- |")
+    for name, chip in POWERS.items():
+        watts, parts = drawn_by(chip)
+        off = "" if chip.watts is None else f"{watts / chip.watts - 1:+.0%}"
+        most = sorted(parts.items(), key=lambda part: -part[1])[:5]
+        told = ", ".join(f"{part} {share:.0%}" for part, share in most)
+        print(f"| {name} | {chip.process} | {chip.watts or '-'} | {watts:.0f} | {off} | {told} |")
+
+
 def main(folders: list[Path]) -> None:
+    if not folders:
+        powers()
+        return
     tables = []
     for path in (path for folder in folders for path in measured_files(folder)):
         runs = read_measured(path)

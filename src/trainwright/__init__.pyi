@@ -89,6 +89,7 @@ def codesign(
     *,
     devices: int,
     technology: str | Path | None = ...,
+    figures: Mapping[str, Any] | None = ...,
     die: DieModel | Mapping[str, float] | None = ...,
     extras: Extras | None = ...,
     budget: Budget | None = ...,

@@ -75,7 +75,7 @@ def small() -> RoomPricer:
     bert = job("bert-base", 128, (1, 2), layers=6, global_batch=32)
     gpt = job("gpt2", 128, (1,), layers=4, global_batch=16)
     asked = question(bert, gpt, space=some_designs(6, seed=5), devices=8)
-    return RoomPricer(asked, ROOM, None, None)
+    return RoomPricer(asked, ROOM, None)
 
 
 @cache
@@ -432,7 +432,7 @@ def test_cards_lose_what_networks_between_nodes_lose() -> None:
     raw = asked.surroundings[0]
     stated = replace(asked, surroundings=(replace(raw, node_devices=8),))
     for question_ in (asked, stated):
-        found = RoomPricer(question_, ROOM, losses, None).surroundings(2, system)
+        found = RoomPricer(question_, ROOM, losses).surroundings(2, system)
         beside = with_losses(replace(raw, node_devices=4), losses)
         for name in ("link_efficiency", "link_latency_s", "node_efficiency", "node_latency_s"):
             assert getattr(found, name) == getattr(beside, name), name

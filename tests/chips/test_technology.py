@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trainwright.chips.energy import DEFAULT_ENERGY
-from trainwright.chips.space import DieModel, area_mm2
+from trainwright.chips import space
+from trainwright.chips.built_in import USUAL_PROCESS, built_in
+from trainwright.chips.energy import DEFAULT_ENERGY, OF_LOGIC, EnergyTable, VoltageCurve
+from trainwright.chips.request import request_of
+from trainwright.chips.room import read_room
+from trainwright.chips.space import AreaTable, DieModel, NumberFormat, area_mm2
 from trainwright.chips.technology import (
+    MemoryKind,
+    Process,
     die_of,
     die_over_cores,
     dies,
+    every_figure,
     memory_kinds,
     processes,
     read_technology,
 )
+from trainwright.cluster import Surroundings
 from trainwright.commands.main import main
 from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import accelerators
@@ -28,43 +40,159 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_process_shrinks_the_die_and_the_energy_of_logic_alone(tmp_path: Path) -> None:
-    found = read_technology(written(tmp_path, 'process = "7nm"'))
-    made_in = processes()["7nm"]
-    assert found.die is not None
-    whole = die_of(found.die).die_area_mm2(100.0)
-    assert whole == pytest.approx(100 * made_in.area * die_over_cores())
-    assert found.energy["mac_j"] == DEFAULT_ENERGY.mac_j * made_in.energy
-    assert "memory_byte_j" not in found.energy
+def test_one_process_governs_die_energy_and_voltage(tmp_path: Path) -> None:
+    for name in processes():
+        found, made_in = (
+            read_technology(written(tmp_path, f'process = "{name}"')),
+            processes()[name],
+        )
+        whole = DieModel(**found.die).die_area_mm2(100.0)
+        assert whole == pytest.approx(100 * made_in.area * die_over_cores())
+        for event in OF_LOGIC:
+            assert found.energy[event] == getattr(made_in, event)
+        assert found.energy["memory_byte_j"] == DEFAULT_ENERGY.memory_byte_j
+        assert found.curve is not None
+        assert (found.curve.volts, found.die["wafer_cost"]) == (made_in.volts, made_in.wafer_price)
+
+
+def test_without_a_file_it_is_the_usual_process() -> None:
+    found = read_technology(None)
+    assert (found.process, found.energy) == (USUAL_PROCESS, asdict(DEFAULT_ENERGY))
+    assert DieModel(**found.die) == die_of()
 
 
 def test_newer_processes_are_denser_thriftier_and_dearer() -> None:
     ordered = list(processes().values())
-    for name, rises in (("area", False), ("energy", False), ("wafer_price", True)):
+    for name, rises in (("area", False), *((n, False) for n in OF_LOGIC), ("wafer_price", True)):
         values = [getattr(process, name) for process in ordered]
         assert values == sorted(values, reverse=not rises)
-
-
-def test_22_nm_is_what_areas_and_energies_are_stated_at(tmp_path: Path) -> None:
-    found = read_technology(written(tmp_path, 'process = "22nm"'))
-    assert all(getattr(DEFAULT_ENERGY, name) == joules for name, joules in found.energy.items())
-    assert found.die is not None
-    assert die_of({**found.die, "overhead_share": 0.0}).die_area_mm2(50.0) == 50.0
 
 
 def test_what_a_file_states_goes_before_its_process(tmp_path: Path) -> None:
     text = 'process = "5nm"\n[energy]\nmac_j = 3e-13\n[die]\nwafer_cost = 1.0'
     found = read_technology(written(tmp_path, text))
     assert found.energy["mac_j"] == 3e-13
-    assert found.die is not None
     assert (found.die["wafer_cost"], found.die["logic_scale"]) == (1.0, processes()["5nm"].area)
 
 
-def test_a_file_without_process_or_die_prices_no_die(tmp_path: Path) -> None:
-    found = read_technology(written(tmp_path, "[ranges]\nwidth = [64, 128]"))
-    assert (found.die, found.ranges) == (None, {"width": (64, 128)})
-    assert read_technology(written(tmp_path, "[die]")).die == {}
-    assert die_of({}) == DieModel()
+def test_a_single_figure_goes_before_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "[memories.hbm3]\nstack_price = 1.0\nstack_gib = 12")
+    found = read_technology(path, {"memories.hbm3.stack_price": 250, "process": "5nm"})
+    assert found.memories["hbm3"].stack_price == 250
+    assert found.memories["hbm3"].stack_gib == 12
+    assert found.process == "5nm"
+    with pytest.raises(InvalidInput, match='"process" is none'):
+        read_technology(None, {"process": "5nm", "process.area": 1})
+
+
+def test_a_new_process_memory_and_package_need_all_their_figures(tmp_path: Path) -> None:
+    figures = "\n".join(f"{f.name} = 1.0" for f in fields(Process))
+    text = 'process = "2nm"\nmemory = "hbm4"\npackage = "bath"\n[packages]\nbath = 3000\n'
+    text += "[memories.hbm4]\nstack_gib = 48\nstack_bytes_per_s = 2e12\nstack_price = 500\n"
+    text += f"stack_watts = 40\n[voltages]\nleast_volts = 0.9\n[processes.2nm]\n{figures}"
+    found = read_technology(written(tmp_path, text))
+    assert found.made_in == Process(**{f.name: 1.0 for f in fields(Process)})
+    assert found.memories["hbm4"].stack_gib == 48
+    assert found.package_watts == 3000
+    with pytest.raises(InvalidInput, match=r"processes\.2nm: is new, so it must also have volts"):
+        read_technology(None, {"processes.2nm.area": 0.1})
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def test_every_figure_is_settable_and_part_of_the_document() -> None:
+    """Each leaf of the tree, set alone, changes what a request of chips or of a room embeds."""
+    chips = {"devices": 8, "global_batch": 8, "sequence": 128, "tensor_parallel": (1,)}
+
+    def embedded(figures: Mapping[str, Any]) -> str:
+        memory = next((n.split(".")[1] for n in figures if n.startswith("memories.")), "hbm2e")
+        process = next((n.split(".")[1] for n in figures if n.startswith("processes.")), "7nm")
+        package = next((n.split(".")[1] for n in figures if n.startswith("packages.")), "air")
+        chosen = {"memory": memory, "process": process, "package": package, **figures}
+        made_of = read_technology(None, chosen)
+        options = {**chips, "technology": made_of, "memory_stacks": (1,)}
+        request, _ = request_of("bert-base", devices=8, options=options)
+        return str(request) + str(read_room(None, devices=8, made_of=made_of))
+
+    for name, value in leaves(every_figure()):
+        usual = embedded({name: value} if name.split(".")[0] in ("memories", "processes") else {})
+        if name == "room.memory":
+            changed: Any = "hbm3e"
+        elif name == "room.topology":
+            changed = ["switch"]
+        elif isinstance(value, (list, tuple)):
+            changed = [*value[:-1], 1.5 * value[-1]] if name.startswith("areas") else [2]
+        elif name == "die.reticle_mm2" or value > 1:
+            changed = value * 0.99
+        else:
+            changed = value * 0.99 if value else 0.5
+        if name.startswith("packages."):
+            usual = embedded({name: value})
+        assert embedded({name: changed}) != usual, name
+
+
+def test_the_tree_has_every_field_of_every_table() -> None:
+    tree = every_figure()
+    held = {
+        "processes": Process,
+        "memories": MemoryKind,
+        "formats": NumberFormat,
+        "areas": AreaTable,
+        "energy": EnergyTable,
+        "die": DieModel,
+        "voltages": VoltageCurve,
+    }
+    for name, kind in held.items():
+        wanted = {f.name for f in fields(kind)} - ({"volts"} if name == "voltages" else set())
+        each = tree[name].values() if name in ("processes", "memories", "formats") else [tree[name]]
+        assert all(set(one) == wanted for one in each), name
+    # What of the surroundings has no option of its own, loses nothing and is no choice.
+    optional = {"clock_hz", "memory_bytes", "memory_bandwidth_bytes_per_s", "node_devices"}
+    optional |= {"link_bandwidth_bytes_per_s", "node_bandwidth_bytes_per_s", "interface_mm2"}
+    optional |= {"tensor_overlap", "gradient_overlap", "glb_bytes_per_cycle"}
+    lost = {"link_efficiency", "node_efficiency", "efficiency"}  # of --software and --like
+    assert {f.name for f in fields(Surroundings)} - optional - lost == set(tree["surroundings"])
+    assert set(built_in()) - {"chips"} <= set(tree)
+
+
+# Numbers that the code of the chip rooms has beside the tree, with what they are.
+BESIDE_THE_TREE = {
+    "energy._WAY": "geometry of a square",
+    "space.TC_UM2_PER_MAC": "areas.um2_per_mac",
+    "space.VC_UM2_PER_LANE": "areas.um2_per_lane",
+    "space.CORE_BUFFER_UM2": "areas.core_buffer_um2",
+    "space.GLB_UM2": "areas.glb_um2",
+    "space.NUMBER_FORMATS": "formats",
+    "space._PUBLISHED": "a slice of names",
+    "space.BUCKET_UM2": "step of the published visiting order",
+    "space.UM2_PER_MM2": "unit",
+    "request.UM2_PER_MM2": "unit",
+    "room._GB": "unit",
+    "request.DEFAULT_GLOBAL_BATCH": "--global-batch",
+    "request._ROTARY_SEQUENCE": "--sequence",
+    "request._LARGE_MODEL": "--tp",
+    "request._LARGE_DEGREES": "--tp",
+    "request._DEGREES": "--tp",
+}
+
+
+@pytest.mark.parametrize("module", ["built_in", "energy", "technology", "space", "request", "room"])
+def test_no_number_of_technology_hides_in_the_code(module: str) -> None:
+    source = (Path(space.__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+    numbers = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            found = [c for c in ast.walk(node.value) if isinstance(c, ast.Constant)]
+            if any(type(c.value) in (int, float) for c in found):
+                numbers.add(f"{module}.{ast.unparse(node.target)}")
+    assert numbers <= set(BESIDE_THE_TREE)
+    assert {n for n in BESIDE_THE_TREE if n.startswith(f"{module}.")} <= numbers
 
 
 def test_a_request_that_lies_in_a_file_takes_no_other(tmp_path: Path) -> None:
@@ -76,12 +204,10 @@ def test_a_request_that_lies_in_a_file_takes_no_other(tmp_path: Path) -> None:
 
 def test_a_lower_voltage_is_slower_and_thriftier(tmp_path: Path) -> None:
     made_in = processes()["7nm"]
-    assert made_in.clock_at(made_in.volts) == 1.0
     found = read_technology(written(tmp_path, 'process = "7nm"\nvoltage = 0.6'))
     assert found.clock_factor == pytest.approx((0.3 / 0.45) ** 1.3 * 0.75 / 0.6)
-    assert found.energy["mac_j"] == pytest.approx(
-        DEFAULT_ENERGY.mac_j * made_in.energy * (0.6 / 0.75) ** 2
-    )
+    assert found.curve is None
+    assert found.energy["mac_j"] == pytest.approx(made_in.mac_j * (0.6 / 0.75) ** 2)
     leaks = DEFAULT_ENERGY.leakage_watts_per_mm2 * 0.6 / 0.75
     assert found.energy["leakage_watts_per_mm2"] == pytest.approx(leaks)
 
@@ -108,7 +234,7 @@ def test_generations_of_memory_are_faster_and_dearer() -> None:
     ("text", "fault"),
     [
         ("process = '9nm'", "process: must be one of 22nm, 16nm, 7nm, 5nm, got '9nm'"),
-        ("voltage = 0.2", "voltage: must be a number of volts above 0.3, at most 1.5, got 0.2"),
+        ("voltage = 0.2", "voltage: must be from 0.5 to 1.2 volts, got 0.2"),
         ("package = 'oil'", "package: must be one of air, liquid, got 'oil'"),
         ("[ranges]\nwidht = [2]", "ranges.widht: is not a known key"),
         ("[ranges]\nwidth = 2", "ranges.width: must be a list of whole numbers, got 2"),
@@ -116,6 +242,12 @@ def test_generations_of_memory_are_faster_and_dearer() -> None:
         ("die = 3", "die: must be a table"),
         ("colour = 3", "colour: is not a known key"),
         ("= 3", "technology: must be TOML"),
+        ("[die]\nreticle_mm2 = 0", "die.reticle_mm2: must be finite and > 0, got 0.0"),
+        ("[memories.hbm3]\nstack_gib = -1", "memories.hbm3.stack_gib: must be finite and > 0"),
+        ("[memories.hbm3]\nprice = 1", "memories.hbm3.price: is not a known key"),
+        ("[areas]\nglb_um2 = 4", "areas.glb_um2: must be a list of numbers, got 4"),
+        ("[voltages]\nmost_volts = 0.6", "voltages.most_volts: must rise"),
+        ("[packages]\nair = 0", "packages.air: must be > 0, got 0"),
     ],
 )
 def test_a_fault_is_named_by_its_place(tmp_path: Path, text: str, fault: str) -> None:
@@ -138,7 +270,7 @@ def test_codesign_takes_ranges_energies_and_a_die_from_a_file(
     found = json.loads(capfd.readouterr().out)
     best, process = found["best"], processes()["7nm"]
     assert found["request"]["rules"]["num_tc"] == [4]
-    assert found["request"]["energy"]["mac_j"] == DEFAULT_ENERGY.mac_j * process.energy
+    assert found["request"]["energy"]["mac_j"] == process.mac_j
     assert best["die_area_mm2"] == pytest.approx(
         best["area_mm2"] * process.area * die_over_cores() + 60
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from trainwright.chips.population import Population
     from trainwright.chips.question import CodesignQuestion, Variant
     from trainwright.chips.search import CodesignOutcome, Design
-    from trainwright.chips.space import DieModel
     from trainwright.chips.workload import TrainingJob
     from trainwright.cluster import Accelerator, Surroundings
     from trainwright.execution import Budget
@@ -75,9 +74,6 @@ def _record(direction: str, found: CoreSchedule) -> LayerScheduleRecord:
 # ------------------------------------------------------
 
 
-LIFETIME_S: Final = 3 * 365 * 86400.0
-
-
 def result_of(
     request: CodesignRequest, question: CodesignQuestion, outcome: CodesignOutcome
 ) -> CodesignResult:
@@ -114,7 +110,6 @@ def design_record(
     budget: Budget,
     *,
     scale_s: np.ndarray,
-    die: DieModel | None = None,
 ) -> DesignRecord:
     """A design with its figures, model by model."""
     from trainwright.chips.search import pricers
@@ -136,8 +131,9 @@ def design_record(
     weights = question.weights
     tokens = float(np.exp(np.log([p.tokens_per_s for p in plans]) @ weights))
     power = max(p.power_watts for p in plans)
-    whole = None if die is None else die.die_area_mm2(area)
-    cost = None if die is None or whole is None else die.cost_per_good_die(whole)
+    die = question.die
+    whole = die.die_area_mm2(area)
+    cost = die.cost_per_good_die(whole)
     return DesignRecord(
         architecture=architecture_record(question, design.index, variant),
         plan=plans[0],
@@ -150,6 +146,7 @@ def design_record(
             question.space.template(design.index),
             mac_factor=variant.making.mac_factor,
             interface_mm2=variant.making.interface_mm2,
+            table=question.space.table,
         ),
         power_watts=power,
         energy_per_token_j=float(np.array([p.energy_per_token_j for p in plans]) @ weights),
@@ -157,9 +154,22 @@ def design_record(
         peak_power_watts=float(max(p.hungriest_watts(index)[0] for p in priced)),
         die_area_mm2=whole,
         cost_per_good_die=cost,
-        chip_cost_per_token=None
-        if cost is None
-        else cost * question.num_devices / (tokens * LIFETIME_S),
+        chip_cost_per_token=cost * question.num_devices / (tokens * die.lifetime_s),
+    )
+
+
+def of_reticle(question: CodesignQuestion, design: DesignRecord) -> Iterator[str]:
+    """That a die is larger than one exposure, where it is."""
+    whole, most = design.die_area_mm2, question.die.reticle_mm2
+    if whole is not None and whole > most:
+        yield reticle_words(whole, most)
+
+
+def reticle_words(die_mm2: float, reticle_mm2: float) -> str:
+    """What a die beyond the reticle means."""
+    return (
+        f"a die of {die_mm2:,.0f} mm2 is larger than one exposure covers ({reticle_mm2:,.0f} mm2, "
+        "die.reticle_mm2): it would be made of several, and priced so"
     )
 
 
@@ -314,6 +324,24 @@ def sensitivity_records(
         )
 
 
+def watts_in(question: CodesignQuestion, design: Design, process: str) -> float:
+    """What the hungriest operator of a design draws, were it made in a built-in process."""
+    from trainwright.chips.search import pricers
+    from trainwright.chips.technology import energy_in, processes
+
+    made_in, curve = processes()[process], question.curve
+    drawn = replace(
+        question,
+        space=subspace(question.space, np.array([design.index])),
+        energy=energy_in(made_in, asdict(question.energy)),
+        die=replace(question.die, logic_scale=made_in.area),
+        curve=None if curve is None else replace(curve, volts=made_in.volts),
+    )
+    one = np.zeros(1, dtype=np.int64)
+    priced = pricers(drawn, drawn.variants[design.variant])
+    return float(max(each.hungriest_watts(one)[0] for each in priced))
+
+
 def real_chip_records(
     question: CodesignQuestion,
     devices: dict[str, Accelerator],
@@ -322,7 +350,7 @@ def real_chip_records(
 ) -> Iterator[RealChipRecord]:
     """Chips of the catalog on the first model, same network, software and number of devices."""
     from trainwright.chips.comparisons import real_chip_plan
-    from trainwright.chips.technology import DieFacts, device_as_run, die_of, dies
+    from trainwright.chips.technology import DieFacts, device_as_run, dies, processes
 
     variant = question.variants[design.variant]
     links = request.surroundings[question.surroundings.index(variant.surroundings)].surroundings()
@@ -334,15 +362,21 @@ def real_chip_records(
         """Throughput by area over the design's, which is drawn in `process` if any is given."""
         if rate is None or facts.die_mm2 is None:
             return None
-        own_mm2 = die_of(request.die, process).die_area_mm2(area_mm2)
+        die = question.die
+        if process is not None:
+            die = replace(die, logic_scale=processes()[process].area)
+        own_mm2 = die.die_area_mm2(area_mm2)
         return rate / facts.die_mm2 / (own_rate / own_mm2)
 
+    watts: dict[str, float] = {}
     for name, device in devices.items():
         pool = device_as_run(device, links, request.software)
         plan = real_chip_plan(pool, job, links=links, num_devices=question.num_devices)
         rate = None if plan is None else job.tokens_per_step / plan.step_s
         facts = dies().get(name, DieFacts(source=""))
         same = facts.process and denser(rate, facts, facts.process)
+        if facts.process is not None and facts.process not in watts:
+            watts[facts.process] = watts_in(question, design, facts.process)
         yield RealChipRecord(
             name=name,
             feasible=plan is not None,
@@ -354,6 +388,7 @@ def real_chip_records(
             memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
             ratio_at_equal_area=denser(rate, facts, None),
             ratio_at_equal_process=same or None,
+            design_watts=watts.get(facts.process or ""),
             die_source=facts.source,
             tokens_per_s=rate,
             tensor_parallel=None if plan is None else plan.tensor_degree,
@@ -459,7 +494,7 @@ def _twice(base: CodesignQuestion, name: str) -> CodesignQuestion | None:
         largest_um2=_NO_LIMIT_UM2,
         least_share=0.0,
     )
-    return replace(base, space=enumerate_designs(rules))
+    return replace(base, space=enumerate_designs(rules, table=base.space.table))
 
 
 def _area_gain(
@@ -472,7 +507,7 @@ def _area_gain(
     assert outcome.best is not None
     wider = replace(rules, largest_um2=rules.largest_um2 * factor)
     makings = [variant.making for variant in question.variants]
-    larger = replace(question, space=enumerate_designs(wider, makings))
+    larger = replace(question, space=enumerate_designs(wider, makings, question.space.table))
     found = search(larger, budget).best
     reached = np.inf if found is None else found.cost
     gain = max(0.0, outcome.best.cost / reached - 1.0)  # where the budget ended it early

@@ -17,7 +17,7 @@ from trainwright.chips.design_times import (
 )
 from trainwright.chips.energy import kernel_energy_j, layer_energy_j, step_energy_j
 from trainwright.chips.plans import improve_with_families, plans_of, problem_of, work_bounds_s
-from trainwright.chips.space import UM2_PER_MM2, number_format, subspace
+from trainwright.chips.space import subspace
 from trainwright.costing.tiled import machine_of, machine_taking, product_times
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ class JobPricer:
         self.job = job
         self._variant = variant
         self._question = question
-        factor = number_format(variant.precision).energy_factor
-        self._energy = question.energy.multiplying(factor)
+        self._energy = question.energy_of(variant)
         degrees = [t for t in sorted(set(job.tensor_degrees)) if t <= question.num_devices]
         self.chains: tuple[Chain, ...] = tuple(job.chain(t) for t in degrees)
         self._problems: dict[int, UniformProblem] = {}
@@ -170,14 +169,14 @@ class JobPricer:
     def energies_j(self, designs: Indices, plans: Sequence[UniformPlan]) -> Floats:
         """Joules of a step of each design's plan on all chips."""
         question = self._question
+        dies_mm2 = question.dies_mm2(self._variant, designs)
         layers = {
             chain.tensor_degree: (
                 chain,
-                layer_energy_j(chain, cache.table(designs), self._energy),
+                layer_energy_j(chain, cache.table(designs), self._energy, dies_mm2),
             )
             for chain, cache in zip(self.chains, self._caches, strict=True)
         }
-        areas = question.areas_um2(self._variant)[designs] / UM2_PER_MM2
         found = np.zeros(designs.size)
         for index, plan in enumerate(plans):
             chain, joules = layers[plan.tensor_degree]
@@ -187,16 +186,17 @@ class JobPricer:
                 plan,
                 job=self.job,
                 num_devices=question.num_devices,
-                area_mm2=float(areas[index]),
+                die_mm2=float(dies_mm2[index]),
                 table=self._energy,
             )
         return found
 
     def least_joules(self, designs: Indices) -> Floats:
         """No plan of a step spends less beside static power: no exchange, no repeat."""
-        found = []
+        found, dies_mm2 = [], self._question.dies_mm2(self._variant, designs)
         for chain, cache in zip(self.chains, self._caches, strict=True):
-            layers_j = layer_energy_j(chain, cache.table(designs), self._energy).min(axis=1)
+            table = cache.table(designs)
+            layers_j = layer_energy_j(chain, table, self._energy, dies_mm2).min(axis=1)
             work_j = layers_j @ chain.class_counts * chain.tensor_degree
             found.append(self.job.num_microbatches * work_j)
         least: Floats = np.min(found, axis=0)
@@ -205,22 +205,24 @@ class JobPricer:
     def hungriest_watts(self, designs: Indices) -> Floats:
         """Power of a chip while the hungriest operator runs, static power included."""
         space = subspace(self._question.space, designs)
-        areas_um2 = space.areas_um2_of(self._variant.making)
-        static = self._energy.static_watts(areas_um2 / UM2_PER_MM2)
+        dies_mm2 = self._question.dies_mm2(self._variant, designs)
+        static = self._energy.static_watts(dies_mm2)
         found = [
-            self._hungriest(space, chain, cache.table(designs))
+            self._hungriest(space, chain, cache.table(designs), dies_mm2)
             for chain, cache in zip(self.chains, self._caches, strict=True)
         ]
         hungriest: Floats = static + np.max(found, axis=0)
         return hungriest
 
-    def _hungriest(self, space: DesignSpace, chain: Chain, products: ProductTable) -> Floats:
+    def _hungriest(
+        self, space: DesignSpace, chain: Chain, products: ProductTable, dies_mm2: Floats
+    ) -> Floats:
         surroundings = self._variant.surroundings
         rates = Rates.of(space, surroundings)
         watts = np.zeros(len(space))
         for kernels in chain.kernels:
             for kernel in kernels:
-                energy = kernel_energy_j(kernel, products, self._energy)
+                energy = kernel_energy_j(kernel, products, self._energy, dies_mm2)
                 spent_s = kernel_times_s(kernel, products, rates, surroundings)
                 watts = np.maximum(watts, energy / spent_s)
         return watts

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trainwright.chips.energy import DEFAULT_ENERGY, EnergyTable
-from trainwright.chips.space import UM2_PER_MM2, Making, number_format, subspace
+from trainwright.chips.space import (
+    NUMBER_FORMATS,
+    UM2_PER_MM2,
+    DieModel,
+    Making,
+    NumberFormat,
+    number_format,
+    subspace,
+)
+from trainwright.chips.technology import die_of
 from trainwright.errors import Fault, InvalidInput
 
 if TYPE_CHECKING:
-    from trainwright.arrays import Floats
+    from collections.abc import Mapping
+
+    from trainwright.arrays import Floats, Indices
+    from trainwright.chips.energy import VoltageCurve
     from trainwright.chips.space import DesignSpace
     from trainwright.chips.workload import TrainingJob
     from trainwright.cluster import Surroundings
@@ -42,11 +54,17 @@ class Variant:
     surroundings: Surroundings
     microbatch_size: int
     precision: str = "bf16"
+    number_format: NumberFormat | None = None  # the built-in one of that precision where absent
+
+    @property
+    def multiplies(self) -> NumberFormat:
+        """What its multipliers take against those of bfloat16."""
+        return self.number_format or number_format(self.precision)
 
     @property
     def making(self) -> Making:
         """What it means for the area of a design."""
-        return making_of(self.surroundings, self.precision)
+        return making_of(self.surroundings, self.multiplies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +72,9 @@ class CodesignQuestion:
     """The search, with its hard limits; `jobs` carry their own sequence, batch and degrees.
 
     `max_power_watts` limits the power of a chip while the hungriest operator of any model runs,
-    `max_mean_watts` (a thermal design power) its mean over a step of the fastest plan.
+    `max_mean_watts` (a thermal design power) its mean over a step of the fastest plan. `energy` is
+    at the nominal voltage of `curve`, or at one voltage for every clock where there is none; `die`
+    is what dies have beside cores, in their process.
     """
 
     space: DesignSpace
@@ -67,6 +87,9 @@ class CodesignQuestion:
     energy: EnergyTable = DEFAULT_ENERGY
     max_power_watts: float | None = None
     max_mean_watts: float | None = None
+    die: DieModel = field(default_factory=die_of)
+    curve: VoltageCurve | None = None
+    formats: Mapping[str, NumberFormat] = field(default_factory=lambda: dict(NUMBER_FORMATS))
 
     def __post_init__(self) -> None:
         faults = tuple(self._faults())
@@ -77,6 +100,11 @@ class CodesignQuestion:
         for name in ("jobs", "surroundings", "microbatch_sizes", "precisions"):
             if not getattr(self, name):
                 yield Fault(name, "must have at least 1 entry, got 0")
+        if self.curve is not None:
+            try:
+                self.curve.volts_for(max((s.clock_hz for s in self.surroundings), default=1.0))
+            except InvalidInput as error:
+                yield from error.faults
         if self.num_devices < 1:
             yield Fault("devices", f"must be >= 1, got {self.num_devices}")
         if not len(self.space):
@@ -92,11 +120,33 @@ class CodesignQuestion:
     def variants(self) -> tuple[Variant, ...]:
         """Every combination of surroundings, precision and microbatch size."""
         return tuple(
-            Variant(surroundings=s, microbatch_size=b, precision=p)
+            self.variant(s, b, p)
             for s in self.surroundings
             for p in self.precisions
             for b in self.microbatch_sizes
         )
+
+    def variant(self, around: Surroundings, microbatch_size: int, precision: str) -> Variant:
+        """A variant in these surroundings, with multipliers as the question makes them."""
+        return Variant(
+            surroundings=around,
+            microbatch_size=microbatch_size,
+            precision=precision,
+            number_format=self.formats.get(precision),
+        )
+
+    def energy_of(self, variant: Variant) -> EnergyTable:
+        """What events draw at the clock and with the multipliers of a variant."""
+        table = self.energy.multiplying(variant.multiplies.energy_factor).drawn()
+        if self.curve is None:
+            return table
+        volts = self.curve.volts_for(variant.surroundings.clock_hz)
+        return table.at_voltage(volts / self.curve.volts)
+
+    def dies_mm2(self, variant: Variant, designs: Indices) -> Floats:
+        """Whole dies of some designs under a variant."""
+        areas_mm2 = subspace(self.space, designs).areas_um2_of(variant.making) / UM2_PER_MM2
+        return np.asarray(self.die.die_area_mm2(areas_mm2))
 
     @property
     def weights(self) -> Floats:
@@ -122,10 +172,10 @@ class CodesignQuestion:
         return self.space.areas_um2_of(variant.making)
 
 
-def making_of(surroundings: Surroundings, precision: str) -> Making:
-    """How surroundings and precision change the area of a design."""
+def making_of(surroundings: Surroundings, multiplies: NumberFormat) -> Making:
+    """How surroundings and multipliers change the area of a design."""
     return Making(
-        mac_factor=number_format(precision).area_factor,
+        mac_factor=multiplies.area_factor,
         interface_mm2=surroundings.interface_mm2,
     )
 

@@ -9,14 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trainwright._version import __version__
-from trainwright.chips.technology import NO_SOFTWARE, losses_of, with_losses
+from trainwright.chips.technology import (
+    NO_SOFTWARE,
+    Technology,
+    losses_of,
+    read_technology,
+    with_losses,
+)
 from trainwright.cluster.calibration import TYPICAL
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.codesign_document import (
+    AreasRecord,
     CodesignRequest,
+    CurveRecord,
+    FormatRecord,
     JobRecord,
     RulesRecord,
     SurroundingsRecord,
+    TechnologyRecord,
 )
 from trainwright.units import GIB, parse_hardware_bandwidth, parse_memory
 
@@ -24,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trainwright.chips.question import CodesignQuestion
-    from trainwright.chips.space import SpaceRules
+    from trainwright.chips.space import AreaTable, SpaceRules
     from trainwright.chips.workload import TrainingJob
     from trainwright.cluster import Surroundings
     from trainwright.model import TransformerConfig
@@ -49,7 +59,8 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
     """Every combination of the given values; what is not given takes its default."""
     from trainwright.cluster import Surroundings
 
-    base = Surroundings()
+    made_of = _technology(options)
+    base = replace(Surroundings(), **made_of.surroundings)
     nodes = listed(options.get("node_devices")) or (base.node_devices,)
     inside = _values(
         listed(options.get("node_bandwidth")),
@@ -63,8 +74,7 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
         "link-bandwidth",
         parse_hardware_bandwidth,
     )
-    faster = options.get("clock_factor") or 1.0
-    clocks = tuple(hz * faster for hz in options.get("clock_hz") or (base.clock_hz,))
+    clocks = tuple(hz * made_of.clock_factor for hz in options.get("clock_hz") or (base.clock_hz,))
     ports = tuple(options.get("glb_bytes_per_cycle") or (base.glb_bytes_per_cycle,))
     return tuple(
         SurroundingsRecord.of(
@@ -89,10 +99,13 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
     )
 
 
+def _technology(options: Options) -> Technology:
+    found: Technology | None = options.get("technology")
+    return read_technology(None) if found is None else found
+
+
 def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
     """Sizes with bandwidths, or numbers of stacks, which settle both."""
-    from trainwright.chips.technology import memory_kinds
-
     sizes, paces = options.get("memory"), options.get("memory_bandwidth")
     stacks = options.get("memory_stacks")
     if stacks is None:
@@ -110,7 +123,8 @@ def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
     if sizes or paces:
         given = "memory" if sizes else "memory-bandwidth"
         raise InvalidInput.of(given, "must not be given: stacks settle memory and its bandwidth")
-    kind = memory_kinds()[options.get("memory_kind") or USUAL_MEMORY]
+    made_of = _technology(options)
+    kind = made_of.memories[made_of.memory or USUAL_MEMORY]
     usual = kind.stack_gib * GIB
     (size,) = _values(_one(options.get("stack_memory")), usual, "stack-memory", parse_memory)
     (pace,) = _values(
@@ -168,13 +182,17 @@ def request_of(
     if len(shares) != len(names):
         raise InvalidInput.of("weights", f"must be {len(names)} numbers, got {len(shares)}")
     found = [job_record(name, options, weight=w) for name, w in zip(names, shares, strict=True)]
+    made_of = _technology(options)
+    least_share = options.get("least_area_share", made_of.least_area_share)
+    watts = options.get("max_mean_watts")
     request = make_request(
         [record for record, _ in found],
         num_devices=devices,
         rules=rules_record(
             max_area_mm2=options.get("max_area_mm2"),
-            least_share=options.get("least_area_share"),
-            ranges=options.get("ranges"),
+            least_share=least_share,
+            ranges={**made_of.ranges, **(options.get("ranges") or {})},
+            areas=made_of.areas,
         ),
         surroundings=surroundings_records(options),
         microbatch_sizes=options.get("micro_batch", (1,)),
@@ -182,10 +200,10 @@ def request_of(
         energy=options.get("energy"),
         max_power_watts=options.get("max_power_watts"),
         precisions=options.get("precision") or ("bf16",),
-        max_mean_watts=options.get("max_mean_watts"),
+        max_mean_watts=made_of.package_watts if watts is None else watts,
         software=options.get("software") or TYPICAL.name,
         like=options.get("like"),
-        process=options.get("process"),
+        made_of=made_of,
         die=options.get("die"),
     )
     return request, tuple(note for _, notes in found for note in notes)
@@ -241,9 +259,11 @@ def rules_record(
     max_area_mm2: float | None,
     least_share: float | None,
     ranges: Mapping[str, Sequence[int]] | None = None,
+    areas: AreaTable | None = None,
 ) -> RulesRecord:
-    """The default space with other limits or ranges (by the template's names)."""
-    from trainwright.chips.space import DEFAULT_RULES, FIELDS
+    """The default space with other limits or ranges (by the template's names), or areas."""
+    from trainwright.chips.space import DEFAULT_RULES, FIELDS, area_um2
+    from trainwright.cluster import REFERENCE_DESIGN
 
     given = dict(ranges or {})
     unknown = [name for name in given if name not in FIELDS]
@@ -251,6 +271,8 @@ def rules_record(
         raise InvalidInput.of("ranges", f'must name {", ".join(FIELDS)}, got "{unknown[0]}"')
     values: dict[str, Any] = asdict(DEFAULT_RULES)
     values |= {name: tuple(chosen) for name, chosen in given.items()}
+    if areas is not None:
+        values["largest_um2"] = area_um2(REFERENCE_DESIGN, areas)
     if max_area_mm2 is not None:
         if not max_area_mm2 > 0:
             raise InvalidInput.of("max-area", f"must be > 0, got {max_area_mm2!r}")
@@ -274,18 +296,18 @@ def make_request(
     max_mean_watts: float | None = None,
     software: str = NO_SOFTWARE,
     like: str | None = None,
-    process: str | None = None,
+    made_of: Technology | None = None,
     die: Mapping[str, float] | None = None,
 ) -> CodesignRequest:
     """The request as the document carries it; raises `InvalidInput` for an unknown objective."""
-    from trainwright.chips.energy import EnergyTable
     from trainwright.chips.question import Objective
 
+    made_of = read_technology(None) if made_of is None else made_of
     if objective not in set(Objective):
         raise InvalidInput.of(
             "objective", f'must be one of {", ".join(Objective)}, got "{objective}"'
         )
-    table = asdict(EnergyTable())
+    table = made_of.energy
     unknown = [name for name in energy or () if name not in table]
     if unknown:
         raise InvalidInput.of("energy", f'must name {", ".join(table)}, got "{unknown[0]}"')
@@ -304,23 +326,49 @@ def make_request(
         software=None if software == NO_SOFTWARE else software,
         like=like,
         losses=losses_of(software, like),
-        process=process,
-        die=None if die is None else dict(die),
+        process=made_of.process,
+        die={**made_of.die, **(die or {})},
+        technology=_technology_record(made_of),
+    )
+
+
+def _technology_record(made_of: Technology) -> TechnologyRecord:
+    return TechnologyRecord(
+        areas=AreasRecord(**asdict(made_of.areas)),
+        formats={name: FormatRecord(**asdict(each)) for name, each in made_of.formats.items()},
+        volts=made_of.volts,
+        curve=None if made_of.curve is None else CurveRecord(**asdict(made_of.curve)),
     )
 
 
 def question_of(request: CodesignRequest) -> CodesignQuestion:
     """The question that a request asks; raises `InvalidInput` with what is wrong with it."""
-    from trainwright.chips.energy import EnergyTable
+    from trainwright.chips.energy import EnergyTable, VoltageCurve
     from trainwright.chips.question import CodesignQuestion, Objective, making_of
-    from trainwright.chips.space import enumerate_designs
+    from trainwright.chips.space import (
+        NUMBER_FORMATS,
+        PHAZE_AREAS,
+        AreaTable,
+        DieModel,
+        NumberFormat,
+        enumerate_designs,
+    )
+    from trainwright.chips.technology import die_of
 
     surroundings = tuple(
         with_losses(record.surroundings(), request.losses) for record in request.surroundings
     )
-    makings = [making_of(s, p) for s in surroundings for p in request.precisions]
+    made, areas, formats, curve = request.technology, PHAZE_AREAS, NUMBER_FORMATS, None
+    if made is not None:
+        areas = AreaTable(**asdict(made.areas))
+        formats = {name: NumberFormat(**asdict(each)) for name, each in made.formats.items()}
+        curve = None if made.curve is None else VoltageCurve(**asdict(made.curve))
+    if unknown := [name for name in request.precisions if name not in formats]:
+        wanted = f"must be one of {', '.join(formats)}"
+        raise InvalidInput.of("precision", f'{wanted}, got "{unknown[0]}"')
+    makings = [making_of(s, formats[p]) for s in surroundings for p in request.precisions]
     return CodesignQuestion(
-        space=enumerate_designs(rules_of(request), makings),
+        space=enumerate_designs(rules_of(request), makings, areas),
         jobs=tuple(_job(record) for record in request.jobs),
         num_devices=request.num_devices,
         surroundings=surroundings,
@@ -330,6 +378,9 @@ def question_of(request: CodesignRequest) -> CodesignQuestion:
         max_power_watts=request.max_power_watts,
         precisions=request.precisions,
         max_mean_watts=request.max_mean_watts,
+        die=die_of() if request.die is None else DieModel(**request.die),
+        curve=curve,
+        formats=formats,
     )
 
 

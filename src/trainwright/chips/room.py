@@ -6,7 +6,8 @@ oversubscription of the network above. Values of an axis are ordered from least 
 later one never costs less, and never slows a given plan, but for the size of a domain, whose links
 may start later than those between. On that the bounds of `room_search` rest.
 
-    price = devices · (die + stacks + domain links + cards and ports + host + facility · watts)
+    price = devices · (die + package + stacks + domain links + cards and ports + host
+                       + facility · watts)
     rate  = price / lifetime + watts · load · overhead · price of a joule        dollars a second
     cost  = rate · step / tokens
 
@@ -24,13 +25,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from trainwright.chips.energy import EnergyTable
 from trainwright.chips.price import JobPricer
-from trainwright.chips.question import Objective, Variant, cost
-from trainwright.chips.space import UM2_PER_MM2
+from trainwright.chips.question import Objective, cost
 from trainwright.chips.technology import (
-    die_of,
+    MemoryKind,
+    Technology,
     memory_kinds,
-    processes,
+    read_technology,
     room_defaults,
     with_losses,
 )
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.plans import UniformPlan
-    from trainwright.chips.question import CodesignQuestion
+    from trainwright.chips.question import CodesignQuestion, Variant
     from trainwright.cluster import Calibration, Surroundings
 
 AXES: Final = (
@@ -58,7 +60,7 @@ AXES: Final = (
     "oversubscription",
 )
 AIMS: Final = ("time", "cost", "energy")
-USUAL_PROCESS: Final = "7nm"  # of a room whose request names none
+USUAL_MEMORY: Final = "hbm3"  # of a room that names none
 _GB: Final = 1e9
 
 
@@ -66,6 +68,11 @@ class Room(RoomRecord):
     """Values of every axis, as a document carries them, and the systems they make."""
 
     __slots__ = ()
+
+    @property
+    def kind(self) -> MemoryKind:
+        """A stack of the room's memory."""
+        return MemoryKind(**self.stack) if self.stack else memory_kinds()[self.memory]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -89,12 +96,13 @@ class System(NamedTuple):
     oversubscription: float
 
 
-def read_room(path: Path | None, *, devices: int, memory: str | None = None) -> Room:
+def read_room(path: Path | None, *, devices: int, made_of: Technology | None = None) -> Room:
     """The axes and prices of a TOML file, usual ones where it (or None) says nothing.
 
-    Without a list of devices there are `devices`, a half, a quarter and an eighth of them. Raises
-    `InvalidInput` with everything that is wrong with the file.
+    What `made_of` says of a room goes before. Without a list of devices there are `devices`, a
+    half, a quarter and an eighth of them. Raises `InvalidInput` with everything that is wrong.
     """
+    made_of = read_technology(None) if made_of is None else made_of
     stated: dict[str, Any] = {}
     if path is not None:
         try:
@@ -102,13 +110,20 @@ def read_room(path: Path | None, *, devices: int, memory: str | None = None) -> 
         except (ValueError, RecursionError) as error:
             raise InvalidInput.of("room", f"must be TOML: {error}", source=str(path)) from None
     usual = dict(room_defaults())
-    refuse(_faults(stated, usual))
+    refuse(_faults(stated, usual, made_of.memories))
+    own = {**made_of.room, **({"prices": made_of.prices} if made_of.prices else {})}
+    refuse(_faults(own, usual, made_of.memories))
+    both = {**stated.get("prices", {}), **own.get("prices", {})}
+    stated = {**stated, **own, "prices": both}
     prices = {**usual.pop("prices"), **stated.pop("prices", {})}
     counts = sorted({max(1, devices // part) for part in (8, 4, 2, 1)})
-    values = {"devices": counts, "memory": memory or "hbm3", **usual, **stated}
+    memory = made_of.memory or USUAL_MEMORY
+    values = {"devices": counts, "memory": memory, **usual, **stated}
     ordered = {name: _ordered(name, values[name]) for name in (*AXES, "stacks")}
     numbers = {name: float(value) for name, value in prices.items()}
-    return Room(**ordered, memory=values["memory"], prices=numbers)
+    kind = made_of.memories[values["memory"]]
+    stack = {each.name: float(getattr(kind, each.name)) for each in fields(kind)}
+    return Room(**ordered, memory=values["memory"], prices=numbers, stack=stack)
 
 
 def _ordered(name: str, values: list[Any]) -> tuple[Any, ...]:
@@ -117,14 +132,16 @@ def _ordered(name: str, values: list[Any]) -> tuple[Any, ...]:
     return tuple(sorted(set(values), reverse=name == "oversubscription"))
 
 
-def _faults(stated: Mapping[str, Any], usual: Mapping[str, Any]) -> Iterator[Fault]:
+def _faults(
+    stated: Mapping[str, Any], usual: Mapping[str, Any], memories: Mapping[str, MemoryKind]
+) -> Iterator[Fault]:
     known = ("devices", "memory", *usual)
     for name, values in stated.items():
         if name not in known:
             yield Fault(name, f"is not a known key; there are {', '.join(known)}")
         elif name == "memory":
-            if values not in memory_kinds():
-                wanted = f"must be one of {', '.join(memory_kinds())}"
+            if values not in memories:
+                wanted = f"must be one of {', '.join(memories)}"
                 yield Fault(name, f"{wanted}, got {values!r}")
         elif name == "prices":
             yield from _price_faults(values, usual["prices"])
@@ -170,7 +187,7 @@ class Bill:
     @classmethod
     def of(cls, room: Room, stacks: int, system: System) -> Bill:
         """The parts of one chip with `stacks` of memory."""
-        p, kind = room.prices, memory_kinds()[room.memory]
+        p, kind = room.prices, room.kind
         share = system.stack_gib / kind.stack_gib
         rate, reach = system.node_gbytes_per_s * _GB, _reach(room, system.node_devices)
         plain = p["torus_price_share"] if system.topology == "torus" else 1.0
@@ -178,6 +195,7 @@ class Bill:
         links = ("", 0.0, 0.0) if reach is None else reach
         return cls(
             dollars={
+                "package": p.get("package_price", 0.0),
                 "memory": stacks * kind.stack_price * share,
                 "domain links": plain * links[1] * rate,
                 "cards": system.cards * p["card_price"],
@@ -251,9 +269,12 @@ class RoomPricer:
     nothing else need them.
     """
 
-    def __init__(
-        self, question: CodesignQuestion, room: Room, losses: Calibration | None, request_die: Any
-    ) -> None:
+    def __init__(self, question: CodesignQuestion, room: Room, losses: Calibration | None) -> None:
+        if question.energy.idle_watts not in (0.0, EnergyTable().idle_watts):
+            problem = "must not be given where whole systems are sought: prices.stack_idle_share is"
+            raise InvalidInput.of("energy.idle_watts", problem)
+        # What memory draws while it waits is on the bill, by its stacks.
+        question = replace(question, energy=replace(question.energy, idle_watts=0.0))
         self.question, self.room = question, room
         # Cards lose what a network between nodes loses, however large a domain is.
         raw = replace(question.surroundings[0], node_devices=2)
@@ -261,25 +282,22 @@ class RoomPricer:
         self._usable = self._base.memory_bytes / raw.memory_bytes
         self._size, self._precision = question.microbatch_sizes[0], question.precisions[0]
         self.tokens = np.array([job.tokens_per_step for job in question.jobs], dtype=np.float64)
-        die = die_of(request_die, None if request_die else USUAL_PROCESS)
-        if not request_die:
-            made_in = processes()[USUAL_PROCESS]
-            defects, wafer = made_in.defects_per_mm2, made_in.wafer_price
-            die = replace(die, defects_per_mm2=defects, wafer_cost=wafer)
-        bare_mm2 = question.areas_um2(self.variant(self._base)) / UM2_PER_MM2
-        self.die_mm2 = np.array([die.die_area_mm2(area) for area in bare_mm2.tolist()])
-        self.die_price = np.array([die.cost_per_good_die(a) for a in self.die_mm2.tolist()])
+        here = self.variant(self._base)
+        self.energy = question.energy_of(here)
+        self.die_mm2 = question.dies_mm2(here, np.arange(len(question.space)))
+        prices = [question.die.cost_per_good_die(area) for area in self.die_mm2.tolist()]
+        self.die_price = np.array(prices)
         self._pricers: dict[int, tuple[JobPricer, ...]] = {}
         self._watts: dict[int, Floats] = {}
         self._standing: tuple[tuple[int, System], tuple[JobPricer, ...]] | None = None
 
     def variant(self, around: Surroundings) -> Variant:
         """What the chips of the room share, in what stands around them."""
-        return Variant(surroundings=around, microbatch_size=self._size, precision=self._precision)
+        return self.question.variant(around, self._size, self._precision)
 
     def surroundings(self, stacks: int, system: System) -> Surroundings:
         """What a chip stands in; a torus has a part of its links for a group in one dimension."""
-        p, kind = self.room.prices, memory_kinds()[self.room.memory]
+        p, kind = self.room.prices, self.room.kind
         torus = p["torus_bandwidth_share"] if system.topology == "torus" else 1.0
         return replace(
             self._base,
@@ -304,7 +322,7 @@ class RoomPricer:
     def pricers(self, stacks: int) -> tuple[JobPricer, ...]:
         """One pricer per model with so much memory, in a network without any delay."""
         if stacks not in self._pricers:
-            bandwidth = stacks * memory_kinds()[self.room.memory].stack_bytes_per_s
+            bandwidth = stacks * self.room.kind.stack_bytes_per_s
             around = replace(
                 self._base,
                 memory_bandwidth_bytes_per_s=bandwidth,
@@ -363,8 +381,7 @@ class RoomPricer:
         dollars = per_chip * system.devices + watts * p["facility_price_per_watt"]
         rate = dollars / p["lifetime_s"] + watts * p["load"] * p["electricity_price_per_joule"]
         pace_s = self.pace_s(steps_s)
-        areas_mm2 = self.question.areas_um2(self.variant(self._base))[designs] / UM2_PER_MM2
-        static = self.question.energy.static_watts(areas_mm2) + sum(bill.watts.values())
+        static = self.energy.static_watts(self.die_mm2[designs]) + sum(bill.watts.values())
         spent = dynamic_j + (static * system.devices)[:, None] * steps_s
         return Figures(
             pace_s=pace_s,
@@ -386,8 +403,7 @@ class RoomPricer:
         steps_s = np.full((designs.size, len(self.question.jobs)), np.inf)
         dynamic_j = np.zeros_like(steps_s)
         found: list[list[UniformPlan | None]] = []
-        areas_mm2 = self.question.areas_um2(self.variant(self._base))[designs] / UM2_PER_MM2
-        static = self.question.energy.static_watts(areas_mm2) * system.devices
+        static = self.energy.static_watts(self.die_mm2[designs]) * system.devices
         for model, here in enumerate(self.standing(stacks, system)):
             limit = np.full(designs.size, np.inf) if cutoffs_s is None else cutoffs_s[:, model]
             plans = here.plans(here.times(designs), limit.copy()) if here.chains else []

@@ -107,7 +107,7 @@ def pricer_of(request: RoomRequest) -> RoomPricer:
     """What prices the systems of a request."""
     room = Room(**asdict(request.room))
     chips = request.chips
-    return RoomPricer(question_of(chips), room, chips.losses, chips.die)
+    return RoomPricer(question_of(chips), room, chips.losses)
 
 
 def limits_of(request: RoomRequest) -> Limits:

@@ -572,7 +572,7 @@ def scale_of(
 
 def reference_plans(question: CodesignQuestion) -> tuple[UniformPlan | None, ...]:
     """The fastest plan of each model on the reference design, under the first variant."""
-    one = replace(question, space=space_of(REFERENCE_DESIGN))
+    one = replace(question, space=space_of(REFERENCE_DESIGN, table=question.space.table))
     designs, cutoff = np.arange(1), np.full(1, np.inf)
     return tuple(
         pricer.plans(pricer.times(designs), cutoff)[0]
@@ -582,7 +582,7 @@ def reference_plans(question: CodesignQuestion) -> tuple[UniformPlan | None, ...
 
 def reference_steps_s(question: CodesignQuestion) -> Floats:
     """Their step times; where the reference cannot hold a model, its bound from work alone."""
-    one = replace(question, space=space_of(REFERENCE_DESIGN))
+    one = replace(question, space=space_of(REFERENCE_DESIGN, table=question.space.table))
     designs = np.arange(1)
     steps = []
     for pricer, plan in zip(

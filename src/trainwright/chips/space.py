@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
+
+Area = TypeVar("Area", float, "NDArray[np.float64]")
 
 
 # What a number format costs in a chip: area and energy of a multiplier, bytes of an element
@@ -48,6 +50,11 @@ class NumberFormat:
 
     area_factor: float
     energy_factor: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0 < (value := getattr(self, field.name)) < np.inf:
+                raise InvalidInput.of(field.name, f"must be finite and > 0, got {value!r}")
 
 
 NUMBER_FORMATS: Final[Mapping[str, NumberFormat]] = MappingProxyType(
@@ -104,6 +111,37 @@ GLB_UM2: Final = (
 UM2_PER_MM2: Final = 1e6
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AreaTable:
+    """Areas in µm² at 22 nm; buffers by size, from 1 KiB and from 2 MiB on in powers of two."""
+
+    um2_per_mac: float = TC_UM2_PER_MAC
+    um2_per_lane: float = VC_UM2_PER_LANE
+    core_buffer_um2: tuple[float, ...] = CORE_BUFFER_UM2
+    glb_um2: tuple[float, ...] = GLB_UM2
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            values = np.atleast_1d(getattr(self, field.name))
+            if not (values.size and np.isfinite(values).all() and (values > 0).all()):
+                wanted = "must be finite and > 0"
+                raise InvalidInput.of(field.name, f"{wanted}, got {getattr(self, field.name)!r}")
+
+    def core_buffers_um2(
+        self, units: ArrayLike, bytes_per_unit: ArrayLike = CORE_BUFFER_BYTES_PER_UNIT
+    ) -> NDArray[np.float64]:
+        """Areas of the own buffers of cores with so many multipliers or lanes."""
+        size = np.maximum(LEAST_CORE_BUFFER_BYTES, np.multiply(bytes_per_unit, units))
+        return _table("buffer_bytes_per_mac", self.core_buffer_um2, size / KIB)
+
+    def global_buffers_um2(self, mib: ArrayLike) -> NDArray[np.float64]:
+        """Areas of global buffers."""
+        return _table("glb", self.glb_um2, np.divide(mib, 2))
+
+
+PHAZE_AREAS: Final = AreaTable()
+
+
 def template_area_um2(
     num_tc: ArrayLike,
     num_vc: ArrayLike,
@@ -113,6 +151,7 @@ def template_area_um2(
     buffer_bytes_per_mac: ArrayLike = CORE_BUFFER_BYTES_PER_UNIT,
     *,
     mac_factor: float = 1.0,
+    table: AreaTable = PHAZE_AREAS,
 ) -> NDArray[np.float64]:
     """Area of each design in µm²; arguments are arrays of one shape, or scalars.
 
@@ -122,47 +161,44 @@ def template_area_um2(
     Raises `InvalidInput` for a buffer beyond the table.
     """
     macs = np.multiply(width, depth)
-    buffers = _core_buffer_um2(macs, buffer_bytes_per_mac)
-    tensor = np.multiply(num_tc, macs * (TC_UM2_PER_MAC * mac_factor) + buffers)
+    buffers = table.core_buffers_um2(macs, buffer_bytes_per_mac)
+    tensor = np.multiply(num_tc, macs * (table.um2_per_mac * mac_factor) + buffers)
     lanes = np.asarray(width)
-    vector = np.multiply(num_vc, lanes * VC_UM2_PER_LANE + _core_buffer_um2(lanes))
-    area: NDArray[np.float64] = tensor + vector + _table("glb", GLB_UM2, np.divide(glb_mib, 2))
+    vector = np.multiply(num_vc, lanes * table.um2_per_lane + table.core_buffers_um2(lanes))
+    area: NDArray[np.float64] = tensor + vector + table.global_buffers_um2(glb_mib)
     return area
 
 
-def area_um2(chip: ChipTemplate) -> float:
+def area_um2(chip: ChipTemplate, table: AreaTable = PHAZE_AREAS) -> float:
     """Area of one design in µm²."""
     glb_mib = chip.glb_bytes / MIB
     made = (chip.num_tc, chip.num_vc, chip.width, chip.depth, glb_mib)
-    return float(template_area_um2(*made, chip.buffer_bytes_per_mac))
+    return float(template_area_um2(*made, chip.buffer_bytes_per_mac, table=table))
 
 
-def area_mm2(chip: ChipTemplate) -> float:
+def area_mm2(chip: ChipTemplate, table: AreaTable = PHAZE_AREAS) -> float:
     """Area of one design's cores and buffers in mm²."""
-    return area_um2(chip) / UM2_PER_MM2
+    return area_um2(chip, table) / UM2_PER_MM2
 
 
 def area_parts_mm2(
-    chip: ChipTemplate, *, mac_factor: float = 1.0, interface_mm2: float = 0.0
+    chip: ChipTemplate,
+    *,
+    mac_factor: float = 1.0,
+    interface_mm2: float = 0.0,
+    table: AreaTable = PHAZE_AREAS,
 ) -> dict[str, float]:
     """The same, part by part: arrays, lanes, the buffers of both kinds of cores, global buffer."""
     parts = {
-        "tensor arrays": chip.num_tc * chip.macs_per_core * TC_UM2_PER_MAC * mac_factor,
+        "tensor arrays": chip.num_tc * chip.macs_per_core * table.um2_per_mac * mac_factor,
         "tensor buffers": chip.num_tc
-        * float(_core_buffer_um2(chip.macs_per_core, chip.buffer_bytes_per_mac)),
-        "vector lanes": chip.num_lanes * VC_UM2_PER_LANE,
-        "vector buffers": chip.num_vc * float(_core_buffer_um2(chip.width_vc)),
-        "global buffer": float(_table("glb", GLB_UM2, chip.glb_bytes / MIB / 2)),
+        * float(table.core_buffers_um2(chip.macs_per_core, chip.buffer_bytes_per_mac)),
+        "vector lanes": chip.num_lanes * table.um2_per_lane,
+        "vector buffers": chip.num_vc * float(table.core_buffers_um2(chip.width_vc)),
+        "global buffer": float(table.global_buffers_um2(chip.glb_bytes / MIB)),
     }
     found = {name: area / UM2_PER_MM2 for name, area in parts.items()}
     return found | ({"interfaces": interface_mm2} if interface_mm2 else {})
-
-
-def _core_buffer_um2(
-    units: ArrayLike, bytes_per_unit: ArrayLike = CORE_BUFFER_BYTES_PER_UNIT
-) -> NDArray[np.float64]:
-    size = np.maximum(LEAST_CORE_BUFFER_BYTES, np.multiply(bytes_per_unit, units))
-    return _table("buffer_bytes_per_mac", CORE_BUFFER_UM2, size / KIB)
 
 
 def _table(name: str, areas: tuple[float, ...], multiple: ArrayLike) -> NDArray[np.float64]:
@@ -182,6 +218,8 @@ class DieModel:
     `interfaces_mm2` holds memory and link interfaces at the drawn node; `overhead_share` is network
     on chip and control over cores and buffers; `logic_scale` shrinks all logic and buffers to
     another node. Yield is Murphy's negative binomial: (1 + A·D/α)^-α with D defects per mm².
+    `reticle_mm2` is what one exposure covers, 26 × 33 mm; a die's price is spread over
+    `lifetime_s` of training, three years.
     """
 
     interfaces_mm2: float = 0.0
@@ -191,16 +229,19 @@ class DieModel:
     clustering: float = 3.0
     wafer_diameter_mm: float = 300.0
     wafer_cost: float = 10000.0
+    reticle_mm2: float = 858.0
+    lifetime_s: float = 3 * 365 * 86400.0
 
     def __post_init__(self) -> None:
         for name in ("interfaces_mm2", "overhead_share", "defects_per_mm2", "wafer_cost"):
             if not 0 <= (value := getattr(self, name)) < np.inf:
                 raise InvalidInput.of(name, f"must be finite and >= 0, got {value!r}")
-        for name in ("logic_scale", "clustering", "wafer_diameter_mm"):
+        positive = ("logic_scale", "clustering", "wafer_diameter_mm", "reticle_mm2", "lifetime_s")
+        for name in positive:
             if not 0 < (value := getattr(self, name)) < np.inf:
                 raise InvalidInput.of(name, f"must be finite and > 0, got {value!r}")
 
-    def die_area_mm2(self, cores_and_buffers_mm2: float) -> float:
+    def die_area_mm2(self, cores_and_buffers_mm2: Area) -> Area:
         """The whole die."""
         return (
             cores_and_buffers_mm2 * (1.0 + self.overhead_share) * self.logic_scale
@@ -294,6 +335,7 @@ class DesignSpace:
     num_candidates: int
     least_um2: float = 0.0
     largest_um2: float = np.inf
+    table: AreaTable = PHAZE_AREAS
 
     def __post_init__(self) -> None:
         self.designs.setflags(write=False)
@@ -306,7 +348,7 @@ class DesignSpace:
         """Area of each design, made another way."""
         if making == PLAIN:
             return self.areas_um2
-        bare = template_area_um2(*self.designs, mac_factor=making.mac_factor)
+        bare = template_area_um2(*self.designs, mac_factor=making.mac_factor, table=self.table)
         areas: NDArray[np.float64] = bare + making.interface_mm2 * UM2_PER_MM2
         return areas
 
@@ -355,7 +397,9 @@ class DesignSpace:
 
 
 def enumerate_designs(
-    rules: SpaceRules = DEFAULT_RULES, makings: Sequence[Making] = (PLAIN,)
+    rules: SpaceRules = DEFAULT_RULES,
+    makings: Sequence[Making] = (PLAIN,),
+    table: AreaTable = PHAZE_AREAS,
 ) -> DesignSpace:
     """Every design that is admitted in one of its makings.
 
@@ -366,22 +410,24 @@ def enumerate_designs(
     grid = grid[:, _held_by_the_buffer(grid)]
     everything = DesignSpace(
         designs=grid,
-        areas_um2=template_area_um2(*grid),
+        areas_um2=template_area_um2(*grid, table=table),
         num_candidates=rules.num_candidates,
         least_um2=rules.least_share * rules.largest_um2,
         largest_um2=rules.largest_um2,
+        table=table,
     )
     kept = np.any([everything.admitted(making) for making in makings], axis=0)
     return subspace(everything, np.flatnonzero(kept))
 
 
-def space_of(*chips: ChipTemplate) -> DesignSpace:
+def space_of(*chips: ChipTemplate, table: AreaTable = PHAZE_AREAS) -> DesignSpace:
     """These designs and no others, without any limit."""
     rows = [(*chip.key, chip.buffer_bytes_per_mac) for chip in chips]
     return DesignSpace(
         designs=np.array(rows, dtype=np.int64).T,
-        areas_um2=np.array([area_um2(chip) for chip in chips]),
+        areas_um2=np.array([area_um2(chip, table) for chip in chips]),
         num_candidates=len(chips),
+        table=table,
     )
 
 
@@ -400,4 +446,5 @@ def subspace(space: DesignSpace, indices: NDArray[np.int64]) -> DesignSpace:
         num_candidates=space.num_candidates,
         least_um2=space.least_um2,
         largest_um2=space.largest_um2,
+        table=space.table,
     )

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.chips.technology import die_of
 from trainwright.documents.view import (
     Cell,
     Facts,
@@ -313,14 +312,15 @@ def _own_chip(found: CodesignResult) -> tuple[object, ...]:
         "this design",
         Cell(text=f"{best.architecture.peak_flops_per_s / 1e12:,.4g}"),
         request.process or "22nm",
-        number(die_of(request.die).die_area_mm2(best.area_mm2), ",.0f"),
+        number(best.die_area_mm2, ",.0f"),
+        number(best.peak_power_watts),
         number(best.peak_power_watts),
         number(around.memory_bytes / GIB),
         format_bandwidth(around.memory_bandwidth_bytes_per_s),
         *(plan.tensor_parallel, plan.data_parallel, plan.pipeline_parallel),
         number(plan.tokens_per_s),
         *("1.00",) * 3,
-        "its die estimated as those of real chips" if request.die is None else "its die as stated",
+        "its die estimated as those of real chips, watts of its hungriest operator",
     )
 
 
@@ -335,6 +335,7 @@ def chip_table(found: CodesignResult) -> Table:
             words("process"),
             column("die mm2", "die_area_mm2", "mm2"),
             column("W", "power_watts"),
+            column("this one there W", "design_watts", "W there"),
             column("memory GiB", "memory_bytes", "GiB"),
             words("memory bandwidth", on="page"),
             column("tensor", "tensor_parallel", on="page"),
@@ -355,6 +356,7 @@ def chip_table(found: CodesignResult) -> Table:
                     chip.process or "unknown",
                     number(chip.die_area_mm2, ",.0f") if chip.die_area_mm2 else "unknown",
                     number(chip.power_watts) if chip.power_watts else "unknown",
+                    number(chip.design_watts) if chip.design_watts else "unknown",
                     number((chip.memory_bytes or 0.0) / GIB),
                     format_bandwidth(chip.memory_bandwidth_bytes_per_s or 0.0),
                     *(chip.tensor_parallel, chip.data_parallel, chip.pipeline_parallel),
@@ -367,7 +369,8 @@ def chip_table(found: CodesignResult) -> Table:
                 for chip in found.real_chips
             ),
         ),
-        caption="real chips on the first model, also by area of the die and in one process",
+        caption="real chips on the first model, also by area of the die and in one process; W is a "
+        "chip's limit and what the design's hungriest operator draws, in that process in the next",
     )
 
 

@@ -1,73 +1,105 @@
-"""What chips may be and are made of, from a file: ranges, energies, process, die.
+"""What chips may be and are made of: built-in figures, a file's, and single ones.
+
+Every figure of technology, price and power stands in one tree of tables (`every_figure`), and a
+file may state any of them under its name:
 
 ```toml
-process = "7nm"                        # of technology.toml: density, energy, wafer, defects
+process = "7nm"                        # governs the die, the energies and the voltage together
 voltage = 0.65                         # in place of its nominal one: clock, energy, leakage
 package = "air"                        # or "liquid": limits the mean power as --tdp does
 memory = "hbm3"                        # what --stacks are, if they do not say
 least_area_share = 0.3                 # as the lower limit of a design's area
 [ranges]                               # in place of the usual values, by the template's names
 width = [32, 64, 128]
-buffer_bytes_per_mac = [16, 64]         # of a core's own buffer
+buffer_bytes_per_mac = [16, 64]        # of a core's own buffer
 [energy]                               # joules of events, `chips.energy.EnergyTable`
 memory_byte_j = 28e-12
 [die]                                  # what a die has beside its cores, `chips.space.DieModel`
 interfaces_mm2 = 80
+[processes.7nm]                        # a process of the file, or a new one with all its figures
+wafer_price = 9000
+[memories.hbm3]                        # a stack of memory
+stack_price = 250
+[prices]                               # of a machine room
+package_price = 800
 ```
 
-Areas of a search stay those of 22 nm, on which the limits are; a process shrinks the die that is
-priced, and multiplies the energy of logic and buffers. A die has beside its cores what dies of real
-chips have (`die_over_cores`). Dynamic energy goes with the square of the voltage V, leakage with V,
-and clocks with (V - 0.3)^1.3 / V (Sakurai and Newton, IEEE JSSC 1990; the threshold is assumed).
-What the file states itself goes before what the process says.
+beside them `packages`, `formats` (area and energy of multipliers), `areas` (µm² at 22 nm),
+`voltages` (`chips.energy.VoltageCurve`), `surroundings` (launch and latencies) and `room` (axes of
+systems). `--set memories.hbm3.stack_price=250` states a single one.
+
+Areas of a search are counted at 22 nm, where the area table and its limits are; the process shrinks
+the die and says what logic and buffers of it draw. A die has beside its cores what dies of real
+chips have (`die_over_cores`). What is stated under `energy` or `die` goes before what the process
+says.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.chips.energy import EnergyTable
-from trainwright.chips.space import FIELDS, DieModel, area_mm2
-from trainwright.cluster import REFERENCE_DESIGN, ChipTemplate, networked, template_device
+from trainwright.chips.built_in import USUAL_PROCESS, built_in
+from trainwright.chips.energy import OF_LOGIC, EnergyTable, VoltageCurve
+from trainwright.chips.space import (
+    FIELDS,
+    NUMBER_FORMATS,
+    PHAZE_AREAS,
+    AreaTable,
+    DieModel,
+    NumberFormat,
+    area_mm2,
+)
+from trainwright.cluster import (
+    REFERENCE_DESIGN,
+    ChipTemplate,
+    Surroundings,
+    networked,
+    template_device,
+)
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.units import KIB, MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from trainwright.cluster import Accelerator, Calibration, Pool, Surroundings
+    from trainwright.cluster import Accelerator, Calibration, Pool
 
-_TABLES: Final = ("ranges", "energy", "die")
-_NAMES: Final = ("process", "package", "memory")
-_THRESHOLD_V, _ALPHA, _MOST_V = 0.3, 1.3, 1.5
-_OF_LOGIC: Final = ("mac_j", "lane_j", "core_byte_j", "glb_byte_j")
+_CHOICES: Final = {"process": "processes", "package": "packages", "memory": "memories"}
+_NAMED: Final = ("processes", "memories", "packages", "formats")  # tables that may have new entries
+_OF_ROOM: Final = ("room", "prices")  # `chips.room` reads their values
+_OF_SURROUNDINGS: Final = ("launch_s", "link_latency_s", "node_latency_s")
+
+
+def _positive(of: object, *, but: tuple[str, ...] = ()) -> None:
+    for each in fields(of):  # type: ignore[arg-type]
+        value = getattr(of, each.name)
+        if not (math.isfinite(value) and (value > 0 or (value == 0 and each.name in but))):
+            raise InvalidInput.of(each.name, f"must be finite and > 0, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """How a process differs from 22 nm: factors of area and energy, dollars, defects per mm²."""
+    """A process: its area against 22 nm, dollars, defects per mm², joules at its voltage."""
 
     area: float
     volts: float
-    energy: float
     wafer_price: float
     defects_per_mm2: float
+    mac_j: float
+    lane_j: float
+    core_byte_j: float
+    glb_byte_j: float
+    wire_byte_mm_j: float
 
-    def clock_at(self, volts: float) -> float:
-        """Clocks at a voltage over those at the nominal one."""
-        return _pace(volts) / _pace(self.volts)
-
-
-def _pace(volts: float) -> float:
-    return float((volts - _THRESHOLD_V) ** _ALPHA / volts)
+    def __post_init__(self) -> None:
+        _positive(self, but=("wafer_price", "defects_per_mm2", *OF_LOGIC))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +110,9 @@ class MemoryKind:
     stack_bytes_per_s: float
     stack_price: float
     stack_watts: float
+
+    def __post_init__(self) -> None:
+        _positive(self, but=("stack_price", "stack_watts"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,45 +127,70 @@ class DieFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Technology:
-    """What a file says of chips: values to choose from, joules of events, and the die if any."""
+    """What chips are made of, all of it: what a file or single figures say, usual values else.
 
-    ranges: Mapping[str, tuple[int, ...]]
+    `energy` has the joules of events at the voltage, `die` what dies have beside cores. `curve`
+    says the voltage of a clock; where `volts` are stated for all there is none, and clocks are
+    `clock_factor` times what they are said to be. `room` and `prices` are those stated.
+    """
+
+    process: str
+    made_in: Process
+    volts: float | None
+    clock_factor: float
+    curve: VoltageCurve | None
     energy: Mapping[str, float]
+    die: Mapping[str, float]
+    areas: AreaTable
+    formats: Mapping[str, NumberFormat]
+    memory: str | None
+    memories: Mapping[str, MemoryKind]
+    package_watts: float | None
+    surroundings: Mapping[str, Any]
+    ranges: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     least_area_share: float | None = None
-    process: str | None = None
-    die: Mapping[str, float] | None = None
-    clock_factor: float = 1.0
-    package_watts: float | None = None
-    memory: str | None = None
-
-
-@cache
-def _built_in() -> Mapping[str, Any]:
-    file = resources.files("trainwright.chips") / "technology.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    room: Mapping[str, Any] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
 
 
 @cache
 def processes() -> Mapping[str, Process]:
     """The processes that are built in, by name."""
-    return {name: Process(**values) for name, values in _built_in()["process"].items()}
+    return {name: Process(**values) for name, values in built_in()["processes"].items()}
 
 
 @cache
 def memory_kinds() -> Mapping[str, MemoryKind]:
     """The generations of stacked memory that are built in, by name."""
-    return {name: MemoryKind(**values) for name, values in _built_in()["memory"].items()}
+    return {name: MemoryKind(**values) for name, values in built_in()["memories"].items()}
 
 
 def room_defaults() -> Mapping[str, Any]:
     """Values of the axes of a machine room, and its prices, where a file names none."""
-    return MappingProxyType(_built_in()["room"])
+    return MappingProxyType({**built_in()["room"], "prices": built_in()["prices"]})
+
+
+def every_figure() -> dict[str, Any]:
+    """The tree of all that a file or `--set` may state beside the choices, at its usual values."""
+    usual = EnergyTable()
+    curve = asdict(VoltageCurve(volts=processes()[USUAL_PROCESS].volts))
+    return {
+        **{name: dict(built_in()[name]) for name in ("processes", "memories", "packages")},
+        "formats": {name: asdict(values) for name, values in NUMBER_FORMATS.items()},
+        "areas": asdict(PHAZE_AREAS),
+        "energy": asdict(usual),
+        "die": asdict(DieModel()),
+        "voltages": {name: value for name, value in curve.items() if name != "volts"},
+        "surroundings": {name: getattr(Surroundings(), name) for name in _OF_SURROUNDINGS},
+        "room": {**built_in()["room"], "devices": [], "memory": ""},
+        "prices": dict(built_in()["prices"]),
+    }
 
 
 @cache
 def dies() -> Mapping[str, DieFacts]:
     """What is published of dies of the catalog, by accelerator."""
-    table = _built_in()["chip"]
+    table = built_in()["chips"]
     return {name: _die_facts(table[facts.get("like", name)]) for name, facts in table.items()}
 
 
@@ -147,98 +207,194 @@ def _cores(*, width: int, depth: int, core_kib: int, glb_mib: int, **counts: int
     return ChipTemplate(**counts, **made)
 
 
-@cache
-def die_over_cores() -> float:
+def die_over_cores(
+    areas: AreaTable = PHAZE_AREAS, made_in: Mapping[str, Process] | None = None
+) -> float:
     """How many times their cores and buffers dies of real chips are: the geometric mean.
 
     Cores and buffers are what `chips.space` says of those chips whose units are published, in the
     process of the die; the rest is interfaces, control, other formats, and what is switched off.
     """
+    known = processes() if made_in is None else made_in
     shares = [
-        found.die_mm2 / (area_mm2(found.cores) * processes()[found.process].area)
+        found.die_mm2 / (area_mm2(found.cores, areas) * known[found.process].area)
         for found in {facts.source: facts for facts in dies().values()}.values()
         if found.cores is not None and found.die_mm2 is not None and found.process is not None
     ]
     return math.prod(shares) ** (1.0 / len(shares))
 
 
-def die_of(stated: Mapping[str, float] | None, process: str | None = None) -> DieModel:
-    """The die of a design: as stated, else as dies of real chips are; drawn in `process`."""
-    usual = {"overhead_share": die_over_cores() - 1.0} if stated is None else stated
-    scale = {} if process is None else {"logic_scale": processes()[process].area}
-    return DieModel(**{**usual, **scale})
+def die_of(process: str = USUAL_PROCESS) -> DieModel:
+    """The die of a design in a built-in process, as dies of real chips are."""
+    return DieModel(**_die_in(processes()[process], die_over_cores()))
 
 
-def read_technology(path: Path) -> Technology:
-    """Read a file; raises `InvalidInput` with everything that is wrong with it."""
-    data = read_bytes(path, name="technology")
-    try:
-        document = tomllib.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidInput.of("technology", f"must be TOML: {error}", source=str(path)) from None
-    refuse(_faults(document))
-    stated = {name: float(value) for name, value in document.get("energy", {}).items()}
-    die: dict[str, float] | None = document.get("die")
-    process = document.get("process")
-    made_in = processes()[process or "22nm"]
-    volts = document.get("voltage", made_in.volts)
-    energy: dict[str, float] = {}
-    if process is not None or "voltage" in document:
-        usual, raised = EnergyTable(), volts / made_in.volts
-        energy = {name: getattr(usual, name) * made_in.energy * raised**2 for name in _OF_LOGIC}
-        energy["leakage_watts_per_mm2"] = usual.leakage_watts_per_mm2 * raised
-    if process is not None:
-        of_process = {
-            "logic_scale": made_in.area,
-            "overhead_share": die_over_cores() - 1.0,
-            "wafer_cost": made_in.wafer_price,
-            "defects_per_mm2": made_in.defects_per_mm2,
+def _die_in(made_in: Process, over_cores: float) -> dict[str, float]:
+    return {
+        "logic_scale": made_in.area,
+        "overhead_share": over_cores - 1.0,
+        "wafer_cost": made_in.wafer_price,
+        "defects_per_mm2": made_in.defects_per_mm2,
+    }
+
+
+def energy_in(made_in: Process, others: Mapping[str, float]) -> EnergyTable:
+    """The table of a process at its nominal voltage, with what is of no process."""
+    logic = {name: getattr(made_in, name) for name in OF_LOGIC}
+    return EnergyTable(**{**built_in()["energy"], **others, **logic})
+
+
+def read_technology(path: Path | None, constants: Mapping[str, Any] | None = None) -> Technology:
+    """Read a file, or take usual values, and set single figures by their dotted names.
+
+    Raises `InvalidInput` with everything that is wrong.
+    """
+    stated: dict[str, Any] = {}
+    if path is not None:
+        data = read_bytes(path, name="technology")
+        try:
+            stated = tomllib.loads(data.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise InvalidInput.of(
+                "technology", f"must be TOML: {error}", source=str(path)
+            ) from None
+    for name, value in (constants or {}).items():
+        *tables, last = name.split(".")
+        here = stated
+        for table in tables:
+            here = here.setdefault(table, {})
+            if not isinstance(here, dict):
+                raise InvalidInput.of("set", f'must name a figure, "{table}" is none: "{name}"')
+        here[last] = value
+    return technology_of(stated)
+
+
+def technology_of(stated: Mapping[str, Any]) -> Technology:
+    """What tables of a file make of the usual values; raises `InvalidInput` with all faults."""
+    refuse(_faults(stated))
+    tree = every_figure()
+    named = {
+        table: {
+            name: {**tree[table].get(name, {}), **stated.get(table, {}).get(name, {})}
+            for name in dict.fromkeys((*tree[table], *stated.get(table, {})))
         }
-        die = of_process | (die or {})
-    if die is not None:
-        DieModel(**die)
-    package = document.get("package")
+        for table in ("processes", "memories", "formats")
+    }
+    known = {name: _made(f"processes.{name}", Process, v) for name, v in named["processes"].items()}
+    memories = {
+        name: _made(f"memories.{name}", MemoryKind, v) for name, v in named["memories"].items()
+    }
+    formats = {
+        name: _made(f"formats.{name}", NumberFormat, v) for name, v in named["formats"].items()
+    }
+    listed = {
+        name: tuple(map(float, value)) if isinstance(value, list) else float(value)
+        for name, value in stated.get("areas", {}).items()
+    }
+    areas = _made("areas", AreaTable, listed)
+    process = stated.get("process", USUAL_PROCESS)
+    made_in = known[process]
+    curve = _made("voltages", VoltageCurve, {"volts": made_in.volts, **stated.get("voltages", {})})
+    volts = stated.get("voltage")
+    if volts is not None and not curve.least_volts <= volts <= curve.most_volts:
+        wanted = f"must be from {curve.least_volts:g} to {curve.most_volts:g} volts"
+        raise InvalidInput.of("voltage", f"{wanted}, got {volts!r}")
+    own = {name: float(value) for name, value in stated.get("energy", {}).items()}
+    table = energy_in(made_in, {n: v for n, v in own.items() if n not in OF_LOGIC})
+    table = table.at_voltage(1.0 if volts is None else volts / made_in.volts)
+    die = _die_in(made_in, die_over_cores(areas, known)) | {
+        name: float(value) for name, value in stated.get("die", {}).items()
+    }
+    packages = {**built_in()["packages"], **stated.get("packages", {})}
+    package = stated.get("package")
+    around = tree["surroundings"] | stated.get("surroundings", {})
+    _made("surroundings", Surroundings, around)
     return Technology(
-        ranges={name: tuple(values) for name, values in document.get("ranges", {}).items()},
-        energy=energy | stated,
-        least_area_share=document.get("least_area_share"),
         process=process,
-        die=die,
-        clock_factor=made_in.clock_at(volts),
-        package_watts=None if package is None else float(_built_in()["package"][package]),
-        memory=document.get("memory"),
+        made_in=made_in,
+        volts=volts,
+        clock_factor=1.0 if volts is None else curve.clock_at(volts),
+        curve=curve if volts is None else None,
+        energy=asdict(_made("energy", EnergyTable, {**asdict(table), **own})),
+        die=asdict(_made("die", DieModel, die)),
+        areas=areas,
+        formats=formats,
+        memory=stated.get("memory"),
+        memories=memories,
+        package_watts=None if package is None else float(packages[package]),
+        surroundings=around,
+        ranges={name: tuple(values) for name, values in stated.get("ranges", {}).items()},
+        least_area_share=stated.get("least_area_share"),
+        room=stated.get("room", {}),
+        prices=stated.get("prices", {}),
     )
 
 
-def _faults(document: Mapping[str, Any]) -> Iterator[Fault]:
-    yield from _unknown("", document, (*_NAMES, "voltage", "least_area_share", *_TABLES))
-    for name in _NAMES:
-        known = list(_built_in()[name])
-        if (chosen := document.get(name, known[0])) not in known:
+def _made(where: str, kind: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """A noun of figures; what it says against them is named by their place."""
+    try:
+        return kind(**values)
+    except InvalidInput as error:
+        raise InvalidInput(
+            Fault(f"{where}.{fault.path}", fault.problem) for fault in error.faults
+        ) from None
+
+
+def _faults(stated: Mapping[str, Any]) -> Iterator[Fault]:
+    tree = every_figure()
+    others = ("voltage", "least_area_share", "ranges")
+    yield from _unknown("", stated, (*_CHOICES, *others, *tree))
+    for name, table in _CHOICES.items():
+        more = stated.get(table, {})
+        known = [*tree[table], *(more if isinstance(more, dict) else ())]
+        if (chosen := stated.get(name, known[0])) not in known:
             yield Fault(name, f"must be one of {', '.join(known)}, got {chosen!r}")
-    volts = document.get("voltage", 1.0)
-    if not (_is_number(volts) and _THRESHOLD_V < volts <= _MOST_V):
-        wanted = f"must be a number of volts above {_THRESHOLD_V:g}, at most {_MOST_V:g}"
-        yield Fault("voltage", f"{wanted}, got {volts!r}")
-    if not _is_number(share := document.get("least_area_share", 0.0)):
-        yield Fault("least_area_share", f"must be a number, got {share!r}")
-    for name in _TABLES:
-        if not isinstance(document.get(name, {}), dict):
+    for name in ("voltage", "least_area_share"):
+        if name in stated and not _is_number(stated[name]):
+            yield Fault(name, f"must be a number, got {stated[name]!r}")
+    for name in ("ranges", *tree):
+        if not isinstance(stated.get(name, {}), dict):
             yield Fault(name, "must be a table")
             return
-    ranges, energy, die = (document.get(name, {}) for name in _TABLES)
-    yield from _unknown("ranges.", ranges, FIELDS)
-    for name, values in ranges.items():
+    yield from _unknown("ranges.", stated.get("ranges", {}), FIELDS)
+    for name, values in stated.get("ranges", {}).items():
         if not (isinstance(values, list) and values and all(type(v) is int for v in values)):
             yield Fault(f"ranges.{name}", f"must be a list of whole numbers, got {values!r}")
-    for prefix, table, known in (
-        ("energy.", energy, [field.name for field in fields(EnergyTable)]),
-        ("die.", die, [field.name for field in fields(DieModel)]),
-    ):
-        yield from _unknown(prefix, table, known)
-        for name, value in table.items():
-            if not _is_number(value):
-                yield Fault(f"{prefix}{name}", f"must be a number, got {value!r}")
+    for name, usual in tree.items():
+        if name in _NAMED and name != "packages":
+            yield from _entry_faults(name, stated.get(name, {}), usual)
+        elif name not in _OF_ROOM:
+            yield from _figure_faults(f"{name}.", stated.get(name, {}), usual)
+
+
+def _entry_faults(
+    table: str, stated: Mapping[str, Any], usual: Mapping[str, Any]
+) -> Iterator[Fault]:
+    keys = list(next(iter(usual.values())))
+    for name, values in stated.items():
+        if not isinstance(values, dict):
+            yield Fault(f"{table}.{name}", f"must be a table of {', '.join(keys)}")
+            continue
+        missing = [key for key in keys if name not in usual and key not in values]
+        if missing:
+            wanted = f"is new, so it must also have {', '.join(missing)}"
+            yield Fault(f"{table}.{name}", f"{wanted}; there are {', '.join(usual)}")
+        yield from _figure_faults(f"{table}.{name}.", values, dict.fromkeys(keys, 0.0))
+
+
+def _figure_faults(
+    prefix: str, stated: Mapping[str, Any], usual: Mapping[str, Any]
+) -> Iterator[Fault]:
+    if prefix != "packages.":  # which may have new ones
+        yield from _unknown(prefix, stated, usual)
+    for name, value in stated.items():
+        if isinstance(usual.get(name), tuple):
+            if not (isinstance(value, list) and value and all(map(_is_number, value))):
+                yield Fault(f"{prefix}{name}", f"must be a list of numbers, got {value!r}")
+        elif not _is_number(value):
+            yield Fault(f"{prefix}{name}", f"must be a number, got {value!r}")
+        elif prefix == "packages." and not value > 0:
+            yield Fault(f"{prefix}{name}", f"must be > 0, got {value!r}")
 
 
 def _unknown(prefix: str, table: Iterable[str], known: Iterable[str]) -> Iterator[Fault]:

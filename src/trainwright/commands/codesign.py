@@ -81,6 +81,7 @@ def codesign(
     *,
     devices: int,
     technology: str | Path | None = None,
+    figures: Mapping[str, Any] | None = None,
     die: DieModel | Mapping[str, float] | None = None,
     extras: Extras | None = None,
     budget: Budget | None = None,
@@ -91,7 +92,8 @@ def codesign(
 ) -> CodesignReport:
     """Search all chip designs within an area for the one that trains `models` fastest.
 
-    `technology` is a file of what chips are made of, which goes after what is given beside it;
+    `technology` is a file of what chips are made of, which goes after what is given beside it,
+    `figures` state single ones by their names in it, {"memories.hbm3.stack_price": 250};
     `die` adds the rest of the die and its cost, `extras` say what to work out beside the best
     design, `budget` may hold a time limit. Everything else has a default.
 
@@ -116,11 +118,11 @@ def codesign(
     """
     from trainwright.execution import Budget as NoLimit
 
-    own = ("devices", "technology", "die", "extras", "budget")
+    own = ("devices", "technology", "figures", "die", "extras", "budget")
     options = read("codesign", options, own=own)
     stated = {"least_area_share": least_area_share, "ranges": ranges, "energy": energy}
     options |= {name: value for name, value in stated.items() if value is not None}
-    options |= _made_of(technology, die, options)
+    options |= _made_of(technology, figures, die)
     request, warnings = request_of(models, devices=devices, options=options)
     report = run_request(request, extras=extras or Extras(), budget=budget or NoLimit())
     document = report.document
@@ -172,16 +174,12 @@ def _with_best(
 ) -> CodesignResult:
     from trainwright.chips import document as records
     from trainwright.chips.document import layer_records
-    from trainwright.chips.technology import die_of
     from trainwright.formats.catalog import accelerators
 
-    best, stated = outcome.best, document.request.die
+    best = outcome.best
     assert best is not None
-    die = None if stated is None else die_of(stated)
-    document = replace(
-        document,
-        best=records.design_record(question, best, budget, scale_s=outcome.scale_s, die=die),
-    )
+    made = records.design_record(question, best, budget, scale_s=outcome.scale_s)
+    document = replace(document, best=made, warnings=tuple(records.of_reticle(question, made)))
     if extras.pareto and not budget.stopped:
         document = _with_front(document, question, outcome, extras, budget, prepared)
     elif extras.csv is not None:
@@ -436,13 +434,14 @@ def write_graph(
     devices: int,
     budget: Budget,
     technology: str | Path | None = None,
+    figures: Mapping[str, Any] | None = None,
     die: DieModel | Mapping[str, float] | None = None,
     **options: Any,
 ) -> Report[StageResult]:
     """The first stage: the request and the layers it is about, in `folder`/graph.json."""
     start_s = budget.cpu_s
     options = read("codesign", options)
-    options |= _made_of(technology, die, options)
+    options |= _made_of(technology, figures, die)
     request, _ = request_of(models, devices=devices, options=options)
     chains = tuple(_chains(question_of(request)))
     path = _folder(folder) / GRAPH_FILE
@@ -621,6 +620,7 @@ def machine_room(
     gap: float | None = None,
     front: float | None = USUAL_FRONT,
     technology: str | Path | None = None,
+    figures: Mapping[str, Any] | None = None,
     die: DieModel | Mapping[str, float] | None = None,
     budget: Budget | None = None,
     **options: Any,
@@ -642,12 +642,12 @@ def machine_room(
         if row.name in _SETTLED_BY_ROOM and options.get(row.name) not in (None, (), row.usual):
             raise InvalidInput.of(row.flag, _NOT_OF_SYSTEMS)
     options = {**options, "schedule": ("1f1b",)} if not options.get("schedule") else options
-    options |= _made_of(technology, die, options)
+    options |= _made_of(technology, figures, die)
     chips, warnings = request_of(models, devices=devices, options=options)
     path = None if room is None else Path(room)
     request = room_request(
         chips,
-        read_room(path, devices=devices, memory=options.get("memory_kind")),
+        read_room(path, devices=devices, made_of=options["technology"]),
         aim=aim,
         gap=USUAL_GAP if gap is None else gap,
         front=front,
@@ -683,6 +683,7 @@ def command(
     chip: str | None = None,
     defect_density: float | None = None,
     technology: Path | None = None,
+    figures: Mapping[str, Any] | None = None,
     aim: str | None = None,
     room: Path | None = None,
     budget_money: float | None = None,
@@ -724,6 +725,7 @@ def command(
                 "figure": figure,
                 "defect-density": defect_density,
                 "technology": technology,
+                "set": figures,
                 "workers": extras.workers,
             },
         )
@@ -751,9 +753,9 @@ def command(
         raise InvalidInput.of("model", "must not be given: the file holds the request")
     if not alone and (not models or devices is None):
         raise InvalidInput.of("devices" if models else "model", "must be given")
-    if alone and (technology is not None or defect_density is not None):
-        given = "technology" if technology is not None else "defect-density"
-        raise InvalidInput.of(given, "must not be given: the file holds the request")
+    if alone:
+        of_file = {"technology": technology, "set": figures, "defect-density": defect_density}
+        _refuse("must not be given: the file holds the request", of_file)
     result: Report[Any]
     with budget(time_limit) as allowed:
         if recheck is not None:
@@ -765,7 +767,7 @@ def command(
         else:
             assert devices is not None
             asked: dict[str, Any] = {"devices": devices, "budget": allowed, **options}
-            made: dict[str, Any] = {"technology": technology}
+            made: dict[str, Any] = {"technology": technology, "figures": figures}
             if defect_density is not None:
                 made["die"] = {"defects_per_mm2": defect_density}
             if chip is not None:
@@ -812,24 +814,13 @@ def _draw(result: Report[Any], path: Path) -> None:
 
 
 def _made_of(
-    technology: str | Path | None, die: DieModel | Mapping[str, float] | None, options: Options
+    technology: str | Path | None,
+    figures: Mapping[str, Any] | None,
+    die: DieModel | Mapping[str, float] | None,
 ) -> dict[str, Any]:
-    """What chips are made of, as options: of a file where these do not say, and of the die."""
+    """What chips are made of, as options: of a file, of single figures, and of the die."""
     from trainwright.chips.technology import read_technology
 
     own = asdict(die) if is_dataclass(die) and not isinstance(die, type) else die
-    if technology is None:
-        return {"die": own}
-    found = read_technology(Path(technology))
-    energy = {**found.energy, **(options.get("energy") or {})}
-    ranges = {**found.ranges, **(options.get("ranges") or {})}
-    of_file = {"least_area_share": found.least_area_share, "max_mean_watts": found.package_watts}
-    return {
-        "ranges": ranges,
-        "energy": energy,
-        "die": found.die if own is None else {**(found.die or {}), **own},
-        "process": found.process,
-        "clock_factor": found.clock_factor,
-        "memory_kind": found.memory,
-        **{name: value for name, value in of_file.items() if options.get(name) is None},
-    }
+    path = None if technology is None else Path(technology)
+    return {"die": own, "technology": read_technology(path, figures)}

@@ -210,7 +210,8 @@ class RealChipRecord:
 
     `process`, `die_area_mm2` and `power_watts` (its limit) are absent where nothing is published.
     `ratio_at_equal_area` is its throughput over the design's, both by the area of the die, as both
-    are made; `ratio_at_equal_process` the same with the design's die drawn in the chip's process.
+    are made; `ratio_at_equal_process` the same with the design's die drawn in the chip's process,
+    where its hungriest operator draws `design_watts`.
     """
 
     name: str
@@ -223,6 +224,7 @@ class RealChipRecord:
     memory_bandwidth_bytes_per_s: float | None = None
     ratio_at_equal_area: float | None = None
     ratio_at_equal_process: float | None = None
+    design_watts: float | None = None
     die_source: str = ""
     tokens_per_s: float | None = None
     tensor_parallel: int | None = None
@@ -248,6 +250,46 @@ class RulesRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FormatRecord:
+    """What a multiplier of a number format takes against one of bfloat16."""
+
+    area_factor: float
+    energy_factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AreasRecord:
+    """Areas in µm² at 22 nm; buffers in powers of two from 1 KiB and from 2 MiB on."""
+
+    um2_per_mac: float
+    um2_per_lane: float
+    core_buffer_um2: tuple[float, ...]
+    glb_um2: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurveRecord:
+    """Which voltage a clock takes; see `chips.energy.VoltageCurve`."""
+
+    volts: float
+    clock_hz: float
+    threshold_volts: float
+    alpha: float
+    least_volts: float
+    most_volts: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TechnologyRecord:
+    """What chips are made of beside `energy` and `die`; `volts` where all clocks have the same."""
+
+    areas: AreasRecord
+    formats: dict[str, FormatRecord]
+    volts: float | None = None
+    curve: CurveRecord | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """One model with what it trains on."""
 
@@ -265,8 +307,8 @@ class CodesignRequest:
     """Everything a search depends on; nothing outside the document is needed to run it again.
 
     `losses` are what every design loses to kernels and links, under `software` and as a new device
-    `like` a family or an accelerator does; without them all of these are perfect. `process` and
-    `die` say what dies are made in and have beside cores, as `chips.technology` reads them.
+    `like` a family or an accelerator does; without them all of these are perfect. `process`,
+    `energy`, `die` and `technology` say what chips are made of, as `chips.technology` reads it.
     """
 
     trainwright_version: str
@@ -285,6 +327,7 @@ class CodesignRequest:
     losses: Calibration | None = None
     process: str | None = None
     die: dict[str, float] | None = None
+    technology: TechnologyRecord | None = field(default=None, metadata={RARE: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,6 +400,7 @@ class RoomRecord:
     oversubscription: tuple[float, ...]
     memory: str
     prices: dict[str, float]
+    stack: dict[str, float] = field(default_factory=dict, metadata={RARE: True})  # of that memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

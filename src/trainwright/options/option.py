@@ -171,6 +171,30 @@ def _variables(given: Any, name: str) -> Mapping[str, str]:
     return found
 
 
+def _figures(given: Any, name: str) -> Mapping[str, Any]:
+    """Of TABLE.NAME=VALUE with values as TOML writes them, repeated, or as a mapping."""
+    import tomllib
+
+    if isinstance(given, Mapping):
+        return given
+    found: dict[str, Any] = {}
+    for text in (given,) if isinstance(given, str) else given:
+        key, equals, value = text.partition("=")
+        if not (equals and key.strip() and value.strip()):
+            raise InvalidInput.of(name, f'must be NAME=VALUE, as die.wafer_cost=9000, got "{text}"')
+        try:
+            found[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key.strip()] = value.strip()  # a name, as process=5nm
+    return found
+
+
+def _figure_words(value: Any, _: Any) -> Iterator[str]:
+    """Each figure as it may be given again."""
+    for key, figure in value.items():
+        yield f"{key}={figure if not isinstance(figure, tuple) else list(figure)}"
+
+
 def _sweeps(given: Any, name: str) -> Mapping[str, tuple[Any, ...]]:
     """Of OPTION=VALUE,VALUE, repeated, or as a mapping from keywords to values."""
     asked: dict[str, Any] = {}
@@ -422,6 +446,13 @@ VARIABLES: Final = Reader(
     read=_variables,
     annotation="Mapping[str, str] | None",
     metavar="NAME=VALUE",
+    repeats=True,
+)
+FIGURES: Final = Reader(
+    read=_figures,
+    annotation="Mapping[str, Any] | None",
+    metavar="NAME=VALUE",
+    words=_figure_words,
     repeats=True,
 )
 ON: Final = Reader(read=_as_it_is, annotation="bool", words=lambda *_: (), given=True)

@@ -12,6 +12,7 @@ from trainwright.options.option import (
     COUNT_OR_NONE,
     COUNTS,
     EACH,
+    FIGURES,
     FILE,
     LIMIT,
     LIST,
@@ -211,6 +212,12 @@ ROWS += section(
     "codesign",
     row("defect-density", AMOUNT, "Defects per mm2: also price a good die.", metavar="D"),
     row("technology", PATH, "TOML of process, ranges, energies and die.", metavar="FILE"),
+    row(
+        "set",
+        FIGURES,
+        "A figure of it, as memories.hbm3.stack_price=250 (repeatable).",
+        keyword="figures",
+    ),
     row(
         "epsilon",
         AMOUNT,
