@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -13,14 +16,18 @@ import numpy as np
 import pytest
 
 from chips.jobs import job, question, some_designs
+from trainwright.chips.ends import end_words, ends_of_system
 from trainwright.chips.room import AXES, Bill, Figures, Limits, Room, RoomPricer, System, read_room
 from trainwright.chips.room_answer import (
     Branch,
     Prover,
     answer,
     closed_by,
+    limits_of,
+    next_values,
     pricer_of,
     recheck,
+    room_view,
     step_parts,
 )
 from trainwright.chips.room_front import FrontSearch, representatives
@@ -32,6 +39,7 @@ from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.execution import Budget
 from trainwright.execution.budget import Progress
 from trainwright.formats.codesign_document import RoomResult
+from trainwright.formats.document_json import FileJournal, encode
 from trainwright.plans.status import Status
 
 ROOM = replace(
@@ -232,7 +240,11 @@ def test_certificates_that_prove_nothing_are_refused(answered: RoomResult) -> No
     pricer = pricer_of(answered.request)
     found = Prover(pricer, answered, sample=1, seed=0).priced_again(dear)
     parts = tuple(step_parts(pricer, found))
-    own = {"best": dear, "value": told, "gap": 0.0, "step_parts": parts}
+    nexts = tuple(next_values(pricer, found, "cost", limits_of(answered.request)))
+    chips = answered.request.chips
+    ends = tuple(ends_of_system(answered.request.room, chips.rules, dear))
+    own: dict[str, Any] = {"best": dear, "value": told, "gap": 0.0, "step_parts": parts}
+    own |= {"next_values": nexts, "at_ends": ends, "status": Status.OPTIMAL}
     refused("below the bound", lower_bound=told, **own)
     longest = max(boxes, key=lambda one: len(one.path))
     refused("has no box at", certificate=tuple(one for one in boxes if one != longest))
@@ -251,6 +263,7 @@ def test_certificates_that_prove_nothing_are_refused(answered: RoomResult) -> No
 def test_nobody_finds_a_system_below_the_bound_or_off_the_front(answered: RoomResult) -> None:
     proof = recheck(answered, sample=40, seed=1, budget=Budget()).proof
     assert proof is not None
+    assert proof.searched
     assert min(proof.drawn, proof.near, proof.repriced, proof.of_front) > 0
     assert answered.front_epsilon == pytest.approx(0.15)
 
@@ -261,6 +274,89 @@ def test_certificates_of_other_aims_hold(answered: RoomResult, aim: str) -> None
     proof = recheck(found, sample=100, seed=0, budget=Budget()).proof
     assert proof is not None
     assert proof.repriced > 0
+
+
+def test_a_bound_raised_by_hand_is_found_whatever_is_drawn(answered: RoomResult) -> None:
+    request = replace(answered.request, wanted_gap=0.2, wanted_front=None)
+    found = answer(request, Budget())
+    assert found.value is not None
+    assert found.lower_bound is not None
+    assert found.lower_bound < found.value * 0.99
+    raised = (found.lower_bound + found.value) / 2
+    gap = 1.0 - raised / found.value
+    edited = replace(found, lower_bound=raised, gap=gap)
+    with pytest.raises(CheckFailed, match="lower_bound: the document claims more"):
+        recheck(edited, sample=0, seed=0, budget=Budget())
+    less = replace(
+        found, lower_bound=found.lower_bound / 2, gap=1 - found.lower_bound / 2 / found.value
+    )
+    proof = recheck(less, sample=0, seed=0, budget=Budget()).proof  # as a search cut short claims
+    assert proof is not None
+    assert proof.searched
+
+
+def test_a_front_that_claims_to_be_nearer_is_found(answered: RoomResult) -> None:
+    assert answered.front_epsilon_of_any_cut is not None
+    nearer = replace(answered, front_epsilon_of_any_cut=answered.front_epsilon_of_any_cut * 0.9)
+    with pytest.raises(CheckFailed, match="front_epsilon_of_any_cut: the document claims more"):
+        recheck(nearer, sample=1, seed=0, budget=Budget())
+
+
+def plain(found: RoomResult) -> RoomResult:
+    return replace(found, search_s=0.0, front_s=None)
+
+
+def test_a_search_goes_on_from_its_journal_to_the_same_answer(
+    answered: RoomResult, tmp_path: Path
+) -> None:
+    whole, path = answer(answered.request, Budget()), tmp_path / "whole"
+    assert plain(answer(answered.request, Budget(), FileJournal(path, about="x"))) == plain(whole)
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert sum('"front:' in line for line in lines) > 3
+    for count in (2, 5, 10, len(lines) - 3, len(lines)):
+        part = tmp_path / f"part{count}"
+        part.write_text("".join(lines[:count]) + '{"key": "cut off', encoding="utf-8")
+        kept = FileJournal(part, about="x")
+        assert plain(answer(answered.request, Budget(), kept)) == plain(whole)
+        assert len(kept) == len(lines) - 1  # what was missing was written down
+
+
+def test_a_search_that_is_killed_goes_on_from_its_journal(
+    answered: RoomResult, tmp_path: Path
+) -> None:
+    (tmp_path / "room.toml").write_text(TOML, encoding="utf-8")
+    (tmp_path / "made-of.toml").write_text(MADE_OF, encoding="utf-8")
+    journal, output = tmp_path / "journal", tmp_path / "answer.json"
+    words = ["codesign", "gpt2", "--devices", "8", "--global-batch", "32", "--sequence", "256"]
+    words += ["--room", str(tmp_path / "room.toml"), "--aim", "cost", "--budget-money", "60000"]
+    words += ["--technology", str(tmp_path / "made-of.toml"), "--journal", str(journal)]
+    run = "import sys; from trainwright.commands.main import main; main(sys.argv[1:])"
+    started = subprocess.Popen([sys.executable, "-c", run, *words])
+    while started.poll() is None:
+        if journal.exists() and journal.read_text(encoding="utf-8").count("\n") > 4:
+            started.kill()
+            break
+        time.sleep(0.002)
+    started.wait()
+    with pytest.raises(SystemExit) as ended:
+        main((*words, "-o", str(output), "--json"))
+    assert not ended.value.code
+    told = json.loads(output.read_text(encoding="utf-8"))
+    assert told["value"] == answered.value
+    assert told["certificate"] == json.loads(json.dumps(encode(answered)))["certificate"]
+
+
+def test_a_system_at_the_end_of_an_axis_says_what_widens_it(answered: RoomResult) -> None:
+    assert answered.best is not None
+    best, room = answered.best, answered.request.room
+    told = {one.axis: one for one in answered.at_ends}
+    assert best.stack_gib in (min(room.stack_gib), max(room.stack_gib))
+    assert told["stack_gib"].widen == "stack_gib of --room"
+    assert (best.node_devices, "node_devices" in told) in ((1, False), (4, True))
+    assert "topology" not in told
+    (line,) = [end_words(one) for one in answered.at_ends if one.axis == "stack_gib"]
+    assert line.startswith("the best lies at the end of the range of GiB of a stack, ")
+    assert line in list(room_view(answered))
 
 
 def test_domains_slower_than_the_network_around_them_are_no_systems(answered: RoomResult) -> None:
@@ -373,7 +469,6 @@ def test_the_tables_of_why_add_up(answered: RoomResult) -> None:
     "beside",
     [
         ("--workers", "2"),
-        ("--journal", "j.json"),
         ("--sample", "9"),
         ("--chip", "dgx-h100"),
         ("--node-devices", "8"),  # axes of the room
@@ -446,6 +541,15 @@ def test_cards_lose_what_networks_between_nodes_lose() -> None:
         ("value", lambda r: replace(r, best=replace(r.best, stacks=3 - r.best.stacks))),
         ("gap", lambda r: replace(r, gap=r.gap / 2 + 0.001)),
         ("lower_bound", lambda r: replace(r, lower_bound=r.value * 1.01)),
+        ("systems", lambda r: replace(r, systems=r.systems + 1)),
+        ("status", lambda r: replace(r, status=Status.UNKNOWN)),
+        ("at_ends", lambda r: replace(r, at_ends=r.at_ends[1:])),
+        (
+            "next_values[0].dollars",
+            lambda r: replace(
+                r, next_values=(replace(r.next_values[0], dollars=1.0), *r.next_values[1:])
+            ),
+        ),
         (
             "step_parts[0].seconds",
             lambda r: replace(
@@ -472,7 +576,6 @@ def test_cards_lose_what_networks_between_nodes_lose() -> None:
     ],
 )
 def test_an_edited_figure_is_named(answered: RoomResult, key: str, edited: Any) -> None:
-    assert recheck(answered, sample=2, seed=0, budget=Budget()).proof is not None
     with pytest.raises(CheckFailed) as refused:
         recheck(edited(answered), sample=2, seed=0, budget=Budget())
     assert str(refused.value).startswith(f"{key}: the document says")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,11 +119,26 @@ def test_a_saved_document_proves_itself_again(
     again = recheck_document(path, sample=50, seed=1, budget=Budget()).document
     assert again.recheck is not None
     assert again.recheck.confirmed == again.recheck.sampled > 0
-    edited = json.loads(path.read_text())
-    edited["best"]["objective"] *= 0.9
-    path.write_text(json.dumps(edited))
-    with pytest.raises(CheckFailed, match="its request gives"):
-        recheck_document(path, sample=5, seed=1, budget=Budget())
+    assert again.recheck.figures > 100
+    whole = json.loads(path.read_text())
+
+    def refused(message: str, change: Callable[[dict[str, Any]], None]) -> None:
+        edited = copy.deepcopy(whole)
+        change(edited)
+        path.write_text(json.dumps(edited))
+        with pytest.raises(CheckFailed, match=message):
+            recheck_document(path, sample=5, seed=1, budget=Budget())
+
+    says = ": the document says .*, its request gives "
+    refused("best.objective" + says, lambda d: d["best"].update(objective=0.9))
+    refused("best.power_watts" + says, lambda d: d["best"].update(power_watts=1.0))
+    refused(
+        r"real_chips\[0\].power_watts" + says, lambda d: d["real_chips"][0].update(power_watts=1.0)
+    )
+    refused(
+        r"pareto\[0\].area_mm2.*; 1 more differ: hypervolume",
+        lambda d: (d["pareto"][0].update(area_mm2=1.0), d.update(hypervolume=0.5)),
+    )
 
 
 def test_every_design_is_a_row_of_the_csv(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+import math
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -321,6 +322,7 @@ def sensitivity_records(
             factor=gain.factor,
             throughput_gain=gain.gain,
             design=gain.design,
+            fits=gain.fits,
         )
 
 
@@ -398,6 +400,58 @@ def real_chip_records(
         )
 
 
+# Where two documents differ, figure by figure
+# --------------------------------------------
+
+
+def differences(
+    stored: object, again: object, path: str = ""
+) -> Iterator[tuple[str, object, object]]:
+    """Where two values of a document differ by more than a rounding, and both."""
+    pairs: list[tuple[str, object, object]]
+    if is_dataclass(stored) and is_dataclass(again):
+        names = [each.name for each in fields(again)]
+        pairs = [(f"{path}.{n}".lstrip("."), getattr(stored, n), getattr(again, n)) for n in names]
+    elif isinstance(stored, dict) and isinstance(again, dict) and set(stored) == set(again):
+        pairs = [(f"{path}.{name}", stored[name], again[name]) for name in again]
+    elif isinstance(stored, tuple) and isinstance(again, tuple) and len(stored) == len(again):
+        both = enumerate(zip(stored, again, strict=True))
+        pairs = [(f"{path}[{at}]", one, other) for at, (one, other) in both]
+    else:
+        numbers = all(isinstance(v, (int, float)) for v in (stored, again))
+        same = stored == again
+        if numbers and not same:
+            same = math.isclose(stored, again, rel_tol=1e-9)  # type: ignore[arg-type]
+        if not same:
+            yield path, stored, again
+        return
+    for name, one, other in pairs:
+        yield from differences(one, other, name)
+
+
+def count_figures(value: object) -> int:
+    """How many figures and words a value of a document has."""
+    if is_dataclass(value):
+        return sum(count_figures(getattr(value, each.name)) for each in fields(value))
+    if isinstance(value, (tuple, dict)):
+        return sum(map(count_figures, value.values() if isinstance(value, dict) else value))
+    return int(value is not None)
+
+
+def told(found: Iterator[tuple[str, object, object]], other: str) -> str | None:
+    """The first differences in words; None where there is none."""
+    every = list(found)
+    if not every:
+        return None
+    path, stored, again = every[0]
+    words = f"{path}: the document says {stored}, {other} {again}"
+    more = [path for path, *_ in every[1:]]
+    if more:
+        named = ", ".join(more[:5]) + (" and others" if len(more) > 5 else "")
+        words += f"; {len(more)} more differ: {named}"
+    return words
+
+
 # What limits a design: the gain in throughput of a little more of each resource
 # ------------------------------------------------------------------------------
 # A gain is the best design's throughput with plans sought anew, everything else alike: finite
@@ -420,13 +474,15 @@ WITH_PORT: Final = "num_tc+port"
 class Gain:
     """`factor` times a resource gives 1 + `gain` times the throughput.
 
-    `design` is the chip that takes the place of the best, where one does.
+    `design` is the chip that takes the place of the best, where one does. `fits` says whether its
+    mean power keeps to the limit.
     """
 
     resource: str
     factor: float
     gain: float
     design: str | None = None
+    fits: bool = True
 
 
 def sensitivities(
@@ -455,28 +511,34 @@ def sensitivities(
         surroundings=(variant.surroundings,),
         microbatch_sizes=(variant.microbatch_size,),
         max_power_watts=None,
+        max_mean_watts=None,
     )
+    limit = question.max_mean_watts
 
-    def gain(name: str, factor: float, changed: CodesignQuestion) -> Gain:
+    def gain(name: str, factor: float, changed: CodesignQuestion) -> Iterator[Gain]:
         found, _ = populate(changed, budget, scale_s=outcome.scale_s)
-        least = float(found.cost.min(initial=np.inf))
-        return Gain(resource=name, factor=factor, gain=best.cost / least - 1.0)
+        if not len(found):  # the budget ended it
+            return
+        first = int(found.cost.argmin())
+        fits = limit is None or bool(found.power_watts[first] <= limit)
+        least = float(found.cost[first])
+        yield Gain(resource=name, factor=factor, gain=best.cost / least - 1.0, fits=fits)
 
     around = variant.surroundings
-    gains = [
-        gain(name, factor, replace(base, surroundings=(_more(around, name, factor),)))
-        for name in RESOURCES
-    ]
+    gains: list[Gain] = []
+    for name in RESOURCES:
+        more = replace(base, surroundings=(_more(around, name, factor),))
+        gains += gain(name, factor, more)
     for name in RESOURCES:
         around = _more(around, name, factor)
-    gains.append(gain(TOGETHER, factor, replace(base, surroundings=(around,))))
+    gains += gain(TOGETHER, factor, replace(base, surroundings=(around,)))
     for name in TWICE:
         changed = _twice(base, name)
         if changed is not None:
-            gains.append(gain(name, 2.0, changed))
+            gains += gain(name, 2.0, changed)
             if name == "num_tc":
                 wider = (_more(variant.surroundings, "glb_bytes_per_cycle", 2.0),)
-                gains.append(gain(WITH_PORT, 2.0, replace(changed, surroundings=wider)))
+                gains += gain(WITH_PORT, 2.0, replace(changed, surroundings=wider))
     return (*gains, _area_gain(question, outcome, rules, budget, factor))
 
 

@@ -13,17 +13,24 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from trainwright._version import __version__
-from trainwright.chips.document import architecture_record, plan_record
+from trainwright.chips.document import (
+    architecture_record,
+    differences,
+    plan_record,
+    reticle_words,
+    told,
+)
+from trainwright.chips.ends import AXIS_WORDS, end_words, ends_of_system
 from trainwright.chips.request import question_of
 from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer
 from trainwright.chips.room_front import FrontSearch
-from trainwright.chips.room_search import Found, RoomSearch
+from trainwright.chips.room_search import Found, RoomSearch, designs_of, ranges_of
 from trainwright.chips.search import Design
 from trainwright.chips.tables import core_rows
 from trainwright.documents.view import Facts, column, number, percent, seconds, table_of, words
@@ -51,6 +58,7 @@ if TYPE_CHECKING:
     from trainwright.chips.room_search import Closing, Designs, Place
     from trainwright.documents.view import Line, Table
     from trainwright.execution import Budget
+    from trainwright.execution.budget import Journal
     from trainwright.formats.codesign_document import CodesignRequest
 
 USUAL_GAP = 0.01
@@ -119,11 +127,20 @@ def limits_of(request: RoomRequest) -> Limits:
     )
 
 
-def answer(request: RoomRequest, budget: Budget) -> RoomResult:
-    """Search the systems of a request, and say what binds the best and what more would buy."""
-    pricer, limits = pricer_of(request), limits_of(request)
+def search_of(request: RoomRequest, budget: Budget, journal: Journal | None = None) -> RoomSearch:
+    """The search that a request asks for."""
     aim, gap = request.aim, request.wanted_gap
-    search = RoomSearch(pricer, aim=aim, limits=limits, gap=gap, budget=budget)
+    limits, pricer = limits_of(request), pricer_of(request)
+    return RoomSearch(pricer, aim=aim, limits=limits, gap=gap, budget=budget, journal=journal)
+
+
+def answer(request: RoomRequest, budget: Budget, journal: Journal | None = None) -> RoomResult:
+    """Search the systems of a request, and say what binds the best and what more would buy.
+
+    `journal` keeps what is done; a search goes on from there.
+    """
+    aim, search = request.aim, search_of(request, budget, journal)
+    pricer, limits = search.pricer, search.limits
     outcome = search.run()
     best, bound = outcome.best, outcome.lower_bound
     room, space = pricer.room, pricer.question.space
@@ -150,13 +167,19 @@ def answer(request: RoomRequest, budget: Budget) -> RoomResult:
         step_parts=tuple(step_parts(pricer, best)),
         next_values=tuple(next_values(pricer, best, aim, limits)),
     )
+    assert made.best is not None
+    made = replace(
+        made,
+        at_ends=tuple(ends_of_system(request.room, request.chips.rules, made.best)),
+        warnings=tuple(_of_reticle(pricer, best)),
+    )
     if request.wanted_front is None or budget.stopped:
         return made
     front = FrontSearch(search, epsilon=request.wanted_front).run()
     made = replace(
         made,
         front=tuple(system_record(pricer, one) for one in front.points),
-        search_s=outcome.solver_s + front.solver_s,
+        front_s=front.solver_s,
     )
     if not np.isfinite(front.epsilon):  # ended before anything was proved
         return made
@@ -167,11 +190,17 @@ def answer(request: RoomRequest, budget: Budget) -> RoomResult:
         front_proof=FrontProofRecord(
             of_designs=front.of_designs,
             within=front.within,
-            stands={str(stacks): _ranges(rows) for stacks, rows in front.stands.items()},
+            stands={str(stacks): ranges_of(rows) for stacks, rows in front.stands.items()},
             certificate=tuple(_branches(front.tree)),
             priced=front.priced,
         ),
     )
+
+
+def _of_reticle(pricer: RoomPricer, best: Found) -> Iterator[str]:
+    whole, most = float(pricer.die_mm2[best.design]), pricer.question.die.reticle_mm2
+    if whole > most:
+        yield reticle_words(whole, most)
 
 
 def why_infeasible(pricer: RoomPricer, limits: Limits) -> str:
@@ -188,25 +217,12 @@ def why_infeasible(pricer: RoomPricer, limits: Limits) -> str:
     return "no system within the budgets holds the models; more memory or devices may"
 
 
-def _designs(text: str) -> Indices:
-    """Numbers from ranges, as `BranchRecord` has them."""
-    parts = [tuple(map(int, part.split("-"))) for part in text.split(",")] if text else []
-    every = [np.arange(part[0], part[-1] + 1) for part in parts]
-    return np.concatenate(every) if every else np.zeros(0, dtype=np.int64)
-
-
-def _ranges(rows: Indices) -> str:
-    cuts = np.flatnonzero(np.diff(rows) > 1) + 1
-    runs = [(int(run[0]), int(run[-1])) for run in np.split(rows, cuts) if run.size]
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
 def _branches(tree: Mapping[str, Closing]) -> Iterator[BranchRecord]:
     for path, closing in sorted(tree.items()):
         yield BranchRecord(
             path=path,
             axis=None if closing.axis is None else AXES[closing.axis],
-            left={str(s): _ranges(np.sort(rows)) for s, rows in closing.left.items()},
+            left={str(s): ranges_of(np.sort(rows)) for s, rows in closing.left.items()},
         )
 
 
@@ -330,7 +346,7 @@ class Prover:
             repriced += part.designs.size
         of_front = stood_for = 0
         if proof is not None:
-            begun = {int(stacks): _designs(text) for stacks, text in proof.stands.items()}
+            begun = {int(stacks): designs_of(text) for stacks, text in proof.stands.items()}
             tree = _tree(proof.certificate)
             boxes = [part for part in closed_by(self.room, tree, begun) if part.designs.size]
             for part in self._some(boxes):
@@ -512,53 +528,80 @@ def recheck(document: RoomResult, *, sample: int, seed: int, budget: Budget) -> 
     if pricer.question.space.checksum() != document.space_sha256:
         raise CheckFailed("the space of designs is another than that of the certificate")
     prover = Prover(pricer, document, sample=sample, seed=seed)
-    told: list[tuple[str, object, object]] = []
+    room, value, bound = prover.room, document.value, document.lower_bound
+    every = len(pricer.question.space) * len(room.stacks) * int(np.prod(room.sizes))
+    both: list[tuple[str, object, object]] = [
+        ("systems", document.systems, every),
+        ("objective", document.objective, _UNITS[document.request.aim]),
+    ]
     if document.best is not None:
-        again = prover.priced_again(document.best)
-        parts = tuple(step_parts(pricer, again))
-        told += [
+        again, request = prover.priced_again(document.best), document.request
+        nexts = next_values(pricer, again, request.aim, prover.limits)
+        ends = ends_of_system(request.room, request.chips.rules, document.best)
+        both += [
             ("value", document.value, again.value),
             ("best", document.best, system_record(pricer, again)),
-            ("step_parts", document.step_parts, parts),
+            ("step_parts", document.step_parts, tuple(step_parts(pricer, again))),
+            ("next_values", document.next_values, tuple(nexts)),
+            ("at_ends", document.at_ends, tuple(ends)),
         ]
-    if document.value is not None and document.lower_bound is not None:
-        bound, value = document.lower_bound, document.value
-        told.append(("lower_bound", bound, min(bound, value)))
-        told.append(("gap", document.gap, relative_gap(value, bound)))
+    if value is not None and bound is not None:
+        proved = Status.OPTIMAL if bound >= value * (1.0 - 1e-9) else Status.GAP
+        both.append(("lower_bound", bound, min(bound, value)))
+        both.append(("gap", document.gap, relative_gap(value, bound)))
+        both.append(("status", document.status, proved))
     for at, point in enumerate(document.front):
-        told.append((f"front[{at}]", point, system_record(pricer, prover.priced_again(point))))
-    for key, stored, priced in told:
-        if (found := _difference(stored, priced)) is not None:
-            raise CheckFailed(
-                f"{key}{found[0]}: the document says {found[1]}, the system has {found[2]}"
-            )
-    return replace(document, proof=replace(prover.run(budget), seed=seed))
+        both.append((f"front[{at}]", point, system_record(pricer, prover.priced_again(point))))
+    wrong = (one for key, stored, priced in both for one in differences(stored, priced, key))
+    if (words := told(wrong, "the system has")) is not None:
+        raise CheckFailed(words)
+    proof = prover.run(budget)
+    searched = not budget.stopped and _searched_again(document, budget)
+    return replace(document, proof=replace(proof, seed=seed, searched=searched))
 
 
-def _difference(stored: object, again: object) -> tuple[str, object, object] | None:
-    """Where two values of a document differ by more than a rounding, and both; None if nowhere."""
-    if is_dataclass(stored) and is_dataclass(again):
-        pairs = [
-            (f".{e.name}", getattr(stored, e.name), getattr(again, e.name)) for e in fields(again)
-        ]
-    elif isinstance(stored, tuple) and isinstance(again, tuple) and len(stored) == len(again):
-        pairs = [(f"[{at}]", *both) for at, both in enumerate(zip(stored, again, strict=True))]
-    elif isinstance(stored, float) and isinstance(again, float):
-        same = math.isclose(stored, again, rel_tol=1e-9)
-        return None if same else ("", stored, again)
-    else:
-        return None if stored == again else ("", stored, again)
-    for name, one, other in pairs:
-        if found := _difference(one, other):
-            return f"{name}{found[0]}", found[1], found[2]
-    return None
+def _searched_again(document: RoomResult, budget: Budget) -> bool:
+    """The request searched as it was; raises `CheckFailed` where the document claims more.
+
+    What a budget ended claims less, so its bound must only be no higher, its front no nearer. False
+    where the budget of the check ends it.
+    """
+    search = search_of(document.request, budget)
+    outcome = search.run()
+    if budget.stopped:
+        return False
+    _claims_no_more("lower_bound", document.lower_bound, outcome.lower_bound)
+    if document.status is Status.INFEASIBLE and outcome.status is not Status.INFEASIBLE:
+        raise CheckFailed("status: the document says infeasible, its request has an answer")
+    wanted = document.request.wanted_front
+    if document.front_epsilon is None or wanted is None:
+        return True
+    front = FrontSearch(search, epsilon=wanted).run()
+    if budget.stopped:
+        return False
+    for name in ("epsilon", "epsilon_of_any_cut"):
+        stored = getattr(document, f"front_{name}")
+        _claims_no_more(f"front_{name}", getattr(front, name), stored)
+    if math.isclose(document.front_epsilon, front.epsilon, rel_tol=1e-9):
+        again = tuple(system_record(search.pricer, one) for one in front.points)
+        wrong = told(differences(document.front, again, "front"), "its request gives")
+        if wrong is not None:
+            raise CheckFailed(wrong)
+    return True
+
+
+def _claims_no_more(name: str, low: float | None, high: float | None) -> None:
+    if low is not None and high is not None and low * _CLOSE > high:
+        raise CheckFailed(
+            f"{name}: the document claims more than its request proves, {low}, {high}"
+        )
 
 
 def _tree(certificate: tuple[BranchRecord, ...]) -> dict[str, Branch]:
     return {
         one.path: Branch(
             None if one.axis is None else AXES.index(one.axis),
-            {int(stacks): _designs(text) for stacks, text in one.left.items()},
+            {int(stacks): designs_of(text) for stacks, text in one.left.items()},
         )
         for one in certificate
     }
@@ -662,14 +705,6 @@ def next_values(
 # What a terminal and a page show of it
 # -------------------------------------
 
-_NAMES = {
-    "stacks": "memory stacks",
-    "stack_gib": "GiB of a stack",
-    "node_devices": "chips of a domain",
-    "node_gbytes_per_s": "GB/s in a domain",
-    "cards": "network cards",
-}
-
 
 def room_view(found: RoomResult) -> Iterator[Line]:
     """The verdict, the best system, why, and the front."""
@@ -680,6 +715,7 @@ def room_view(found: RoomResult) -> Iterator[Line]:
     yield plan_table(found.best)
     yield why_table(found)
     yield next_table(found)
+    yield from map(end_words, found.at_ends)
     if len(found.front) > 1:
         yield front_table(found)
 
@@ -693,17 +729,21 @@ def room_summary(found: RoomResult) -> Iterator[tuple[str, str]]:
     yield "systems", f"{found.systems:,}, of which {found.priced:,} were priced in full"
     if found.value is not None and found.gap is not None:
         yield "value", f"{found.value:.4g}, proved to be within {found.gap:.2%} of the best"
-    yield "CPU", f"{found.search_s:.1f} s search, {len(found.certificate):,} boxes"
+    spent = f"{found.search_s:.1f} s search of {len(found.certificate):,} boxes"
+    if found.front_s is not None:
+        spent += f", {found.front_s:.1f} s front (--no-pareto leaves it out)"
+    yield "CPU", spent
     if found.front_epsilon is not None and found.front_epsilon_of_any_cut is not None:
         any_cut = f"under any cut of the layers by {found.front_epsilon_of_any_cut:.0%}"
         points = f"{len(found.front)} systems that none beats by more than"
         yield "front", f"{points} {found.front_epsilon:.1%}, {any_cut}"
     if found.proof is not None:
         proof = found.proof
+        whole = "searched again, " if proof.searched else ""
         yield (
             "rechecked",
-            f"{proof.repriced:,} of {proof.closed:,} closed designs, {proof.drawn:,} systems "
-            f"drawn, {proof.near:,} beside the best ones",
+            f"{whole}{proof.repriced:,} of {proof.closed:,} closed designs, "
+            f"{proof.drawn:,} systems drawn, {proof.near:,} beside the best ones",
         )
     for warning in found.warnings:
         yield "warning", warning
@@ -792,7 +832,7 @@ def next_table(found: RoomResult) -> Table:
         ),
         (
             (
-                _NAMES.get(one.axis, one.axis),
+                AXIS_WORDS.get(one.axis, one.axis),
                 one.now,
                 one.then,
                 percent(one.step_change, digits=2, sign=True),

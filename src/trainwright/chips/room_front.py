@@ -31,7 +31,15 @@ import numpy as np
 from trainwright.chips.population import front
 from trainwright.chips.question import Objective
 from trainwright.chips.room import AXES
-from trainwright.chips.room_search import SAFE, Box, Closing, Found, RoomSearch
+from trainwright.chips.room_search import (
+    SAFE,
+    Box,
+    Closing,
+    Found,
+    RoomSearch,
+    designs_of,
+    ranges_of,
+)
 from trainwright.execution.budget import Progress
 
 if TYPE_CHECKING:
@@ -97,9 +105,11 @@ class Points:
 
     logs: Floats = field(default_factory=lambda: np.zeros((0, len(FIGURES))))
     names: list[tuple[int, Place, int]] = field(default_factory=list)
+    added: list[tuple[list[float], tuple[int, Place, int]]] = field(default_factory=list)
 
     def add(self, figures: Floats, name: tuple[int, Place, int]) -> None:
         """A priced system: its stacks, place and design."""
+        self.added.append((figures.tolist(), name))
         if (self.logs <= figures).all(axis=1).any():
             return
         stays = np.logical_not((figures <= self.logs).all(axis=1))
@@ -164,6 +174,19 @@ class _Left(NamedTuple):
 class _Half(NamedTuple):
     box: Box
     same: bool  # whether its most capable system, so its least steps, are those of the whole
+    whole: Box | None = None  # of which it is a half
+
+
+class _Opened(NamedTuple):
+    """What became of a box: where it was cut, what is left, how far that is from the front.
+
+    From a journal only the designs are known, not their bounds.
+    """
+
+    axis: int | None
+    left: Designs
+    bounds: dict[int, _Left] | None
+    further: float
 
 
 def _one_domain(box: Box) -> bool:
@@ -179,6 +202,7 @@ class FrontSearch:
         self.of_designs = self.thinning = (1.0 + epsilon) ** _PART - 1.0
         self.slack = np.log1p(epsilon) * (1.0 - 2.0 * _PART)
         self.points, self.priced = Points(), 0
+        self.journal = search.journal
         self.beyond = self.slack  # furthest bound in a system that was priced
         question = self.pricer.question
         self.parted = question.objective is Objective.GEOMETRIC or len(question.jobs) == 1
@@ -189,32 +213,28 @@ class FrontSearch:
         for one in self.search.seen:
             figures = np.log([one.figures[column] for column in FIGURES])
             self.points.add(figures, (one.stacks, one.place, one.design))
-        stands = {
-            stacks: np.unique(representatives(burdens(self.pricer, stacks), self.of_designs))
-            for stacks in self.room.stacks
-        }
+        stands = {stacks: self._stands(stacks) for stacks in self.room.stacks}
         box = Box((0,) * len(AXES), tuple(size - 1 for size in self.room.sizes))
-        left = {stacks: self._bounded(box, stacks, rows) for stacks, rows in stands.items()}
-        heap: list[tuple[float, str, _Half, dict[int, _Left]]] = []
-        heapq.heappush(heap, (-np.inf, "", _Half(box, same=True), left))
+        heap: list[tuple[float, str, _Half, _Opened]] = []
+        start = _Opened(axis=None, left=stands, bounds=None, further=np.inf)
+        heapq.heappush(heap, (-np.inf, "", _Half(box, same=True), start))
         tree: dict[str, Closing] = {}
         open_excess = 0.0
         while heap:
-            worst, path, half, left = heapq.heappop(heap)
+            worst, path, half, opened = heapq.heappop(heap)
             if -worst > self.slack and self.budget.poll(self._progress(-worst, len(heap))):
                 open_excess = -worst
-                heapq.heappush(heap, (worst, path, half, left))
+                heapq.heappush(heap, (worst, path, half, opened))
                 break
-            axis, left = self._open(half, left)
-            tree[path] = Closing(axis=axis, left={s: each.rows for s, each in left.items()})
-            if axis is None:
+            opened = self._done(path, half, opened)
+            tree[path] = Closing(axis=opened.axis, left=opened.left)
+            if opened.axis is None:
                 continue
-            further = -max(float(self.points.excess(each.least).max()) for each in left.values())
-            for side, part in zip("01", self._halves(half.box, axis), strict=True):
+            for side, part in zip("01", self._halves(half.box, opened.axis), strict=True):
                 if part is None:
                     tree[path + side] = Closing(axis=None, left={})
                 else:
-                    heapq.heappush(heap, (further, path + side, part, left))
+                    heapq.heappush(heap, (-opened.further, path + side, part, opened))
         for _, path, *_ in heap:  # closed at the excess of the first of them
             tree[path] = Closing(axis=None, left={})
         within = np.exp(max(self.slack, open_excess)) * (1.0 + self.thinning)
@@ -230,6 +250,40 @@ class FrontSearch:
             priced=self.priced,
             solver_s=self.budget.cpu_s - start_s,
         )
+
+    def _stands(self, stacks: int) -> Indices:
+        """Designs that stand for all others, from the journal where that has them."""
+        key = f"stands:{stacks}"
+        if self.journal is not None and (known := self.journal.find(key)) is not None:
+            return designs_of(known)
+        found = np.unique(representatives(burdens(self.pricer, stacks), self.of_designs))
+        if self.journal is not None and not self.budget.stopped:
+            self.journal.append(key, ranges_of(found))
+        return found
+
+    def _done(self, path: str, half: _Half, whole: _Opened) -> _Opened:
+        """What a box comes to, from the journal where that has it."""
+        key = f"front:{path}"
+        if self.journal is not None and (known := self.journal.find(key)) is not None:
+            for figures, (stacks, place, design) in known["points"]:
+                self.points.add(np.array(figures), (stacks, tuple(place), design))
+            self.beyond, self.priced = known["beyond"], known["priced"]
+            left = {int(s): designs_of(text) for s, text in known["left"].items()}
+            return _Opened(known["axis"], left, None, known["further"])
+        before, bounds = len(self.points.added), whole.bounds
+        if bounds is None:  # those of the box that it is a half of, or its own
+            box = half.whole or half.box
+            bounds = {s: self._bounded(box, s, rows) for s, rows in whole.left.items()}
+        axis, there = self._open(half, bounds)
+        left = {stacks: each.rows for stacks, each in there.items()}
+        excess = [float(self.points.excess(each.least).max()) for each in there.values()]
+        opened = _Opened(axis, left, there, max(excess, default=0.0))
+        if self.journal is not None and not self.budget.stopped:
+            made = {"axis": axis, "further": opened.further, "beyond": self.beyond}
+            made |= {"left": {str(s): ranges_of(rows) for s, rows in left.items()}}
+            points = self.points.added[before:]
+            self.journal.append(key, made | {"points": points, "priced": self.priced})
+        return opened
 
     def _open(self, half: _Half, known: dict[int, _Left]) -> tuple[int | None, dict[int, _Left]]:
         """What no point covers yet of a box, and the axis it is cut along, if any is left."""
@@ -281,7 +335,7 @@ class FrontSearch:
         for side, half in enumerate(box.halves(axis)):
             proper = half.proper(self.room)
             same = side == 1 and axis != _DOMAIN and proper == half
-            yield None if proper is None else _Half(proper, same=same)
+            yield None if proper is None else _Half(proper, same=same, whole=box)
 
     def _bounded(
         self, box: Box, stacks: int, rows: Indices, steps_s: Floats | None = None

@@ -33,12 +33,14 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from trainwright.chips.question import Objective
 from trainwright.chips.room import AXES, Limits, System
+from trainwright.chips.search import plan_from_json, plan_to_json
 from trainwright.chips.workload import Replication
 from trainwright.errors import InvalidInput
 from trainwright.execution.budget import Progress
@@ -47,6 +49,8 @@ from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.plans import UniformPlan
     from trainwright.chips.price import JobPricer
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from trainwright.chips.workload import Chain
     from trainwright.cluster import Surroundings
     from trainwright.execution import Budget
+    from trainwright.execution.budget import Journal
 
 SAFE: Final = 1.0 - 1e-9
 SLACK: Final = 1e-9  # of numbers of blocks, before they are rounded up
@@ -416,6 +421,20 @@ class Box(NamedTuple):
 Designs = dict[int, "Indices"]  # by stacks of memory
 
 
+def designs_of(text: str) -> Indices:
+    """Numbers from ranges, "3-7,12"."""
+    parts = [tuple(map(int, part.split("-"))) for part in text.split(",")] if text else []
+    every = [np.arange(part[0], part[-1] + 1) for part in parts]
+    return np.concatenate(every) if every else np.zeros(0, dtype=np.int64)
+
+
+def ranges_of(rows: Indices) -> str:
+    """Rising numbers as ranges."""
+    cuts = np.flatnonzero(np.diff(rows) > 1) + 1
+    runs = [(int(run[0]), int(run[-1])) for run in np.split(rows, cuts) if run.size]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A system with a design and its plans, and what it does and costs."""
@@ -456,9 +475,17 @@ class RoomSearch:
     """One search; `gap` is how far from the best its answer may be."""
 
     def __init__(
-        self, pricer: RoomPricer, *, aim: str, limits: Limits, gap: float, budget: Budget
+        self,
+        pricer: RoomPricer,
+        *,
+        aim: str,
+        limits: Limits,
+        gap: float,
+        budget: Budget,
+        journal: Journal | None = None,
     ) -> None:
         self.pricer, self.room, self.limits = pricer, pricer.room, limits
+        self.journal = journal
         self.aim, self.gap, self.budget = aim, gap, budget
         question = pricer.question
         around = question.surroundings[0]
@@ -486,6 +513,8 @@ class RoomSearch:
         start_s = self.budget.cpu_s
         everything = Box((0,) * len(AXES), tuple(size - 1 for size in self.room.sizes))
         designs = self._at_first(everything)
+        if self.budget.stopped:  # a start that was cut short is not written down
+            self.journal = None
         tree: dict[str, Closing] = {}
         heap: list[tuple[float, str, Box, Designs]] = []
         if any(rows.size for rows in designs.values()):
@@ -497,16 +526,17 @@ class RoomSearch:
             if stopped := self.budget.poll(self._progress(heap)):
                 break
             _, path, box, known = heapq.heappop(heap)
-            tree[path] = closing = self._open(box, known)
+            closing, least = self._done(f"box:{path}", partial(self._cut_open, box, known))
+            tree[path] = closing
             if closing.axis is None:
                 continue
-            for side, whole in zip("01", box.halves(closing.axis), strict=True):
+            halves = zip("01", box.halves(closing.axis), least, strict=True)
+            for side, whole, bound in halves:
                 half = whole.proper(self.room)
                 if half is None:
                     tree[path + side] = Closing(axis=None, left={})
-                    continue
-                least = self._least(half, closing.left)
-                heapq.heappush(heap, (least, path + side, half, closing.left))
+                else:
+                    heapq.heappush(heap, (bound, path + side, half, closing.left))
         left = min((bound for bound, *_ in heap), default=np.inf)
         for _, path, *_ in heap:  # what was not opened is closed at its bound
             tree[path] = Closing(axis=None, left={})
@@ -527,6 +557,57 @@ class RoomSearch:
             solver_s=self.budget.cpu_s - start_s,
         )
 
+    def _cut_open(self, box: Box, known: Designs) -> tuple[Closing, tuple[float, ...]]:
+        """A box opened, and the bounds by which its halves wait."""
+        closing = self._open(box, known)
+        if closing.axis is None:
+            return closing, ()
+        halves = [half.proper(self.room) for half in box.halves(closing.axis)]
+        return closing, tuple(np.inf if h is None else self._least(h, closing.left) for h in halves)
+
+    def _done(
+        self, key: str, work: Callable[[], tuple[Closing, tuple[float, ...]]]
+    ) -> tuple[Closing, tuple[float, ...]]:
+        """What a part of the search comes to, from the journal where that has it."""
+        if self.journal is None:
+            return work()
+        known = self.journal.find(key)
+        if known is not None:
+            self._take(known)
+            left = {int(s): designs_of(text) for s, text in known["left"].items()}
+            return Closing(axis=known["axis"], left=left), tuple(known["least"])
+        before = len(self.seen)
+        closing, least = work()
+        if not self.budget.stopped:
+            ranges = {str(s): ranges_of(np.sort(rows)) for s, rows in closing.left.items()}
+            made = {"axis": closing.axis, "left": ranges, "least": least}
+            self.journal.append(key, made | self._news(before))
+        return closing, least
+
+    def _news(self, before: int) -> dict[str, Any]:
+        """What has become known since so many systems were seen, as a journal keeps it."""
+        seen = []
+        for one in self.seen[before:]:
+            plans = [plan_to_json(plan) for plan in one.plans]
+            seen.append([one.stacks, one.place, one.design, one.value, one.figures, plans])
+        return {"seen": seen, "closed": self.closed, "priced": self.priced}
+
+    def _take(self, known: Mapping[str, Any]) -> None:
+        """The same taken from there."""
+        for stacks, place, design, value, figures, plans in known["seen"]:
+            made = Found(
+                stacks=stacks,
+                place=tuple(place),
+                design=design,
+                value=value,
+                plans=tuple(map(plan_from_json, plans)),
+                figures=tuple(figures),
+            )
+            self.seen.append(made)
+            if self.best is None or made.value < self.best.value:
+                self.best = made
+        self.closed, self.priced = known["closed"], known["priced"]
+
     def _at_first(self, box: Box) -> Designs:
         """All designs, but for those that arithmetic alone rules out once something is known."""
         everything = {
@@ -535,13 +616,23 @@ class RoomSearch:
         for stacks, rows in everything.items():
             each = [one.at_first(rows) for one in self._bounds[stacks]]
             self._ideal[stacks] = np.stack(each, axis=1)
-        self._find_something(box, everything)
-        left = self._sift(box, everything)
+        known = None if self.journal is None else self.journal.find("begun")
+        if known is None:
+            self._find_something(box, everything)
+            left = self._sift(box, everything)
+        else:
+            left = {int(s): designs_of(text) for s, text in known["left"].items()}
         for stacks, rows in left.items():
             for model, one in enumerate(self._bounds[stacks]):
                 one.prepare(rows)
                 self._ideal[stacks][rows, model] = one.at_work(rows)
+        if known is not None:
+            self._take(known)
+            return everything
         self._find_something(box, left)
+        if self.journal is not None and not self.budget.stopped:
+            begun = {str(s): ranges_of(rows) for s, rows in left.items()}
+            self.journal.append("begun", {"left": begun} | self._news(0))
         return everything
 
     def _sift(self, box: Box, known: Designs) -> Designs:

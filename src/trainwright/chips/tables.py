@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.chips.ends import end_words
 from trainwright.documents.view import (
     Cell,
     Facts,
@@ -50,6 +51,7 @@ def codesign_view(found: CodesignResult) -> Iterator[Line]:
     if found.sensitivity:
         yield sensitivity_table(found)
         yield from of_area(found)
+    yield from map(end_words, found.at_ends)
     if found.real_chips:
         yield chip_table(found)
     if found.pareto:
@@ -81,6 +83,8 @@ def _summary(found: CodesignResult) -> Iterator[tuple[str, str]]:
     yield "CPU", spent
     if found.recheck is not None:
         checked = f"{found.recheck.confirmed:,} of {found.recheck.sampled:,} pruned designs"
+        if found.recheck.figures:
+            checked += f", {found.recheck.figures:,} figures of the document are the same"
         yield "rechecked", checked
     losses = found.request.losses
     if losses is not None:
@@ -282,7 +286,7 @@ def sensitivity_table(found: CodesignResult) -> Table:
                 _RESOURCES.get(gain.resource, gain.resource.replace("_", " ")),
                 number(gain.factor, "g"),
                 percent(gain.throughput_gain, digits=2, sign=True),
-                gain.design or "",
+                gain.design or ("" if gain.fits else "over --tdp"),
             )
             for gain in rows
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from trainwright.formats.codesign_document import (
     KernelRecord,
     LayerRecord,
     RecheckRecord,
+    RoomRequest,
     RoomResult,
     StageResult,
 )
@@ -174,12 +175,20 @@ def _with_best(
 ) -> CodesignResult:
     from trainwright.chips import document as records
     from trainwright.chips.document import layer_records
+    from trainwright.chips.ends import ends_of_chip
     from trainwright.formats.catalog import accelerators
 
     best = outcome.best
     assert best is not None
     made = records.design_record(question, best, budget, scale_s=outcome.scale_s)
-    document = replace(document, best=made, warnings=tuple(records.of_reticle(question, made)))
+    document = replace(
+        document,
+        best=made,
+        warnings=tuple(records.of_reticle(question, made)),
+        at_ends=tuple(
+            ends_of_chip(document.request.rules, made.architecture, document.request.surroundings)
+        ),
+    )
     if extras.pareto and not budget.stopped:
         document = _with_front(document, question, outcome, extras, budget, prepared)
     elif extras.csv is not None:
@@ -249,7 +258,7 @@ def _with_front(
     )
 
 
-def _journal(path: Path, request: CodesignRequest) -> FileJournal:
+def _journal(path: Path, request: CodesignRequest | RoomRequest) -> FileJournal:
     """The journal of a request; one about another request is refused."""
     from trainwright.formats.document_json import FileJournal, encode
     from trainwright.options.inputs import content_hash
@@ -282,31 +291,76 @@ def _recheck(
 
 
 def recheck_document(path: str | Path, *, sample: int, seed: int, budget: Budget) -> CodesignReport:
-    """Search a document's request again, price a sample of pruned designs, compare the best.
+    """Search a document's request again, price a sample of pruned designs, compare every figure.
 
-    Raises `CheckFailed` where the document and its proof disagree.
+    Of a search that its budget ended the bound must be no higher than the optimum and the best no
+    lower. Raises `CheckFailed` with what differs.
     """
+    from trainwright.chips.document import count_figures
     from trainwright.formats.atomic_file import read_bytes
     from trainwright.formats.document_json import decode_document
     from trainwright.formats.json_text import parse_json
 
     value = parse_json(read_bytes(path, name="document"), source=str(path))
     stored = decode_document(value, {"codesign": CodesignResult}, source=str(path))
-    extras = Extras(pareto=False, details=False, recheck_sample=sample, seed=seed)
+    whole = stored.status in (Status.OPTIMAL, Status.INFEASIBLE) or stored.search != "exact"
+    extras = Extras(
+        pareto=bool(stored.pareto) and whole,
+        epsilon=DEFAULT_EPSILON if stored.pareto_epsilon is None else stored.pareto_epsilon,
+        details=bool(stored.operators or stored.sensitivity or stored.real_chips) and whole,
+        search=stored.search,
+        recheck_sample=sample if stored.search == "exact" else 0,
+        seed=seed,
+    )
     again = run_request(stored.request, extras=extras, budget=budget)
     if budget.stopped:
         return again
-    found, told = again.document, stored
-    if found.status != told.status or _objective(found) != _objective(told):
-        raise CheckFailed(
-            f"{path} says {told.status} at {_objective(told)}, "
-            f"its request gives {found.status} at {_objective(found)}"
-        )
-    return again
+    found = again.document
+    if (wrong := _wrong_with(stored, found, whole=whole)) is not None:
+        raise CheckFailed(f"{path}: {wrong}")
+    figures = sum(count_figures(getattr(stored, name)) for name in _checked(stored, whole))
+    if found.recheck is None:
+        return again
+    checked = replace(found.recheck, figures=figures)
+    return CodesignReport(replace(found, recheck=checked))
 
 
-def _objective(document: CodesignResult) -> float | None:
-    return None if document.best is None else document.best.objective
+_NOT_CHECKED: Final = ("request", "search_s", "front_s", "recheck", "warnings", "format_version")
+
+
+def _checked(stored: CodesignResult, whole: bool) -> tuple[str, ...]:
+    """Keys of a document that its request settles; what was cut short has few."""
+    if not whole:
+        return ("objective", "candidates", "searched", "space_sha256")
+    names = [each.name for each in fields(stored) if each.name not in _NOT_CHECKED]
+    details = ("operators", "sensitivity", "real_chips", "layer_schedules", "fixed_strategies")
+    front = ("pareto", "pareto_objectives", "pareto_epsilon", "hypervolume")
+    absent = set() if stored.pareto else set(front)
+    if not any(getattr(stored, name) for name in details[:3]):
+        absent |= set(details)
+    return tuple(name for name in names if name not in absent)
+
+
+def _wrong_with(stored: CodesignResult, found: CodesignResult, *, whole: bool) -> str | None:
+    from trainwright.chips.document import differences, told
+
+    every = (
+        one
+        for name in _checked(stored, whole)
+        for one in differences(getattr(stored, name), getattr(found, name), name)
+    )
+    if (wrong := told(every, "its request gives")) is not None or whole:
+        return wrong
+    optimum = None if found.best is None else found.best.objective
+    if stored.best is not None and (optimum is None or stored.best.objective < optimum * _NEAR):
+        return f"best.objective: {stored.best.objective} is below the optimum, {optimum}"
+    bound = stored.lower_bound
+    if bound is not None and optimum is not None and bound * _NEAR > optimum:
+        return f"lower_bound: {bound} is above the optimum, {optimum}"
+    return None
+
+
+_NEAR: Final = 1.0 - 1e-9
 
 
 # `codesign --chip`: no search for a chip, the plan on one that exists
@@ -619,6 +673,7 @@ def machine_room(
     max_silicon_mm2: float | None = None,
     gap: float | None = None,
     front: float | None = USUAL_FRONT,
+    journal: str | Path | None = None,
     technology: str | Path | None = None,
     figures: Mapping[str, Any] | None = None,
     die: DieModel | Mapping[str, float] | None = None,
@@ -630,14 +685,17 @@ def machine_room(
     `aim` is "time", "cost" or "energy", `room` a file of axes and prices (usual ones where absent).
     `max_dollars`, `max_watts` and `max_silicon_mm2` limit the whole system. The answer is at most
     `gap` (0.01) from the best, with a certificate; beside it stand systems that no system beats
-    by more than `front` in time, cost and power (None: no front). Other options are those of
+    by more than `front` in time, cost and power (None: no front). `journal` is a file of what is
+    done, from which a search that was ended goes on. Other options are those of
     `codesign`, one value of each. Raises `InvalidInput` with everything wrong with the request.
     """
     from trainwright.chips.room import read_room
     from trainwright.chips.room_answer import USUAL_GAP, answer, room_request
     from trainwright.execution import Budget as NoLimit
 
-    options = read("codesign", options, own=("devices", "aim", "room", "gap", "front", "budget"))
+    options = read(
+        "codesign", options, own=("devices", "aim", "room", "gap", "front", "journal", "budget")
+    )
     for row in rows_of("codesign"):
         if row.name in _SETTLED_BY_ROOM and options.get(row.name) not in (None, (), row.usual):
             raise InvalidInput.of(row.flag, _NOT_OF_SYSTEMS)
@@ -655,7 +713,9 @@ def machine_room(
         watts=max_watts,
         silicon_mm2=max_silicon_mm2,
     )
-    return Report(replace(answer(request, budget or NoLimit()), warnings=warnings))
+    kept = None if journal is None else _journal(Path(journal), request)
+    found = answer(request, budget or NoLimit(), journal=kept)
+    return Report(replace(found, warnings=(*warnings, *found.warnings)))
 
 
 def _recheck_of(path: Path, *, sample: int, seed: int, budget: Budget) -> Report[Any]:
@@ -744,6 +804,7 @@ def command(
     if of_room:
         usual, near = Extras(), given_extras.pop("epsilon", USUAL_FRONT)
         of_room |= {"front": None if no_front else near}
+        of_room |= {"journal": given_extras.pop("journal", None)}
         changed: dict[str, object] = {
             name: value for name, value in given_extras.items() if value != getattr(usual, name)
         }

@@ -195,13 +195,25 @@ class LayerScheduleRecord:
 class SensitivityRecord:
     """What more of one resource buys: the gain in throughput, with plans sought anew.
 
-    `design` is the chip that takes the place of the best, where more area allows one.
+    `design` is the chip that takes the place of the best, where more area allows one. `fits` says
+    whether its mean power keeps to the limit.
     """
 
     resource: str
     factor: float
     throughput_gain: float
     design: str | None = None
+    fits: bool = field(default=True, metadata={RARE: True})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRecord:
+    """An axis whose best value is the first or last that it might take, and what widens it."""
+
+    axis: str
+    value: str
+    end: str  # "least", "most"
+    widen: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,11 +344,15 @@ class CodesignRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecheckRecord:
-    """Pruned designs priced in full: how many, and whether all are as bad as their bounds say."""
+    """Pruned designs priced in full: how many, and whether all are as bad as their bounds say.
+
+    `figures` of the document were computed again and are the same.
+    """
 
     sampled: int
     confirmed: int
     seed: int
+    figures: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +391,7 @@ class CodesignResult:
     layer_schedules: tuple[LayerScheduleRecord, ...] = ()
     sensitivity: tuple[SensitivityRecord, ...] = ()
     real_chips: tuple[RealChipRecord, ...] = ()
+    at_ends: tuple[EndRecord, ...] = field(default=(), metadata={RARE: True})
     recheck: RecheckRecord | None = None
     infeasible_because: str | None = None
     search_s: float
@@ -498,6 +515,7 @@ class RoomProofRecord:
 
     `drawn` systems are from the whole room, `near` ones a few values from those of the document.
     `of_front` closed designs are of the boxes of the front, `stood_for` such as another stands for.
+    `searched` says that the whole search was made again and proved no less than is claimed.
     """
 
     boxes: int
@@ -508,6 +526,7 @@ class RoomProofRecord:
     near: int = 0
     of_front: int = 0
     stood_for: int = 0
+    searched: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -557,8 +576,10 @@ class RoomResult:
     infeasible_because: str | None = None
     step_parts: tuple[TimePartRecord, ...] = ()
     next_values: tuple[NextValueRecord, ...] = ()
+    at_ends: tuple[EndRecord, ...] = field(default=(), metadata={RARE: True})
     proof: RoomProofRecord | None = None
     search_s: float
+    front_s: float | None = None
     warnings: tuple[str, ...] = ()
 
 

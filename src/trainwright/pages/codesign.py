@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from trainwright.chips.ends import end_words
 from trainwright.chips.room_answer import room_view
 from trainwright.chips.tables import (
     BOUNDS,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from trainwright.formats.codesign_document import (
         CodesignResult,
         DesignRecord,
+        EndRecord,
         FrontPoint,
         RoomResult,
         SystemRecord,
@@ -241,8 +243,15 @@ def _why(document: CodesignResult) -> Section:
     if document.sensitivity:
         blocks.append(sensitivity_table(document))
         blocks += [Notes(title="Area and cores", lines=(line,)) for line in of_area(document)]
+    blocks += _ends(document.at_ends)
     title = "Why it is not faster" if document.best else "Why nothing fits"
     return section("why", title, *blocks)
+
+
+def _ends(found: tuple[EndRecord, ...]) -> Iterator[Notes]:
+    if found:
+        lines = tuple(map(end_words, found))
+        yield Notes(title="Ends of ranges", lines=lines)
 
 
 def _floor(best: DesignRecord) -> FloorPlan:
@@ -332,6 +341,8 @@ def _room_sections(subject: Subject[RoomResult]) -> Iterator[Section]:
             yield section("system", "The system", replace(block, title=""))
         elif isinstance(block, Table) and block.title in _ROOM_SECTIONS:
             yield section(*_ROOM_SECTIONS[block.title], block)
+    if document.at_ends:
+        yield section("ends", "Where ranges end", *_ends(document.at_ends))
     if len([one for one in document.front if best and _is_near(one, best)]) > 1:
         yield section("cost", "Cost against time", _room_scatter(document))
     yield provenance_section(subject, _prices(document))
