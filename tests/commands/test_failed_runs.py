@@ -130,3 +130,11 @@ def test_what_is_offered_is_what_the_software_can_run(run):
     assert "--pp 2" in offered("megatron-core")
     assert "--pp" not in offered("trl")  # whose trainer has no pipeline
     assert "--offload" in offered("trl")
+
+
+def test_a_log_that_says_its_end_alone_is_told_what_is_missing(run, log):
+    done = run("estimate", "--from", "log", str(log), "--cluster", "dgx-h100")
+    assert done.code == 2
+    said = " ".join((done.out + done.err).split())
+    for text in ("ran out of memory on rank 5 in backward, 8.00 GiB short", "give the model"):
+        assert text in said

@@ -151,3 +151,31 @@ def test_what_is_no_snapshot_is_refused(data: bytes) -> None:
 def test_other_files_are_no_snapshots() -> None:
     assert not is_snapshot(b"#!/")
     assert not is_snapshot(b"")
+
+
+def plain(**block: Any) -> bytes:
+    given = {"size": 1, "state": "active_allocated", "frames": [], **block}
+    segment = {"device": 0, "address": 0, "total_size": 1, "blocks": [given]}
+    return pickle.dumps({"segments": [segment], "device_traces": []})
+
+
+@pytest.mark.parametrize("size", [float("inf"), float("nan"), -1.0, 10**400, "many"])
+@pytest.mark.parametrize("name", ["size", "requested_size"])
+def test_sizes_that_no_device_has_are_refused(name: str, size: Any) -> None:
+    assert read_snapshot(plain())[0].allocated_bytes == 1
+    with pytest.raises(InvalidInput, match="must have segments with blocks and sizes"):
+        read_snapshot(plain(**{name: size}))
+    traced = {"segments": [], "device_traces": [[{"action": "alloc", "addr": 0, "size": size}]]}
+    traced["segments"] = [{"device": 0, "total_size": 1, "blocks": []}]
+    with pytest.raises(InvalidInput, match="must have segments with blocks and sizes"):
+        read_snapshot(pickle.dumps(traced))
+
+
+def test_a_short_file_that_refers_to_a_block_many_times_is_refused_at_once() -> None:
+    blocks = [{"size": 1, "state": "active", "frames": []}] * 10_000
+    segment = {"device": 0, "total_size": 1, "blocks": blocks}
+    data = pickle.dumps({"segments": [segment] * 10_000, "device_traces": []})
+    with pytest.raises(InvalidInput, match="no more blocks and events than bytes, got 100,000,000"):
+        read_snapshot(data)
+    many = [{"device": i, "total_size": 1, "blocks": []} for i in range(5_000)]
+    assert len(read_snapshot(pickle.dumps({"segments": many, "device_traces": []}))) == 5_000

@@ -145,3 +145,30 @@ def test_the_innermost_frame_that_tells_decides_the_phase(frame: str, phase: Pha
 
 def test_other_logs_say_of_none() -> None:
     assert read_out_of_memory("iteration 10: out of 100 steps, memory: 42.96GiB(45.2%)") is None
+
+
+def test_a_device_that_is_full_has_nothing_free_and_nobody_holds_more_than_there_is() -> None:
+    """WSL prints 2^64 bytes, in GiB, for what a process holds (axolotl issue 998)."""
+    found = read_out_of_memory(
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a "
+        "total capacty of 24.00 GiB of which 0 bytes is free. Including non-PyTorch memory, this "
+        "process has 17179869184.00 GiB memory in use. Of the allocated memory 23.01 GiB is "
+        "allocated by PyTorch, and 121.23 MiB is reserved by PyTorch but unallocated."
+    )
+    assert found is not None
+    assert (found.free_bytes, found.in_use_bytes) == (0.0, None)
+    assert found.missing_bytes == 20 * MIB
+
+
+def test_what_xla_says_before_the_first_step_is_read() -> None:
+    found = read_out_of_memory(
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU compile permanent "
+        "error. Ran out of memory in memory space hbm. Used 21.95G of 15.48G hbm.\n"
+        " Exceeded hbm capacity by 6.47G.\n"  # LargeWorldModel/LWM issue 60
+    )
+    assert found is not None
+    assert found.capacity_bytes == 15.48 * GIB
+    assert found.missing_bytes == pytest.approx(6.47 * GIB)
+    of_a_gpu = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes."
+    assert read_out_of_memory(of_a_gpu) == OutOfMemory(tried_bytes=8 * GIB)
+    assert read_out_of_memory("RESOURCE_EXHAUSTED: quota of requests") is None

@@ -73,6 +73,8 @@ def estimate(
             source = None
         elif failure is not None and model is not None and job_format(source[1]) is None:
             source = None  # a log that says how it ended, not what was run
+        elif failure is not None and job_format(source[1]) is None:
+            raise _unstated(failure)
     if source is not None:
         from trainwright.frameworks.read_job import (
             how_to_read,
@@ -140,6 +142,20 @@ def estimate(
         warnings=warnings,
     )
     return Report(document)
+
+
+def _unstated(failure: OutOfMemory) -> InvalidInput:
+    """What a log says of its end, where nothing says what was run."""
+    from trainwright.units import format_bytes
+
+    where = "" if failure.rank is None else f" on rank {failure.rank}"
+    where += "" if failure.phase is None else f" in {failure.phase}"
+    return InvalidInput.of(
+        "--from",
+        f"says that the job ran out of memory{where}, {format_bytes(failure.missing_bytes)} short, "
+        "and not what was run: give the model before it, and --cluster, degrees and batch, or the "
+        "job's own file",
+    )
 
 
 def _estimate_profile(

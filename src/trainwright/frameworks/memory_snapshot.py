@@ -15,6 +15,7 @@ import pickle
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
@@ -22,6 +23,7 @@ from trainwright.plans.status import MemorySnapshot
 
 LARGEST: Final = 2**30  # of a file
 _FRAMES_READ: Final = 60
+_MOST_BYTES: Final = 2.0**50  # of a block: more than any device has
 
 # What frames tell, innermost first; the first that any pattern knows decides. Names of files and
 # functions are those of PyTorch, of torchtitan, DeepSpeed, Megatron and transformers.
@@ -93,15 +95,30 @@ def read_snapshot(data: bytes, *, source: str | None = None) -> tuple[MemorySnap
         raise InvalidInput.of("from", wanted, source=source)
     traces = found.get("device_traces") or []
     try:
-        devices = sorted({int(segment.get("device", 0)) for segment in found["segments"]})
-        return tuple(_device(device, found["segments"], traces) for device in devices)
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError):
+        own: dict[int, list[Any]] = defaultdict(list)
+        for segment in found["segments"]:
+            own[int(segment.get("device", 0))].append(segment)
+        _refuse_repeated(found["segments"], traces, most=len(data), source=source)
+        return tuple(_device(device, own[device], traces) for device in sorted(own))
+    except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError):
         wanted = "must have segments with blocks and sizes"
         raise InvalidInput.of("from", wanted, source=source) from None
 
 
-def _device(device: int, segments: list[Any], traces: list[Any]) -> MemorySnapshot:
-    own = [segment for segment in segments if int(segment.get("device", 0)) == device]
+def _refuse_repeated(
+    segments: list[Any], traces: list[Any], *, most: int, source: str | None
+) -> None:
+    """Each block and event of a snapshot takes bytes of the file: one stands in it once.
+
+    A pickle can refer to what it has many times, so that a short one would be read for days.
+    """
+    counted = sum(len(segment["blocks"]) for segment in segments) + sum(map(len, traces))
+    if counted > most:
+        wanted = f"must have no more blocks and events than bytes, got {counted:,} in {most:,}"
+        raise InvalidInput.of("from", wanted, source=source)
+
+
+def _device(device: int, own: list[Any], traces: list[Any]) -> MemorySnapshot:
     held: dict[int, tuple[float, str]] = {}
     for segment in own:
         address = int(segment.get("address", 0))
@@ -109,8 +126,8 @@ def _device(device: int, segments: list[Any], traces: list[Any]) -> MemorySnapsh
             at = int(block.get("address", address))
             address = at + int(block["size"])
             if str(block.get("state", "")).startswith("active"):
-                size = float(block.get("requested_size") or block["size"])
-                held[at] = size, class_of(block.get("frames") or ())
+                size = block.get("requested_size") or block["size"]
+                held[at] = _bytes(size), class_of(block.get("frames") or ())
     trace = traces[device] if device < len(traces) else []
     fullest, events = _fullest(held, trace)
     by_class: dict[str, float] = defaultdict(float)
@@ -126,6 +143,13 @@ def _device(device: int, segments: list[Any], traces: list[Any]) -> MemorySnapsh
     )
 
 
+def _bytes(size: Any) -> float:
+    found = float(size)
+    if not 0 <= found < _MOST_BYTES:
+        raise ValueError(f"no device has a block of {found:g} bytes")
+    return found
+
+
 def _fullest(
     held: Mapping[int, tuple[float, str]], trace: Iterable[Any]
 ) -> tuple[dict[int, tuple[float, str]], int]:
@@ -135,7 +159,7 @@ def _fullest(
     frames that freed it, so its class is that of its allocation, where that is on record.
     """
     events = [
-        (str(entry["action"]), int(entry["addr"]), float(entry["size"]), entry.get("frames") or ())
+        (str(entry["action"]), int(entry["addr"]), _bytes(entry["size"]), entry.get("frames") or ())
         for entry in trace
         if entry.get("action") in ("alloc", "free_completed")
     ]
@@ -170,7 +194,7 @@ def class_of(frames: Iterable[Any]) -> str:
     """What the frames of an allocation tell, innermost first, as "file:function"."""
     said = [
         f"{frame.get('filename', '')}:{frame.get('name', '')}"
-        for frame in list(frames)[:_FRAMES_READ]
+        for frame in islice(frames, _FRAMES_READ)
         if isinstance(frame, dict)
     ]
     for line in said:

@@ -94,9 +94,13 @@ def _numbers(pattern: re.Pattern[str], text: str) -> tuple[float, ...]:
 # allocated; 15.00 MiB free; 78.00 GiB reserved in total by PyTorch)`. The rank is that of a prefix
 # (`[rank3]:`), or of the launcher's own lines. The phase follows from the names in the trace that
 # precedes the message: the innermost frame that tells it.
+#
+# XLA says before the first step what a whole program needs, `Ran out of memory in memory space hbm.
+# Used 21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G.`, or that it tried `to allocate 85899
+# bytes`.
 
 
-_SIZE: Final = r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([KMGT]?i?)B(?:ytes)?"
+_SIZE: Final = r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([KMGT]?i?)[Bb](?:ytes)?"
 _UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _MESSAGE: Final = re.compile(
     rf"(?:OutOfMemoryError|out of memory)[^\n]*?Tried to allocate\s+{_SIZE}[^\n]*", re.IGNORECASE
@@ -112,6 +116,11 @@ _SAID: Final = {
     ),
     "reserved_bytes": (rf"{_SIZE} reserved in total",),
 }
+_OF_XLA: Final = re.compile(
+    r"Ran out of memory in memory space hbm\.\s+Used ([0-9.]+)([KMGT]?) of ([0-9.]+)([KMGT]?) hbm"
+    r"|RESOURCE_EXHAUSTED:[^\n]*?allocat(?:e|ing) ([0-9]+) bytes",
+    re.IGNORECASE,
+)
 _GPU: Final = re.compile(r"\bGPU (\d+)\b")
 _UNALLOCATED: Final = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _PREFIX: Final = re.compile(r"^\W*(?:rank\W?|default)(\d+)\]?\W?:", re.MULTILINE)
@@ -146,7 +155,7 @@ def read_out_of_memory(text: str) -> OutOfMemory | None:
     """The first allocation that a log says has failed; None where it says of none."""
     found = _MESSAGE.search(text)
     if found is None:
-        return None
+        return _read_xla(text)
     # A message may be folded over lines, each with the prefix of its rank.
     said = " ".join(text[found.start() : found.start() + 1500].split())
     said = re.sub(r"\[rank\d+\]:\s*", "", said)
@@ -154,6 +163,7 @@ def read_out_of_memory(text: str) -> OutOfMemory | None:
     unallocated = _UNALLOCATED.search(said)
     if sizes["reserved_bytes"] is None and unallocated and sizes["allocated_bytes"] is not None:
         sizes["reserved_bytes"] = sizes["allocated_bytes"] + _bytes(unallocated)
+    sizes["in_use_bytes"] = _at_most(sizes["capacity_bytes"], sizes["in_use_bytes"])
     before = text[max(0, found.start() - _LOOKED_BACK) : found.start()]
     # The launcher may repeat the message before it shows any trace.
     after = text[found.end() : found.end() + _LOOKED_BACK]
@@ -171,6 +181,27 @@ def read_out_of_memory(text: str) -> OutOfMemory | None:
         tried_bytes=_bytes(found),
         **sizes,
     )
+
+
+def _at_most(capacity_bytes: float | None, in_use_bytes: float | None) -> float | None:
+    """What a process holds, unless that is more than there is: WSL prints 2^64 bytes."""
+    if capacity_bytes is None or in_use_bytes is None or in_use_bytes <= capacity_bytes:
+        return in_use_bytes
+    return None
+
+
+def _read_xla(text: str) -> OutOfMemory | None:
+    found = _OF_XLA.search(text)
+    if found is None:
+        return None
+    used, used_unit, size, size_unit, asked = found.groups()
+    if asked is not None:
+        return OutOfMemory(tried_bytes=float(asked))
+    needed, capacity = (
+        float(value) * 1024.0 ** _UNITS[unit.upper()]
+        for value, unit in ((used, used_unit), (size, size_unit))
+    )
+    return OutOfMemory(tried_bytes=needed, capacity_bytes=capacity, free_bytes=capacity)
 
 
 def _first(patterns: tuple[str, ...], text: str) -> float | None:
