@@ -323,3 +323,27 @@ def test_a_key_of_thousands_of_parts_is_refused_at_once() -> None:
     assert format_of(text, "x.toml") is None
     with pytest.raises(InvalidInput, match="parts"):
         read("torchtitan", text)
+
+
+def test_the_length_of_text_beside_images_is_the_decoders() -> None:
+    text = f"{GPT} --vision-model-type clip --decoder-seq-length 2048"
+    assert read("megatron", text).sequence == 2048
+    assert read("megatron", f"{GPT} --decoder-seq-length 2048").sequence == 512
+
+
+def test_the_arguments_of_a_launcher_alone_are_no_job() -> None:
+    with pytest.raises(InvalidInput, match="no argument of Megatron"):
+        read("megatron", 'ARGS="--nproc_per_node 8 --nnodes 2 --master_port 6000"\n')
+
+
+def test_settings_of_deepspeed_that_a_program_writes_are_asked_for() -> None:
+    script = (
+        "sed s/X/1/ t.json > ds.json\ndeepspeed train.py --model_name_or_path gpt2 "
+        "--per_device_train_batch_size 1 --deepspeed ds.json\n"
+    )
+    with pytest.raises(InvalidInput, match="what it says is not known: give a copy"):
+        read("trl", script)
+
+
+def test_how_far_neox_pads_its_vocabulary_is_read() -> None:
+    assert read("neox", f"{NEOX}\nmake_vocab_size_divisible_by: 64").vocabulary_multiple == 64

@@ -132,7 +132,12 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if given is not None:
         flags["deepspeed"] = None if own else given
     if isinstance(given, str) and (written := launch.file(given)) is not None:
-        sharding = sharding_of(Settings(parse_yaml(written), from_words=True))
+        try:
+            sharding = sharding_of(Settings(parse_yaml(written), from_words=True))
+        except InvalidInput as error:  # what a program makes of a template
+            name = given.rpartition("/")[2]
+            wanted = f"{name} is written by the script, and what it says is not known: give a copy"
+            raise InvalidInput.of("deepspeed", f"{wanted} of it that --deepspeed names") from error
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
     notes = list(launch.notes)

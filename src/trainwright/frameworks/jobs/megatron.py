@@ -165,6 +165,10 @@ _TOLD: Final = (
     *("encoder_seq_length", "encoder_num_layers", "deepspeed", "use_checkpoint_args"),
     *("use_distributed_optimizer", "bf16", "fp16"),
 )
+# Where nothing is started, a list of these alone is no job.
+_OF_LAUNCHERS: Final = frozenset(
+    {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_endpoint"}
+)
 
 
 def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -176,8 +180,10 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
     found = settings_of(flags)
-    if launch.program and all(found.is_absent(name) for name in _TOLD):
-        wanted = f"starts {launch.program} with no argument of Megatron that says what is trained"
+    is_told = not all(found.is_absent(name) for name in _TOLD)
+    if flags.keys() <= _OF_LAUNCHERS or (launch.program and not is_told):
+        start = f"starts {launch.program} with" if launch.program else "has"
+        wanted = f"{start} no argument of Megatron that says what is trained"
         fix = "name its format by --from, or give the file of its settings"
         raise InvalidInput.of("script", f"{wanted}: {fix}")
     config = found.value("deepspeed_config") if found.switch("deepspeed") else None
@@ -405,6 +411,8 @@ def _sequence(found: Settings, kind: str, notes: list[str]) -> int | None:
     decoder, encoder = found.count("decoder_seq_length"), found.count("encoder_seq_length")
     if kind == "t5" and decoder is not None and decoder != encoder:
         notes.append(f"--decoder-seq-length {decoder} is priced as the encoder's {encoder}")
+    if decoder is not None and found.value("vision_model_type") is not None:
+        return decoder  # the other length is that of an image
     return found.count("seq_length") or encoder
 
 

@@ -168,6 +168,7 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
     trains = found.text("train_impl") or "normal"
     if trains != "normal":
         notes.append(f"train_impl {trains}: priced as supervised training: pairs are not")
+    multiple = found.count("make_vocab_size_divisible_by")
     unknown, changing = found.remarks(harmless=_NEOX_HARMLESS, unmodelled=_NEOX_UNMODELLED)
     found.check()
     return StatedRun(
@@ -182,6 +183,7 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
         sequence=sequence,
         recompute="full" if is_full else "none",
         flash_attention=None if "flash" in mixers else False,
+        vocabulary_multiple=multiple,
         precision=words.get(precision or "", precision),
         offload=sharding.offload,
         overlap=sharding.overlap,
@@ -455,7 +457,8 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
         {} if rank is None else {"lora_rank": rank, "lora_targets": products_of(targets)}
     )
     unknown, changing = found.remarks(
-        harmless=_COMPOSER_HARMLESS, unmodelled=("compile_config", "sharded_ckpt_prefix_dir")
+        harmless=_COMPOSER_HARMLESS,
+        unmodelled=("compile_config", "sharded_ckpt_prefix_dir", "memory_optimized_mlp"),
     )
     found.check()
     return StatedRun(
@@ -530,7 +533,9 @@ def read_olmo(text: str, beside: Beside = NOTHING) -> StatedRun:
         )
     else:
         notes.insert(0, f"{_UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given")
-    unknown, changing = found.remarks(harmless=_COMPOSER_HARMLESS, unmodelled=("compile",))
+    unknown, changing = found.remarks(
+        harmless=_COMPOSER_HARMLESS, unmodelled=("compile", "fused_loss")
+    )
     found.check()
     return StatedRun(
         tp=1, pp=1, sequence=sequence, model=model, **shared, unknown=unknown,
