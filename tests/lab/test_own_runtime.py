@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import trainwright
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.lab.gloo_check import (
     OWN_RUNTIME,
     PipelineRun,
@@ -19,7 +19,7 @@ from trainwright.lab.gloo_check import (
 )
 from trainwright.lab.token_replay import plain_stages, replay_tokens, whole_model
 from trainwright.plans.lowered import LoweredKind
-from trainwright.plans.schedule import ActionKind, ScheduleMemory
+from trainwright.plans.schedule import ActionKind, Placement, Schedule, ScheduleMemory
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.lower import lower, validate_lowered
 
@@ -132,6 +132,17 @@ def test_a_reload_left_out_is_found_with_autograd():
     back = int(np.flatnonzero(lowered.actions[:, 0] == LoweredKind.L)[0])
     with pytest.raises(InvalidInput, match="its activations are on the host"):
         replay_autograd(lowered.without(back), whole_model(plain_stages(lowered.placement)))
+
+
+def test_a_rank_without_a_stage_is_not_run():
+    order = np.array([[ActionKind.F, 0, 0], [ActionKind.B, 0, 0]], np.int32)
+    idle = Schedule.of_ranks(
+        [order, order[:0]],
+        placement=Placement(rank_of_stage=(0,), num_ranks=2),
+        num_microbatches=1,
+    )
+    with pytest.raises(UnsupportedFeature, match="needs an action on every rank"):
+        trainwright.schedule(simulate=idle).verified()
 
 
 @pytest.mark.torch

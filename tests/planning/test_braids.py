@@ -79,6 +79,20 @@ def test_pairs_hide_only_what_is_exposed():
     assert split[0] < 0.95 * split[1]
 
 
+def test_what_is_hidden_is_no_longer_exposed_and_parts_add_up():
+    found = {
+        family: trainwright.estimate("llama3-8b", tp=4, schedule=family, **RUN).document
+        for family in ("stp", "zb-v")
+    }
+    braided, plain = (each.exposed_communication_s["tensor"] for each in found.values())
+    assert 0 < braided < 0.5 * plain
+    hidden = found["stp"].hidden_communication_s["tensor"]
+    assert hidden + braided == pytest.approx(
+        plain + found["zb-v"].hidden_communication_s["tensor"], rel=0.02
+    )
+    assert 0 < found["stp"].bubble_of_makespan < 0.2
+
+
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 3), (3, 9), (4, 40), (8, 24)])
 def test_braids_hold_what_planners_are_told(ranks, microbatches):
     request = FamilyRequest(num_ranks=ranks, num_microbatches=microbatches)

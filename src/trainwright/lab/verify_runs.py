@@ -514,6 +514,8 @@ def _runs_of(
     try:
         runnable = as_pytorch_runs(schedule)
     except UnsupportedFeature:
+        if (np.diff(schedule.rank_offsets) == 0).any():  # a rank without a stage has no gradients
+            raise
         own = lower(schedule, costs=costs) if lowered is None else lowered
         texts = {OWN_RUNTIME: format_orders(own)}
     else:

@@ -429,6 +429,20 @@ def braids(shape: PipelineShape) -> bool:
     return shape.order is None and known is not None and known.braids
 
 
+def hidden_by_pairs_s(shape: PipelineShape, times: PipelineTimes) -> Floats:
+    """Seconds per microbatch by which pairs of each rank are shorter than their actions, [p]."""
+    hidden_s = np.zeros(shape.num_ranks)
+    if times.network_s is None:
+        return hidden_s
+    schedule = schedule_of(shape, times)
+    costs = times.schedule_costs(schedule.placement)
+    rows, pair_s = costs.overlapped_pairs(schedule)
+    each_s = costs.of_rows(schedule)
+    saved_s = each_s[rows] + each_s[rows + 1] - pair_s
+    np.add.at(hidden_s, schedule.rank_of_row[rows], saved_s / shape.num_microbatches)
+    return hidden_s
+
+
 def _native_times(times: PipelineTimes) -> _core.ActionCosts:
     network = np.zeros((len(ActionKind), len(times.forward_s)))
     for kind, seconds in (times.network_of() or {}).items():

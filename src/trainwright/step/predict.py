@@ -61,6 +61,7 @@ from trainwright.step.pipeline import (
     PipelineTimes,
     braids,
     has_cut_head,
+    hidden_by_pairs_s,
     one_f_one_b_ends_s,
     peak_shape,
     pipeline_ends_s,
@@ -190,7 +191,11 @@ def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
     times = pipeline_times(work, sharing, layout)
     ends_s = pipeline_ends_s(layout.shape, times)
     peaks = _peaks(work, layout.shape, times)
-    stages = tuple(_rank(work, sharing, layout, rank, peaks[rank]) for rank in range(p))
+    hidden_s = hidden_by_pairs_s(layout.shape, times)
+    stages = tuple(
+        _less_hidden(_rank(work, sharing, layout, rank, peaks[rank]), float(hidden_s[rank]))
+        for rank in range(p)
+    )
     synced = ends_s + np.array([stage.exposed_gradient_sync_s for stage in stages])
     pipeline_s, synced_s = float(ends_s.max()), float(synced.max())
     optimizer_s = max(stage.optimizer_s for stage in stages)
@@ -202,6 +207,18 @@ def simulated_step(work: StepWork, layout: Layout) -> StepPrediction:
         optimizer_s=optimizer_s,
         bubble_of_makespan=1 - busy_s / pipeline_s if pipeline_s > 0 else 0.0,
         stages=stages,
+    )
+
+
+def _less_hidden(stage: StagePrediction, hidden_s: float) -> StagePrediction:
+    """What pairs hide is of both directions, and of the tensor network."""
+    if not hidden_s:
+        return stage
+    return replace(
+        stage,
+        forward_s=stage.forward_s - hidden_s / 2,
+        backward_s=stage.backward_s - hidden_s / 2,
+        tensor_parallel_s=max(0.0, stage.tensor_parallel_s - hidden_s),
     )
 
 
@@ -355,6 +372,8 @@ def _communication(
     found = []
     for kind, name in _LAYER_KINDS.items():
         exposed_s = m * sum(float(work.parts[chunk].exposed_s[kind]) for chunk in chunks)
+        if kind is TimeKind.TENSOR_PARALLEL and times.network_s is not None:
+            exposed_s = m * step.stages[rank].tensor_parallel_s
         total_s = m * sum(float(work.parts[chunk].communication_s[kind]) for chunk in chunks)
         found.append(_split(name, exposed_s, total_s))
     sent_s = 2 * m * float(sum(work.transfer_s[c] for c in chunks if c < len(work.transfer_s)))
