@@ -151,6 +151,22 @@ def test_what_does_not_fit_waits_on_the_host_if_the_link_is_quick():
     assert at_slow.lower_bound_s > best.lower_bound_s
 
 
+def test_orders_with_copies_are_annealed_in_place():
+    placement = Placement.v(4)
+    times = {"forward_s": 38, "input_grad_s": 42, "weight_grad_s": 41, "offload_s": 43.1}
+    options = {"num_microbatches": 8, "max_activations": 3, "offload": True}
+    costs = ScheduleCosts.of(placement, **times)
+    few, many = (
+        found(question_of(placement, costs=costs, **options, evaluations=count))
+        for count in (8, 40_000)
+    )
+    assert many.value_s < 0.97 * few.value_s
+    assert many.winner.endswith("moved")
+    validate(many.schedule)
+    assert timeline_faults(many.timeline) == ()
+    assert max(many.schedule.peak_activations) <= 3
+
+
 def test_two_stages_of_a_rank_fit_one_at_a_time_where_the_other_is_on_the_host():
     placement = Placement.loop(3, virtual_stages=2)
     too_little = question_of(placement, max_activations=1)

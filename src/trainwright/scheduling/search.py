@@ -6,6 +6,8 @@
    annealing of the offsets (`native/schedule/target_search.hpp`).
 3. Annealing on words over streams, starting from the best of both
    (`native/schedule/word_annealing.hpp`).
+4. Where activations may wait on the host, copies by a rule in orders of wider limits, and annealing
+   of what comes out.
 
 All with per-stage times, memory deltas and per-rank limits; it ends early at the lower bound. The
 core prices free transfers only: under other transfer models it searches as if they were free, and
@@ -14,12 +16,14 @@ what it finds is re-simulated like every family before it may win.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from random import Random
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -41,7 +45,7 @@ from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
 from trainwright.scheduling.families.hanayo import HANAYO
 from trainwright.scheduling.families.wave import WAVE
 from trainwright.scheduling.orders import cut_stages
-from trainwright.scheduling.simulate import native_orders, simulate
+from trainwright.scheduling.simulate import native_costs, native_orders, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +55,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats
     from trainwright.execution import Budget
     from trainwright.plans.lowered import Timeline
-    from trainwright.plans.schedule import PerStage, Schedule, ScheduleCosts
+    from trainwright.plans.schedule import Actions, PerStage, Schedule, ScheduleCosts
     from trainwright.plans.status import Bound
 
 # What a schedule search is asked, and what it answers
@@ -571,7 +575,105 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
             attempt, _ = _offloaded(question, attempt, each, longer.winner)
         interrupted = attempt.interrupted or longer.interrupted
         attempt = replace(attempt, work=attempt.work + longer.work, interrupted=interrupted)
-    return attempt
+    return _annealed_in_place(question, attempt, budget)
+
+
+# Annealing of finished orders with copies: an action moves a few places on its rank
+# ----------------------------------------------------------------------------------
+# Copies made by a rule leave the link idle at one time and are late at another. A move keeps the
+# order of what a stage does with one microbatch; it is taken if no rank then exceeds its limits, no
+# rank waits for ever, and the value is lower, or higher by what the temperature allows, which falls
+# from a five-hundredth of the value to none. Orders with copies are too long for words.
+
+_FARTHEST = 4  # places; of 2, 4 and 8 on four questions of published sizes
+_HEAT = 0.002
+_MOVES = 0.125  # of the evaluations of a search: each takes some ten times as long
+
+
+def _annealed_in_place(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
+    """The attempt, or a better order that moves lead to; only of orders with copies."""
+    schedule, candidate = attempt.timeline.schedule, attempt.candidate
+    least_s = attempt.bound.value_s * (1 + _ROUNDING)
+    if not schedule.has_copies or len(schedule.pairs) or attempt.value_s <= least_s:
+        return attempt
+    costs, moves = native_costs(candidate.costs), _Moves.of(schedule, candidate)
+    random, size = Random(question.seed), schedule.num_actions
+    count = max(1, math.ceil(_MOVES * _work(question, size) / size))
+    now_s = best_s = attempt.value_s
+    actions = best = schedule.actions
+    done = 0
+    for done in range(1, count + 1):
+        if best_s <= least_s or (done % _ROUND == 0 and budget.stopped):
+            break
+        moved = moves.one(actions, random)
+        if moved is None:
+            continue
+        tried = _core.simulate(native_orders(replace(schedule, actions=moved)), costs)
+        if not tried.complete:
+            continue
+        value_s = _value_s(question.objective, tried, schedule)
+        heat_s = _HEAT * attempt.value_s * (1 - done / count)
+        if value_s <= now_s or random.random() < math.exp((now_s - value_s) / max(heat_s, 1e-300)):
+            actions, now_s = moved, value_s
+            if value_s < best_s:
+                best, best_s = moved, value_s
+    attempt = replace(attempt, work=attempt.work + done * size)
+    timeline = simulate(replace(schedule, actions=best), candidate.costs)
+    value_s = question.objective.of(timeline)
+    if not (candidate.fits(timeline) and value_s < attempt.value_s):
+        return attempt
+    winner = f"{attempt.winner}, moved"
+    return replace(attempt, timeline=timeline, value_s=value_s, winner=winner)
+
+
+_ROUND = 256  # moves between two looks at the clock
+
+
+def _value_s(objective: Objective, found: _core.Simulation, schedule: Schedule) -> float:
+    """What `Objective.of` says of the timeline, without making it."""
+    if objective is Objective.MAKESPAN:
+        return float(found.end_s.max() - found.start_s.min())
+    first, after = schedule.rank_offsets[:-1], schedule.rank_offsets[1:]
+    busy = first < after
+    return float((found.end_s[after[busy] - 1] - found.start_s[first[busy]]).max())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moves:
+    """Moves of one action on its rank that keep to the limits; `room` is [R, p]."""
+
+    offsets: list[int]
+    delta: Floats
+    peak: Floats
+    room: Floats
+
+    @classmethod
+    def of(cls, schedule: Schedule, candidate: Candidate) -> _Moves:
+        delta, transient, room = candidate.resources
+        tables = (len(room), len(ActionKind), candidate.placement.num_stages)
+        delta, transient = delta.reshape(tables), transient.reshape(tables)
+        peak = np.maximum(delta, 0.0) + transient
+        offsets = schedule.rank_offsets.tolist()
+        return cls(offsets=offsets, delta=delta, peak=peak, room=room * (1 + _ROUNDING))
+
+    def one(self, actions: Actions, random: Random) -> Actions | None:
+        """The actions after a random move; None where it is none, or breaks a limit."""
+        row = random.randrange(len(actions))
+        other = row + random.choice((-1, 1)) * random.randint(1, _FARTHEST)
+        rank = bisect.bisect_right(self.offsets, row) - 1
+        first, after = self.offsets[rank], self.offsets[rank + 1]
+        if not first <= other < after:
+            return None
+        low, high = min(row, other), max(row, other) + 1
+        passed = actions[low:high, 1:] == actions[row, 1:]
+        if passed.all(axis=1).sum() > 1:  # of the same stage and microbatch
+            return None
+        moved = actions.copy()
+        moved[low:high] = np.roll(actions[low:high], 1 if other < row else -1, axis=0)
+        kind, stage = moved[first:after, 0], moved[first:after, 1]
+        own = self.delta[:, kind, stage]
+        held = np.cumsum(own, axis=1) - own + self.peak[:, kind, stage]
+        return moved if (held.max(axis=1) <= self.room[:, rank]).all() else None
 
 
 def _without_delay(schedule: Schedule, candidate: Candidate) -> Schedule:
