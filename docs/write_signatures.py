@@ -48,6 +48,12 @@ def _imports(needed: dict[str, str]) -> list[str]:
         was_ours = is_ours
         names = [name for name in needed if needed[name] == module]
         names.sort(key=lambda name: (name[0].islower(), name))
+        # What is public and not listed is said twice: so a stub hands on what it imports.
+        unlisted = [name for name in names if name in trainwright._RESULTS]
+        lines += [f"from {module} import {name} as {name}" for name in unlisted]
+        names = [name for name in names if name not in unlisted]
+        if not names:
+            continue
         line = f"from {module} import {', '.join(names)}"
         if len(line) > WIDTH:
             line = f"from {module} import (\n" + "".join(f"    {n},\n" for n in names) + ")"

@@ -6,16 +6,21 @@ import inspect
 import re
 
 import trainwright
+from trainwright import results
 
 
 def python_part() -> str:
     """Every public name: calls first, then what they return, then what they raise."""
-    found = {name: getattr(trainwright, name) for name in trainwright.__all__ if name[0] != "_"}
+    names = (*trainwright.__all__, *results.__all__)
+    found = {name: getattr(trainwright, name) for name in names if name[0] != "_"}
     groups = {
         "Calls": [name for name, value in found.items() if not inspect.isclass(value)],
         "What they take and return": [
-            name for name, value in found.items() if inspect.isclass(value) and not _is_error(value)
+            name
+            for name, value in found.items()
+            if inspect.isclass(value) and not _is_error(value) and name not in results.__all__
         ],
+        "What some return, in `trainwright.results`": results.__all__,
         "Errors": [name for name, value in found.items() if _is_error(value)],
     }
     lines = []

@@ -53,7 +53,10 @@ _HOMES = {
     "what_if": "commands.whatif",
 }
 
-__all__ = ["__version__", *_HOMES]
+# Listed in `trainwright.results`: what a call returns is rarely named.
+_RESULTS = frozenset({"CodesignReport", "Page", "ProfileReport", "ScheduleReport", "VerifyReport"})
+
+__all__ = ["__version__", *(name for name in _HOMES if name not in _RESULTS)]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,19 +8,23 @@ from trainwright.chips.space import DieModel
 from trainwright.cluster import Cluster
 from trainwright.commands.calibrate import calibrate
 from trainwright.commands.capture import capture
-from trainwright.commands.codesign import CodesignReport, Extras
+from trainwright.commands.codesign import CodesignReport as CodesignReport
+from trainwright.commands.codesign import Extras
 from trainwright.commands.diff import diff
 from trainwright.commands.explain import explain
 from trainwright.commands.export import export
 from trainwright.commands.improve import improve
 from trainwright.commands.model import describe_model
-from trainwright.commands.profile import ProfileReport, import_layers, profile_model
-from trainwright.commands.report import Page, report
+from trainwright.commands.profile import ProfileReport as ProfileReport
+from trainwright.commands.profile import import_layers, profile_model
+from trainwright.commands.report import Page as Page
+from trainwright.commands.report import report
 from trainwright.commands.schedule import schedule
 from trainwright.commands.support import support
 from trainwright.commands.sweep import SweepReport
 from trainwright.commands.validate import validate
-from trainwright.commands.verify import VerifyReport, verify
+from trainwright.commands.verify import VerifyReport as VerifyReport
+from trainwright.commands.verify import verify
 from trainwright.commands.whatif import WhatIfReport
 from trainwright.documents.explanation import reasons
 from trainwright.documents.fit import FitResult
@@ -39,27 +43,22 @@ from trainwright.errors import (
 )
 from trainwright.execution import Budget, Progress
 from trainwright.options.clusters import Sizes
-from trainwright.pages.schedule_report import ScheduleReport
+from trainwright.pages.schedule_report import ScheduleReport as ScheduleReport
 from trainwright.profile import Profile, ProfileFile
 
 __version__: str
 __all__ = [
     "Budget",
     "CheckFailed",
-    "CodesignReport",
     "Inexpressible",
     "Infeasible",
     "InvalidInput",
     "MissingExtra",
-    "Page",
-    "ProfileReport",
     "Progress",
     "Report",
     "Result",
-    "ScheduleReport",
     "TrainwrightError",
     "UnsupportedFeature",
-    "VerifyReport",
     "__version__",
     "calibrate",
     "capture",

@@ -13,6 +13,7 @@ import pytest
 
 import trainwright
 from small_profiles import transformer, write_json
+from trainwright import results
 from trainwright.cluster import Cluster
 from trainwright.documents.open import load_document
 from trainwright.documents.profile_plan import read_stages
@@ -296,6 +297,14 @@ def test_the_root_names_are_the_verbs_after_any_import(module):
         "assert set(trainwright.__all__) <= set(dir(trainwright))\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_root_lists_33_names_and_keeps_the_way_to_the_others():
+    assert len(trainwright.__all__) <= 33
+    for name in results.__all__:
+        assert name not in trainwright.__all__
+        assert name not in dir(trainwright)
+        assert getattr(trainwright, name) is getattr(results, name)
 
 
 # Plug-ins: judged by the same rules, and named where they go wrong

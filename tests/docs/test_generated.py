@@ -24,6 +24,7 @@ from generated.reports import REPORTS, reports_part
 from generated.targets import targets_part
 
 import trainwright
+from trainwright import results
 from trainwright.commands.main import COMMANDS, main
 from trainwright.formats.records import record_fields
 from trainwright.plans.capability import TARGETS, Support, capability_of
@@ -47,7 +48,8 @@ def test_every_option_that_help_prints_is_in_the_reference(capfd):
 
 def test_every_public_name_is_in_the_reference_with_what_it_takes():
     page = python_part()
-    names = [name for name in trainwright.__all__ if not name.startswith("_")]
+    listed = (*trainwright.__all__, *results.__all__)
+    names = [name for name in listed if not name.startswith("_")]
     assert sorted(re.findall(r"^### (\w+)$", page, re.M)) == sorted(names)
     assert "    global_batch: int | None = None," in page
     assert "- `to_dataframe()`: One of the document's tables" in page
