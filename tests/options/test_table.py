@@ -15,8 +15,9 @@ from write_signatures import STUB, stub
 
 import trainwright
 from trainwright.commands.main import COMMANDS
+from trainwright.errors import InvalidInput
 from trainwright.model import Recipe
-from trainwright.options.table import ROWS, VERBS, keywords_of, rows_of_command
+from trainwright.options.table import ROWS, VERBS, keywords_of, read, rows_of_command
 from trainwright.options.tool_rows import ARGUMENTS, FIRST
 from trainwright.planning.question.question import Allowed
 from trainwright.planning.reasons.objectives import Training
@@ -178,3 +179,21 @@ def test_a_row_is_all_that_an_option_needs(tmp_path):
 
 def test_the_types_of_public_names_are_those_of_the_table():
     assert STUB.read_text(encoding="utf-8") == stub(), "run: python docs/write_signatures.py"
+
+
+@pytest.mark.parametrize("verb", sorted({verb for row in ROWS for verb in row.commands}))
+def test_the_name_of_a_flag_is_a_keyword_of_its_verb(verb):
+    """The same word everywhere: on the command line, in files of options, in Python."""
+    for keyword, rows in keywords_of(verb).items():
+        flags = {row.flag.replace("-", "_") for row in rows if not is_switch(row, keyword)}
+        assert len(flags) <= 1
+        for name in {keyword, *flags}:
+            try:
+                read(verb, {name: "no value of any option"})
+            except InvalidInput as error:
+                assert not any("is no option" in fault.problem for fault in error.faults), name
+
+
+def is_switch(row, keyword):
+    """Whether a row only sets a value of another one's keyword, as --no-recompute does."""
+    return row.reader.is_flag and row.flag.replace("-", "_") != keyword
