@@ -21,7 +21,7 @@ from trainwright.model import (
     SavedTensor,
 )
 from trainwright.model.cuda_graphs import recorded_share
-from trainwright.model.operator import PARTS
+from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, PARTS
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
 
@@ -44,11 +44,11 @@ class RecomputeRule:
         """Whether `tensor` stays from forward to backward."""
         if self.whole_layer:
             return tensor.is_layer_input
-        return tensor.dropped_by not in self.modules and not self._in_part(tensor.name)
+        return not self._names(tensor.dropped_by) and not self._in_part(tensor.name)
 
     def repeats(self, operator: Operator) -> bool:
         """Whether backward runs `operator` forward again."""
-        again = self.whole_layer or operator.module in self.modules
+        again = self.whole_layer or self._names(operator.module)
         return again or self._in_part(operator.name)
 
     def repeats_exchange(self, exchange: Exchange) -> bool:
@@ -56,6 +56,11 @@ class RecomputeRule:
         if exchange.phase is not Phase.FORWARD:
             return False
         return self.whole_layer or ("moe" in self.modules and exchange.axis.startswith("expert"))
+
+    def _names(self, module: str | None) -> bool:
+        """Whether a module is one that is named; activations are those of experts, too."""
+        of_all = module == EXPERT_ACTIVATION and MLP_ACTIVATION in self.modules
+        return of_all or module in self.modules
 
     def _in_part(self, name: str) -> bool:
         parts = self.modules & PARTS.keys()

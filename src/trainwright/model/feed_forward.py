@@ -13,6 +13,7 @@ from enum import StrEnum
 from trainwright.model.attention import half_residual
 from trainwright.model.config import Activation, Experts, Routing, TransformerConfig
 from trainwright.model.operator import (
+    EXPERT_ACTIVATION,
     MLP_ACTIVATION,
     NORM,
     Exchange,
@@ -182,7 +183,7 @@ def _two_layers(
         run,
         width=width,
         shard=shard,
-        dropped_by=None if config.activation.keeps_only_its_output else MLP_ACTIVATION,
+        dropped_by=None if config.activation.keeps_only_its_output else _activation_module(part),
         tokens=tokens,
         serves_input_grad=config.activation.keeps_only_its_output,
     )
@@ -201,6 +202,10 @@ def _two_layers(
     )
     activation = _activation(config, run, part=part, width=width, tokens=tokens, shard=shard)
     return (into, activation, out)
+
+
+def _activation_module(part: FeedForward) -> str:
+    return EXPERT_ACTIVATION if part is FeedForward.EXPERT else MLP_ACTIVATION
 
 
 def _activation(
@@ -230,7 +235,7 @@ def _activation(
         backward=(inputs + 1, inputs),
         saved=() if config.activation.keeps_only_its_output else (kept,),
         parameters=_scalars(config, part),
-        module=MLP_ACTIVATION,
+        module=_activation_module(part),
     )
 
 

@@ -25,7 +25,8 @@ from trainwright.model.run_shape import RunShape
 
 ATTENTION_CORE: Final = "attention_core"
 NORM: Final = "norm"
-MLP_ACTIVATION: Final = "mlp_activation"
+MLP_ACTIVATION: Final = "mlp_activation"  # of all feed-forward parts, or of routed experts alone:
+EXPERT_ACTIVATION: Final = "expert_activation"
 LATENT_UP_PROJECTION: Final = "latent_up_projection"
 # Whole parts of a block: what their operators, and the tensors between these, are called.
 PARTS: Final = MappingProxyType(
@@ -35,13 +36,16 @@ PARTS: Final = MappingProxyType(
         "shared_experts": ("shared_",),
     }
 )
-RECOMPUTE_MODULES: Final = (ATTENTION_CORE, NORM, MLP_ACTIVATION, LATENT_UP_PROJECTION, *PARTS)
+RECOMPUTE_MODULES: Final = (
+    *(ATTENTION_CORE, NORM, MLP_ACTIVATION, EXPERT_ACTIVATION, LATENT_UP_PROJECTION),
+    *PARTS,
+)
 # What frameworks call them.
 MODULE_NAMES: Final = MappingProxyType(
     {
         "core_attn": ATTENTION_CORE,
         "layernorm": NORM,
-        "moe_act": MLP_ACTIVATION,
+        "moe_act": EXPERT_ACTIVATION,
         "mla_up_proj": LATENT_UP_PROJECTION,
     }
 )

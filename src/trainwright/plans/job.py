@@ -27,7 +27,7 @@ from trainwright.model import (
     StateSpace,
     TransformerConfig,
 )
-from trainwright.model.operator import MLP_ACTIVATION, usual_modules
+from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_modules
 from trainwright.plans.capability import Demands, RecomputeForm
 from trainwright.plans.capability_table import PRODUCTS
 from trainwright.plans.configuration import (
@@ -272,7 +272,7 @@ class Job:
         experts, found = self.model.experts, set(self.selected_modules)
         routed = [experts is not None and experts.at(i) for i in range(self.model.num_layers)]
         if MLP_ACTIVATION in found and any(routed):
-            found |= {"expert_activation"}
+            found |= {EXPERT_ACTIVATION}
             found -= {MLP_ACTIVATION} if all(routed) else set()
         return frozenset(found)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.frameworks.megatron import SHARDING, format_layout
-from trainwright.model.operator import MLP_ACTIVATION, usual_modules
+from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_modules
 from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
 from trainwright.plans.capability import capability_of
 from trainwright.plans.configuration import even_blocks
@@ -203,7 +203,7 @@ def _megatron_recompute(run: Configuration, model: TransformerConfig) -> Words |
         case Recompute.SELECTIVE if run.recompute_blocks is None:
             names = dict(capability_of("megatron").modules or {})
             if model.experts is not None and all(map(model.experts.at, range(model.num_layers))):
-                names[MLP_ACTIVATION] = names["expert_activation"]
+                names[MLP_ACTIVATION] = names[EXPERT_ACTIVATION]
             modules = run.recompute_modules or usual_modules(fused_attention=run.fused_attention)
             if not set(modules) <= set(names):
                 return None

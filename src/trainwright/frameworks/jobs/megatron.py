@@ -531,7 +531,7 @@ def _recompute(found: Settings, notes: list[str]) -> dict[str, Any]:
 
 def _our_modules(given: tuple[str, ...]) -> tuple[str, ...] | None:
     names = capability_of("megatron").modules or {}
-    ours = {theirs: own for own, theirs in names.items()} | {"moe_act": "mlp_activation"}
+    ours = {theirs: own for own, theirs in names.items()}
     return tuple(dict.fromkeys(ours[name] for name in given if name in ours)) or None
 
 
