@@ -66,8 +66,25 @@ def test_a_recurrence_run_token_by_token_is_counted_over_few(
     assert whole.forward_flops is not None
     monkeypatch.setattr(torch_library, "MOST_OPERATORS", 700)
     assert count(document, tokens=60).forward_flops == whole.forward_flops
-    assert torch_library._carried_on([10, 30, 60], 8) == 100  # 2.5 n + 1.25 n²
-    assert torch_library._carried_on([10, 20, 31], 8) is None
+    assert torch_library._carried_on([10, 30, 60, 100], 20) == 550  # 2.5 n + 1.25 n²
+    assert torch_library._carried_on([10, 20, 30, 41], 20) is None
+    assert torch_library._carried_on([1001, 1002, 1003, 1004], 20) is None  # chunks of their own
+
+
+def test_twins_cost_what_the_one_that_runs_costs() -> None:
+    """Layers that differ in nothing but their place run once; other windows or kinds run too."""
+    from trainwright.lab import torch_library
+
+    for kind in ("gemma2", "bailing_hybrid", "qwen2_moe", "cohere2", "t5"):
+        document = {"num_hidden_layers": 9, "num_layers": 9, "model_type": kind}
+        with torch_library._quiet():
+            module = torch_library._build(document, kind)
+            torch_library._batch_experts(module)
+            with torch_library._Repeats(module) as repeats:
+                few = torch_library._flops(module, 12, repeats)
+            assert len(repeats.twins) >= 3, kind
+            assert few == torch_library._flops(module, 12, None), kind
+            assert few[0], kind
 
 
 def test_a_tower_and_its_text_are_layers_of_two_stacks() -> None:

@@ -14,6 +14,7 @@ parameters. A mixture of experts shows as a module of three-dimensional weights 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import warnings
@@ -28,6 +29,7 @@ import torch
 import transformers
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.flop_counter import flop_registry
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -37,7 +39,7 @@ from trainwright.lab.torch_trace import trace_module
 from trainwright.model import LayerGraph, RunShape
 
 _ERRORS_ONLY: Final = 40  # of Python's logging
-MOST_OPERATORS: Final = 12_000  # of a forward pass; most have under 10,000, up to 0.5 ms each
+MOST_OPERATORS: Final = 3_000  # of a forward pass; most have under 1,000, up to 0.5 ms each
 
 # The automatic classes in the order in which a file without `architectures` is read.
 _HEADS: Final = (
@@ -476,27 +478,120 @@ def _measure(
     *,
     tokens: int,
 ) -> tuple[int | None, str | None]:
-    """FLOPs of one pass, and what a token visits; None and the reason where it cannot run.
-
-    A recurrence that the library runs token by token is run over few tokens. Where FLOPs prove to
-    be linear and quadratic in them (products, scores of pairs) and nothing else, that is carried
-    on; work in chunks of a fixed size would show as a constant.
-    """
+    """FLOPs of one pass, and what a token visits; None and the reason where it cannot run."""
     _batch_experts(module)
     with ExitStack() as hooks:
         for name, (inner, count) in experts.items():
             note = _note_visits(name, count, visited)
             handle = inner.register_forward_pre_hook(note, with_kwargs=True)
             hooks.callback(handle.remove)
-        whole = _pass(module, tokens, most=MOST_OPERATORS)
-        if whole.reason != _TOO_LONG:
-            return whole.flops, whole.reason
-        few = [_pass(module, _FEW * n, most=MOST_OPERATORS) for n in (1, 2, 3)]
-        if few[0].operators == few[2].operators:  # many layers, but no loop over tokens
-            whole = _pass(module, tokens, most=_MANY_TIMES * MOST_OPERATORS)
-            return whole.flops, whole.reason
+        with _Repeats(module) as repeats:
+            found = _flops(module, tokens, repeats)
+        for path, first in repeats.twins.items():
+            for name in experts:
+                if (
+                    name.startswith(f"{path}.")
+                    and (like := f"{first}{name[len(path) :]}") in visited
+                ):
+                    visited.setdefault(name, visited[like])
+        if found[0] is None and found[1] != _TOO_LONG and repeats.twins:
+            # A layer may have looked for what another left behind.
+            found = _flops(module, tokens, None)
+    return found
+
+
+def _flops(
+    module: nn.Module, tokens: int, repeats: _Repeats | None
+) -> tuple[int | None, str | None]:
+    """FLOPs of a pass over so many tokens, or why there are none.
+
+    A recurrence that the library runs token by token is run over few tokens. Where FLOPs prove to
+    be linear and quadratic in them (products, scores of pairs) and little else, that is carried on.
+    """
+    whole = _pass(module, tokens, most=MOST_OPERATORS, repeats=repeats)
+    if whole.reason != _TOO_LONG:
+        return whole.flops, whole.reason
+    few = [_pass(module, _FEW * n, most=MOST_OPERATORS, repeats=repeats) for n in (1, 2, 3, 4)]
+    if few[0].operators == few[-1].operators:  # many layers, but no loop over tokens
+        whole = _pass(module, tokens, most=_MANY_TIMES * MOST_OPERATORS, repeats=repeats)
+        return whole.flops, whole.reason
     carried = _carried_on([one.flops for one in few], tokens)
     return carried, None if carried else _TOO_LONG
+
+
+class _Repeats:
+    """Runs one layer of each structure and answers for its twins, which are most of a model.
+
+    Twins are equal in class, in shapes of parameters, in settings, and in the shapes of what they
+    are given. They cost what the first did and return tensors like its own: without content there
+    is no more to know. The place of a layer in its list is no setting.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.twins: dict[str, str] = {}  # the path of a layer, and of the one that ran for it
+        self._layers = [(f"{path}.{name}", layer) for path, name, layer in _listed(module, "")]
+        self._ran: dict[Any, tuple[str, int, Any]] = {}
+        self._counter = _Counter(0)
+
+    def __enter__(self) -> _Repeats:
+        for path, layer in self._layers:
+            layer.forward = self._standing_in(path, layer)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for _path, layer in self._layers:
+            del layer.forward  # that of its class shows again
+
+    def begin(self, counter: _Counter) -> None:
+        """A new pass, which `counter` counts, and in which nothing has run."""
+        self._counter = counter
+        self._ran.clear()
+
+    def _standing_in(self, path: str, layer: nn.Module) -> Any:
+        forward, structure = layer.forward, _structure(layer)
+        names = [*inspect.signature(forward).parameters]
+
+        @functools.wraps(forward)
+        def run(*args: Any, **given: Any) -> Any:
+            told = {**dict(zip(names, args, strict=False)), **given}
+            leaves, form = tree_flatten({k: v for k, v in told.items() if not k.endswith(_PLACES)})
+            key = (structure, str(form), *map(_shape, leaves))
+            if key in self._ran:
+                self.twins[path], flops, found = self._ran[key]
+                self._counter.flops += flops
+                return tree_map(_like, found)
+            before = self._counter.flops
+            found = forward(*args, **given)
+            self._ran[key] = path, self._counter.flops - before, tree_map(_like, found)
+            return found
+
+        return run
+
+
+def _structure(layer: nn.Module) -> tuple[Any, ...]:
+    """Class, parameters and settings of all modules inside, without the layer's place."""
+    settings = (
+        (path, name, value)
+        for path, inner in layer.named_modules()
+        for name, value in vars(inner).items()
+        if isinstance(value, _SETTINGS) and not name.endswith(_PLACES)
+    )
+    shapes = ((name, p.shape) for name, p in layer.named_parameters())
+    return (type(layer), *shapes, *settings)
+
+
+_SETTINGS: Final = (bool, int, float, str)
+_PLACES: Final = ("idx", "index", "_id")
+
+
+def _shape(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.shape, leaf.dtype
+    return leaf if isinstance(leaf, _SETTINGS) else type(leaf)
+
+
+def _like(leaf: Any) -> Any:
+    return torch.empty_like(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _batch_experts(module: nn.Module) -> None:
@@ -508,18 +603,27 @@ def _batch_experts(module: nn.Module) -> None:
                 own._experts_implementation = "batched_mm"
 
 
-_FEW: Final = 2  # tokens of the shortest pass; the others are of twice and three times as many
-_MANY_TIMES: Final = 5
+_FEW: Final = 2  # tokens of the shortest pass; the others are of up to four times as many
+_MANY_TIMES: Final = 20
 
 
 def _carried_on(few: list[int | None], tokens: int) -> int | None:
-    """a n + b n² at `tokens`, where a and b of the first two passes give the third as well."""
-    one, two, three = (0 if flops is None else flops for flops in few)
-    if not one or 3 * (two - one) != three:  # 3 (f(2n) - f(n)) = f(3n) for every such f
+    """c + a n + b n² at `tokens`, from passes of n = 1 to 4 times `_FEW` that all obey it."""
+    found = [flops for flops in few if flops is not None]
+    if len(found) < len(few) or found[3] - 3 * found[2] + 3 * found[1] != found[0]:
+        return None
+    curved = Fraction(found[2] - 2 * found[1] + found[0], 2)
+    sloped = found[1] - found[0] - 3 * curved
+    constant = found[0] - sloped - curved
+    if not 0 <= constant <= _OF_PADDING * found[0]:
         return None
     n = Fraction(tokens, _FEW)
-    curved = Fraction(two - 2 * one, 2)
-    return int((one - curved) * n + curved * n * n)
+    return int(constant + sloped * n + curved * n * n)
+
+
+# A convolution over tokens also multiplies by the padding before the first: less than this share
+# of the shortest pass. Chunks of a fixed size would be nearly all of it.
+_OF_PADDING: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -531,12 +635,14 @@ class _Passed:
     operators: int = 0
 
 
-def _pass(module: nn.Module, tokens: int, *, most: int) -> _Passed:
-    """One pass over so many tokens, ended behind the `most` operators."""
+def _pass(module: nn.Module, tokens: int, *, most: int, repeats: _Repeats | None = None) -> _Passed:
+    """One pass over so many tokens, ended behind the `most` operators; of twins one runs."""
     failures = []
     for masked in (True, False):  # some look into a mask, others make one if there is none
         try:
             with torch.no_grad(), torch.device("meta"), _Counter(most) as counter:
+                if repeats is not None:
+                    repeats.begin(counter)
                 module(**_inputs(module, tokens, masked=masked))
         except TimeoutError:
             return _Passed(reason=_TOO_LONG)
