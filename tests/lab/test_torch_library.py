@@ -184,13 +184,57 @@ def test_an_encoder_without_images_holds_its_parameters_in_layers_of_its_own() -
     assert graph.layers[len(front) :] and graph.classes[graph.layers[-1]].model_flops
 
 
-def test_what_has_no_part_in_a_text_is_not_traced() -> None:
+def trace(document: dict, tokens: int = 32):
     from trainwright.lab.torch_library import trace_model
     from trainwright.model import RunShape
 
-    run = RunShape(microbatch_size=1, sequence_length=32)
+    return trace_model(document, run=RunShape(microbatch_size=1, sequence_length=tokens))
+
+
+def test_what_asks_values_that_nothing_stands_for_is_not_traced() -> None:
     with pytest.raises(UnsupportedFeature, match="cannot be traced"):
-        trace_model({"model_type": "switch_transformers"}, run=run)
+        trace({"model_type": "splinter", "num_hidden_layers": 1})
+
+
+def test_experts_that_seek_their_tokens_take_equal_shares_of_them() -> None:
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4, "num_experts": 8}
+    sizes |= {"num_layers": 2, "num_decoder_layers": 2, "vocab_size": 500}
+    sizes |= {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1}
+    document = sizes | {"model_type": "switch_transformers"}
+    graph = trace(document)
+    assert graph.num_parameters == count(document).parameters
+    kinds = zip(graph.kinds, graph.layers, strict=True)
+    blocks = [graph.classes[layer].model_flops for kind, layer in kinds if kind == "block"]
+    # A token visits one expert, as large as a dense layer: the router's product comes on top.
+    assert 32 * 2 * 64 * 8 in {one - other for one in blocks for other in blocks}
+
+
+def test_shares_of_experts_cost_what_a_product_per_row_costs() -> None:
+    from trainwright.lab import torch_library
+
+    experts = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+    document = SMALL | experts | {"model_type": "olmoe"}
+    with torch_library._quiet():
+        module = torch_library._build(document, "olmoe")
+        torch_library._batch_experts(module)
+        batched = torch_library._pass(module, 16, most=10_000).flops
+        for inner, number in torch_library._expert_modules(module).values():
+            share = torch_library.functools.partial(torch_library._in_shares, inner, number, 3)
+            inner.forward = share
+        assert torch_library._pass(module, 16, most=10_000).flops == batched
+
+
+@pytest.mark.parametrize("kind", ["wav2vec2", "wav2vec2-bert", "hubert", "deberta", "xlnet"])
+def test_all_layers_of_what_hears_or_computes_in_single_precision_do_work(kind: str) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    sizes |= {"num_hidden_layers": 2, "d_model": 64, "n_head": 4, "d_inner": 128, "n_layer": 2}
+    sizes |= {"encoder_layers": 2, "decoder_layers": 2, "num_conv_pos_embeddings": 16}
+    document = sizes | {"model_type": kind, "num_conv_pos_embedding_groups": 4}
+    graph = trace(document)
+    assert graph.num_parameters == count(document).parameters
+    blocks = [c for c in map(graph.classes.__getitem__, graph.layers) if c.num_parameters > 30_000]
+    assert len(blocks) >= 2
+    assert not any(block.is_idle for block in blocks)
 
 
 @pytest.mark.skipif(find_spec("torchaudio") is not None, reason="torchaudio is installed")

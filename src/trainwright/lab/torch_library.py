@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from typing import Any, Final
 
 import torch
@@ -35,7 +36,7 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
-from trainwright.lab.torch_trace import trace_module
+from trainwright.lab.torch_trace import TracedModel, trace_module
 from trainwright.model import LayerGraph, RunShape
 
 _ERRORS_ONLY: Final = 40  # of Python's logging
@@ -184,22 +185,7 @@ def trace_model(document: Mapping[str, Any], *, run: RunShape) -> LayerGraph:
     if kind is None:
         raise UnsupportedFeature(f'model_type "{document.get("model_type")}" is not modelled')
     with _quiet():
-        module = _build(document, kind, attention=("sdpa", None, "eager")).train()
-        _batch_experts(module)
-        reasons = []
-        for masked in (False, True):
-            given = _inputs(module, run.sequence_length, masked=masked, rows=run.microbatch_size)
-            try:
-                with torch.device("meta"), _Counter(_MANY_TIMES * MOST_OPERATORS):
-                    traced = trace_module(module, given, run=run)
-            except TrainwrightError as error:
-                reasons.append(_first_line(error))
-            except Exception as error:  # whatever the library's own code raises
-                reasons.append(f"{type(error).__name__}: {_first_line(error)}")
-            else:
-                break
-        else:
-            raise UnsupportedFeature(f'model_type "{kind}" cannot be traced: {reasons[0]}')
+        module, traced = _traced(document, kind, run)
     if missing := _num_parameters(module) - traced.graph.num_parameters:
         part = f", as {traced.unused[0]}" if traced.unused else ""
         raise UnsupportedFeature(
@@ -207,6 +193,37 @@ def trace_model(document: Mapping[str, Any], *, run: RunShape) -> LayerGraph:
             f"{missing:,} parameters take no part{part}"
         )
     return traced.graph
+
+
+def _traced(document: Mapping[str, Any], kind: str, run: RunShape) -> tuple[nn.Module, TracedModel]:
+    """The module and its trace, in the first of the ways in which its pass runs to the end.
+
+    In bf16, else in float32, of which some modules make tensors of their own; with text alone, else
+    with sound or an image beside it; checks of values answered with yes, else with no.
+    """
+    reasons = []
+    for dtype in (torch.bfloat16, torch.float32):
+        module = _build(document, kind, attention=("sdpa", None, "eager"), dtype=dtype).train()
+        _batch_experts(module)
+        _spread_experts(module)
+        _run_all_layers(module)
+        for truth, masked, beside in product((True, False), (False, True), (None, False, True)):
+            given = _inputs(module, run.sequence_length, masked=masked, rows=run.microbatch_size)
+            if beside is not None:
+                given |= _beside_text(module, run, bins_first=beside)
+            most = _MANY_TIMES * MOST_OPERATORS
+            try:
+                with torch.device("meta"), _Counter(most, truth=truth):
+                    return module, trace_module(module, given, run=run)
+            except TrainwrightError as error:
+                reasons.append(_first_line(error))
+            except TimeoutError:
+                raise UnsupportedFeature(
+                    f'model_type "{kind}" cannot be traced: {_TOO_LONG}'
+                ) from None
+            except Exception as error:  # whatever the library's own code raises
+                reasons.append(f"{type(error).__name__}: {_first_line(error)}")
+    raise UnsupportedFeature(f'model_type "{kind}" cannot be traced: {reasons[0]}')
 
 
 # Building: the class that the file names, else the first automatic class that takes its type
@@ -223,7 +240,11 @@ def _stated_class(document: Mapping[str, Any]) -> Any:
 
 
 def _build(
-    document: Mapping[str, Any], kind: str, *, attention: Sequence[str | None] = ("eager", None)
+    document: Mapping[str, Any],
+    kind: str,
+    *,
+    attention: Sequence[str | None] = ("eager", None),
+    dtype: torch.dtype = torch.bfloat16,
 ) -> nn.Module:
     """The module, with the first of the implementations of attention that its class takes."""
     try:
@@ -237,7 +258,7 @@ def _build(
                 wanted = {} if name is None else {"attn_implementation": name}
                 try:
                     with torch.device("meta"):
-                        module: nn.Module = made._from_config(own, dtype=torch.bfloat16, **wanted)
+                        module: nn.Module = made._from_config(own, dtype=dtype, **wanted)
                 except ImportError:
                     raise
                 except Exception as error:
@@ -432,25 +453,33 @@ def _stated_visits(module: nn.Module, name: str) -> int:
 
 
 _TRUTH: Final = torch.ops.aten._local_scalar_dense.default
+_PICKED: Final = torch.ops.aten.nonzero.default
 _TOO_LONG: Final = "the pass takes too long"
 
 
 class _Counter(TorchDispatchMode):
     """Adds up FLOPs of operators, and ends a pass that has too many.
 
-    Checks of values are answered with yes, as of valid data.
+    Checks of values are answered with yes, as of valid data. Where `truth` is false they are
+    answered with no or zero, and of a mask nothing is picked: no token is singled out.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, truth: bool = True) -> None:
         super().__init__()
+        self._truth = truth
         self.flops = 0
         self.operators = 0
         self._most = most
         self._composite: dict[Any, bool] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _TRUTH and args[0].is_meta and args[0].dtype is torch.bool:
-            return True
+        if func is _TRUTH and args[0].is_meta:
+            if args[0].dtype is torch.bool:
+                return self._truth
+            if not self._truth:
+                return 0
+        if func is _PICKED and not self._truth and args[0].is_meta:
+            return torch.empty((0, args[0].dim()), dtype=torch.long, device="meta")
         self.operators += 1
         if self.operators > self._most:
             raise TimeoutError(_TOO_LONG)
@@ -603,6 +632,76 @@ def _batch_experts(module: nn.Module) -> None:
                 own._experts_implementation = "batched_mm"
 
 
+def _run_all_layers(module: nn.Module) -> None:
+    """Have all layers run, and nothing else: `layerdrop` asks a value drawn at random."""
+    for inner in module.modules():
+        own = getattr(inner, "config", None)
+        if any(isinstance(child, nn.ModuleList) for child in inner.children()):
+            dropped = (hasattr(at, name) for at in (inner, own) for name in _LAYERDROP)
+            inner.training = inner.training and not any(dropped)
+        for name in _NOT_OF_A_STEP:
+            if getattr(own, name, False):
+                setattr(own, name, False)
+
+
+# Keys and values of former tokens, which a repeated layer would find; spans that the host draws.
+_NOT_OF_A_STEP: Final = ("use_cache", "apply_spec_augment")
+_LAYERDROP: Final = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+
+
+def _spread_experts(module: nn.Module) -> None:
+    """Have experts that look for their tokens by value take equal shares of them instead."""
+    for name, (inner, count) in _expert_modules(module).items():
+        source = type(inner).forward
+        if hasattr(source, "__wrapped__") or source is nn.Module.forward:
+            continue  # batched, or called one by one by what is around them
+        visits = _stated_visits(module, name)
+        inner.forward = functools.partial(_in_shares, inner, count, visits)
+
+
+def _in_shares(
+    experts: Any, count: int, visits: int, tokens: torch.Tensor, *routing: torch.Tensor
+) -> torch.Tensor:
+    """What experts make of `tokens` (rows), each of an equal share of the chosen pairs.
+
+    `routing` has the chosen experts, a column each (or one per expert of all, of which a token
+    `visits` some), and the weights.
+    """
+    rows = tokens.reshape(-1, tokens.shape[-1])
+    chosen = next((t.shape[-1] for t in routing if not t.is_floating_point()), visits)
+    visits = chosen if chosen < count else visits
+    weights = [w for w in experts.parameters(recurse=False) if w.dim() == 3]
+    whole = max((w.shape[0] for w in weights), default=count)
+    pairs = len(rows) * visits * min((w.shape[0] for w in weights), default=count) // whole
+    index = torch.arange(pairs, device="meta") // visits
+    given = rows[index]
+    if weights:
+        made = _product_of_shares(given, weights)
+    else:
+        shares = zip(experts.children(), given.tensor_split(count), strict=False)
+        made = torch.cat([expert(share) for expert, share in shares if len(share)])
+    if (scale := routing[-1]).is_floating_point() and scale.numel() >= pairs:
+        made = made * scale.reshape(-1)[:pairs, None]
+    return torch.zeros_like(rows).index_add(0, index, made.to(rows.dtype)).view_as(tokens)
+
+
+def _product_of_shares(given: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+    """Rows through one stack of weights after the other, half of a twice as wide result a gate."""
+    depth = min(w.shape[0] for w in weights)
+    each = -(-len(given) // depth)
+    used = len(given) // each
+    found = given[: used * each].view(used, each, -1)
+    for weight in weights:
+        width = found.shape[-1]
+        if width not in weight.shape[1:] and width // 2 in weight.shape[1:]:
+            gate, found = found.chunk(2, dim=-1)
+            found = nn.functional.silu(gate) * found
+        turned = weight.mT if weight.shape[2] == found.shape[-1] else weight
+        found = torch.bmm(found, turned[:used])
+    rest = len(given) - used * each  # fewer than one share
+    return torch.cat([found.flatten(0, 1), found.flatten(0, 1)[:rest]])
+
+
 _FEW: Final = 2  # tokens of the shortest pass; the others are of up to four times as many
 _MANY_TIMES: Final = 20
 
@@ -678,6 +777,64 @@ def _inputs(module: Any, tokens: int, *, masked: bool, rows: int = 1) -> dict[st
     if "use_cache" in taken:
         given["use_cache"] = False
     return given
+
+
+def _beside_text(module: Any, run: RunShape, *, bins_first: bool) -> dict[str, Any]:
+    """Sound or an image for a module that does not run on text alone, of the sizes it states.
+
+    Sound is as long as its encoder takes `run.sequence_length` steps to be, or as its table of
+    positions; features lie in rows of bins or, `bins_first`, in rows of frames.
+    """
+    rows, tokens, sizes = run.microbatch_size, run.sequence_length, _sizes(module.config.to_dict())
+    side, samples = sizes.get("image_size", 224), tokens
+    side = side if isinstance(side, int) else max(side) if side else 224
+    kernels, strides = sizes.get("conv_kernel"), sizes.get("conv_stride")
+    if isinstance(kernels, Sequence) and isinstance(strides, Sequence):
+        for kernel, stride in reversed([*zip(kernels, strides, strict=False)]):
+            samples = (samples - 1) * stride + kernel
+    else:
+        samples = tokens * _SAMPLES
+    bins = next((sizes[key] for key in _BINS if isinstance(sizes.get(key), int)), 80)
+    frames = tokens * (sizes.get("subsampling_factor") or 2 ** (sizes.get("num_conv_layers") or 1))
+    sound = (bins, frames) if bins_first else (frames, bins)
+    patch = sizes.get("patch_size", 16)
+    shapes = {
+        "pixel_values": (sizes.get("num_channels") or 3, side, side),
+        "input_features": sound,
+        "input_values": (samples,),
+        "flattened_patches": (tokens, 2 + 3 * patch * patch if isinstance(patch, int) else 770),
+        "visual_feats": (_REGIONS, sizes.get("visual_feat_dim") or 2048),
+        "visual_pos": (_REGIONS, 4),
+        "state": (sizes.get("max_state_dim") or 32,),
+    }
+    whole = {"bbox": (tokens, 4), "qformer_input_ids": (tokens,), "mm_token_type_ids": (tokens,)}
+    taken, dtype = inspect.signature(module.forward).parameters, module.dtype
+    with torch.device("meta"):
+        given = {k: torch.zeros((rows, *v), dtype=dtype) for k, v in shapes.items() if k in taken}
+        given |= {
+            k: torch.zeros((rows, *v), dtype=torch.long) for k, v in whole.items() if k in taken
+        }
+    return given
+
+
+_SAMPLES: Final = 384  # of a step, where no kernels are stated
+_REGIONS: Final = 36  # of an image, as detectors hand them over
+_BINS: Final = (
+    "feature_projection_input_dim",
+    "input_feat_per_channel",
+    "num_mel_bins",
+    "input_dim",
+    "feature_size",
+)
+
+
+def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a configuration and of its sections, those of the outer ones first."""
+    found: dict[str, Any] = {}
+    for value in config.values():
+        if isinstance(value, Mapping):
+            found |= {k: v for k, v in _sizes(value).items() if k not in found}
+    return found | {k: v for k, v in config.items() if not isinstance(v, Mapping) and v is not None}
 
 
 def _first_line(error: BaseException) -> str:
