@@ -9,7 +9,7 @@ from trainwright.documents.runs import job_of_configuration
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats.catalog import cluster, model
 from trainwright.frameworks.dry_run import CASE, PROGRAM, case_of, export_dry_run
-from trainwright.model import Offload, Recipe
+from trainwright.model import CudaGraph, Offload, Recipe
 from trainwright.plans import Parallelism
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import Job, Stamp
@@ -76,6 +76,7 @@ def test_the_program_needs_nothing_of_ours() -> None:
         ("llama3-8b", replace(RUN, recipe=Recipe(gradient_dtype="bf16")), "another format"),
         ("llama3-8b", replace(RUN, recipe=Recipe(loss_chunk=1024)), "the option loss-chunk"),
         ("llama3-8b", replace(RUN, recipe=Recipe(offload=Offload(optimizer=1))), "offload"),
+        ("llama3-8b", replace(RUN, recipe=Recipe(cuda_graph=CudaGraph.LOCAL)), "CUDA graphs"),
     ],
 )
 def test_what_it_cannot_run_is_refused_by_name(name: str, run: Configuration, said: str) -> None:

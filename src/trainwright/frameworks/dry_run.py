@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import NO_OFFLOAD, Activation, ContextExchange, LayerKind, Norm
+from trainwright.model import NO_OFFLOAD, Activation, ContextExchange, CudaGraph, LayerKind, Norm
 from trainwright.model.run_shape import heaviest_share
 from trainwright.plans.capability import DRY_RUN, RecomputeForm
 from trainwright.plans.job import ExportBundle
@@ -32,7 +32,6 @@ _NOT_RUN: Final = (
     "activation_input_dtype",
     "loss_chunk",
     "mlp_tile",
-    "cuda_graph",
 )
 
 
@@ -166,6 +165,7 @@ def _unsupported(job: Job) -> Iterator[str]:
         f"the schedule {job.schedule}": job.schedule not in _SCHEDULES,
         "layers that predict further tokens": bool(model.num_mtp_layers),
         "an encoder": bool(model.towers),
+        "CUDA graphs": recipe.cuda_graph is not CudaGraph.NONE,
         "ends on stages of their own": not job.has_usual_ends,
         "blocks recomputed one by one": job.recompute_form
         in (RecomputeForm.MIXED, RecomputeForm.ANY),
