@@ -351,7 +351,7 @@ def test_a_system_at_the_end_of_an_axis_says_what_widens_it(answered: RoomResult
     best, room = answered.best, answered.request.room
     told = {one.axis: one for one in answered.at_ends}
     assert best.stack_gib in (min(room.stack_gib), max(room.stack_gib))
-    assert told["stack_gib"].widen == "stack_gib of --room"
+    assert told["stack_gib"].widen == "--set room.stack_gib=[...]"
     assert (best.node_devices, "node_devices" in told) in ((1, False), (4, True))
     assert "topology" not in told
     (line,) = [end_words(one) for one in answered.at_ends if one.axis == "stack_gib"]

@@ -232,6 +232,46 @@ def test_formats_stacks_and_schedules_can_be_chosen() -> None:
     assert found.searched == 4 * found.candidates == found.visited + found.pruned
 
 
+def test_a_limit_of_power_and_an_end_of_a_range_are_said() -> None:
+    free = small(extras=Extras(pareto=False)).document
+    assert free.best is not None
+    watts = free.best.power_watts * 1.02  # a tenth more clock takes more
+    found = small(extras=Extras(pareto=False), max_mean_watts=watts).document
+    gains = {gain.resource: gain for gain in found.sensitivity}
+    assert not gains["clock_hz"].fits
+    assert gains["clock_hz"].throughput_gain > 0
+    rows = {str(row[0].text): str(row[3].text) for row in sensitivity_table(found).rows}
+    assert rows["clock"] == "over --tdp"
+    assert rows["their interplay"] == ""
+    assert found.best is not None
+    ends = {end.axis: end for end in found.at_ends}
+    chip = found.best.architecture
+    for axis, value in (("glb_mib", chip.glb_bytes / 2**20), ("width", chip.width)):
+        assert (axis in ends) == (value in SMALL[axis])
+        assert ends[axis].widen == f"--set ranges.{axis}=[...]"
+
+
+def test_a_die_beyond_the_reticle_warns_and_the_reticle_is_settable() -> None:
+    assert not small(extras=BARE).document.warnings
+    found = small(extras=BARE, figures={"die.reticle_mm2": 50}).document
+    (warning,) = found.warnings
+    assert "is larger than one exposure covers (50 mm2, die.reticle_mm2)" in warning
+
+
+def test_a_faster_clock_costs_watts() -> None:
+    slow, fast = (
+        small(extras=BARE, clock_hz=[hz], ranges={**SMALL, "num_tc": (8,)}).document.best
+        for hz in (1.05e9, 1.4e9)
+    )
+    assert slow is not None
+    assert fast is not None
+    assert fast.peak_power_watts is not None
+    assert slow.peak_power_watts is not None
+    assert fast.peak_power_watts > slow.peak_power_watts * 1.4 / 1.05
+    with pytest.raises(InvalidInput, match=r"clock: must be at most 1.6"):
+        small(extras=BARE, clock_hz=[1.8e9])
+
+
 def test_stacks_settle_the_memory() -> None:
     with pytest.raises(InvalidInput, match="stacks settle memory"):
         small(memory_stacks=(1,), memory=["16GiB"])

@@ -414,7 +414,10 @@ def differences(
         pairs = [(f"{path}.{n}".lstrip("."), getattr(stored, n), getattr(again, n)) for n in names]
     elif isinstance(stored, dict) and isinstance(again, dict) and set(stored) == set(again):
         pairs = [(f"{path}.{name}", stored[name], again[name]) for name in again]
-    elif isinstance(stored, tuple) and isinstance(again, tuple) and len(stored) == len(again):
+    elif isinstance(stored, tuple) and isinstance(again, tuple) and len(stored) != len(again):
+        yield path, f"{len(stored)} entries", len(again)
+        return
+    elif isinstance(stored, tuple) and isinstance(again, tuple):
         both = enumerate(zip(stored, again, strict=True))
         pairs = [(f"{path}[{at}]", one, other) for at, (one, other) in both]
     else:

@@ -50,7 +50,7 @@ def ends_of_chip(
         "buffer_bytes_per_mac": per_mac,
     }
     for name in FIELDS:
-        yield from at_end(name, values[name], getattr(rules, name), f"[ranges] {name}")
+        yield from at_end(name, values[name], getattr(rules, name), f"--set ranges.{name}=[...]")
     for name, option in _LISTED.items():
         listed = tuple(float(getattr(each, name)) for each in others)
         if name == "memory_bytes":  # what a process can use of it is less
@@ -97,7 +97,8 @@ def ends_of_system(room: RoomRecord, rules: RulesRecord, best: SystemRecord) -> 
     for axis in _OF_ROOM:
         if axis == "node_gbytes_per_s" and best.node_devices == 1:
             continue  # a domain of one chip has no links
-        widen = "--devices" if axis == "devices" else f"{axis} of --room"
+        more = axis == "devices" and best.devices == max(room.devices)
+        widen = "--devices" if more else f"--set room.{axis}=[...]"
         yield from at_end(axis, float(getattr(best, axis)), getattr(room, axis), widen)
     yield from ends_of_chip(rules, best.architecture, ())
 

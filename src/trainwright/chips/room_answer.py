@@ -32,7 +32,7 @@ from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer
 from trainwright.chips.room_front import FrontSearch
 from trainwright.chips.room_search import Found, RoomSearch, designs_of, ranges_of
 from trainwright.chips.search import Design
-from trainwright.chips.tables import core_rows
+from trainwright.chips.tables import core_rows, process_row
 from trainwright.documents.view import Facts, column, number, percent, seconds, table_of, words
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.formats.codesign_document import (
@@ -726,6 +726,7 @@ def room_summary(found: RoomResult) -> Iterator[tuple[str, str]]:
     if found.infeasible_because:
         yield "because", found.infeasible_because
     yield "aim", found.objective.replace("_", " ")
+    yield from process_row(found.request.chips)
     yield "systems", f"{found.systems:,}, of which {found.priced:,} were priced in full"
     if found.value is not None and found.gap is not None:
         yield "value", f"{found.value:.4g}, proved to be within {found.gap:.2%} of the best"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Line, Table
     from trainwright.formats.codesign_document import (
         ArchitectureRecord,
+        CodesignRequest,
         CodesignResult,
         DesignRecord,
         LayerScheduleRecord,
@@ -86,17 +87,29 @@ def _summary(found: CodesignResult) -> Iterator[tuple[str, str]]:
         if found.recheck.figures:
             checked += f", {found.recheck.figures:,} figures of the document are the same"
         yield "rechecked", checked
+    yield from process_row(found.request)
     losses = found.request.losses
     if losses is not None:
         arrays, memory = (losses.value(name, 1.0) for name in ("gemm_max", "memory_max"))
         reached = f"arrays reach {arrays:.0%} of their clock, memory {memory:.0%}"
         like = found.request.like
         whose = "a device nobody measured" if like is None else f"a new device like {like}"
-        yield "losses", f"as of {whose} under {losses.line} software: {reached}"
+        nearer = "" if like else "; --like tpu, ampere or hopper is nearer to measured chips"
+        yield "losses", f"as of {whose} under {losses.line} software: {reached}{nearer}"
         slow = f"{losses.low_ratio:.2f} to {losses.high_ratio:.2f}"
         yield "range", f"nine of ten measured steps took {slow} times what this predicts"
     for warning in found.warnings:
         yield "warning", warning
+
+
+def process_row(request: CodesignRequest) -> Iterator[tuple[str, str]]:
+    """What chips are made in, and the voltage of their clocks."""
+    made = request.technology
+    if made is not None and made.volts is not None:
+        yield "process", f"{request.process} at {made.volts:g} V"
+    elif made is not None and made.curve is not None:
+        usual = f"{made.curve.volts:g} V at {made.curve.clock_hz / 1e9:g} GHz"
+        yield "process", f"{request.process}, {usual}, more for faster clocks"
 
 
 def core_rows(chip: ArchitectureRecord) -> Iterator[tuple[str, str]]:
@@ -121,11 +134,11 @@ def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
         yield "node", f"{around.node_devices} chips with {inside} each among them"
     if best.die_area_mm2 is not None:
         each = best.cost_per_good_die
-        cost = "" if each is None else f", {each:.0f} a good die"
+        cost = "" if each is None else f", {each:.0f} dollars a good die"
         yield "die", f"{best.die_area_mm2:.2f} mm2{cost}"
     if best.chip_cost_per_token is not None:
         each = best.chip_cost_per_token * 1e9
-        yield "dies", f"{each:.4g} per 1e9 tokens, over three years of training"
+        yield "dies", f"{each:.4g} dollars per 1e9 tokens, over their lifetime"
 
 
 def _design(best: DesignRecord) -> Iterator[tuple[str, str]]:
@@ -271,7 +284,7 @@ def sensitivity_table(found: CodesignResult) -> Table:
     rows = [one for one in gains if one.resource in _SUMMED]
     for whole in (one for one in gains if one.resource == "surroundings"):
         beyond = whole.throughput_gain - sum(one.throughput_gain for one in rows)
-        rows += [replace(whole, resource="interplay", throughput_gain=beyond), whole]
+        rows += [replace(whole, resource="interplay", throughput_gain=beyond, fits=True), whole]
     rows += [one for one in gains if one not in rows]
     return table_of(
         "What more would buy",

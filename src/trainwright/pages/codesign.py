@@ -14,6 +14,7 @@ from trainwright.chips.tables import (
     of_area,
     operator_table,
     plan_table,
+    process_row,
     sensitivity_table,
 )
 from trainwright.documents.view import Facts, Notes, Table
@@ -274,6 +275,8 @@ def _assumptions(document: CodesignResult) -> dict[str, str]:
         "space": f"sha256 {document.space_sha256}",
         "area at most": f"{rules.largest_um2 / 1e6:.4g} mm²",
         "objective": document.objective,
+        **dict(process_row(document.request)),
+        **{name.replace("_", " "): f"{v:.4g}" for name, v in (document.request.die or {}).items()},
     }
     energy = document.request.energy
     return found | {name.replace("_", " "): f"{value:.4g}" for name, value in energy.items()}
@@ -434,5 +437,7 @@ def _is_near(one: SystemRecord, best: SystemRecord) -> bool:
 
 
 def _prices(document: RoomResult) -> dict[str, str]:
-    prices = document.request.room.prices.items()
-    return {name.replace("_", " "): f"{value:.4g}" for name, value in prices}
+    room, chips = document.request.room, document.request.chips
+    figures = {**room.prices, **room.stack, **(chips.die or {}), **chips.energy}
+    told = {name.replace("_", " "): f"{value:.4g}" for name, value in figures.items()}
+    return {**dict(process_row(chips)), "memory": room.memory, **told}
