@@ -61,7 +61,7 @@ SECTIONS = {
     "provenance-2 reproduce-2",
     "improvement": "summary changes distance provenance reproduce",
     "validation": "summary errors ranking runs provenance reproduce",
-    "machine-room": "summary system plan next front cost provenance reproduce",
+    "machine-room": "summary system plan next front ends cost provenance reproduce",
     "model": "summary made-of limits reproduce",
     "fit": "table reproduce",
 }
