@@ -1,5 +1,6 @@
 """Adapters and frozen layers: what trains, what is computed, what is kept."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.costing.layer import KEEP_ALL, activation_bytes, static_bytes
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.hf_config import read_config
+from trainwright.formats.hf_families import FAMILIES
+from trainwright.formats.hf_towers import WRAPPERS
 from trainwright.model import (
     LayerClass,
     LayerGraph,
@@ -24,6 +27,7 @@ from trainwright.model import (
     model_flops_per_sequence,
 )
 from trainwright.model.run_shape import BF16, FP8
+from trainwright.model.transformer import adapter_targets
 
 ATTENTION = ("query", "key", "value", "attention_output")
 EVERYWHERE = (*ATTENTION, "gate", "up", "down")
@@ -332,3 +336,47 @@ def test_gates_have_adapters_where_a_model_has_gates() -> None:
     assert _adapted(gated, "attention_gate") == 2 * 4 * (64 + 64)
     with pytest.raises(InvalidInput, match=r'must be of .*receptance.* got "attention_gate"'):
         _adapted(rwkv, "attention_gate")
+
+
+def _one_of_each_family() -> dict[str, TransformerConfig]:
+    """Every family of the reader at its library's own sizes, and the catalog's of the others."""
+    found = {}
+    for kind in (*FAMILIES, *WRAPPERS):
+        with suppress(InvalidInput, UnsupportedFeature):
+            found[kind] = read_config({"model_type": kind}, name=kind).config
+    for name in catalog.model_names():
+        config = catalog.model(name).config
+        found.setdefault(config.family, config)
+    return found
+
+
+def _beside(config: TransformerConfig, products: tuple[str, ...], plain: LayerGraph) -> int:
+    """Parameters of adapters beside these products, all that trains."""
+    low_rank = LowRank(rank=2, targets=products)
+    found = layer_graph(replace(config, tuning=Tuning(low_rank=low_rank)), plain.run)
+    assert found.model_step_flops < plain.model_step_flops
+    for operator in (op for layer in found.classes for op in layer.operators if op.parameters):
+        learns = any(parameter.trainable for parameter in operator.parameters)
+        assert learns or not operator.weight_grad.flops
+    more = found.num_parameters - plain.num_parameters
+    assert more == found.num_trainable_parameters > 0
+    return more
+
+
+def test_adapters_and_freezing_hold_on_every_kind_of_layer() -> None:
+    """Whatever a block is: adapters alone train, each target adds its own, frozen blocks rest."""
+    families, shape = _one_of_each_family(), RunShape(microbatch_size=1, sequence_length=64)
+    assert len(families) > 120
+    for name, config in families.items():
+        plain, targets = layer_graph(config, shape), adapter_targets(config)
+        assert targets, name
+
+        alone = sum(_beside(config, (each,), plain) for each in targets)
+        assert _beside(config, targets, plain) == alone, name
+        resting = Tuning(num_frozen_blocks=config.num_layers)
+        frozen = layer_graph(replace(config, tuning=resting), shape)
+        assert frozen.num_parameters == plain.num_parameters, name
+        for layer in frozen.classes:
+            if layer.kind is LayerKind.BLOCK:
+                assert not any(p.trainable for p in layer.parameters), name
+                assert not any(op.weight_grad.flops for op in layer.operators), name
