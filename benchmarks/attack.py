@@ -46,6 +46,7 @@ ONE_STAGE = ("1f1b", "eager-1f1b", "gpipe", "zb-h1", "zb-h2", "vocab-1", "vocab-
 LOOPS = ("interleaved", "depth-first", "breadth-first")
 IN_V = ("zb-v", "v-half", "v-min", "adaptive-v")
 FAMILIES = (*ONE_STAGE, *LOOPS, *IN_V)
+ASKED = ("stp",)  # nothing is said of these unless they are named
 BELOW = 1 - 1e-9  # a bound that rounds
 NEIGHBOURS = 24  # of a configuration that are looked at
 
@@ -169,7 +170,7 @@ def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Q
         request["memory"] = rng.choice(("1GiB", "2GiB", "4GiB", "8GiB", "16GiB"))
     only: dict[str, tuple[Any, ...]] = {}
     if rng.random() < 0.2:
-        only["schedule"] = tuple(rng.sample(FAMILIES, rng.randint(1, 3)))
+        only["schedule"] = tuple(rng.sample((*FAMILIES, *ASKED), rng.randint(1, 3)))
     if rng.random() < 0.15:
         only["zero"] = tuple(sorted(rng.sample(range(4), rng.randint(1, 2))))
     if rng.random() < 0.15:
@@ -315,7 +316,9 @@ class Climb:
         how["schedule"] = family = rng.choice(self.question.only.get("schedule", FAMILIES))
         chunks = 1
         if family not in ONE_STAGE:
-            chunks = 2 if family in IN_V else rng.randint(2, max(2, min(10, count // depth)))
+            chunks = (
+                2 if family in (*IN_V, *ASKED) else rng.randint(2, max(2, min(10, count // depth)))
+            )
             how["virtual_stages"] = chunks
         stages = depth * chunks
         if count < stages:

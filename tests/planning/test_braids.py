@@ -154,13 +154,14 @@ def test_a_block_hides_no_more_than_it_waits_for():
     assert outcome.lower_bound_s < outcome.priced[0].step.step_time_s
 
 
-def test_frameworks_without_braids_refuse_them_by_name():
-    with pytest.raises(TrainwrightError, match="must name one that megatron runs"):
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "pytorch"])
+def test_frameworks_without_braids_refuse_them_by_name(framework):
+    with pytest.raises(TrainwrightError, match=f"must name one that {framework}.* runs"):
         trainwright.plan(
             "llama3-8b",
             cluster="dgx-h100",
             global_batch=32,
             sequence=4096,
             schedule="stp",
-            framework="megatron",
+            framework=framework,
         )

@@ -241,8 +241,11 @@ def test_offloading_the_longer_half_saves_more_than_half(p):
 
 @pytest.mark.parametrize("p", [4, 8])
 def test_more_waves_lose_less_time(p):
-    lost = [idle_and_peak("hanayo", p, p, virtual_stages=2 * w)[0] / (2 * w) for w in (1, 2, 4)]
+    waves = (1, 2, 4)
+    found = [idle_and_peak("hanayo", p, p, virtual_stages=2 * w) for w in waves]
+    lost = [idle / (2 * w) for w, (idle, _) in zip(waves, found, strict=True)]
     assert lost == sorted(lost, reverse=True)
+    assert all(peak <= 2 * w * (p + 1) - 1 for w, (_, peak) in zip(waves, found, strict=True))
     assert lost[0] == 2 * (p - 1)
 
 

@@ -210,9 +210,12 @@ class Family:
         return self.shape(3).placing
 
     def shape(self, virtual_stages: int) -> FamilyShape:
-        """Placing of its stages with so many chunks per rank, and whether it splits backwards."""
+        """Placing of its stages with so many chunks per rank, and whether it splits backwards.
+
+        Files of orders do not carry braids: runtimes run the two actions of a pair in turn.
+        """
         placing = _place(self, virtual_stages).placing
-        return FamilyShape(placing, self.splits_backward, self.is_plain)
+        return FamilyShape(placing, self.splits_backward, self.is_plain and not self.braids)
 
     def generate(self, request: FamilyRequest) -> Schedule | None:
         """Orders for `request`, None where they cannot respect its memory limits.
