@@ -142,6 +142,13 @@ def test_a_models_option_that_breaks_its_rule_is_named(refused, options, message
     assert message in refused(*MODEL, *WORK, *options)
 
 
+def test_plan_and_estimate_refuse_what_a_recurrence_cannot_do_in_one_rules_words(refused):
+    asked = ("nemotron-h-56b", "--cluster", "dgx-h100", *WORK, "--devices", "8", "--cp", "2")
+    rule = "must be 1 with a ring exchange: of state-space heads each token needs the state"
+    assert rule in refused("plan", *asked)
+    assert rule in refused("estimate", *asked, "--tp", "4", "--pp", "1", "--dp", "1")
+
+
 def test_a_model_needs_a_cluster_and_a_workload(refused):
     assert "cluster: must be given for a model" in refused("plan", "llama3-8b")
     missing = refused(*MODEL)

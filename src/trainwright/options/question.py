@@ -507,11 +507,16 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
         if any(question.settings.takes_context(model, tensor=t, context=c) for t in tensors)
     )
     if not any(c in allowed.context for c in offered):
-        exchange = question.settings.recipe.context_exchange
-        what = "divide the sequence evenly"
-        if offered != dividing:
-            what += f" and suit the model under a {exchange} exchange"
-        yield _none_of("cp", allowed.context, offered, what)
+        problems = (
+            question.settings.context_problem(model, tensor=t, context=c)
+            for c in dividing
+            if c in allowed.context
+            for t in tensors
+        )
+        if (problem := next(problems, None)) is not None:
+            yield Fault("cp", problem)
+        else:
+            yield _none_of("cp", allowed.context, offered, "divide the sequence evenly")
     if model.experts is not None:
         shares = divisors(model.experts.num_experts)
         if not any(share in allowed.expert for share in shares):

@@ -210,8 +210,12 @@ class RunSettings:
 
     def takes_context(self, model: Trained, *, tensor: int, context: int) -> bool:
         """Whether the model's blocks can be cut by both degrees under the exchange of context."""
+        return self.context_problem(model, tensor=tensor, context=context) is None
+
+    def context_problem(self, model: Trained, *, tensor: int, context: int) -> str | None:
+        """Why the model's blocks cannot be cut by both degrees, in the words of their rule."""
         if isinstance(model, MeasuredModel) or context == 1:
-            return True
+            return None
         run = RunShape(
             microbatch_size=1,
             sequence_length=2 * tensor * context,
@@ -220,7 +224,8 @@ class RunSettings:
             context_exchange=self.recipe.context_exchange,
             ulysses=self.recipe.ulysses,
         )
-        return all(fault.path != "context_parallel" for fault in model.faults_at(run))
+        faults = (f.problem for f in model.faults_at(run) if f.path == "context_parallel")
+        return next(faults, None)
 
 
 USUAL_SETTINGS: Final = RunSettings()
