@@ -194,7 +194,10 @@ def test_a_document_outside_its_own_space_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"tp": 5}, "tp: must hold one of 1, 2, 4, which the model and a node allow, got 5"),
+        (
+            {"tp": 5},
+            "tp: must hold one of 1, 2, 4, which the model, its sequence and devices allow, got 5",
+        ),
         ({"micro_batch": "3..3"}, "micro-batch: must divide the global batch of 16, got 3"),
         ({"micro_batch": "9..15"}, "micro-batch: must hold one of 1, 2, 4, 8, 16"),
         ({"ep": "2.."}, "ep: must be 1: the model has no experts; leave it out"),
