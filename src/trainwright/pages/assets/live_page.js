@@ -248,7 +248,6 @@ class Explorer {
     if (plan?.is_complete) at("stop").hidden = true;
     if (!told) return;
     at("stop").hidden = told.stage !== "searching";
-    at("stop").textContent = told.step_time_s === null ? "Stop" : "Stop, and show the best so far";
     const best = told.step_time_s === null ? "no plan yet"
       : `best ${seconds(told.step_time_s)}, gap so far ${percent(told.gap)}`;
     at("state").textContent = told.stage === "searching"
