@@ -488,6 +488,11 @@ def test_what_a_search_of_systems_does_not_do_is_refused(
     assert f"error: {beside[0][2:]}: {told}" in capfd.readouterr().err
 
 
+def test_a_package_limits_one_chip_and_is_refused_beside_systems() -> None:
+    with pytest.raises(InvalidInput, match="package: must not be given where whole systems"):
+        machine_room("gpt2", devices=8, figures={"package": "air"})
+
+
 @pytest.mark.parametrize(
     ("budget", "told"),
     [

@@ -701,6 +701,8 @@ def machine_room(
             raise InvalidInput.of(row.flag, _NOT_OF_SYSTEMS)
     options = {**options, "schedule": ("1f1b",)} if not options.get("schedule") else options
     options |= _made_of(technology, figures, die)
+    if options["technology"].package_watts is not None:
+        raise InvalidInput.of("package", _NOT_OF_SYSTEMS)
     chips, warnings = request_of(models, devices=devices, options=options)
     path = None if room is None else Path(room)
     request = room_request(
