@@ -194,6 +194,8 @@ def trace(document: dict, tokens: int = 32):
 def test_what_asks_values_that_nothing_stands_for_is_not_traced() -> None:
     with pytest.raises(UnsupportedFeature, match="cannot be traced"):
         trace({"model_type": "splinter", "num_hidden_layers": 1})
+    with pytest.raises(UnsupportedFeature, match="has no pass of its own"):
+        trace({"model_type": "qwen3_omni_moe"})
 
 
 def test_experts_that_seek_their_tokens_take_equal_shares_of_them() -> None:

@@ -204,6 +204,12 @@ def _traced(document: Mapping[str, Any], kind: str, run: RunShape) -> tuple[nn.M
     reasons = []
     for dtype in (torch.bfloat16, torch.float32):
         module = _build(document, kind, attention=("sdpa", None, "eager"), dtype=dtype).train()
+        if type(module).forward is nn.Module.forward:
+            name = type(module).__name__
+            raise UnsupportedFeature(
+                f'model_type "{kind}" cannot be traced: {name} has no pass of its own',
+                alternative="a part of it that trains by itself, under that part's model_type",
+            )
         _batch_experts(module)
         _spread_experts(module)
         _run_all_layers(module)
