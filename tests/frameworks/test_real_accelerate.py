@@ -38,13 +38,17 @@ def test_accelerate_reads_the_file(name: str) -> None:
 @pytest.mark.parametrize("name", accelerate_jobs())
 def test_the_degrees_make_a_parallelism_config(name: str) -> None:
     from accelerate.parallelism_config import ParallelismConfig
+    from accelerate.utils import TorchContextParallelConfig
 
     made = accelerate_jobs()[name]
     text = bundle(made, "accelerate").files["accelerate.yaml"]
     stated = yaml.safe_load(text).get("parallelism_config", {})
     values = {key.removeprefix(PREFIX): value for key, value in stated.items()}
     # Tensor parallelism makes it look for transformers, which is not installed for these tests.
-    tensor = values.pop("tp_size", 1)
+    tensor, strategy = values.pop("tp_size", 1), values.pop("cp_comm_strategy", None)
+    if strategy is not None:  # which the launcher hands on to the handler of context ranks
+        assert TorchContextParallelConfig(cp_comm_strategy=strategy).cp_comm_strategy == strategy
+    assert (strategy is not None) == (made.degrees.context > 1 and "cp_size" in values)
     parallel = ParallelismConfig(**values)
     if values:
         assert parallel.total_size * tensor == made.degrees.num_devices
