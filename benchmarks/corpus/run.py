@@ -57,8 +57,11 @@ EFFORT_SECONDS: Final = frozenset(
     {"search_s", "solver_s", "front_s", "stage_s", "generate_s", "elapsed_s", "cpu_s", "wall_s"}
 )
 SOURCES: Final = frozenset(
-    {"trainwright_version", "version", "sha256", "plan_sha256", "source_sha256", "bytes"}
-)
+    {
+        "trainwright_version", "version", "sha256", "plan_sha256", "source_sha256", "bytes",
+        "command_line",
+    }
+)  # fmt: skip
 # How much was searched: told apart, as a better bound may lower it without another answer.
 EFFORT_COUNTS: Final = frozenset(
     {"considered", "pruned", "not_reached", "evaluated", "expanded", "nodes_searched", "priced"}

@@ -11,24 +11,25 @@ import sys
 import tomllib
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from trainwright._version import __version__
-from trainwright.commands.output import check_output
+from trainwright.commands.output import COMMAND_LINE, check_output
 from trainwright.errors import Fault, InvalidInput, TrainwrightError
 from trainwright.options.table import rows_of_command
 from trainwright.options.tool_rows import ARGUMENTS, FIRST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from click.shell_completion import CompletionItem
 
     from trainwright.options.option import Argument, Option
+    from trainwright.plans.configuration import CommandLine
 
 # What each command is for, said here so that `--help` loads none of them.
 COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
@@ -263,6 +264,8 @@ def shell_command(name: str, summary: str) -> click.Command:
 
     def call(**given: Any) -> None:
         values = _values(name, given)
+        if name in _REPEATED:
+            click.get_current_context().meta[COMMAND_LINE] = _command_line(name, given)
         import_module(f"trainwright.commands.{name}").command(**values)
 
     return ShellCommand(
@@ -299,7 +302,7 @@ def _option(row: Option) -> click.Option:
         metavar = row.metavar or reader.metavar
         settings |= {"metavar": metavar, "multiple": reader.repeats}
         settings["nargs"] = len(metavar.split())
-        is_file = row.flag in _FILE_TOO or metavar in ("FILE", "PATH", "DIR", "FOLDER")
+        is_file = row.flag in _FILE_TOO or metavar in _FILES
         settings["shell_complete"] = _completions(row.flag, is_file=is_file)
     shown = [f"-{row.short}", flag] if row.short else [flag]
     return click.Option(
@@ -315,6 +318,7 @@ def _option(row: Option) -> click.Option:
 # ----------------------------------------------------------------
 
 _FILE_TOO: Final = ("cluster", "chip")
+_FILES: Final = ("FILE", "PATH", "DIR", "FOLDER")
 # Where the names are that an option or argument of this name takes.
 _NAMES: Final[Mapping[str, tuple[str, str]]] = {
     "model": ("formats.catalog", "model_names"),
@@ -402,6 +406,63 @@ def _read(rows: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any
     if faults:
         raise InvalidInput(faults)
     return values
+
+
+# What was typed, for documents whose question came from files
+# -------------------------------------------------------------
+
+_REPEATED: Final = ("plan", "estimate", "improve", "fit", "schedule", "model")
+# What says where results go, or what else is written, and nothing of the question.
+_OF_RESULTS: Final = frozenset(
+    ("output", "json", "verbose", "open", "journal", "patch", "orders", "orders-form", "gantt")
+)
+
+
+def _command_line(name: str, given: Mapping[str, Any]) -> CommandLine | None:
+    """The words that ask this again beside its files; None where no file is named.
+
+    Nor is there one where two files of one name lie in different folders, or one is a stream.
+    """
+    from trainwright.formats.atomic_file import exists
+
+    files: dict[str, Path] = {}
+    streams: list[Path] = []
+
+    def word(value: str, *, is_file: bool) -> str:
+        path = Path(value)
+        if not (is_file and exists(path)):
+            return value
+        if not (path.is_file() or path.is_dir()):
+            streams.append(path)
+        whole = path.absolute() if path.name not in ("", "..") else path.resolve()
+        if files.setdefault(whole.name, whole) != whole:
+            streams.append(path)
+        return whole.name
+
+    words = [name]
+    for argument in ARGUMENTS.get(name, ()):
+        value = given.get(argument.name)
+        if value is None:
+            continue
+        words += [word(each, is_file=True) for each in (value if argument.many else (value,))]
+    for row in rows_of_command(name):
+        values = given.get(_plain_name(row))
+        if values in (None, ()) or row.flag in _OF_RESULTS:
+            continue
+        if row.reader.is_flag:
+            words.append(f"--{row.flag}" if values else f"--no-{row.flag}")
+            continue
+        metavars = (row.metavar or row.reader.metavar).split()
+        for value in values if row.reader.repeats else (values,):
+            texts = value if len(metavars) > 1 else (value,)
+            words.append(f"--{row.flag}")
+            for text, metavar in zip(texts, metavars, strict=True):
+                words.append(word(text, is_file=row.flag in _FILE_TOO or metavar in _FILES))
+    if streams or not files:
+        return None
+    from trainwright.plans.configuration import CommandLine
+
+    return CommandLine(words=tuple(words), files=tuple(files))
 
 
 # `--config FILE`: a TOML file whose keys are the command's own options

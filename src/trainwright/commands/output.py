@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager, suppress
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.printing import Report
     from trainwright.execution import Budget, Progress
+    from trainwright.plans.configuration import CommandLine
 
 _NARROWEST = 40  # columns that tables are made for
 _PROGRESS_AFTER_S = 1.0
@@ -50,9 +52,29 @@ def _is_input(path: Path, given: Path) -> bool:
 
 def emit(report: Report[Any], *, as_json: bool, output: Path | None, verbose: bool = False) -> None:
     """Save if asked, then print the document or its table; `verbose` shows what is folded."""
+    report = _as_typed(report)
     if output is not None:
         save(report.save, output)
     _print(report.to_json() if as_json else _table(report, verbose=verbose))
+
+
+COMMAND_LINE: Final = "trainwright.command_line"  # what a command's context keeps under this
+
+
+def _as_typed(report: Report[Any]) -> Report[Any]:
+    """The document with the words that asked for it, where files are among them."""
+    context = click.get_current_context(silent=True)
+    typed = None if context is None else context.meta.get(COMMAND_LINE)
+    if typed is None:
+        return report
+    return replace(report, document=_with_command_line(report.document, typed))
+
+
+def _with_command_line(document: Any, typed: CommandLine) -> Any:
+    for part in ("request", "plan"):  # an explanation is about a plan
+        if is_dataclass(within := getattr(document, part, None)):
+            return replace(document, **{part: _with_command_line(within, typed)})
+    return replace(document, command_line=typed) if hasattr(document, "command_line") else document
 
 
 def save(write: Callable[[Path], None], path: Path) -> None:

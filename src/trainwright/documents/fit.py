@@ -35,6 +35,7 @@ from trainwright.options.table import keywords_of
 from trainwright.plans import Parallelism
 from trainwright.plans.configuration import (
     FORMAT_VERSION,
+    CommandLine,
     Configuration,
     Embedded,
     broken_rules,
@@ -282,6 +283,7 @@ class FitRequest:
     probability: float
     images: int = field(default=0, metadata={RARE: True})
     image_size: int | None = field(default=None, metadata={RARE: True})
+    command_line: CommandLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

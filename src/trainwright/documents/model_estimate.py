@@ -52,7 +52,7 @@ from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.capability import known_target
-from trainwright.plans.configuration import Configuration, Embedded
+from trainwright.plans.configuration import CommandLine, Configuration, Embedded
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.profile.measured_model import MeasuredModel
@@ -317,6 +317,7 @@ class ModelEstimateRequest:
     framework: str | None = None
     failure: OutOfMemory | None = None
     snapshot: MemorySnapshot | None = None
+    command_line: CommandLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from trainwright.documents.view import Cell, Table, column, words
 from trainwright.model import LayerGraph, LayerKind, RunShape, TransformerConfig, layer_graph
 from trainwright.model.transformer import cache_bytes, kind_names
-from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.configuration import FORMAT_VERSION, CommandLine
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class ModelSummary:
     cache_bytes: float | None
     limits: tuple[str, ...]
     notes: tuple[str, ...]
+    command_line: CommandLine | None = None
 
 
 def summary_of(found: ModelDescription, *, sequence_length: int) -> ModelSummary:

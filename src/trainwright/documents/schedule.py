@@ -17,7 +17,7 @@ from trainwright.formats.document_json import decode, encode_compact
 from trainwright.formats.schedule_json import ScheduleSpec, order_rows, read_order_rows
 from trainwright.options.inputs import embed
 from trainwright.options.schedule import Method, ScheduleCase
-from trainwright.plans.configuration import FORMAT_VERSION, Embedded
+from trainwright.plans.configuration import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.plans.lowered import WaitsFor
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.status import (
@@ -66,6 +66,7 @@ class ScheduleRequest:
     seed: int | None = None
     evaluations: int | None = None
     time_limit_s: float | None = None
+    command_line: CommandLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,20 +69,33 @@ class Command:
         return shlex.join(self.words)
 
 
-@singledispatch
 def command_of(document: object) -> Command:
-    """The command of a document; raises TypeError for one that no command makes."""
+    """The command of a document: what was typed, where files took part, else by its fields.
+
+    Raises TypeError for a document that no command makes.
+    """
+    typed = getattr(getattr(document, "request", document), "command_line", None)
+    if typed is None:
+        return _of_fields(document)
+    return Command(
+        words=("trainwright", *typed.words),
+        note=f"in the folder that holds {' and '.join(typed.files)}",
+    )
+
+
+@singledispatch
+def _of_fields(document: object) -> Command:
     raise TypeError(f"no command makes {type(document).__name__}")
 
 
-@command_of.register(MixedPlanResult)
-@command_of.register(ModelPlanResult)
+@_of_fields.register(MixedPlanResult)
+@_of_fields.register(ModelPlanResult)
 def _(document: ModelPlanResult | MixedPlanResult) -> Command:
     request = document.request
     return _made("plan", request, _asked(request), note=_note(request.model, request.cluster))
 
 
-@command_of.register
+@_of_fields.register
 def _(document: ModelSweepResult) -> Command:
     request = document.request
     asked = _asked(request)
@@ -96,14 +109,14 @@ def _(document: ModelSweepResult) -> Command:
     return _made("plan", request, kept, note=_note(request.model, request.cluster))
 
 
-@command_of.register(PlacementResult)
-@command_of.register(PlanResult)
+@_of_fields.register(PlacementResult)
+@_of_fields.register(PlanResult)
 def _(document: PlanResult | PlacementResult) -> Command:
     request = document.request
     return _made("plan", request, _of_a_profile(request), note=_note(request.model, None))
 
 
-@command_of.register
+@_of_fields.register
 def _(document: EstimateResult) -> Command:
     request = document.request
     kept = {"plan": "PLAN.json", "setting": request.setting}
@@ -111,14 +124,14 @@ def _(document: EstimateResult) -> Command:
     return _made("estimate", request, kept, note=note)
 
 
-@command_of.register
+@_of_fields.register
 def _(document: ModelEstimateResult) -> Command:
     request = document.request
     kept = _of_a_run(request)
     return _made("estimate", request, kept, note=_note(request.model, request.cluster))
 
 
-@command_of.register
+@_of_fields.register
 def _(document: ImprovementResult) -> Command:
     request = document.request
     run = _made("estimate", request, _of_a_run(request)).text
@@ -127,7 +140,7 @@ def _(document: ImprovementResult) -> Command:
     return Command(words=words, note="; ".join(filter(None, notes)))
 
 
-@command_of.register
+@_of_fields.register
 def _(document: FitResult) -> Command:
     request = document.request
     device = request.cluster.content["pools"][0]["accelerator"]["name"]
@@ -137,7 +150,7 @@ def _(document: FitResult) -> Command:
     return Command(words=("trainwright", "fit", request.model.name, *words), note=note)
 
 
-@command_of.register
+@_of_fields.register
 def _(document: ValidationResult) -> Command:
     words = words_of("validate", {"validation": document})
     return Command(
@@ -146,21 +159,21 @@ def _(document: ValidationResult) -> Command:
     )
 
 
-@command_of.register
+@_of_fields.register
 def _(document: ModelExplanation) -> Command:
     made = command_of(document.plan)
     then = "its reasons are those of: trainwright explain, on the plan"
     return Command(words=made.words, note="; ".join(filter(None, (made.note, then))))
 
 
-@command_of.register
+@_of_fields.register
 def _(document: ModelSummary) -> Command:
     words = ("trainwright", "model", document.name, "--sequence", str(document.sequence_length))
     return Command(words=words)
 
 
-@command_of.register(RoomResult)
-@command_of.register(CodesignResult)
+@_of_fields.register(RoomResult)
+@_of_fields.register(CodesignResult)
 def _(document: CodesignResult | RoomResult) -> Command:
     return Command(
         words=("trainwright", "codesign", "--recheck", "CHIP.json"),
@@ -168,7 +181,7 @@ def _(document: CodesignResult | RoomResult) -> Command:
     )
 
 
-@command_of.register
+@_of_fields.register
 def _(document: ScheduleResult) -> Command:
     request = document.request
     kept: dict[str, Any] = {

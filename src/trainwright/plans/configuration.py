@@ -456,6 +456,18 @@ class Embedded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLine:
+    """What was typed where files took part: the words behind the program's name.
+
+    `files` are those among the words, without folders; in the folder that holds them all the words
+    ask the same again.
+    """
+
+    words: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRecord:
     """The flat setting after all overrides; see `trainwright.profile.Setting`."""
 
@@ -546,3 +558,4 @@ class PlanRequest:
     software: str | None = None
     cost_model: str | None = None
     time_limit_s: float | None = None
+    command_line: CommandLine | None = None

@@ -1,0 +1,131 @@
+"""The command that a page prints of a question from files, run in the folder of these files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+
+import trainwright
+from html_page import Page
+from small_profiles import transformer
+from trainwright.commands.main import main
+
+SPEC = {
+    "kind": "schedule_spec",
+    "num_microbatches": 4,
+    "rank_of_stage": [0, 1],
+    "forward_s": [0.013, 0.012],
+    "input_grad_s": [0.013],
+    "weight_grad_s": [0.009],
+}
+FITTED = """[[calibration]]
+accelerator = "H100-80GB-SXM"
+line = "own"
+source = "a test"
+rows = 9
+low_ratio = 0.9
+high_ratio = 1.1
+[calibration.constants]
+gemm_max = { value = 0.6, low = 0.5, high = 0.7 }
+"""
+CONFIG = """{"model_type": "llama", "hidden_size": 256, "intermediate_size": 688,
+    "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "vocab_size": 1024, "max_position_embeddings": 2048}"""
+JOB = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 \\
+    --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 \\
+    --micro-batch-size 1 --global-batch-size 16 --tensor-model-parallel-size $TP \\
+    --vocab-size 1024 --bf16
+"""
+CLUSTER = """device_kind = "H100-80GB-SXM"
+
+[[level]]
+name = "nvlink"
+size = 4
+bandwidth_bytes_per_s = 200e9
+latency_s = 5e-6
+"""
+ON_A_NODE = "--cluster dgx-h100 --nodes 1 --global-batch 16"
+SIZED = "--global-batch 16 --sequence 512 --tp 2 --pp 1"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        f"plan own/config.json {ON_A_NODE} --sequence 512 --tp 2 --pp 2 --no-reasons",
+        f"plan own {ON_A_NODE} --sequence 512 --tp 1 --pp 1 --lora-rank 8 --software typical",
+        f"plan own/config.json --cluster own/mine.toml {SIZED}",
+        f"plan gpt2 --cluster own/mine.toml --calibration none {SIZED}",
+        f"plan own/config.json --cluster dgx-h100 --devices 4,8 {SIZED}",
+        f"plan own/config.json {ON_A_NODE} --sweep sequence=256,512 --sequence 512 --tp 1 --pp 1",
+        "plan own/profile.json --devices 2 --memory 80GiB --no-data-parallel",
+        f"plan own/profile.json {ON_A_NODE} --devices 2",
+        "plan gpt2 --config own/options.toml --tp 2 --pp 1",
+        f"estimate own/config.json {ON_A_NODE} --sequence 512 --zero 2 --lora-rank 8",
+        f"estimate --from megatron own/job.sh {ON_A_NODE} --variable TP=2",
+        f"estimate own/job.sh {ON_A_NODE} --variable TP=4 --calibration own/fitted.toml",
+        pytest.param(
+            f"improve --from megatron own/job.sh {ON_A_NODE} --variable TP=4",
+            marks=pytest.mark.slow,
+        ),
+        "model own/config.json --sequence 512",
+        "schedule --spec own/spec.json --family 1f1b --microbatches 4",
+    ],
+)
+def test_a_question_from_files_is_printed_as_it_was_typed(asked, tmp_path, capsys, monkeypatch):
+    def answer(line):
+        with pytest.raises(SystemExit):
+            main([*shlex.split(line), "--json"])
+        return json.loads(capsys.readouterr().out)
+
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for name, text in {
+        "config.json": CONFIG,
+        "job.sh": JOB,
+        "mine.toml": CLUSTER,
+        "options.toml": 'cluster = "dgx-h100"\nnodes = 1\nglobal-batch = 16\nsequence = 512\n',
+        "fitted.toml": FITTED,
+        "profile.json": json.dumps(transformer()),
+        "spec.json": json.dumps(SPEC),
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    document = answer(asked)
+    assert document["kind"] != "refusal", document
+    (tmp_path / "run.json").write_text(json.dumps(document), encoding="utf-8")
+    html = trainwright.report(tmp_path / "run.json").html
+    assert "in the folder that holds" in html
+    assert str(tmp_path) not in html
+    (printed,) = (t for _, t in Page(html).all("pre") if t.startswith("trainwright "))
+    monkeypatch.chdir(tmp_path if asked.startswith("plan own ") else folder)
+    again = answer(printed.removeprefix("trainwright "))
+    names = {"name", "warnings", "command_line", "sha256"}  # of a folder, which is not said
+    assert without(again, names) == without(document, names)
+
+
+def without(value, names):
+    """What two searches of one question have in common, but for what has these keys."""
+    if isinstance(value, list):
+        return [without(each, names) for each in value]
+    if isinstance(value, dict):
+        left = names | {"search_s", "solver_s", "generate_s", "front_s"}
+        return {key: without(each, names) for key, each in value.items() if key not in left}
+    return value
+
+
+def test_two_files_of_one_name_are_not_said_to_lie_together(tmp_path, capsys, monkeypatch):
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "same").write_text(
+            CONFIG if folder == "one" else CLUSTER, encoding="utf-8"
+        )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(
+            shlex.split(
+                "estimate one/same --cluster two/same --global-batch 4 --sequence 64 --json"
+            )
+        )
+    assert "command_line" not in json.loads(capsys.readouterr().out)["request"]
