@@ -125,6 +125,7 @@ def test_mean_power_is_limited() -> None:
     _, less = mean_watts(asked, jobs, np.array([found.index]), [found.plans])
     assert less[0] <= watts[0] * 0.8
     assert found.cost > free.cost
+    assert 0 < jobs[0].static_watts(np.array([found.index]))[0] < less[0]
 
 
 def test_overlap_is_never_slower_and_hides_no_more_than_there_is() -> None:

@@ -202,16 +202,19 @@ class JobPricer:
         least: Floats = np.min(found, axis=0)
         return least
 
+    def static_watts(self, designs: Indices) -> Floats:
+        """What a chip draws whatever it does; no plan draws less on average."""
+        return self._energy.static_watts(self._question.dies_mm2(self._variant, designs))
+
     def hungriest_watts(self, designs: Indices) -> Floats:
         """Power of a chip while the hungriest operator runs, static power included."""
         space = subspace(self._question.space, designs)
         dies_mm2 = self._question.dies_mm2(self._variant, designs)
-        static = self._energy.static_watts(dies_mm2)
         found = [
             self._hungriest(space, chain, cache.table(designs), dies_mm2)
             for chain, cache in zip(self.chains, self._caches, strict=True)
         ]
-        hungriest: Floats = static + np.max(found, axis=0)
+        hungriest: Floats = self.static_watts(designs) + np.max(found, axis=0)
         return hungriest
 
     def _hungriest(

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from trainwright.chips.plans import UniformPlan
-from trainwright.chips.price import JobPricer
+from trainwright.chips.price import SAFE, JobPricer
 from trainwright.chips.question import Objective, cost
 from trainwright.chips.space import space_of
 from trainwright.chips.workload import Replication
@@ -231,8 +231,10 @@ def why_infeasible(question: CodesignQuestion) -> str:
                     f"{job.name} needs at least {format_bytes(needed)} on a device of "
                     f"{format_bytes(memory)}, {format_bytes(needed - memory)} more"
                 )
-    if question.max_power_watts is not None:
-        return f"no design that holds the models stays within {question.max_power_watts:g} W"
+    limits = {"in its hungriest operator": question.max_power_watts}
+    limits |= {"on average, with the plan that is fastest": question.max_mean_watts}
+    if told := [f"{watts:g} W {when}" for when, watts in limits.items() if watts is not None]:
+        return f"no design that holds the models stays within {' and '.join(told)}"
     return "no uniform plan fits the memory of the devices"
 
 
@@ -334,13 +336,15 @@ class _Opening:
                 self._place(designs[chosen], part)
 
     def _within_power(self) -> Indices:
-        """Rows whose hungriest operator keeps to the limit."""
-        designs, limit = self._batch.designs, self._question.max_power_watts
-        if limit is None:
-            return np.arange(designs.size)
-        watts = np.max([job.hungriest_watts(designs) for job in self._jobs], axis=0)
-        self.levels[watts > limit] = POWER
-        return np.flatnonzero(watts <= limit)
+        """Rows whose hungriest operator, and what they draw at rest, keep to the limits."""
+        designs, question = self._batch.designs, self._question
+        over = np.zeros(designs.size, dtype=np.bool_)
+        if (limit := question.max_power_watts) is not None:
+            over |= np.max([job.hungriest_watts(designs) for job in self._jobs], axis=0) > limit
+        if (limit := question.max_mean_watts) is not None:  # no plan draws less on average
+            over |= self._jobs[0].static_watts(designs) * SAFE > limit
+        self.levels[over] = POWER
+        return np.flatnonzero(~over)
 
     def _cost(self, steps_s: Floats) -> Floats:
         question = self._question

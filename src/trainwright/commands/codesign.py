@@ -698,11 +698,11 @@ def machine_room(
     )
     for row in rows_of("codesign"):
         if row.name in _SETTLED_BY_ROOM and options.get(row.name) not in (None, (), row.usual):
-            raise InvalidInput.of(row.flag, _NOT_OF_SYSTEMS)
+            raise InvalidInput.of(row.flag, _STATED_BY_ROOM)
     options = {**options, "schedule": ("1f1b",)} if not options.get("schedule") else options
     options |= _made_of(technology, figures, die)
     if options["technology"].package_watts is not None:
-        raise InvalidInput.of("package", _NOT_OF_SYSTEMS)
+        raise InvalidInput.of("package", _STATED_BY_ROOM)
     chips, warnings = request_of(models, devices=devices, options=options)
     path = None if room is None else Path(room)
     request = room_request(
@@ -859,6 +859,7 @@ _SETTLED_BY_ROOM: Final = (
     *("node_devices", "node_bandwidth", "link_bandwidth", "max_power_watts", "max_mean_watts"),
 )
 _NOT_OF_SYSTEMS: Final = "must not be given where whole systems are sought"
+_STATED_BY_ROOM: Final = f"{_NOT_OF_SYSTEMS}: --room or --budget-power states it for all chips"
 
 
 def _refuse(why: str, given: Mapping[str, object]) -> None:
