@@ -6,8 +6,8 @@
 Dynamic energy is counted where it happens, backward by its own kernels; idle and leakage power run
 for the whole step on every chip, also on those that wait. A byte between the global buffer and a
 core goes 2/3 of the side of the die, the mean of two places in a square along its sides. `supply`
-is the efficiency of the converters before the chip. The table is an input. Its defaults are
-public figures of the usual process and stand in `technology.toml`, with their sources.
+is the efficiency of the converters before the chip. The table is an input. Its defaults stand in
+`technology.toml`, which says of each whether its text was read again, is remembered, or is assumed.
 
 A clock f above or below the one that a process gives at its nominal voltage V takes another one,
 f ~ (V - V_t)^α / V (Sakurai and Newton, IEEE JSSC 1990). Dynamic energy of logic, buffers and wires
@@ -106,7 +106,7 @@ class VoltageCurve:
     """Which voltage a clock takes; at `volts` it is `clock_hz`. Volts.
 
     Below `least_volts` chips do not run: slower clocks save no more. Raises `InvalidInput` where a
-    clock needs more than `most_volts`. Threshold and limits are assumed.
+    clock needs more than `most_volts`. All but the form of the curve is assumed.
     """
 
     volts: float

@@ -12,7 +12,7 @@ may start later than those between. On that the bounds of `room_search` rest.
     cost  = rate · step / tokens
 
 Watts are rated: the hungriest operator of any model, idle memory, links, cards, ports, the host.
-Constants stand in `technology.toml`, with sources. Plans are uniform ones under 1F1B.
+Constants stand in `technology.toml`, which says what is assumed. Plans are uniform ones under 1F1B.
 """
 
 from __future__ import annotations

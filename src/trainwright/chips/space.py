@@ -35,10 +35,9 @@ Area = TypeVar("Area", float, "NDArray[np.float64]")
 # Factors are against bfloat16, whose area PHAZE's constants describe; sums are kept in float32:
 #
 # - fp32: 2.04 times the area and 2.3 times the energy (Horowitz, ISSCC 2014: multiplication 1640
-#     and
-#   7700 µm², 1.1 and 3.7 pJ; addition in float32 4184 µm², 0.9 pJ);
+#   and 7700 µm², 1.1 and 3.7 pJ; addition in float32 4184 µm², 0.9 pJ);
 # - fp8: half the area, as devices sell twice its rate from the same array (H100, MI300); 0.59 times
-#   the energy, the multiplier's share shrinking with the square of the mantissa.
+#   the energy, if a multiplication takes a quarter and the addition as much (assumed).
 #
 # What a recipe in fp8 still multiplies in bfloat16 (attention, head, router) takes two
 # multiplications of such an array each, in elements of twice the bytes.
@@ -217,7 +216,7 @@ class DieModel:
 
     `interfaces_mm2` holds memory and link interfaces at the drawn node; `overhead_share` is network
     on chip and control over cores and buffers; `logic_scale` shrinks all logic and buffers to
-    another node. Yield is Murphy's negative binomial: (1 + A·D/α)^-α with D defects per mm².
+    another node. Yield is the negative binomial, (1 + A·D/α)^-α with D defects per mm².
     `reticle_mm2` is what one exposure covers, 26 × 33 mm; a die's price is spread over
     `lifetime_s` of training, three years.
     """
