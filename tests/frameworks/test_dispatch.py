@@ -9,11 +9,11 @@ import pytest
 import trainwright
 from export_jobs import bundle, job
 from trainwright.errors import Inexpressible, InvalidInput
+from trainwright.frameworks.jobs.bridge import read_bridge
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.pretraining import read_primus
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.megatron import megatron_fields
-from trainwright.frameworks.megatron_bridge import read_megatron_bridge
 from trainwright.model import ContextExchange, Recipe, TokenDispatcher
 from trainwright.model.config import Experts
 from trainwright.plans.job import Job
@@ -72,7 +72,7 @@ def test_where_experts_are_together_nothing_travels(once: bool) -> None:
     ("target", "file", "read"),
     [
         ("megatron", "megatron_args.sh", read_megatron),
-        ("megatron-bridge", "trainwright_recipe.py", read_megatron_bridge),
+        ("megatron-bridge", "trainwright_recipe.py", read_bridge),
         ("primus", "primus.yaml", read_primus),
         ("torchtitan@0.2", "torchtitan.toml", read_torchtitan),
     ],
@@ -234,7 +234,7 @@ def test_context_ranks_meet_in_the_words_of_megatron(
     assert all(flag in text for flag in flags)
     again = read_megatron(text)
     assert (again.cp, again.context_exchange, again.ulysses) == (8, exchange, ulysses)
-    bridge = read_megatron_bridge(bundle(found, "megatron-bridge").files["trainwright_recipe.py"])
+    bridge = read_bridge(bundle(found, "megatron-bridge").files["trainwright_recipe.py"])
     assert (bridge.context_exchange, bridge.ulysses) == (exchange, ulysses)
     if exchange != "all_gather":
         with pytest.raises(Inexpressible, match="context_exchange"):

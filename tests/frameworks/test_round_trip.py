@@ -17,6 +17,7 @@ from trainwright.documents.runs import gaps_of
 from trainwright.errors import Inexpressible, InvalidInput, UnsupportedFeature
 from trainwright.formats.schedule_json import parse_compute_comms, parse_compute_only
 from trainwright.frameworks import write
+from trainwright.frameworks.jobs.bridge import read_bridge
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
 from trainwright.frameworks.jobs.fine_tuning import read_automodel
 from trainwright.frameworks.jobs.hugging_face import (
@@ -27,11 +28,10 @@ from trainwright.frameworks.jobs.hugging_face import (
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.pretraining import read_maxtext, read_nanotron, read_primus
 from trainwright.frameworks.jobs.settings import Beside
+from trainwright.frameworks.jobs.stages import read_stages
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import Launcher
-from trainwright.frameworks.megatron_bridge import read_megatron_bridge
 from trainwright.frameworks.primus import recomputed
-from trainwright.frameworks.pytorch import read_pytorch
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.frameworks.trainers import hub_name
 from trainwright.plans.capability import TARGETS, RecomputeForm
@@ -40,11 +40,11 @@ from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE, mapping_name
 
 READERS = {
     "megatron": ("megatron_args.sh", read_megatron),
-    "megatron-bridge": ("trainwright_recipe.py", read_megatron_bridge),
+    "megatron-bridge": ("trainwright_recipe.py", read_bridge),
     "primus": ("primus.yaml", read_primus),
     "torchtitan@0.2": ("torchtitan.toml", read_torchtitan),
     "torchtitan@0.3": ("trainwright_config.py", read_torchtitan),
-    "pytorch": ("stages.json", read_pytorch),
+    "pytorch": ("stages.json", read_stages),
     "deepspeed": ("ds_config.json", read_deepspeed),
     "accelerate": ("accelerate.yaml", read_accelerate),
     "trl": ("accelerate.yaml", read_accelerate),

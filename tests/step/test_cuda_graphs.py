@@ -13,9 +13,9 @@ from trainwright.costing.layer import KEEP_ALL, Platform, RecomputeRule, price_l
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import framework_memory
+from trainwright.frameworks.jobs.bridge import read_bridge
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.pretraining import read_primus
-from trainwright.frameworks.megatron_bridge import read_megatron_bridge
 from trainwright.model import CudaGraph, LayerKind, Phase, Recipe, RunShape, layer_graph
 from trainwright.plans.configuration import USUAL_OVERHEADS, Configuration, run_shape
 from trainwright.plans.plan import Parallelism
@@ -223,7 +223,7 @@ def test_graphs_are_asked_for_and_read_again(
     files = bundle(made, target).files
     file, read = {
         "megatron": ("megatron_args.sh", read_megatron),
-        "megatron-bridge": ("trainwright_recipe.py", read_megatron_bridge),
+        "megatron-bridge": ("trainwright_recipe.py", read_bridge),
         "primus": ("primus.yaml", read_primus),
     }[target]
     stated = read(files[file])

@@ -82,6 +82,8 @@ def settings(job: Job) -> dict[str, Any]:
         "gradient_accumulation_steps": job.num_microbatches,
         "zero_optimization": {"stage": job.demands.zero_stage},
     }
+    if job.demands.zero_stage:  # which overlaps by itself at its third stage alone
+        found["zero_optimization"]["overlap_comm"] = job.overlap.gradients > 0
     if job.demands.offload:
         found["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if job.precision == "bf16":

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 NODE_SCRIPT: Final = "launch.sh"
 SLURM_SCRIPT: Final = "launch.slurm"
 PREDICTED_FOR: Final = "its time is predicted at the speed of software such as "
+SETTINGS: Final = "its settings stand in "
+_SETTINGS: Final = re.compile(rf"^# {SETTINGS}([\w.-]+)$", re.MULTILINE)
 _PREDICTED_FOR: Final = re.compile(rf"^\W*{PREDICTED_FOR}([\w.@-]+)$", re.MULTILINE)
 
 
@@ -50,6 +52,12 @@ def predicted_for(text: str) -> str | None:
     return None if said is None else said[1]
 
 
+def settings_beside(text: str) -> str | None:
+    """The file with the settings of one of our scripts whose command does not name it."""
+    said = _SETTINGS.search(text, 0, _TOP)
+    return None if said is None else said[1]
+
+
 def commented(lines: Iterable[str], *, sign: str = "#") -> str:
     """The lines as comments."""
     return "".join(f"{sign} {line}\n" for line in lines)
@@ -59,7 +67,10 @@ def launch_scripts(
     bundle: ExportBundle, job: Job, launcher: Launcher, stamp: Stamp
 ) -> dict[str, str]:
     """Bash scripts by name: one for a node, and for slurm one that runs it on an allocation."""
-    top = commented(header(stamp, bundle.target, bundle.version, ()))
+    lines = header(stamp, bundle.target, bundle.version, ())
+    if bundle.settings is not None:
+        lines += (f"{SETTINGS}{bundle.settings}",)
+    top = commented(lines)
     found = {NODE_SCRIPT: _node_script(bundle, job, top)}
     if launcher is Launcher.SLURM:
         found[SLURM_SCRIPT] = _slurm_script(job, top)

@@ -8,30 +8,21 @@ Megatron-Core's configurations under `model`, `train`, `ddp` and `optimizer`.
 
 from __future__ import annotations
 
-import ast
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import InvalidInput
 from trainwright.frameworks.launch import commented, header
 from trainwright.frameworks.megatron import (
     decided_of_model,
-    dispatcher_of,
     environment_of,
-    exchange_of,
     hybrid_pattern,
     layout_of,
-    mapping_of,
     megatron_fields,
-    parse_layout,
-    stated_graphs,
     unsaid,
 )
 from trainwright.frameworks.megatron_rules import main_weights_of
-from trainwright.frameworks.stated_run import StatedRun
 from trainwright.plans.capability import capability_of
 from trainwright.plans.job import ExportBundle
-from trainwright.plans.plan import usual_schedule
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job, Stamp
@@ -93,6 +84,7 @@ def export_megatron_bridge(job: Job, stamp: Stamp) -> ExportBundle:
         version=version,
         files={FILE: f"{code}{body}    return recipe\n", OVERRIDES: top + overrides},
         command=('"${TRAIN_SCRIPT:?a script that calls apply() on its recipe}"',),
+        settings=FILE,
         environment=environment_of(job),
         not_represented=missing,
         asked_of_user=(
@@ -164,61 +156,3 @@ def _override(value: Any) -> str:
     if value is None or isinstance(value, (bool, list)):
         return json.dumps(value)
     return str(value)
-
-
-def read_megatron_bridge(text: str) -> StatedRun:
-    """The run that `apply` sets; raises `InvalidInput` for anything but assignments."""
-    found: dict[str, Any] = {}
-    for function in ast.parse(text).body:
-        if not isinstance(function, ast.FunctionDef):
-            continue
-        for line in function.body:
-            if isinstance(line, ast.Assign):
-                found[ast.unparse(line.targets[0]).removeprefix("recipe.")] = _literal(line)
-    model = {k.removeprefix("model."): v for k, v in found.items() if k.startswith("model.")}
-    layout = model.get("pipeline_model_parallel_layout")
-    chunks = model.get("virtual_pipeline_model_parallel_size") or 1
-    return StatedRun(
-        tp=model["tensor_model_parallel_size"],
-        pp=model["pipeline_model_parallel_size"],
-        cp=model["context_parallel_size"],
-        ep=model["expert_model_parallel_size"],
-        etp=model["expert_tensor_parallel_size"],
-        virtual_stages=chunks,
-        schedule=usual_schedule(chunks),
-        blocks=None if layout is None else tuple(s.count("t") for s in parse_layout(layout)),
-        sequence_parallel=model["sequence_parallel"],
-        context_exchange=exchange_of(model.get("cp_comm_type")),
-        ulysses=(model.get("hierarchical_context_parallel_sizes") or [None])[0],
-        token_dispatcher=dispatcher_of(model.get("moe_token_dispatcher_type")),
-        **stated_graphs(model.get("cuda_graph_impl"), model.get("cuda_graph_scope") or ()),
-        recompute=_recompute(model),
-        zero=_zero(found),
-        state_copies=found.get("ddp.num_distributed_optimizer_instances"),
-        mapping=mapping_of(found.get("dist.use_tp_pp_dp_mapping")),
-        micro_batch=found["train.micro_batch_size"],
-        global_batch=found["train.global_batch_size"],
-        sequence=found["model.seq_length"],
-    )
-
-
-def _literal(line: ast.Assign) -> Any:
-    try:
-        return ast.literal_eval(line.value)
-    except ValueError:
-        shown = ast.unparse(line)
-        raise InvalidInput.of("recipe", f'must assign plain values, got "{shown}"') from None
-
-
-def _recompute(model: dict[str, Any]) -> str:
-    granularity = model["recompute_granularity"]
-    if granularity == "full" and model["recompute_method"] == "block":
-        return f"full:{model['recompute_num_layers']}"
-    return granularity or "none"
-
-
-def _zero(found: dict[str, Any]) -> int:
-    strategy = found.get("ddp.data_parallel_sharding_strategy")
-    if strategy is not None:
-        return {"optim_grads": 2, "optim_grads_params": 3}[strategy]
-    return int(found["ddp.use_distributed_optimizer"])

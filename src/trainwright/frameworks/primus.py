@@ -42,6 +42,7 @@ def export_primus(job: Job, stamp: Stamp) -> ExportBundle:
         version=version,
         files={FILE: top + experimental + to_yaml({"overrides": settings(job)})},
         command=('"${TRAIN_SCRIPT:?the training entry of Primus}"',),
+        settings=FILE,
         environment=environment_of(job),
         not_represented=missing,
         warnings=tuple(_warnings(job)),

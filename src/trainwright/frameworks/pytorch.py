@@ -11,14 +11,12 @@ import json
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import UnsupportedFeature
 from trainwright.formats.schedule_json import (
     TESTED_TORCH_VERSION,
     format_compute_comms,
     format_compute_only,
 )
 from trainwright.frameworks.launch import commented, header
-from trainwright.frameworks.stated_run import StatedRun
 from trainwright.plans.capability import dispatch_features
 from trainwright.plans.job import ExportBundle
 from trainwright.profile import Recompute
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from trainwright.plans.job import Job, Stamp
 
 STAGES: Final = "stages.json"
+KIND: Final = "trainwright_stages"
 RUN: Final = "run_pipeline.py"
 _AXES: Final = ("pipeline", "data", "context", "tensor")
 
@@ -47,6 +46,7 @@ def export_pytorch(job: Job, stamp: Stamp) -> ExportBundle:
         version=TESTED_TORCH_VERSION,
         files=found,
         command=(RUN, '"${STAGE_BUILDER:?module:function that builds a stage}"'),
+        settings=STAGES,
         not_represented=missing,
         asked_of_user=(
             "STAGE_BUILDER=module:function; called with a stage of stages.json, the device mesh "
@@ -68,7 +68,7 @@ def describe(job: Job, stamp: Stamp, missing: tuple[str, ...]) -> dict[str, Any]
     """Everything of the plan as plain values, and who wrote it."""
     degrees = job.degrees
     return {
-        "kind": "trainwright_stages",
+        "kind": KIND,
         "format_version": 1,
         "written_by": f"trainwright {stamp.trainwright_version}",
         "plan_sha256": stamp.plan_sha256,
@@ -119,34 +119,3 @@ def _json(value: dict[str, Any]) -> str:
 
 def _program() -> str:
     return files(__package__).joinpath("run_pipeline.py.txt").read_text(encoding="utf-8")
-
-
-def read_pytorch(text: str) -> StatedRun:
-    """The run that a `stages.json` states."""
-    found = json.loads(text)
-    if found.get("kind") != "trainwright_stages":
-        raise UnsupportedFeature("this file is not a stages.json of trainwright")
-    mesh, stages = found["mesh"], found["stages"]
-    blocks = [[each for each in s["layers"] if each["kind"] == "block"] for s in stages]
-    again = [each["block"] for own in blocks for each in own if each["recompute"] == "full"]
-    steps = found["num_microbatches"] * mesh["data"]
-    return StatedRun(
-        tp=mesh["tensor"],
-        pp=mesh["pipeline"],
-        dp=mesh["data"],
-        cp=mesh["context"],
-        ep=found["expert"],
-        etp=found["expert_tensor"],
-        zero=found["zero_stage"],
-        state_copies=found.get("state_copies"),
-        sequence_parallel=found["sequence_parallel"],
-        schedule=found["schedule"],
-        virtual_stages=len(stages) // mesh["pipeline"],
-        blocks=tuple(map(len, blocks)),
-        recomputed_blocks=tuple(again),
-        micro_batch=found["microbatch_size"],
-        global_batch=found["microbatch_size"] * steps,
-        sequence=found["sequence_length"],
-        precision=found["precision"],
-        optimizer=found["optimizer"],
-    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.options.run import ALL_TARGETS
+from trainwright.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from trainwright.plans.status import MemorySnapshot, OutOfMemory
 
 _LARGEST: Final = 2**22  # of files that are looked into for a job
-# What a JSON of DeepSpeed has; any other is a model, a profile or a document.
-_OF_DEEPSPEED: Final = ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu")
+# What a JSON of DeepSpeed or of ours has; any other is a model, a profile or a document.
+_OF_JOBS: Final = (
+    *("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"),
+    "trainwright_stages",
+)
 _LARGEST_LOG: Final = 2**28
 _FRAME: Final = re.compile(r"""^.*\bFile ".*", line \d+.*$""", re.MULTILINE)
 _UNDESCRIBED: Final = "the model is not described"
@@ -58,7 +62,7 @@ def job_format(path: str | Path) -> str | None:
     except (OSError, ValueError):
         return None
     text = _FRAME.sub("", text)  # a trace names programs that nobody starts there
-    if not text or (where.suffix == ".json" and not any(key in text for key in _OF_DEEPSPEED)):
+    if not text or (where.suffix == ".json" and not any(key in text for key in _OF_JOBS)):
         return None
     return format_of(text, where.name, where.parent)
 
@@ -223,6 +227,10 @@ def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
     for note in run.notes:
         if names_model or _UNDESCRIBED not in note:
             yield f"{name}: {note}"
+    if run.recomputed_blocks and run.recompute is None:
+        first = _first_of_stage(run, run.recomputed_blocks)
+        listed = format_count(len(run.recomputed_blocks), "block")
+        yield f"{name}: {listed} one by one recompute: priced as the first {first} of each stage"
     if any("param" in each for each in run.offload):
         yield f"{name}: offload of weights is priced as if these stayed on the device"
     if any("nvme" in each for each in run.offload):
@@ -323,7 +331,9 @@ def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
     sequence parallelism without tensor parallelism.
     """
     stated: dict[str, Any] = job.run.options
-    stated.pop("recomputed_blocks", None)
+    listed = stated.pop("recomputed_blocks", None)
+    if listed and "recompute" not in stated:
+        stated["recompute"] = f"full:{_first_of_stage(job.run, listed)}"
     replaced = {name: value for name, value in given.items() if value is not None}
     gone = {
         "sequence_parallel": replaced.get("tp") == 1,
@@ -344,6 +354,12 @@ def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
         stated["dp"] = job.run.num_devices // group
     overlap = {**(stated.pop("overlap", None) or {}), **(given.get("overlap") or {})}
     return {**stated, **replaced, "overlap": overlap}
+
+
+def _first_of_stage(run: StatedRun, listed: Sequence[int]) -> int:
+    """Of how many blocks of a stage alike a list of recomputed ones would be."""
+    stages = (run.pp or 1) * (run.virtual_stages or 1)
+    return math.ceil(len(listed) / stages)
 
 
 def with_stated_batch(

@@ -76,15 +76,16 @@ class ExportBundle:
 
     `command` starts the program on every node, after the launcher and the lines of `setup`;
     `starter` is that launcher, torchrun or accelerate; `environment` are variables that must be
-    set, or unset where empty. `not_represented` lists what
-    of the plan the files cannot say and the framework decides by itself, `asked_of_user` what they
-    need from the user.
+    set, or unset where empty. `settings` is the file that holds the plan, where the command does
+    not name it. `not_represented` lists what of the plan the files cannot say and the framework
+    decides by itself, `asked_of_user` what they need from the user.
     """
 
     target: str
     version: str
     files: Mapping[str, str]
     command: tuple[str, ...]
+    settings: str | None = None
     setup: tuple[str, ...] = ()
     starter: str = "torchrun"
     environment: Mapping[str, str] = field(default_factory=dict)

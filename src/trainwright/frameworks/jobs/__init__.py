@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.settings import NOTHING, Beside
+from trainwright.frameworks.launch import settings_beside
 from trainwright.frameworks.stated_run import StatedRun
 
 __all__ = ["FORMATS", "NOTHING", "Beside", "read"]
@@ -34,6 +35,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "olmo": ("pretraining", "read_olmo"),
         "maxtext": ("pretraining", "read_maxtext"),
         "primus": ("pretraining", "read_primus"),
+        "pytorch": ("stages", "read_stages"),
     }
 )
 # Formats that are read by themselves where a script starts their trainer.
@@ -57,7 +59,7 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
         raise InvalidInput.of("from", f'must be one of {known}, got "{name}"')
     module, function = found
     reader: Callable[[str, Beside], Any] = getattr(import_module(f"{__name__}.{module}"), function)
-    if name in _STARTED:
+    if name in _STARTED or settings_beside(text) is not None:
         from trainwright.frameworks.jobs.started import started_by
 
         if (started := started_by(text, beside)) is not None:

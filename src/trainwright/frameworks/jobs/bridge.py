@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +21,15 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
 from trainwright.frameworks.jobs.script import Devices, flags_of, overrides_of, read_launch
-from trainwright.frameworks.jobs.settings import Beside, catalog_name, parse_settings
+from trainwright.frameworks.jobs.settings import (
+    DEEPEST,
+    NOTHING,
+    Beside,
+    catalog_name,
+    parse_settings,
+)
+from trainwright.frameworks.jobs.started import as_yaml
+from trainwright.frameworks.shell import Value
 from trainwright.frameworks.stated_run import StatedRun
 
 Values = dict[str, Any]
@@ -87,8 +96,12 @@ _TARGETS: Final = {
 }
 _LORA_RANK: Final = 32
 _LAUNCHERS: Final = re.compile(
-    r"run_recipe\.py|setup_experiment\.py|megatron\.bridge|nemo_run|Megatron-Bridge"
+    r"run_recipe\.py|setup_experiment\.py|megatron\.bridge|nemo_run|Megatron-Bridge|"
+    r"^def \w+\((\w+)\):\n(?:[^\n]*\n){0,3}    \1\.model\.\w+ = ",
+    re.MULTILINE,
 )
+_OVERRIDE: Final = re.compile(r"['\"]?[a-z][\w.]*=.*")
+_OWN_OVERRIDE: Final = re.compile(r"['\"]?model\.tensor_model_parallel_size=")
 _RECIPE: Final = re.compile(
     r"^(?P<model>.+?)_(?:pretrain|sft|peft|lora|dora|finetune|8k|16k|64k|128k|recipe)(?:_.*)?$"
 )
@@ -96,15 +109,25 @@ _RECIPE: Final = re.compile(
 
 def is_bridge(text: str) -> bool:
     """Whether a script or a module is one of Megatron-Bridge, or of NeMo's recipes."""
-    return _LAUNCHERS.search(text) is not None or ("nemo.collections" in text and "def " in text)
+    if _LAUNCHERS.search(text) is not None or ("nemo.collections" in text and "def " in text):
+        return True
+    return _is_overrides(text)
 
 
-def read_bridge(text: str, beside: Beside) -> StatedRun:
+def _is_overrides(text: str) -> bool:
+    """Whether overrides of a recipe stand there, one a line, and nothing else."""
+    lines = [line for each in text.splitlines() if (line := each.strip()) and line[0] != "#"]
+    return any(map(_OWN_OVERRIDE.match, lines)) and all(map(_OVERRIDE.fullmatch, lines))
+
+
+def read_bridge(text: str, beside: Beside = NOTHING) -> StatedRun:
     """The run of overrides, a script or a recipe; raises `InvalidInput` with every fault."""
     if beside.name.endswith(".py") or re.search(r"^def \w+\(", text, re.MULTILINE):
         return _read_recipe(text, beside)
     if beside.name.endswith((".yaml", ".yml", ".json")):
         return _read_overrides(parse_settings(text, variables=beside.variables), beside)
+    if _is_overrides(text):
+        return _read_lines(text, beside)
     return _read_script(text, beside)
 
 
@@ -215,6 +238,8 @@ def _number_format(given: Values) -> Values:
     if isinstance(said, dict):
         return {key: value for key, value in said.items() if key in ("bf16", "fp16", "fp8")}
     word = str(said or "bf16_mixed").lower()
+    if word.startswith(("fp32", "32")):
+        return {}
     if "fp8" in word or "mx" in word:
         recipe = next((r for part, r in _RECIPES if part in word), "tensorwise")
         return {"bf16": True, "fp8_format": "hybrid", "fp8_recipe": recipe, **_GATHERED}
@@ -260,6 +285,20 @@ def _read_overrides(whole: Mapping[str, Any], beside: Beside) -> StatedRun:
     return run_of(values, beside, recipe=_recipe_of(whole, beside), devices=devices)
 
 
+def _read_lines(text: str, beside: Beside) -> StatedRun:
+    """Overrides one a line, as a shell takes each."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise InvalidInput.of("megatron-bridge", f"cannot be read: {error}") from None
+    return _read_overrides(_plain(overrides_of([Value((word,)) for word in words])), beside)
+
+
+def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a table of words as YAML has them."""
+    return {k: _plain(v) if isinstance(v, dict) else as_yaml(v) for k, v in table.items()}
+
+
 def flat(whole: Mapping[str, Any]) -> Values:
     """The fields of the tables that matter, by their own names."""
     values: Values = {}
@@ -287,6 +326,8 @@ def flat(whole: Mapping[str, Any]) -> Values:
     for key in ("mixed_precision", "peft", "lora"):
         if key in whole:
             values[key] = whole[key]
+    if "mixed_precision" in whole and whole["mixed_precision"] is None:
+        values["mixed_precision"] = "fp32"  # weights as they are made
     return {key: value for key, value in values.items() if not str(key).startswith("_")}
 
 
@@ -358,6 +399,8 @@ def _read_recipe(text: str, beside: Beside) -> StatedRun:
     if name is None or name not in functions:
         got = "" if name is None else f', got "{name}"'
         raise InvalidInput.of("function", f"must be one of {', '.join(public)}{got}")
+    if (whole := _assigned(functions[name])) is not None:
+        return _read_overrides(whole, beside)
     values: Values = {}
     open_: dict[str, str] = {}
     constants = dict(_constants(tree))
@@ -381,6 +424,27 @@ _FIELDS: Final = frozenset(
     | {"num_query_groups", "num_moe_experts", "moe_router_topk", "moe_ffn_hidden_size"}
 )
 _SHORT: Final = frozenset({"tp", "pp", "cp", "ep", "et", "vp", "mb", "gb"})
+
+
+def _assigned(function: ast.FunctionDef) -> dict[str, Any] | None:
+    """What a function sets of the recipe that it is given; None where it does anything else."""
+    names = [each.arg for each in function.args.args]
+    body = [line for line in function.body if not isinstance(line, (ast.Expr, ast.Return))]
+    whole: dict[str, Any] = {}
+    for line in body:
+        if not (isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Attribute)):
+            return None
+        recipe, *above, last = ast.unparse(line.targets[0]).split(".", DEEPEST)
+        inside: Any = whole
+        for part in above:
+            inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
+        if [recipe] != names or not isinstance(inside, dict):
+            return None
+        try:
+            inside[last] = ast.literal_eval(line.value)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+            return None
+    return whole or None
 
 
 def _harvest(

@@ -32,6 +32,8 @@ _REGISTRY: Final = re.compile(r"\b(?:Trainer\.Config\(|config_registry import )"
 # Keys that tell a mapping, all of one line in it; the first line that matches counts.
 _KEYS: Final = (
     ("megatron", ("MODEL_ARGS",)),
+    ("pytorch", ("kind", "mesh", "stages")),
+    ("primus", ("overrides.tensor_model_parallel_size",)),
     ("primus", ("modules", "work_group")),
     ("primus", ("modules", "exp_name")),
     ("accelerate", ("distributed_type",)),
@@ -46,6 +48,7 @@ _KEYS: Final = (
     ("llamafactory", ("model_name_or_path", "stage")),
     ("llamafactory", ("model_name_or_path", "finetuning_type")),
     ("trl", ("model_name_or_path",)),
+    ("trl", ("per_device_train_batch_size", "gradient_accumulation_steps")),
     ("maxtext", ("base_config",)),
     ("maxtext", ("per_device_batch_size", "max_target_length")),
     ("maxtext", ("ici_fsdp_parallelism",)),

@@ -24,8 +24,16 @@ from trainwright.frameworks.jobs.deepspeed import (
     optimizer_of,
     sharding_of,
 )
-from trainwright.frameworks.jobs.script import Devices, flags_of, is_beside_others, read_launch
+from trainwright.frameworks.jobs.script import (
+    Devices,
+    Launch,
+    flags_of,
+    is_beside_others,
+    read_launch,
+)
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.jobs.started import text_beside
+from trainwright.frameworks.shell import Value
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.frameworks.torchtitan import ROTATES
 from trainwright.model import ContextExchange
@@ -125,6 +133,8 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         return _recipe(parse_yaml(text, variables=beside.variables), beside)
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
+    notes = list(launch.notes)
+    flags = _with_file(flags, launch, beside, notes)
     given, sharding, devices = flags.get("deepspeed"), None, launch.devices
     own = given is True  # a switch: the program makes DeepSpeed's settings, or is told their file
     if own and isinstance(named := flags.pop("deepspeed_config", None), str):
@@ -140,7 +150,6 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
             raise InvalidInput.of("deepspeed", f"{wanted} of it that --deepspeed names") from error
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
-    notes = list(launch.notes)
     if own:
         flags, chat_notes = _of_chat(flags)
         notes += chat_notes
@@ -162,10 +171,31 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         run = _started_so(run, launch.accelerate, beside, notes)
     return replace(
         run,
-        num_devices=devices.total,
+        num_devices=devices.total or run.num_devices,
         devices_per_node=devices.per_node,
         notes=(*notes, *devices.notes, *run.notes),
     )
+
+
+def _with_file(
+    flags: dict[str, Any], launch: Launch, beside: Beside, notes: list[str]
+) -> dict[str, Any]:
+    """The arguments over those of the file that `--config` names, without a model not known."""
+    name = flags.get("config")
+    if isinstance(name, str) and name.endswith((".yaml", ".yml")):
+        del flags["config"]
+        if (text := text_beside(name, launch, beside)) is None:
+            notes.append(f"{name} is not beside this file, and what it says is not used")
+        else:
+            flags = {**parse_yaml(text, variables=beside.variables), **flags}
+    model = flags.get("model_name_or_path")
+    if isinstance(model, Value):
+        del flags["model_name_or_path"]
+        notes.append(
+            f"the model is not described: --model_name_or_path is {model.unknowns[0]}; give "
+            f"--variable {model.unknowns[0].name}=VALUE"
+        )
+    return flags
 
 
 def _recipe(given: dict[str, Any], beside: Beside) -> StatedRun:
@@ -245,7 +275,13 @@ def _started_so(
     own_run = _accelerate(Settings(given, from_words=True), beside)
     again = own_run.recompute or run.recompute
     offload = own_run.offload or run.offload
-    return replace(run, zero=own_run.zero, offload=offload, recompute=again)
+    return replace(
+        run,
+        zero=own_run.zero,
+        offload=offload,
+        recompute=again,
+        num_devices=run.num_devices or own_run.num_devices,
+    )
 
 
 def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> StatedRun:

@@ -143,6 +143,7 @@ _RENAMED: Final = {
     "gradient_accumulation_steps": "gas",
     "enable_gradient_checkpointing": "checkpoint_activations",
     "use_custom_fsdp": "use_megatron_fsdp",
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
 }
 _SECTIONS: Final = re.compile(r"^(?:trainer\.strategy|data|model\.config)\.")  # of NeMo's tests
 _NEMO: Final = re.compile(r"trainer\.(?!strategy\.)|log\.")  # how long it trains and what it writes
@@ -215,8 +216,13 @@ def settings_of(values: Mapping[str, Any]) -> Settings:
     for name, value in values.items():
         plain = _SECTIONS.sub("", name.lstrip("-").replace("-", "_"))
         if value != "None":  # a word of Primus's command line for what is not set
-            named[_RENAMED.get(plain, plain)] = tuple(value) if isinstance(value, list) else value
+            named[_RENAMED.get(plain, plain)] = _words(value) if isinstance(value, list) else value
     return Settings(named, spelled=spelled, from_words=True)
+
+
+def _words(values: list[Any]) -> tuple[Any, ...]:
+    """A list of a table as the words of a flag."""
+    return tuple(str(each) if type(each) is int else each for each in values)
 
 
 def _given_sharding(text: str | None) -> Sharding | None:
@@ -426,6 +432,7 @@ def _pipeline(found: Settings, num_layers: int | None) -> dict[str, Any]:
             found.fault("hybrid_layer_pattern", problem)
         chunks, blocks = max(1, len(parts) // ranks), tuple(map(len, parts))
     elif layout is not None:
+        found.value("virtual_pipeline_model_parallel_size")  # the layout says it, too
         stages = parse_layout(layout.strip("'\""))  # Primus takes a quoted one
         if len(stages) % ranks:
             problem = f"must have a multiple of {ranks} stages, got {len(stages)}"

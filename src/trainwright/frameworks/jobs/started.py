@@ -29,6 +29,7 @@ from trainwright.frameworks.jobs.script import (
     texts_of,
 )
 from trainwright.frameworks.jobs.settings import DEEPEST, Beside, parse_settings, parse_toml
+from trainwright.frameworks.launch import settings_beside
 from trainwright.frameworks.shell import Value
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def started_by(text: str, beside: Beside) -> Started | None:
     """The file of settings that a script starts a trainer on; None where it does not."""
     if not is_script(text, beside.name):
         return None
+    if (own := settings_beside(text)) is not None:
+        return _of_ours(own, text, beside)
     if not any(map(_NAMED.search, texts_of(text, beside.folder))):
         return None
     try:
@@ -109,7 +112,7 @@ def started_by(text: str, beside: Beside) -> Started | None:
     if named is None:
         return None
     shown = named.shown() if isinstance(named, Value) else named
-    found = _text_of(shown, launch, beside)
+    found = text_beside(shown, launch, beside)
     notes: tuple[str, ...] = ()
     if found is not None:
         found, notes = _with_words(found, shown, launch, flags)
@@ -124,13 +127,23 @@ def started_by(text: str, beside: Beside) -> Started | None:
     )
 
 
+def _of_ours(name: str, text: str, beside: Beside) -> Started | None:
+    """Of a script that an export wrote, whose program takes no file."""
+    from trainwright.frameworks.jobs.detect import format_of
+
+    launch = read_launch(text, beside)
+    found = text_beside(name, launch, beside)
+    told = None if found is None else format_of(found, name)
+    return Started(name=name, text=found, format=told, launch=launch)
+
+
 def _of_module(flags: Mapping[str, Any], launch: Launch, beside: Beside) -> Started:
     """Of torchtitan 0.3, which takes a module and a function of it."""
     name = f"{flags['module']}".rpartition(".")[2] + ".py"
     function = flags.get("config")
     return Started(
         name=name,
-        text=_text_of(name, launch, beside),
+        text=text_beside(name, launch, beside),
         format="torchtitan",
         launch=launch,
         function=function if isinstance(function, str) else None,
@@ -153,7 +166,7 @@ def _file_of(launch: Launch, flags: Mapping[str, Any]) -> Value | str | None:
     return given if isinstance(given, str) and _SETTINGS.fullmatch(given) else None
 
 
-def _text_of(name: str, launch: Launch, beside: Beside) -> str | None:
+def text_beside(name: str, launch: Launch, beside: Beside) -> str | None:
     """What the script writes to the file, else what stands in it, at its path or beside."""
     if (written := launch.file(name)) is not None:
         return written
@@ -200,7 +213,7 @@ def _with_words(
         for part in above:
             inside = inside.setdefault(part, {}) if isinstance(inside, dict) else None
         if isinstance(inside, dict):
-            inside[last] = _plain(value)
+            inside[last] = as_yaml(value)
     notes.append(f"what stands behind {name} on the command line replaces what it says")
     return json.dumps(tables, default=str), tuple(notes)
 
@@ -213,7 +226,7 @@ def _leaves(words: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, An
             yield under + key, value
 
 
-def _plain(value: Any) -> Any:
+def as_yaml(value: Any) -> Any:
     """A word as YAML reads it: a number, true or false, a text; a flag alone is true."""
     if not isinstance(value, str):
         return [str(each) for each in value] if isinstance(value, tuple) else value
