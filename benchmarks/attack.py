@@ -126,10 +126,7 @@ def refuted(plan: Any, found: Climb) -> Iterator[str]:
 
 def planned(question: Question) -> Any:
     """The free space, whatever frameworks can run."""
-    names = {"zero": "zero_stage"}
-    only = {
-        names.get(name, name): ",".join(map(str, values)) for name, values in question.only.items()
-    }
+    only = {name: ",".join(map(str, values)) for name, values in question.only.items()}
     if "micro_batch" in only:
         values = question.only["micro_batch"]
         only["micro_batch"] = f"{values[0]}..{values[-1]}"
@@ -398,7 +395,7 @@ def attack_rooms(
                 "aim": rng.choice(["time", "cost", "energy"]),
                 "global_batch": rng.choice([32, 64, 96]),
                 "sequence": 256,
-                "max_area_mm2": rng.choice([10.0, 20.0, 40.0]),
+                "max_area": rng.choice([10.0, 20.0, 40.0]),
             }
             limit = rng.choice(["max_dollars", "max_watts", "max_silicon_mm2", None])
             if limit is not None:

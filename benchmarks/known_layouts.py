@@ -151,11 +151,11 @@ DEEPSEEK = Run(
         "virtual_stages": 2,
         "schedule": "dualpipe-v",
         "recompute": "selective",  # section 3.2.3, and of SwiGLU 3.3.3
-        "recompute_modules": ("norm", "latent_up_projection", "mlp_activation"),
+        "recompute_module": ("norm", "latent_up_projection", "mlp_activation"),
     },
     trained={
         "precision": "fp8",
-        "moment_dtypes": ("bf16", "bf16"),  # section 3.3.3
+        "moment_dtype": ("bf16", "bf16"),  # section 3.3.3
         "dispatch_dtype": "fp8",  # what comes back is in 16 bit
         "token_dispatcher": "hierarchical",  # section 3.2.2; four nodes a token, by the model
         "overlap": {"experts": 1.0},  # what DualPipe is made for
@@ -220,7 +220,7 @@ def variants(run: Run) -> dict[str, Run]:
         "dispatch under no computation": _trained(run, overlap={}),
         "ZB-V in place of DualPipeV": replace(run, layout=run.layout | {"schedule": "zb-v"}),
         "nothing recomputed": replace(
-            run, layout=run.layout | {"recompute": "none", "recompute_modules": None}
+            run, layout=run.layout | {"recompute": "none", "recompute_module": None}
         ),
         "constants `nemo`": replace(run, calibration="nemo"),
         "constants `megatron-core-ci`": replace(run, calibration="megatron-core-ci"),
@@ -275,7 +275,7 @@ def variant_rows(run: Run) -> Iterator[str]:
     for change, changed in variants(run).items():
         found = estimated(changed)
         yield f"| {change} | {_estimate(run, found.step_time_s, found.peak_memory_bytes)} |"
-    found = planned(run, **published_degrees(run), zero_stage=1, schedule=["zb-v"])
+    found = planned(run, **published_degrees(run), zero=1, schedule=["zb-v"])
     peak_bytes = max(found.peak_memory_bytes_per_rank)
     change = "ZB-V with our stages and recomputation"
     yield f"| {change} | {_estimate(run, found.step_time_s, peak_bytes)} |"

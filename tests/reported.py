@@ -57,7 +57,7 @@ def model_plan() -> ModelPlanResult:
         cp=1,
         micro_batch=1,
         mapping="tp-cp-ep-dp-pp",
-        zero_stage=2,
+        zero=2,
         schedule="1f1b,zb-v",
         framework="any",
     )
@@ -104,7 +104,7 @@ def model_sweep() -> ModelSweepResult:
         global_batch=64,
         sequence=1024,
         cp=1,
-        zero_stage=1,
+        zero=1,
         tokens=1e12,
         price=2.0,
     ).document
@@ -156,7 +156,7 @@ def mixed_plan(layout: str = "across") -> MixedPlanResult:
         tp=1,
         cp=1,
         micro_batch=1,
-        zero_stage=1,
+        zero=1,
         recompute="none",
         schedule="1f1b",
         top=2,

@@ -257,7 +257,7 @@ def chip_estimator() -> str:
 
 def chip_search() -> str:
     """The front of throughput and area over all designs."""
-    found = trainwright.codesign(["bert-large"], devices=64, max_area_mm2=60).document
+    found = trainwright.codesign(["bert-large"], devices=64, max_area=60).document
     front = [(point.area_mm2, point.tokens_per_s / 1e6) for point in found.pareto]
     best = (found.best.area_mm2, found.best.tokens_per_s / 1e6)
     return points_chart(

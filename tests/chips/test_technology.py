@@ -108,7 +108,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def test_every_figure_is_settable_and_part_of_the_document() -> None:
     """Each leaf of the tree, set alone, changes what a request of chips or of a room embeds."""
-    chips = {"devices": 8, "global_batch": 8, "sequence": 128, "tensor_parallel": (1,)}
+    chips = {"devices": 8, "global_batch": 8, "sequence": 128, "tp": (1,)}
 
     def embedded(figures: Mapping[str, Any]) -> str:
         memory = next((n.split(".")[1] for n in figures if n.startswith("memories.")), "hbm2e")
@@ -116,7 +116,7 @@ def test_every_figure_is_settable_and_part_of_the_document() -> None:
         package = next((n.split(".")[1] for n in figures if n.startswith("packages.")), "air")
         chosen = {"memory": memory, "process": process, "package": package, **figures}
         made_of = read_technology(None, chosen)
-        options = {**chips, "technology": made_of, "memory_stacks": (1,)}
+        options = {**chips, "technology": made_of, "stacks": (1,)}
         request, _ = request_of("bert-base", devices=8, options=options)
         return str(request) + str(read_room(None, devices=8, made_of=made_of))
 

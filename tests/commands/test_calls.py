@@ -163,7 +163,7 @@ def test_a_bad_argument_is_named(noun, options, fault):
         ({"nodes": 0}, "nodes: must be >= 1, got 0"),
         ({"nodes": None, "devices": 0}, "devices: must be >= 1, got 0"),
         ({"micro_batch": 0}, "micro-batch: must be >= 1, got 0"),
-        ({"zero_stage": 4}, "zero: must be 0, 1, 2 or 3, or a list such as 0,1; got 4"),
+        ({"zero": 4}, "zero: must be 0, 1, 2 or 3, or a list such as 0,1; got 4"),
         ({"global_batch": 0}, "global-batch: must be from 1 to 1000000, got 0"),
         ({"sequence": 0}, "sequence: must be from 1 to 1000000000, got 0"),
         ({"nodes": 1, "devices": 9}, "devices: must be at most the 8 of 1 nodes, got 9"),
@@ -259,7 +259,7 @@ def test_the_embedded_profile_alone_gives_the_same_answer(path, tmp_path):
         data_parallel=space["data_parallel"],
         tensor_parallel=space["tensor_parallel"],
         recompute=space["recompute"],
-        exclude_options=space["excluded_options"],
+        exclude_option=space["excluded_options"],
         planner=space["planner"],
     )
     assert again.document.stages == first.document.stages

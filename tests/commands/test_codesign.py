@@ -171,7 +171,7 @@ def test_memory_links_clock_and_microbatch_can_be_chosen() -> None:
         memory=["16GiB", "80GiB"],
         memory_bandwidth=[1e12, "2TB/s"],
         link_bandwidth=["100GB/s", "300GB/s"],
-        clock_hz=[1.05e9, 1.4e9],
+        clock=[1.05e9, 1.4e9],
         micro_batch=(1, 2),
         schedule=("1f1b",),
         extras=BARE,
@@ -206,8 +206,8 @@ def test_a_limit_below_what_chips_draw_at_rest_opens_no_design() -> None:
         ({"weights": (1.0, 2.0)}, "weights"),
         ({"energy": {"coal": 1.0}}, "energy"),
         ({"ranges": {"cores": (1,)}}, "ranges"),
-        ({"max_area_mm2": 1e-6}, "space"),
-        ({"max_area_mm2": 0.0}, "max-area"),
+        ({"max_area": 1e-6}, "space"),
+        ({"max_area": 0.0}, "max-area"),
         ({"devices": 0}, "devices"),
         ({"global_batch": 5, "micro_batch": (2,)}, "global_batch"),
     ],
@@ -222,11 +222,11 @@ def test_requests_without_sense_are_refused_by_name(
 def test_formats_stacks_and_schedules_can_be_chosen() -> None:
     found = small(
         precision=("bf16", "fp8"),
-        memory_stacks=(1, 2),
-        stack_area_mm2=12.0,
+        stacks=(1, 2),
+        stack_area=12.0,
         stack_memory="8GiB",
         schedule=("1f1b", "v-half"),
-        max_mean_watts=1e4,
+        tdp=1e4,
         extras=BARE,
     ).document
     assert found.best is not None
@@ -244,7 +244,7 @@ def test_a_limit_of_power_and_an_end_of_a_range_are_said() -> None:
     free = small(extras=Extras(pareto=False)).document
     assert free.best is not None
     watts = free.best.power_watts * 1.02  # a tenth more clock takes more
-    found = small(extras=Extras(pareto=False), max_mean_watts=watts).document
+    found = small(extras=Extras(pareto=False), tdp=watts).document
     gains = {gain.resource: gain for gain in found.sensitivity}
     assert not gains["clock_hz"].fits
     assert gains["clock_hz"].throughput_gain > 0
@@ -268,7 +268,7 @@ def test_a_die_beyond_the_reticle_warns_and_the_reticle_is_settable() -> None:
 
 def test_a_faster_clock_costs_watts() -> None:
     slow, fast = (
-        small(extras=BARE, clock_hz=[hz], ranges={**SMALL, "num_tc": (8,)}).document.best
+        small(extras=BARE, clock=[hz], ranges={**SMALL, "num_tc": (8,)}).document.best
         for hz in (1.05e9, 1.4e9)
     )
     assert slow is not None
@@ -277,12 +277,12 @@ def test_a_faster_clock_costs_watts() -> None:
     assert slow.peak_power_watts is not None
     assert fast.peak_power_watts > slow.peak_power_watts * 1.4 / 1.05
     with pytest.raises(InvalidInput, match=r"clock: must be at most 1.6"):
-        small(extras=BARE, clock_hz=[1.8e9])
+        small(extras=BARE, clock=[1.8e9])
 
 
 def test_stacks_settle_the_memory() -> None:
     with pytest.raises(InvalidInput, match="stacks settle memory"):
-        small(memory_stacks=(1,), memory=["16GiB"])
+        small(stacks=(1,), memory=["16GiB"])
 
 
 def _but_time(document: dict[str, object]) -> dict[str, object]:
@@ -421,7 +421,7 @@ def test_a_document_without_a_design_is_no_cluster(tmp_path: Path) -> None:
 
 def test_the_size_of_nodes_and_their_links_are_chosen_with_the_chip() -> None:
     links = ("150GB/s", "900GB/s")
-    asked = {"tensor_parallel": (4,), "extras": BARE, "link_bandwidth": ["50GB/s"]}
+    asked = {"tp": (4,), "extras": BARE, "link_bandwidth": ["50GB/s"]}
     together = small(node_devices=(1, 4), node_bandwidth=links, **asked).document
     assert together.searched == 3 * together.candidates  # a node of one chip has no links inside
     alone = [
@@ -453,4 +453,4 @@ def test_a_chip_that_is_nowhere_is_named_with_the_nearest() -> None:
 
 def test_what_searches_for_a_chip_is_refused_where_it_is_given() -> None:
     with pytest.raises(InvalidInput, match="the chip is fixed"):
-        plan_on_chip("gpt2-xl", chip="dgx-h100", devices=16, max_area_mm2=100.0)
+        plan_on_chip("gpt2-xl", chip="dgx-h100", devices=16, max_area=100.0)

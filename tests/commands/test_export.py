@@ -197,7 +197,7 @@ def test_a_plan_is_one_that_megatron_launches_where_nobody_says_otherwise(tmp_pa
 
 def test_what_no_framework_launches_is_said_with_what_the_fastest_one_costs():
     asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 1024, "top": 0}
-    space = {"schedule": "gpipe", "pp": 2, "cp": 1, "zero_stage": "0,1", "micro_batch": 2}
+    space = {"schedule": "gpipe", "pp": 2, "cp": 1, "zero": "0,1", "micro_batch": 2}
     found = trainwright.plan("gpt2-xl", **asked, **space, calibration="none", framework="any")
     launched = found.document.launchable
     assert launched.framework == "automodel"

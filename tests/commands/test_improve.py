@@ -76,7 +76,7 @@ OTHERWISE: dict[str, dict[str, Any]] = {
     "nothing overlaps": {"overlap": {"gradients": 0.0, "parameters": 0.0, "pipeline": 0.0}},
     "unfused": {"flash_attention": False, "dropout": 0.1},
     "kept free": {"reserve": "40GiB", "fragmentation": 0.2},
-    "selective": {"recompute": "selective", "recompute_modules": ["norm"]},
+    "selective": {"recompute": "selective", "recompute_module": ["norm"]},
 }
 
 

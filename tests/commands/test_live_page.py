@@ -109,7 +109,7 @@ def test_moving_a_slider_changes_the_plan(browser, page):
 
 
 def test_less_memory_leads_to_a_refusal_with_its_reason(browser, page):
-    page(f"{SMALL}&exact.devices=2&option.zero_stage=0&option.dp=2")
+    page(f"{SMALL}&exact.devices=2&option.zero=0&option.dp=2")
     assert browser.run("document.getElementById('pin').hidden") is False
     browser.run("explorer.exact.memory = 1; explorer.changed()")
     settled(browser)
@@ -229,7 +229,7 @@ def test_the_address_holds_what_is_asked_and_back_asks_it_again(browser, page):
 
 
 def test_an_address_is_asked_as_it_stands(browser, page):
-    page(f"{SMALL}&option.zero_stage=1&exact.devices=2")
+    page(f"{SMALL}&option.zero=1&exact.devices=2")
     assert "ZeRO-1" in text(browser, "layout")
     assert re.search(r"\b[12] devices used", text(browser, "layout"))
 

@@ -14,7 +14,7 @@ from trainwright.plans.configuration import NO_OVERHEADS, USUAL_OVERHEADS
 
 QUESTION = {"cluster": "dgx-h100", "devices": 8, "global_batch": 64, "sequence": 8192, "top": 0}
 QUESTION["framework"] = "any"
-TIGHT = {"tp": 1, "zero_stage": 1, "micro_batch": 2, "pp": 1, "cp": 1}
+TIGHT = {"tp": 1, "zero": 1, "micro_batch": 2, "pp": 1, "cp": 1}
 
 
 @pytest.fixture(scope="module")

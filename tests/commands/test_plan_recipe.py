@@ -28,7 +28,7 @@ QUESTION = {
     "cp": 1,
     "ep": 16,
     "etp": 1,
-    "zero_stage": 1,
+    "zero": 1,
     "micro_batch": 1,
     "recompute": "none",
     "devices": 16,
@@ -36,7 +36,7 @@ QUESTION = {
 }
 RECIPE = {
     "precision": "fp8",
-    "moment_dtypes": ["bf16"],
+    "moment_dtype": ["bf16"],
     "dispatch_dtype": "fp8",
     "token_dispatcher": "hierarchical",
     "overlap": {"experts": 0.5},
@@ -199,7 +199,7 @@ def test_options_without_effect_are_named():
     ).document
     assert any(warning.startswith("dispatch-dtype") for warning in run.warnings)
     together = trainwright.plan(
-        MODEL, **{**QUESTION, "ep": 1, "zero_stage": 3}, dispatch_dtype="fp8"
+        MODEL, **{**QUESTION, "ep": 1, "zero": 3}, dispatch_dtype="fp8"
     ).document
     assert any(warning.startswith("dispatch-dtype") for warning in together.warnings)
 

@@ -77,7 +77,7 @@ FIELDS = {
     "framework": st.sampled_from(["megatron", "torchtitan"]) | texts,
     "time_limit_s": st.just(0.02) | values,
     "cluster_file": st.just('[[pool]]\ndevice_kind = "x"') | texts | values,
-    "options": st.dictionaries(st.sampled_from(["tp", "zero_stage", "calibration"]) | texts, texts),
+    "options": st.dictionaries(st.sampled_from(["tp", "zero", "calibration"]) | texts, texts),
     "ticket": st.just("0123456789abcdef") | values,
     "job": st.fixed_dictionaries({"name": texts, "text": texts}) | values,
 }

@@ -401,7 +401,7 @@ def test_a_row_of_an_option_is_the_plan_with_its_value(tmp_path):
     [
         ({"objective": ("cost",)}, "sweep: must name an option that plans depend on"),
         ({"journal": ("a",)}, "sweep: must name an option that plans depend on"),
-        ({"zero_stag": (1,)}, 'zero_stag: is no option of sweep; did you mean "zero_stage"'),
+        ({"zer": (1,)}, 'zer: is no option of sweep; did you mean "zero"'),
         ({"sequence": "2048"}, "sweep: must have a list of values of sequence, got '2048'"),
         ({"sequence": ()}, "sweep: must have a value of sequence, got none"),
         ({"sequence": range(1, 99)}, "sweep: must have at most 64 combinations"),

@@ -29,7 +29,7 @@ JOB = {
     "schedule": "1f1b",  # what is asked again does not depend on it
 }
 EVERY_FAMILY = {key: value for key, value in JOB.items() if key != "schedule"}
-TIGHT = {"memory": "24GiB", "zero_stage": 1}
+TIGHT = {"memory": "24GiB", "zero": 1}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def written(document):
 def test_a_change_gives_the_plan_of_the_changed_question(tight):
     report = trainwright.what_if(tight, memory="80GiB", global_batch=64, devices=32)
     asked = {**JOB, "global_batch": 64, "devices": 32}
-    again = trainwright.plan("llama3-8b", memory="80GiB", zero_stage=1, **asked).document
+    again = trainwright.plan("llama3-8b", memory="80GiB", zero=1, **asked).document
     after = report.document.after
     assert after.stages == again.stages
     assert after.step_time_s == again.step_time_s

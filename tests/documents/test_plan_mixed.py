@@ -31,7 +31,7 @@ NARROW = {
     "micro_batch": 1,
     "tp": 2,
     "cp": 1,
-    "zero_stage": "1",
+    "zero": "1",
     "schedule": "1f1b",
     "recompute": "none",
 }
@@ -114,7 +114,7 @@ def test_what_to_change_is_asked_for_by_its_options(tmp_path: Path) -> None:
     assert changes["--zero 0"].ratio > 1
     freed = document(tp="1..")
     assert freed.step_time_s <= changes["--tp 1.."].step_time_s * (1 + 1e-9)
-    assert document(zero_stage="0").step_time_s <= changes["--zero 0"].step_time_s * (1 + 1e-9)
+    assert document(zero="0").step_time_s <= changes["--zero 0"].step_time_s * (1 + 1e-9)
     path = tmp_path / "mixed.json"
     Result(found).save(path)
     assert load_explained_document(path) == found

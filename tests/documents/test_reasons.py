@@ -47,8 +47,8 @@ def test_what_a_thing_buys_is_what_planning_without_it_loses(planned, why):
         "tensor parallelism": {"tp": 1},
         "pipeline parallelism": {"pp": 1},
         "data parallelism": {"dp": 1},
-        "ZeRO": {"zero_stage": 0},
-        "ZeRO above 1": {"zero_stage": "0,1"},
+        "ZeRO": {"zero": 0},
+        "ZeRO above 1": {"zero": "0,1"},
         "recomputation": {"recompute": "none"},
         "microbatches above 1": {"micro_batch": 1},
         "virtual stages": {"virtual_stages": 1},
@@ -183,9 +183,7 @@ def test_a_plan_keeps_its_reasons_when_it_is_read_again(reasoned, tmp_path):
 
 @pytest.mark.slow
 def test_what_makes_a_plan_fit_is_a_list_of_options(path):
-    document = trainwright.plan(
-        "llama3-8b", **{**JOB, "memory": "8GiB"}, cp=1, zero_stage=0
-    ).document
+    document = trainwright.plan("llama3-8b", **{**JOB, "memory": "8GiB"}, cp=1, zero=0).document
     changes = changes_of(document)
     assert len(changes) == len(document.relaxations) > 0
     assert any(change.options.startswith("--memory ") for change in changes)

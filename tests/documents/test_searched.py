@@ -35,13 +35,13 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def answer():
-    return trainwright.plan("llama3-8b", **JOB, zero_stage=0, schedule="v-half,searched")
+    return trainwright.plan("llama3-8b", **JOB, zero=0, schedule="v-half,searched")
 
 
 @pytest.fixture(scope="module")
 def named():
     """The plan that the order of the answer was found from."""
-    return trainwright.plan("llama3-8b", **JOB, zero_stage=0, schedule="v-half")
+    return trainwright.plan("llama3-8b", **JOB, zero=0, schedule="v-half")
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_the_page_shows_the_order_and_of_what_the_proof_is(answer):
 
 
 def test_frameworks_that_read_orders_get_these(tmp_path):
-    options = {"zero_stage": 0, "recompute": "none", "schedule": "v-half,searched"}
+    options = {"zero": 0, "recompute": "none", "schedule": "v-half,searched"}
     answer = trainwright.plan("llama3-8b", **{**JOB, "sequence": 2048}, **options)
     assert answer.document.schedule == "searched"
     for target in ("torchtitan", "pytorch"):
@@ -214,7 +214,7 @@ def test_a_trace_of_the_order_can_be_drawn(answer, tmp_path):
 
 
 def test_the_nearest_plan_has_the_order_of_a_family():
-    job = {**JOB, "devices": 8, "dp": 2, "zero_stage": 1, "schedule": "v-half,searched"}
+    job = {**JOB, "devices": 8, "dp": 2, "zero": 1, "schedule": "v-half,searched"}
     job["calibration"] = "none"
     answer = trainwright.plan("llama3-8b", **job)
     assert answer.document.schedule == "searched"

@@ -543,9 +543,9 @@ def test_adapters_lie_beside_the_products_that_a_name_or_a_pattern_says(word, pr
         ({"pp": 4}, {"blocks"}),
         ({"pp": 1}, {"blocks", "virtual_stages", "schedule"}),
         ({"virtual_stages": 1}, {"blocks"}),
-        ({"recompute": "full"}, {"recompute_modules"}),
+        ({"recompute": "full"}, {"recompute_module"}),
         ({"tp": 1}, {"sequence_parallel"}),
-        ({"zero_stage": 0}, set()),
+        ({"zero": 0}, set()),
     ],
 )
 def test_what_follows_from_a_replaced_setting_goes_with_it(tmp_path, given, gone):

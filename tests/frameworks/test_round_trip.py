@@ -55,7 +55,7 @@ READERS = {
     "maxtext": ("maxtext.yml", read_maxtext),
 }
 # Fields that a target's files do not state; where a reader states one all the same, it must agree.
-DEGREES = ("tp", "pp", "dp", "cp", "ep", "zero_stage", "micro_batch", "global_batch", "sequence")
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch", "global_batch", "sequence")
 SILENT = {
     "megatron": {"dp"},
     "megatron-bridge": {"dp"},
@@ -88,7 +88,7 @@ def facts(job: Job, target: str) -> dict[str, Any]:
         "cp": degrees.context,
         "ep": degrees.expert,
         "etp": degrees.expert_shards if job.model.experts else None,
-        "zero_stage": job.demands.zero_stage,
+        "zero": job.demands.zero_stage,
         "state_copies": degrees.state_copies,
         "mapping": mapping_name(job.demands.axis_order or DATA_INSIDE),
         "micro_batch": job.microbatch_size,
@@ -102,7 +102,7 @@ def facts(job: Job, target: str) -> dict[str, Any]:
         "sequence_parallel": degrees.sequence_parallel,
         "precision": job.precision,
         "optimizer": str(job.recipe.optimizer),
-        "recompute_modules": job.selected_modules,
+        "recompute_module": job.selected_modules,
         "token_dispatcher": (
             "hierarchical" if degrees.expert > 1 and job.recipe.dispatches_once else "all_to_all"
         ),
@@ -132,7 +132,7 @@ def assert_agrees(target: str, read: StatedRun, job: Job, files: dict[str, str])
         if name == "recompute" and wanted["recompute"] == "selective":
             assert value == "selective"
             continue
-        if name == "recompute_modules":
+        if name == "recompute_module":
             assert set(value) == set(wanted[name])
             continue
         assert value == wanted[name], name
@@ -385,7 +385,7 @@ def test_a_hybrid_is_priced_alike_from_its_pattern(tmp_path, document, pattern) 
     text = arguments.read_text()
     assert re.search(f"--hybrid-layer-pattern {pattern}\n", text)
     assert "--position-embedding-type rope" in text or document["model_type"] != "bamba"
-    read = trainwright.estimate(source=("megatron", arguments), **job, vocabulary_size=8000)
+    read = trainwright.estimate(source=("megatron", arguments), **job, vocab_size=8000)
     assert read.document.step_time_s == pytest.approx(planned.document.step_time_s, rel=2e-3)
     assert "have no price" not in str(read)
 

@@ -85,7 +85,7 @@ def test_every_fault_of_the_options_is_named_at_once():
             {
                 "tp": "x",
                 "dp": "2",
-                "zero_stage": "4,1",
+                "zero": "4,1",
                 "recompute": "all",
                 "schedule": "1f1b,best",
                 "data_parallel": False,
@@ -102,7 +102,7 @@ def test_every_fault_of_the_options_is_named_at_once():
 
 @pytest.mark.parametrize("given_", [None, "3,0,1,2", (0, 1, 2, 3), [3, 2, 1, 0]])
 def test_zero_stages_are_a_list_and_all_where_none_is_named(given_):
-    assert allowed_by({"zero_stage": given_}).zero_stages == ZERO_STAGES
+    assert allowed_by({"zero": given_}).zero_stages == ZERO_STAGES
 
 
 def test_recomputation_is_switched_off_or_listed():
@@ -148,7 +148,7 @@ CHOICES = {
     "tp": {"tp": "2..", "schedule": None},
     "pp": {"pp": 2},
     "dp": {"dp": "..2"},
-    "zero": {"zero_stage": "0"},
+    "zero": {"zero": "0"},
     "microbatch": {"micro_batch": "4.."},
     "recompute": {"recompute": "full"},
     "family": {"schedule": "1f1b"},
@@ -177,7 +177,7 @@ def test_a_plan_is_one_of_those_that_were_allowed_and_its_document_can_be_re_run
 
 
 def test_a_document_outside_its_own_space_is_refused(tmp_path):
-    values = trainwright.plan("gpt2", **JOB, **CHAINS, tp="..2", zero_stage="0,1").to_dict()
+    values = trainwright.plan("gpt2", **JOB, **CHAINS, tp="..2", zero="0,1").to_dict()
     path = tmp_path / "edited.json"
     for key, changed, fault in (
         ("tensor", {"least": 8}, "parallelism.tensor: must be one that the request allows"),

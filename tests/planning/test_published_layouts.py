@@ -69,7 +69,7 @@ def small_space(name: str) -> dict[str, object]:
     run = RUNS[name]
     family = "zb-v" if run.layout.get("schedule") == "dualpipe-v" else "interleaved"
     stages = {"virtual_stages": run.layout["virtual_stages"], "schedule": [family]}
-    return {**known.published_degrees(run), "zero_stage": run.layout["zero"], **stages}
+    return {**known.published_degrees(run), "zero": run.layout["zero"], **stages}
 
 
 @pytest.mark.papers

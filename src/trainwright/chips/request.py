@@ -74,8 +74,8 @@ def surroundings_records(options: Options) -> tuple[SurroundingsRecord, ...]:
         "link-bandwidth",
         parse_hardware_bandwidth,
     )
-    clocks = tuple(hz * made_of.clock_factor for hz in options.get("clock_hz") or (base.clock_hz,))
-    ports = tuple(options.get("glb_bytes_per_cycle") or (base.glb_bytes_per_cycle,))
+    clocks = tuple(hz * made_of.clock_factor for hz in options.get("clock") or (base.clock_hz,))
+    ports = tuple(options.get("buffer_port") or (base.glb_bytes_per_cycle,))
     return tuple(
         SurroundingsRecord.of(
             replace(
@@ -107,7 +107,7 @@ def _technology(options: Options) -> Technology:
 def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
     """Sizes with bandwidths, or numbers of stacks, which settle both."""
     sizes, paces = options.get("memory"), options.get("memory_bandwidth")
-    stacks = options.get("memory_stacks")
+    stacks = options.get("stacks")
     if stacks is None:
         for size, pace in product(
             _values(sizes, base.memory_bytes, "memory", parse_memory),
@@ -133,7 +133,7 @@ def _memories(options: Options, base: Surroundings) -> Iterator[_Memory]:
         "stack-bandwidth",
         parse_hardware_bandwidth,
     )
-    area = options.get("stack_area_mm2") or 0.0
+    area = options.get("stack_area") or 0.0
     for count in stacks:
         if count < 1:
             raise InvalidInput.of("stacks", f"must be >= 1, got {count}")
@@ -184,12 +184,12 @@ def request_of(
     found = [job_record(name, options, weight=w) for name, w in zip(names, shares, strict=True)]
     made_of = _technology(options)
     least_share = options.get("least_area_share", made_of.least_area_share)
-    watts = options.get("max_mean_watts")
+    watts = options.get("tdp")
     request = make_request(
         [record for record, _ in found],
         num_devices=devices,
         rules=rules_record(
-            max_area_mm2=options.get("max_area_mm2"),
+            max_area_mm2=options.get("max_area"),
             least_share=least_share,
             ranges={**made_of.ranges, **(options.get("ranges") or {})},
             areas=made_of.areas,
@@ -198,7 +198,7 @@ def request_of(
         microbatch_sizes=options.get("micro_batch", (1,)),
         objective=options.get("objective", "geometric"),
         energy=options.get("energy"),
-        max_power_watts=options.get("max_power_watts"),
+        max_power_watts=options.get("max_power"),
         precisions=options.get("precision") or ("bf16",),
         max_mean_watts=made_of.package_watts if watts is None else watts,
         software=options.get("software") or TYPICAL.name,
@@ -229,7 +229,7 @@ def job_record(
     config = given.config
     positions = config.max_positions or _ROTARY_SEQUENCE
     length = options.get("sequence") or 2 ** (positions.bit_length() - 1)
-    degrees = tuple(options.get("tensor_parallel") or ())
+    degrees = tuple(options.get("tp") or ())
     if not degrees:
         wanted = _LARGE_DEGREES if count_parameters(config) >= _LARGE_MODEL else _DEGREES
         degrees = tuple(t for t in wanted if _can_be_cut(config, t, length)) or (1,)

@@ -99,17 +99,17 @@ def codesign(
     design, `budget` may hold a time limit. Everything else has a default.
 
     `memory`, `memory_bandwidth`, `link_bandwidth` (numbers in SI, or text with a unit) and
-    `clock_hz` list values that the search chooses from, `micro_batch` sizes of a microbatch,
-    `tensor_parallel` degrees, `recompute` of "none" and "full", `precision` of "bf16", "fp8" and
+    `clock` (Hz) list values that the search chooses from, `micro_batch` sizes of a microbatch,
+    `tp` tensor degrees, `recompute` of "none" and "full", `precision` of "bf16", "fp8" and
     "fp32", `schedule` families of pipelines ("1f1b" and, beside it, "zb-h1", "v-half", "v-min").
-    `memory_stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
-    brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area_mm2`.
+    `stacks` lists numbers of memory stacks in place of memory and its bandwidth; each stack
+    brings `stack_memory`, `stack_bandwidth` and, of the chip's area, `stack_area` in mm².
 
     `node_devices` chips share links of `node_bandwidth` (one value or several of each), which
     tensor groups use; their exchanges hide under `tensor_overlap` of the compute, those of replicas
     under `gradient_overlap` of the last backward (gradients) and of the first forward (weights).
-    `max_power_watts` limits the
-    power of a chip in its hungriest operator, `max_mean_watts` over a step. `weights` are shares of
+    `max_power` (watts) limits the
+    power of a chip in its hungriest operator, `tdp` over a step. `weights` are shares of
     the models in `objective`. Areas are of cores, buffers and memory interfaces; `least_area_share`
     of the largest is the lower limit.
     `ranges` replaces values of num_tc, num_vc, width, depth or glb_mib, `energy` entries of the
@@ -373,7 +373,7 @@ _TAKEN: Final = (
     "global_batch",
     "sequence",
     "micro_batch",
-    "tensor_parallel",
+    "tp",
     "recompute",
     "schedule",
 )
@@ -403,7 +403,7 @@ def plan_on_chip(
         if row.name not in (*_TAKEN, *_OF_NETWORK) and value not in (None, (), row.usual):
             raise InvalidInput.of(row.flag, "must not be given: the chip is fixed")
     sizes = tuple(options.get("micro_batch") or (1,))
-    degrees = tuple(options.get("tensor_parallel") or ())
+    degrees = tuple(options.get("tp") or ())
     with naming_options({"cluster": "chip"}):
         return plan(
             model,
@@ -855,8 +855,8 @@ _EXTRAS: Final = ("epsilon", "search", "workers", "journal", "csv", "seed")
 
 # Axes of a room, and limits of one chip: budgets of a room are of all its chips.
 _SETTLED_BY_ROOM: Final = (
-    *("memory", "memory_bandwidth", "memory_stacks", "stack_memory", "stack_bandwidth"),
-    *("node_devices", "node_bandwidth", "link_bandwidth", "max_power_watts", "max_mean_watts"),
+    *("memory", "memory_bandwidth", "stacks", "stack_memory", "stack_bandwidth"),
+    *("node_devices", "node_bandwidth", "link_bandwidth", "max_power", "tdp"),
 )
 _NOT_OF_SYSTEMS: Final = "must not be given where whole systems are sought"
 _STATED_BY_ROOM: Final = f"{_NOT_OF_SYSTEMS}: --room or --budget-power states it for all chips"

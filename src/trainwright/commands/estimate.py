@@ -33,7 +33,7 @@ def estimate(
 
     `source` names a framework (`frameworks.jobs.FORMATS`; None: its content says) and a file of an
     existing job: what it states stands in for options that are not given, and its model for
-    `model`. `arguments` and `variables` are those of its script, `vocabulary_size` is what its
+    `model`. `argument` and `variable` are those of its script, `vocab_size` is what its
     tokenizer decides, `function` the one of a Python registry. `model` may be such a file itself.
     The log of a job that ran out of memory says where and by how much, beside a model and options
     where it does not state what was run; a memory snapshot of PyTorch, which is read without

@@ -32,9 +32,9 @@ def improve(
     document: str | Path | Report[Any] | None = None,
     *,
     source: tuple[str | None, str | Path] | None = None,
-    arguments: Sequence[str] = (),
-    variables: Mapping[str, str] | None = None,
-    vocabulary_size: int | None = None,
+    argument: Sequence[str] = (),
+    variable: Mapping[str, str] | None = None,
+    vocab_size: int | None = None,
     function: str | None = None,
     model: str | Path | None = None,
     cluster: str | Path | Cluster | None = None,
@@ -50,7 +50,7 @@ def improve(
     """Compare a run with the best plan of its model, devices and batch, and with small changes.
 
     The run is an estimate of a model (`document`), or the file of a framework (`document` too, or
-    `source`, its name and path, read with `arguments` and the rest as `estimate` does) on
+    `source`, its name and path, read with `argument` and the rest as `estimate` does) on
     `cluster`, with `sequence` tokens and `global_batch` sequences in place of what the file says
     of them, timed with what `calibration` fitted (a file of `calibrate`, or a built-in software
     line), or as runs under `software` are expected to be. With `framework`, only what that
@@ -75,9 +75,9 @@ def improve(
     if source is not None and document is None:
         beside_file = {"sequence": sequence, "global_batch": global_batch}
         read: dict[str, Any] = {
-            "arguments": tuple(arguments),
-            "variables": dict(variables or {}),
-            "vocabulary": vocabulary_size,
+            "arguments": tuple(argument),
+            "variables": dict(variable or {}),
+            "vocabulary": vocab_size,
             "function": function,
         }
         from trainwright.frameworks.read_job import open_stated

@@ -138,7 +138,7 @@ def explained(found: Result, budget: Budget) -> Result:
 # Options of a plan that a page may set, and what there is to choose from; text where that is empty.
 # None of them names a file.
 OPTIONS: Final[tuple[str, ...]] = (
-    *("tp", "pp", "dp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "zero_stage"),
+    *("tp", "pp", "dp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "zero"),
     *("state_copies", "recompute", "schedule", "mapping", "precision", "optimizer"),
     *("software", "calibration"),
 )
@@ -869,7 +869,7 @@ def _option_choices() -> dict[str, list[str]]:
 
     lines = ["none", *sorted({each.line for each in built_in_calibrations()})]
     named = {
-        "zero_stage": ["0", "1", "2", "3", "0,1"],
+        "zero": ["0", "1", "2", "3", "0,1"],
         "recompute": ["none", "selective", "full"],
         "mapping": ["tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"],
         "precision": ["bf16", "fp16", "fp8", "fp32"],

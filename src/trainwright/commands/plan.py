@@ -34,7 +34,7 @@ def plan(
     file states); a model takes a `cluster` (a name, a file or a noun), `global_batch`, `sequence`,
     `memory` (of a device, in place of the cluster's) and degrees to fix or bound (`tp`, `pp`, `dp`,
     `cp`, `ep`, `etp`, `virtual_stages`, `micro_batch`, `state_copies`, each a number or a range
-    such as "4..8"); `zero_stage`, `mapping` and `schedule` may be lists, and `recompute` lists the
+    such as "4..8"); `zero`, `mapping` and `schedule` may be lists, and `recompute` lists the
     modes that a model's plan may use: "none,selective,full". How the model trains, and what a
     device keeps free, is said as for `estimate`; `docs/cli-reference.md` describes every option.
     Memory and bandwidth are bytes and bytes per second, or text with a unit. An option that means
@@ -80,7 +80,7 @@ def plan(
         data_parallel=options.get("data_parallel", True),
         tensor_parallel=options.get("tensor_parallel", True),
         recompute=options.get("recompute") is not False,
-        excluded_options=frozenset(options.get("exclude_options", ())),
+        excluded_options=frozenset(options.get("exclude_option", ())),
     )
     notes = ("jobs applies to models only and was not used",) if "jobs" in options else ()
     planner = options.get("planner", "exact")

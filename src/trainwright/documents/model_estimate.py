@@ -416,7 +416,7 @@ def _trained(given: ModelInput | ProfileInput, options: Options) -> tuple[Traine
     known = model.sequence_length
     usual = {"sequence": 1 if known is None else known, "micro_batch": min(model.sizes())}
     if not model.tells_state_apart:
-        usual["zero_stage"] = 0
+        usual["zero"] = 0
     stated = {name: value for name, value in options.items() if value is not None}
     return model, {**usual, **stated}
 

@@ -103,9 +103,9 @@ def snapshot_of(path: str | Path) -> MemorySnapshot | None:
 def how_to_read(options: Options) -> dict[str, Any]:
     """What the options say of how a file is read, as `open_stated` takes it."""
     return {
-        "arguments": options.get("arguments", ()),
-        "variables": options.get("variables"),
-        "vocabulary": options.get("vocabulary_size"),
+        "arguments": options.get("argument", ()),
+        "variables": options.get("variable"),
+        "vocabulary": options.get("vocab_size"),
         "function": options.get("function"),
         "nodes": options.get("nodes"),
     }
@@ -340,7 +340,7 @@ def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
         "blocks": bool(replaced.keys() & {"pp", "virtual_stages"}),
         "virtual_stages": replaced.get("pp") == 1,
         "schedule": replaced.get("pp") == 1,
-        "recompute_modules": "recompute" in replaced,
+        "recompute_module": "recompute" in replaced,
     }
     stated = {name: value for name, value in stated.items() if not gone.get(name)}
     if "dp" not in stated and "dp" not in replaced and job.run.num_devices is not None:

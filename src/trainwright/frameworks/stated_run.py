@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
@@ -14,6 +14,10 @@ _ABOUT_THE_FILE = frozenset(
     {"model", "model_name", "model_changes", "num_devices", "devices_per_node"}
     | {"batch_per_replica", "offload", "unknown", "notes"}
 )
+
+
+# What holds several values, by the option that takes them one by one.
+_REPEATED: Final = {"recompute_modules": "recompute_module", "moment_dtypes": "moment_dtype"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +97,9 @@ class StatedRun:
         }
         if shares := self.on_host:
             stated["offload"] = shares
-        if self.zero is not None:
-            stated["zero_stage"] = stated.pop("zero")
+        for several, option in _REPEATED.items():
+            if several in stated:
+                stated[option] = stated.pop(several)
         return stated
 
     @property

@@ -260,7 +260,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
         memory_bytes=options.get("memory"),
     )
     cluster = priced_as_run(cluster, options, measured=not isinstance(given, ModelInput))
-    excluded = frozenset(options.get("exclude_options", ()))
+    excluded = frozenset(options.get("exclude_option", ()))
     batch, sequence = options.get("global_batch"), options.get("sequence")
     trained: Trained
     if isinstance(given, ModelInput):
@@ -275,7 +275,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     if settings.recipe.cuda_graph.is_per_block and options.get("recompute") in (None, True):
         modes |= {"full"}  # which would run again what a graph holds
     allowed = allowed_by(options, excluded=modes)
-    allowed = of_what_is_told_apart(trained, allowed, options.get("zero_stage"))
+    allowed = of_what_is_told_apart(trained, allowed, options.get("zero"))
     allowed = _of_precision(allowed, settings.recipe.precision)
     effort, named = options.get("effort"), allowed.framework
     program = software_named_by(options, framework=named)

@@ -63,7 +63,7 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
     modes, families = _modes(options.get("recompute"), excluded, faults), None
     searches_orders = False
     try:
-        stages = _zero_stages(options.get("zero_stage"))
+        stages = _zero_stages(options.get("zero"))
     except InvalidInput as error:
         faults += error.faults
     mappings = _mappings(options.get("mapping"), faults)

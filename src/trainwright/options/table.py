@@ -59,22 +59,13 @@ _TIME_LIMIT: Final = "time_limit"  # the command line's name of what a budget ho
 
 
 def read(verb: str, given: Options, *, own: tuple[str, ...] = ("budget",)) -> dict[str, Any]:
-    """The values of the options that were given, by keyword or by the name of their flag.
+    """The values of the options that were given, by keyword.
 
     Raises `InvalidInput` with the fault of every value, and for every keyword that the verb does
     not have the nearest one; `own` are parameters of the verb beside the table.
     """
     known = keywords_of(verb)
-    of_flags = {row.flag.replace("-", "_"): name for name, rows in known.items() for row in rows}
-    faults = []
-    for name in [each for each in given if each not in known]:
-        keyword = of_flags.get(name)
-        if keyword is None or not _is_same(known[keyword], name):
-            faults.append(_unknown(verb, name, [*known, *own]))
-        elif keyword in given:
-            faults.append(Fault(name, f"must not be given together with {keyword}, which it is"))
-        else:
-            given = {**given, keyword: given[name]}
+    faults = [_unknown(verb, name, [*known, *own]) for name in given if name not in known]
     values = {}
     for name, value in given.items():
         if name in known and value is not None:
@@ -90,11 +81,6 @@ def read(verb: str, given: Options, *, own: tuple[str, ...] = ("budget",)) -> di
 def _row_for(rows: list[Option], value: object) -> Option:
     """Of a switch and its values: the one that the value is of."""
     return next((row for row in rows if row.reader.is_flag == isinstance(value, bool)), rows[0])
-
-
-def _is_same(rows: list[Option], name: str) -> bool:
-    """Whether a flag of this name is the keyword's own, not a switch that sets a value of it."""
-    return any(row.flag.replace("-", "_") == name and not row.reader.is_flag for row in rows)
 
 
 def _unknown(verb: str, name: str, offered: list[str]) -> Fault:

@@ -15,7 +15,7 @@ const at = (id) => document.getElementById(id);
    them. Everything asked for is in the address, but for a file of one's own. */
 const FLAG_FIELDS = {
   "--tp": "tp", "--pp": "pp", "--dp": "dp", "--cp": "cp", "--ep": "ep", "--etp": "etp",
-  "--virtual-stages": "virtual_stages", "--micro-batch": "micro_batch", "--zero": "zero_stage",
+  "--virtual-stages": "virtual_stages", "--micro-batch": "micro_batch", "--zero": "zero",
   "--state-copies": "state_copies", "--recompute": "recompute", "--schedule": "schedule",
   "--mapping": "mapping",
 };
