@@ -65,6 +65,7 @@ TRAINERS_NEEDS ?= trl==1.16.0 axolotl==0.19.0 llamafactory==0.9.5 nemo-automodel
 
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*/*)
 PYTEST := $(BIN)/python -m pytest
+ON_ALL_CORES := -n auto --maxprocesses 4
 
 ATTACK_SEED ?= 1
 ATTACK_QUESTIONS ?= 100000
@@ -103,10 +104,10 @@ serve: venv
 
 # On all cores, up to four: each process collects the tests anew.
 test: venv
-	$(PYTEST) -n auto --maxprocesses 4
+	$(PYTEST) $(ON_ALL_CORES)
 
 test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
-	$(PYTEST) -m '(slow or torch or exact or serve or browser or exports) and not papers'
+	$(PYTEST) $(ON_ALL_CORES) --dist worksteal -m '(slow or torch or exact or serve or browser or exports) and not papers'
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
 test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed \

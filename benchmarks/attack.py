@@ -47,6 +47,9 @@ LOOPS = ("interleaved", "depth-first", "breadth-first")
 IN_V = ("zb-v", "v-half", "v-min", "adaptive-v")
 FAMILIES = (*ONE_STAGE, *LOOPS, *IN_V)
 ASKED = ("stp",)  # nothing is said of these unless they are named
+EVEN = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (8, 1), (8, 2))
+ODD = ((3, 1), (1, 3), (6, 1), (3, 2), (2, 3), (4, 3), (6, 2), (12, 1))  # groups straddle nodes
+SHAPES = EVEN + ODD  # devices of a node, nodes
 BELOW = 1 - 1e-9  # a bound that rounds
 NEIGHBOURS = 24  # of a configuration that are looked at
 
@@ -135,7 +138,7 @@ def planned(question: Question) -> Any:
 
 def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Question:
     """A small model on a small cluster."""
-    hidden, num_blocks = rng.choice((256, 512, 1024, 2048)), rng.randint(2, 20)
+    hidden, num_blocks = rng.choice((256, 512, 768, 1024, 1536, 2048)), rng.randint(2, 20)
     experts = rng.choice((0, 0, 0, 4, 8))
     config = {
         "model_type": "mixtral" if experts else "llama",
@@ -152,8 +155,7 @@ def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Q
         config |= {"num_local_experts": experts, "num_experts_per_tok": 2}
     model = folder / f"model{number}.json"
     model.write_text(json.dumps(config))
-    shapes = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (8, 1), (8, 2))
-    inner, outer = rng.choice([shape for shape in shapes if math.prod(shape) <= most_devices])
+    inner, outer = rng.choice([shape for shape in SHAPES if math.prod(shape) <= most_devices])
     cluster = folder / f"cluster{number}.toml"
     cluster.write_text(_cluster(rng, inner, outer))
     batch = rng.choice((2, 4, 6, 8, 12, 16, 24, 30, 48, 60))
@@ -161,7 +163,7 @@ def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Q
         "cluster": str(cluster),
         "devices": inner * outer,
         "global_batch": batch,
-        "sequence": rng.choice((512, 1024, 2048, 4096)),
+        "sequence": rng.choice((512, 768, 1024, 1536, 2048, 3072, 4096)),
     }
     if rng.random() < 0.5:
         request["memory"] = rng.choice(("1GiB", "2GiB", "4GiB", "8GiB", "16GiB"))
