@@ -41,14 +41,21 @@ def test_an_optimum_has_no_gap(document):
     assert "proved" in proof(replace(document, status=Status.OPTIMAL, gap=0.0))
 
 
-def test_a_search_that_ended_too_soon_names_its_limit():
+AT_ONCE = Budget(time_limit_s=1e-9)
+
+
+def test_a_search_that_ended_too_soon_claims_nothing():
     found = trainwright.plan(
-        "gpt2",
-        cluster="dgx-h100",
-        global_batch=8,
-        sequence=1024,
-        devices=2,
-        budget=Budget(time_limit_s=1e-9),
+        "gpt2", cluster="dgx-h100", global_batch=8, sequence=1024, devices=2, budget=AT_ONCE
+    ).document
+    assert found.status is Status.GAP
+    assert (found.lower_bound_s, found.gap) == (0.0, 1.0)
+    assert proof(found) == "nothing is proved about other plans yet"
+
+
+def test_a_search_that_ended_before_any_plan_names_its_limit():
+    found = trainwright.plan(
+        "llama3-405b", cluster="dgx-h100", global_batch=8, sequence=1024, devices=2, budget=AT_ONCE
     ).document
     assert found.status is Status.UNKNOWN
     (said,) = [text for text in found.warnings if text.startswith("time-limit: ")]

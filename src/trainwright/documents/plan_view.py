@@ -249,6 +249,8 @@ def proof(document: Planned) -> str:
     """What is proved about the step time."""
     if document.status is Status.OPTIMAL:
         return f"no {proved_space(document)} is faster, proved"
+    if not document.lower_bound_s:
+        return "nothing is proved about other plans yet"
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     step_s, one_stage_s = document.step_time_s or 0.0, document.lower_bound_one_stage_s
     if document.lower_bound_one_order_s is not None:
