@@ -120,6 +120,17 @@ def test_no_heading_is_empty_and_no_two_regions_have_one_name(page, kind):
     assert len(regions) == len(set(regions))
 
 
+def test_no_column_of_a_table_is_empty(kind):
+    html = trainwright.report(KINDS[kind]()).html
+    for table in re.findall(r'<table class="sortable">.*?</table>', html, re.DOTALL):
+        rows = [re.findall(r"<td.*?</td>", row, re.DOTALL) for row in table.split("<tr")[2:]]
+        said = [
+            {re.sub(r"<[^>]*>", "", cell).strip() for cell in cells}
+            for cells in zip(*rows, strict=True)
+        ]
+        assert {""} not in said, table[:400]
+
+
 def test_nothing_is_loaded_from_outside(page, kind):
     text = trainwright.report(KINDS[kind]()).html
     assert not re.search(r"""(src|href|action)\s*=\s*["']?\s*([a-z]+:)?//""", text)

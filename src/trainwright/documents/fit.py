@@ -538,7 +538,7 @@ def fit_table(document: FitResult) -> Table:
                 size(row.device_low_bytes),
                 size(row.device_high_bytes),
                 row.fullest_phase,
-                size(row.first_host_bytes),
+                size(row.first_host_bytes) if row.first_host_bytes else Cell(text="", value=0.0),
                 "yes" if row.fits else "no",
                 percent(row.fit_probability, digits=0),
                 number(row.tokens_per_s),
