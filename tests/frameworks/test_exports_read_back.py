@@ -11,6 +11,7 @@ import pytest
 import trainwright
 from export_jobs import STAMP, cluster_of, job, ordered
 from trainwright.documents.runs import job_of_configuration
+from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.frameworks import write
 from trainwright.frameworks.launch import Launcher
@@ -89,3 +90,16 @@ def test_what_an_export_writes_can_be_improved(tmp_path: Path, target: str) -> N
         ).document
         assert found.request.configuration.parallelism.num_devices == asked.degrees.num_devices
         assert found.request.configuration.global_batch == 64
+
+
+@pytest.mark.parametrize("target", ["axolotl", "automodel", "primus"])
+def test_a_copy_is_of_the_file_that_a_script_starts(tmp_path: Path, target: str) -> None:
+    written(tmp_path, target)
+    (file,) = SETTINGS[target]
+    given: dict[str, Any] = {"cluster": "dgx-h100", "model": "llama3-8b"}
+    given |= {"patch": tmp_path / "copy.yaml"}
+    with pytest.raises(InvalidInput) as refused:
+        trainwright.improve(tmp_path / "launch.sh", **given)
+    assert f"give {tmp_path / file} and --nodes 2 in place of launch.sh" in str(refused.value)
+    trainwright.improve(tmp_path / file, **given, nodes=2, budget=Budget(time_limit_s=5.0))
+    assert (tmp_path / "copy.yaml").exists()

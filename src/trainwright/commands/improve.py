@@ -108,10 +108,10 @@ def improve(
             "must not be given beside --from, which states the run; name a model by --model"
         )
         raise InvalidInput.of("document", given_twice)
-    if patch is not None and (job_file is None or dialect is None):
-        raise InvalidInput.of("patch", "needs a framework's file whose settings are changed")
     if patch is not None and job_file is not None:
         _refuse_own(patch, job_file)
+    if patch is not None and (job_file is None or dialect is None):
+        raise InvalidInput.of("patch", "needs a framework's file whose settings are changed")
     bare = _priced(asked, framework=target, dialect=dialect)
     found = _searched(bare, budget)
     text = None
@@ -198,8 +198,26 @@ def _refuse_own(path: str | Path, job: JobText) -> None:
     if Path(path).resolve() == job.path.resolve():
         raise InvalidInput.of("patch", "must be another file than the one that is read")
     if not job.can_edit:
-        raise InvalidInput.of("patch", "such a file is read only: no copy of it is written")
+        raise InvalidInput.of("patch", _not_edited(job))
     check_writable(path)
+
+
+def _not_edited(job: JobText) -> str:
+    """Why no copy of a file is written, and which file is to be given in its place."""
+    from trainwright.frameworks.jobs.started import started_by
+
+    started = started_by(job.text, job.beside)
+    if started is None:
+        return "such a file is read only: no copy of it is written"
+    here = job.path.parent / started.name
+    words = ", with what replaces its settings on the command line" if started.notes else ""
+    devices, nodes = started.launch.devices, ""
+    if devices.total and devices.per_node:
+        nodes = f" and --nodes {devices.total // devices.per_node}"
+    return (
+        f"{job.path.name} starts its trainer on {started.name}, where the settings stand{words}: "
+        f"give {here}{nodes} in place of {job.path.name}"
+    )
 
 
 def _write_copy(path: str | Path, job: JobText, text: str) -> str:

@@ -166,6 +166,8 @@ _TOLD: Final = (
     *("encoder_seq_length", "encoder_num_layers", "deepspeed", "use_checkpoint_args"),
     *("use_distributed_optimizer", "bf16", "fp16"),
 )
+# What programs of Megatron and of its forks are called; others may mean the same words otherwise.
+_PROGRAMS: Final = re.compile(r"(?:pretrain|posttrain|finetune|train_rl|megatron)\w*(?:\.py)?")
 # Where nothing is started, a list of these alone is no job.
 _OF_LAUNCHERS: Final = frozenset(
     {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_endpoint"}
@@ -196,7 +198,11 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
         program=launch.program,
         sharding=sharding,
     )
-    return replace(run, notes=(*launch.notes, *run.notes))
+    notes = launch.notes
+    if launch.program and not _PROGRAMS.fullmatch(launch.program):
+        known = f"{launch.program} is not known to be a program of Megatron"
+        notes = (f"{known}: its arguments are read as Megatron's", *notes)
+    return replace(run, notes=(*notes, *run.notes))
 
 
 def read_log(text: str, beside: Beside = NOTHING) -> StatedRun:
