@@ -66,19 +66,19 @@ def test_an_array_that_nothing_sets_is_refused_with_the_line_that_may_have(tmp_p
 
 
 def test_every_array_that_nothing_sets_is_named():
-    found = read_megatron('torchrun x.py ${A_ARGS[@]} "${B_ARGS[*]}" --bf16 ${C[@]:-}')
+    found = read_megatron('torchrun pretrain_gpt.py ${A_ARGS[@]} "${B_ARGS[*]}" --bf16 ${C[@]:-}')
     assert [note.split()[0] for note in found.notes if "not set" in note] == ["A_ARGS", "B_ARGS"]
 
 
 @pytest.mark.parametrize("sign", ["+", ":+"])
 def test_an_array_used_only_if_it_is_set_may_be_unset(sign):
-    use = f'run.py --bf16 ${{MORE[@]{sign}"${{MORE[@]}}"}}'
+    use = f'pretrain_gpt.py --bf16 ${{MORE[@]{sign}"${{MORE[@]}}"}}'
     assert read_megatron(use).precision == "bf16"
     assert read_megatron(f"MORE=(--tensor-model-parallel-size 4)\n{use}").tp == 4
 
 
 def test_a_list_of_arguments_that_nothing_sets_is_said():
-    found = read_megatron("run.py --bf16 $EXTRA_ARGS ${MORE_OPTS} --save $WHERE")
+    found = read_megatron("pretrain_gpt.py --bf16 $EXTRA_ARGS ${MORE_OPTS} --save $WHERE")
     assert [note for note in found.notes if "not set here" in note] == [
         "EXTRA_ARGS is not set here, and what it holds is not used",
         "MORE_OPTS is not set here, and what it holds is not used",

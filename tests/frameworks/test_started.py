@@ -116,3 +116,22 @@ def test_a_word_that_is_not_known_is_said(tmp_path: Path) -> None:
     run = read_in(tmp_path, script, llama_yml=AXOLOTL)
     assert run.micro_batch == 2
     assert "micro_batch_size: ${SIZE} is not known, and what llama.yml says is used" in run.notes
+
+
+SIZES = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512"
+
+
+@pytest.mark.parametrize(
+    ("program", "is_known"), [("pretrain_gpt.py", True), ("tools/train.py", False)]
+)
+def test_a_program_that_is_not_known_is_named(program: str, is_known: bool) -> None:
+    script = f"torchrun --nproc_per_node 8 {program} {SIZES} --vocab-size 1000 --bf16"
+    notes = " ".join(read("megatron", script).notes)
+    assert ("train.py is not known to be a program of Megatron" in notes) is not is_known
+
+
+def test_words_that_others_have_too_do_not_make_a_script_one_of_megatron() -> None:
+    words = "--model_type=llama_v2 --hidden_width=4096 --num_layers=32 --bf16"
+    with pytest.raises(InvalidInput, match=r"starts train\.py with no argument of Megatron"):
+        read(None, f"#!/bin/bash\nsrun torchrun --nproc_per_node=8 train.py {words}\n")
+    assert read(None, f"#!/bin/bash\ntorchrun --nproc_per_node=8 pretrain_gpt.py {words}\n")

@@ -161,11 +161,12 @@ def spelled(path: str) -> str:
 
 # A job of Megatron is told one of these; a script that tells none starts something else.
 _TOLD: Final = (
-    *("num_layers", "hidden_size", "micro_batch_size", "global_batch_size", "seq_length"),
-    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "model_type", "yaml_cfg"),
-    *("encoder_seq_length", "encoder_num_layers", "deepspeed", "use_checkpoint_args"),
-    *("use_distributed_optimizer", "bf16", "fp16"),
+    *("hidden_size", "micro_batch_size", "global_batch_size", "seq_length", "yaml_cfg"),
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "use_checkpoint_args"),
+    *("encoder_seq_length", "encoder_num_layers", "use_distributed_optimizer"),
 )
+# These are told to others, too.
+_TOLD_TO_MANY: Final = ("num_layers", "model_type", "deepspeed", "bf16", "fp16")
 # What programs of Megatron and of its forks are called; others may mean the same words otherwise.
 _PROGRAMS: Final = re.compile(r"(?:pretrain|posttrain|finetune|train_rl|megatron)\w*(?:\.py)?")
 # Where nothing is started, a list of these alone is no job.
@@ -183,7 +184,9 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
     found = settings_of(flags)
-    is_told = not all(found.is_absent(name) for name in _TOLD)
+    is_known = _PROGRAMS.fullmatch(launch.program) is not None
+    told = (*_TOLD, *_TOLD_TO_MANY) if is_known else _TOLD
+    is_told = not all(found.is_absent(name) for name in told)
     if flags.keys() <= _OF_LAUNCHERS or (launch.program and not is_told):
         start = f"starts {launch.program} with" if launch.program else "has"
         wanted = f"{start} no argument of Megatron that says what is trained"
@@ -199,7 +202,7 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
         sharding=sharding,
     )
     notes = launch.notes
-    if launch.program and not _PROGRAMS.fullmatch(launch.program):
+    if launch.program and not is_known:
         known = f"{launch.program} is not known to be a program of Megatron"
         notes = (f"{known}: its arguments are read as Megatron's", *notes)
     return replace(run, notes=(*notes, *run.notes))
