@@ -7,6 +7,7 @@ import pickle
 import sys
 
 import pytest
+from rich.cells import cell_len
 
 import reported
 from html_page import Page
@@ -51,6 +52,30 @@ def test_a_table_is_a_data_frame_in_si_units(found):
     assert found.to_dataframe("Plan").equals(frame)
     with pytest.raises(InvalidInput, match=r'table: must be one of "Plan".*, got "none"'):
         found.to_dataframe("none")
+
+
+KINDS = (
+    *("model_plan", "model_estimate", "model_sweep", "profile_plan", "placement", "mixed_plan"),
+    *("what_if", "improvement", "validation", "verification", "codesign", "machine_room"),
+    *("schedule", "model", "fit"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_result_is_a_line_a_page_a_frame_and_a_table_of_any_width(kind):
+    made = Report(getattr(reported, kind)())
+    assert repr(made).startswith("<Report: ")
+    assert "\n" not in repr(made)
+    page = Page(f"<!doctype html><html><body>{made._repr_html_()}</body></html>")
+    assert page.all("table") or page.all("p")
+    assert page.all("script") == []
+    for width in (60, 80, 100, 200):
+        for verbose in (False, True):
+            lines = made.explain(verbose=verbose, width=width).splitlines()
+            assert max(map(cell_len, lines)) <= width
+    pytest.importorskip("pandas")
+    assert len(made.to_dataframe().columns) > 1
 
 
 def test_without_pandas_it_says_what_to_install(found, monkeypatch):
