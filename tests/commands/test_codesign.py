@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_infeasible_with_the_shortfall() -> None:
 
 
 def test_a_limit_below_what_chips_draw_at_rest_opens_no_design() -> None:
-    found = small(extras=BARE, max_mean_watts=1.0).document
+    found = small(extras=BARE, tdp=1.0).document
     assert found.status is Status.INFEASIBLE
     assert "stays within 1 W on average" in (found.infeasible_because or "")
     assert found.visited == 0
