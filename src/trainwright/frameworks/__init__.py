@@ -121,6 +121,8 @@ def _written(job: Job, stamp: Stamp, target: str) -> ExportBundle:
 def _unsaid(bundle: ExportBundle, job: Job, stamp: Stamp, target: str) -> Iterator[str]:
     """Choices of how the job trains that nothing written would differ without."""
     for what, other in choices_of(job):
+        if gaps_of(other, target):
+            continue
         try:
             is_said = _written(other, stamp, target) != bundle
         except TrainwrightError:  # the other has no files, so that these say something of it
