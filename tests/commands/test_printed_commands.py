@@ -129,3 +129,15 @@ def test_two_files_of_one_name_are_not_said_to_lie_together(tmp_path, capsys, mo
             )
         )
     assert "command_line" not in json.loads(capsys.readouterr().out)["request"]
+
+
+def test_no_document_keeps_a_secret_that_a_script_was_given(tmp_path, capsys):
+    job = tmp_path / "job.sh"
+    job.write_text("export HF_TOKEN=$HF_TOKEN TOKENIZER=$TOKENIZER\n" + JOB, encoding="utf-8")
+    given = "--variable TP=2 --variable HF_TOKEN=hf_abc --variable TOKENIZER=gpt2"
+    with pytest.raises(SystemExit):
+        main(shlex.split(f"estimate {job} {ON_A_NODE} {given} --json"))
+    typed = json.loads(capsys.readouterr().out)["request"]["command_line"]["words"]
+    assert "HF_TOKEN=hidden" in typed
+    assert "TOKENIZER=gpt2" in typed
+    assert not any("hf_abc" in word for word in typed)

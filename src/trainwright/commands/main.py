@@ -416,6 +416,10 @@ _REPEATED: Final = ("plan", "estimate", "improve", "fit", "schedule", "model")
 _OF_RESULTS: Final = frozenset(
     ("output", "json", "verbose", "open", "journal", "patch", "orders", "orders-form", "gantt")
 )
+# Words in the names of variables whose values no document keeps: HF_TOKEN, but not TOKENIZER.
+_SECRETS: Final = frozenset(
+    ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "APIKEY", "CREDENTIALS"]
+)
 
 
 def _command_line(name: str, given: Mapping[str, Any]) -> CommandLine | None:
@@ -457,12 +461,20 @@ def _command_line(name: str, given: Mapping[str, Any]) -> CommandLine | None:
             texts = value if len(metavars) > 1 else (value,)
             words.append(f"--{row.flag}")
             for text, metavar in zip(texts, metavars, strict=True):
-                words.append(word(text, is_file=row.flag in _FILE_TOO or metavar in _FILES))
+                kept = _without_secret(text) if row.flag == "variable" else text
+                words.append(word(kept, is_file=row.flag in _FILE_TOO or metavar in _FILES))
     if streams or not files:
         return None
     from trainwright.plans.configuration import CommandLine
 
     return CommandLine(words=tuple(words), files=tuple(files))
+
+
+def _without_secret(setting: str) -> str:
+    """NAME=VALUE of a script's variable, without the value of what is named like a secret."""
+    name, separator, _ = setting.partition("=")
+    hides = separator and not _SECRETS.isdisjoint(name.upper().split("_"))
+    return f"{name}=hidden" if hides else setting
 
 
 # `--config FILE`: a TOML file whose keys are the command's own options
