@@ -62,6 +62,7 @@ def folder(tmp_path, monkeypatch, capfd) -> Path:
     piper = blocks(ROOT / "docs" / "formats.md", "json")[0]
     (tmp_path / "piper.json").write_text(piper, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)  # workers of a parallel run have 80
     for name, devices in (("plan.json", "16"), ("other.json", "8")):
         call(f"trainwright plan profile.json --devices {devices} -o {name}")
     capfd.readouterr()
