@@ -268,6 +268,7 @@ def test_nobody_finds_a_system_below_the_bound_or_off_the_front(answered: RoomRe
     assert answered.front_epsilon == pytest.approx(0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aim", ["time", "energy"])
 def test_certificates_of_other_aims_hold(answered: RoomResult, aim: str) -> None:
     found = answer(replace(answered.request, aim=aim, budget_dollars=None), Budget())
@@ -359,6 +360,7 @@ def test_a_system_at_the_end_of_an_axis_says_what_widens_it(answered: RoomResult
     assert line in list(room_view(answered))
 
 
+@pytest.mark.slow
 def test_domains_slower_than_the_network_around_them_are_no_systems(answered: RoomResult) -> None:
     room = replace(answered.request.room, node_gbytes_per_s=(50.0,), node_devices=(4,))
     slow = replace(room, topology=("torus",), cards=(0.125, 2.0))
