@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trainwright
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import Recipe, RunShape
@@ -103,6 +104,14 @@ def test_tensor_degrees_divide_heads_and_sequence_and_may_cross_nodes():
     assert degrees(8192, allowed=Span.only(1)) == (1,)
     assert degrees(8192, limit=4) == (1, 2, 4)
     assert degrees(8192, limit=16) == (1, 2, 4, 8, 16)
+
+
+def test_stages_mix_only_tensor_degrees_that_lie_in_a_node():
+    job = {"cluster": "dgx-h100", "devices": 16, "global_batch": 4, "sequence": 512}
+    with pytest.raises(
+        InvalidInput, match="tp: must hold a degree whose groups lie in a"
+    ):
+        trainwright.plan("llama3-8b", **job, tp=16, per_stage_degrees=True)
 
 
 def test_context_degrees_halve_each_part_of_a_causal_sequence():

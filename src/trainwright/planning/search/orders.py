@@ -341,13 +341,17 @@ def plan_per_stage(
     """The best of the uniform plans, which a `crew` helps to find, and of one partitioning per
     microbatch size.
 
-    In the latter static state is not sharded (ZeRO 0): replicas of a stage need not be alike.
+    In the latter static state is not sharded (ZeRO 0): replicas of a stage need not be alike, and
+    tensor groups lie in nodes. Raises `InvalidInput` where no such degree is allowed.
     """
-    workload = question.workload
+    workload, degrees = question.workload, node_degrees(question)
+    if not degrees:
+        node = question.cluster.pool_of().devices_per_node
+        held = "must hold a degree whose groups lie in a node"
+        raise InvalidInput.of("tensor", f"{held} of {node} where stages differ in theirs")
     uniform = plan_model(question, budget, num_alternatives=num_alternatives, crew=crew)
     config = question.config
     estimator = question.settings.estimator(config, question.cluster)
-    degrees = node_degrees(question)
     flops = model_flops_per_sequence(config, workload.sequence_length)
     offered = [
         (size, _profile(estimator, question, size, degrees))
@@ -365,7 +369,8 @@ def plan_per_stage(
     may_fit = not priced and any(_may_fit(question, p, n, budget) for n, p in offered)
     best_s = priced[0].step.step_time_s if priced else math.inf
     overhead_s = question.cluster.accelerator.step_overhead_s
-    bound_s = min(bound_s / question.num_devices + overhead_s, best_s)
+    # Uniform plans may have tensor degrees that stages may not mix, with a bound of their own.
+    bound_s = min(bound_s / question.num_devices + overhead_s, uniform.lower_bound_s, best_s)
     return ModelOutcome(
         priced=priced,
         lower_bound_s=bound_s if math.isfinite(bound_s) else 0.0,
