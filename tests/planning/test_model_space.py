@@ -108,9 +108,7 @@ def test_tensor_degrees_divide_heads_and_sequence_and_may_cross_nodes():
 
 def test_stages_mix_only_tensor_degrees_that_lie_in_a_node():
     job = {"cluster": "dgx-h100", "devices": 16, "global_batch": 4, "sequence": 512}
-    with pytest.raises(
-        InvalidInput, match="tp: must hold a degree whose groups lie in a"
-    ):
+    with pytest.raises(InvalidInput, match="tp: must hold a degree whose groups lie in a"):
         trainwright.plan("llama3-8b", **job, tp=16, per_stage_degrees=True)
 
 

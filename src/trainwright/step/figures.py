@@ -364,9 +364,9 @@ def _graph_pool(
     shape = graph.run
     tokens = shape.tokens / shape.sequence_shards
     hidden = shape.precision.activation_bytes * tokens * model.hidden_size
-    counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
+    most = _most_blocks(run, model)
     flying = held.microbatches_in_flight
-    blocks = flying * max(counts)
+    blocks = flying * most
     begins_stage = not modules or {"attn", "mamba"} & {*modules}
     receives = run.num_stages > 1 and not (
         ends.first and run.num_stages == run.parallelism.pipeline
@@ -545,8 +545,8 @@ def _beside_bytes(
     if account.keeps_stage_output and run.parallelism.pipeline > 1:
         added += hidden * held.microbatches_in_flight
     if account.keeps_gathered_inputs and shape.sequence_shards > 1:
-        counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
-        blocks = held.microbatches_in_flight * max(counts)
+        most = _most_blocks(run, model)
+        blocks = held.microbatches_in_flight * most
         if run.recompute is Recompute.FULL:
             blocks = 1
         added += _GATHERED * hidden * (shape.sequence_shards - 1) * blocks
@@ -557,14 +557,19 @@ def _beside_bytes(
         added += _put_back_bytes(graph, model, run, held)
     added += _eager_bytes(graph, model, run, held, account, ends)
     if run.recompute is Recompute.SELECTIVE and not account.keeps_attended:
-        counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
-        blocks = min(run.recompute_blocks or max(counts), max(counts))
+        most = _most_blocks(run, model)
+        blocks = min(run.recompute_blocks or most, most)
         attended = _of_a_block(graph).get("attention_output.input", 0.0)
         added -= attended * max(0, held.microbatches_in_flight * blocks - 1)
     gathered = _gathered_bytes(graph, run, ends) if account.may_hold_less else 0.0
     if account.reuses_buffers:
         added -= _reused_bytes(graph, held, ends, gathered)
     return added if account.gathers_ahead else added - gathered / 2
+
+
+def _most_blocks(run: Configuration, model: TransformerConfig) -> int:
+    """Blocks of the stage that has most."""
+    return max(run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages))
 
 
 def _eager_bytes(
@@ -584,10 +589,10 @@ def _eager_bytes(
     if not (account.norm_bytes or account.keeps_activated or account.keeps_tiles or casts):
         return 0.0
     added = 0.0
-    counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
-    blocks = held.microbatches_in_flight * max(counts)
+    most = _most_blocks(run, model)
+    blocks = held.microbatches_in_flight * most
     if run.recompute is not Recompute.NONE:
-        again = min(max(counts), run.recompute_blocks or max(counts))
+        again = min(most, run.recompute_blocks or most)
         blocks += 1 - held.microbatches_in_flight * again
     kept = [
         _eager_layer_bytes(layer, graph, model, account)
@@ -604,7 +609,7 @@ def _eager_bytes(
         cached = [_HALF * _multiplied(c) for c in graph.classes if c.kind is LayerKind.BLOCK]
         logits = graph.run.loss_tokens * graph.run.padded(model.vocabulary_size)
         made = _MADE_BACKWARD * logits / graph.run.tensor_parallel * ends.last
-        added += max(0.0, max(counts) * max(cached, default=0.0) - made)
+        added += max(0.0, most * max(cached, default=0.0) - made)
     return added
 
 
@@ -669,8 +674,8 @@ def _put_back_bytes(
     shape, experts, blocks = graph.run, model.experts, 1
     assert experts is not None
     if run.recompute is Recompute.NONE:
-        counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
-        blocks = held.microbatches_in_flight * max(counts)
+        most = _most_blocks(run, model)
+        blocks = held.microbatches_in_flight * most
     rows = shape.expert_rows(experts.experts_per_token, experts.num_experts)
     element = shape.precision.activation_bytes
     activated = element * rows * experts.ffn_size / shape.expert_shards
