@@ -115,6 +115,25 @@ def test_arguments_of_the_hugging_face_trainer_are_changed_in_a_script(tmp_path:
     assert "--gradient_checkpointing false --max_seq_length" in text
 
 
+def test_a_torchtitan_file_gathers_over_context_ranks_that_it_gains(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n\n'
+        "[training]\nlocal_batch_size = 1\nseq_len = 8192\n\n"
+        "[parallelism]\ndata_parallel_shard_degree = -1\n"
+    )
+    file, model, _, run = opened(path, **{**NOTHING, "nodes": 1})
+    assert run.recipe.context_exchange == "all_gather"  # torchtitan's own, not the ring
+    degrees = replace(run.parallelism, context=2, data=4)
+    changed = lines_changed(file.text, patched(file, replace(run, parallelism=degrees), model))
+    assert changed == [
+        "+ global_batch_size = 8",
+        "- data_parallel_shard_degree = -1",
+        "+ data_parallel_shard_degree = 4",
+        "+ context_parallel_degree = 2",
+    ]
+
+
 def test_what_a_file_has_no_word_for_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     path.write_text("model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nbf16: true  # half\n")

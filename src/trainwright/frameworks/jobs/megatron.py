@@ -398,8 +398,10 @@ def _exchange(found: Settings, context: int, heads: int) -> dict[str, Any]:
         wanted = "must be the same for all layers to be priced"
         found.fault("cp_comm_type", f"{wanted}, got {', '.join(kinds)}")
     kind = exchange_of(next(iter(kinds), None))
-    if kind is not ContextExchange.ALL_TO_ALL_RING or context == 1:
-        return {"context_exchange": None if kind is None or context == 1 else str(kind)}
+    if kind is not ContextExchange.ALL_TO_ALL_RING:
+        return {"context_exchange": None if kind is None else str(kind)}
+    if context == 1:
+        return {"context_exchange": None}
     if len(sizes) != _TWO_LEVELS or not all(each.isdecimal() for each in sizes):
         shown = " ".join(sizes) or "none"
         wanted = "must be two sizes, of all-to-all and of the ring"

@@ -179,7 +179,7 @@ def read_tables(
         "blocks": blocks_of(parts) if parts else None,
         "sequence_parallel": tensor > 1 and sequence_parallel,
         "token_dispatcher": _DISPATCHERS.get(backend),
-        "context_exchange": _EXCHANGES.get(rotates) if context > 1 else None,
+        "context_exchange": _EXCHANGES.get(rotates),
         "recompute": mode if mode in ("none", "selective", "full") else None,
         "precision": precision,
         "offload": offload if training.switch("enable_cpu_offload") else (),
