@@ -203,6 +203,18 @@ def test_a_cut_head_costs_one_activation_per_barrier_and_no_time(name, barriers,
     assert peak == p + barriers
 
 
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("name", ["vocab-1", "vocab-2"])
+def test_a_cut_head_that_takes_no_time_leaves_1f1b_as_short_as_it_is(name, p):
+    """Barriers alone cost memory, and no rank waits for one: also where the pipeline drains."""
+    for m in (1, 2, p, 4 * p):
+        request = FamilyRequest(num_ranks=p, num_microbatches=m)
+        costs = ScheduleCosts.of(FAMILIES[name].place(request))
+        schedule = generate(name, replace(request, costs=costs))
+        validate(schedule)
+        assert simulate(schedule, costs).makespan_s == 3 * (m + p - 1)
+
+
 def test_with_less_room_a_cut_head_with_two_barriers_waits_in_every_round():
     p, grown = 8, []
     for m in (4 * p, 8 * p):

@@ -7,8 +7,8 @@ the second V already prepares its gradient, one barrier, and T may wait. Each ba
 backward by one microbatch, so 1F1B holds p + 2 or p + 1 microbatches on the first rank instead of
 p; with that room no rank ever waits in the steady state.
 
-Where a request has costs, a rule orders actions by them (`scheduling.weight_grads`), and the
-shorter of its order and the fixed one is taken. The fixed one sorts actions by targets. With three
+Where a request has costs, rules order actions by them (`scheduling.weight_grads`), and the shortest
+of their orders and the fixed one is taken. The fixed one sorts actions by targets. With three
 slots to a microbatch, of which F takes one, F(j) of rank r is due at 3j + r, V(j) of all ranks at
 3j + p and T(j) at 3j + p + 3; B(j) comes 3 slots per barrier after V(j) to the last rank, and 2
 more to each rank before it. Every need is due earlier, so no order waits in a circle, and each rank
@@ -38,7 +38,14 @@ if TYPE_CHECKING:
     from trainwright.scheduling.families.family import FamilyRequest
 
 _F, _B, _V, _T = ActionKind.F, ActionKind.B, ActionKind.V, ActionKind.T
-_URGENCY = {2: (_B, _V, _F, _T), 1: (_V, _F, _B, _T)}
+# What a free rank runs first, by the number of barriers: which rule is best depends on the times of
+# the head. Of all 24, on 48 questions of 2 to 8 ranks and heads of 0 to 2 F, with and without
+# transfers, the first rules came within 0.03 and 0.12 % of the best, on average and with the fixed
+# order.
+_URGENCY = {
+    2: ((_T, _F, _V, _B), (_V, _F, _B, _T), (_V, _T, _F, _B), (_B, _V, _F, _T)),
+    1: ((_V, _F, _B, _T), (_F, _B, _V, _T), (_B, _F, _T, _V)),
+}
 
 
 def order(request: FamilyRequest, *, head_barriers: int) -> Schedule:
@@ -46,8 +53,8 @@ def order(request: FamilyRequest, *, head_barriers: int) -> Schedule:
     fixed, costs = _fixed(request, head_barriers), request.costs
     if costs is None:
         return fixed
-    ruled = _ruled(request, costs, head_barriers)
-    return min((ruled, fixed), key=lambda each: simulate(each, costs).makespan_s)
+    ruled = [_ruled(request, costs, head_barriers, rule) for rule in _URGENCY[head_barriers]]
+    return min((*ruled, fixed), key=lambda each: simulate(each, costs).makespan_s)
 
 
 def _fixed(request: FamilyRequest, barriers: int) -> Schedule:
@@ -69,9 +76,11 @@ def _rows(kinds: Ints, rank: int, microbatch: Ints) -> Actions:
     return rows
 
 
-def _ruled(request: FamilyRequest, costs: ScheduleCosts, barriers: int) -> Schedule:
+def _ruled(
+    request: FamilyRequest, costs: ScheduleCosts, barriers: int, urgency: tuple[ActionKind, ...]
+) -> Schedule:
     placement, p = one_chunk(request), request.num_ranks
-    streams = [[(kind, rank) for kind in _URGENCY[barriers]] for rank in range(p)]
+    streams = [[(kind, rank) for kind in urgency] for rank in range(p)]
     return list_schedule(
         streams,
         placement=placement,
