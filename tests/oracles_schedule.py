@@ -189,14 +189,15 @@ def _send(
 
 
 def peak_bytes(schedule: Schedule, costs: ScheduleCosts, rank: int) -> float:
-    """Highest level of a rank: allocations at starts, releases at ends."""
+    """Highest level of a rank: allocations at starts, releases at ends; pairs as one action."""
     memory = costs.memory
     level = peak = float(memory.static_bytes[rank])
-    for kind, stage, _ in schedule.order(rank):
-        delta = float(memory.delta_bytes[kind, stage])
-        level += max(delta, 0.0)
-        peak = max(peak, level + float(memory.transient_bytes[kind, stage]))
-        level += min(delta, 0.0)
+    for block in _blocks(schedule, costs, rank):
+        delta = [float(memory.delta_bytes[kind, stage]) for kind, stage, _ in block]
+        level += sum(max(each, 0.0) for each in delta)
+        beside = sum(float(memory.transient_bytes[kind, stage]) for kind, stage, _ in block)
+        peak = max(peak, level + beside)
+        level += sum(min(each, 0.0) for each in delta)
     return peak
 
 

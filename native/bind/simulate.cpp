@@ -113,8 +113,11 @@ void bind_simulate(nb::module_& module) {
 
   module.def(
       "peak_bytes",
-      [](const OrderArrays& orders, const MemoryArrays& memory) {
-        return to_numpy(trainwright::peak_bytes(orders.view(), memory.view()));
+      [](const OrderArrays& orders, const MemoryArrays& memory, const CostArrays* costs) {
+        if (costs == nullptr)
+          return to_numpy(trainwright::peak_bytes(orders.view(), memory.view()));
+        const trainwright::ActionCosts times = costs->view();
+        return to_numpy(trainwright::peak_bytes(orders.view(), memory.view(), &times));
       },
-      nb::arg("orders"), nb::arg("memory"));
+      nb::arg("orders"), nb::arg("memory"), nb::arg("costs").none() = nb::none());
 }

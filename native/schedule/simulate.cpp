@@ -304,18 +304,22 @@ Simulation simulate(const Orders& orders, const ActionCosts& costs,
                : Simulator<false>(orders, costs, sequence).run();
 }
 
-std::vector<double> peak_bytes(const Orders& orders, const ActionMemory& memory) {
+std::vector<double> peak_bytes(const Orders& orders, const ActionMemory& memory,
+                               const ActionCosts* costs) {
   std::vector<double> peaks(memory.static_bytes.begin(), memory.static_bytes.end());
   const int64_t stages = orders.num_stages();
+  const std::vector<double> paired =
+      costs == nullptr ? std::vector<double>() : overlapped_pairs(orders, *costs);
   for (int64_t rank = 0; rank < orders.num_ranks(); ++rank) {
-    double level = memory.static_bytes[rank];
+    double level = memory.static_bytes[rank], beside = 0.0;
     for (int64_t row = orders.rank_offsets[rank]; row < orders.rank_offsets[rank + 1]; ++row) {
       const auto& a = orders.actions[row];
       const double delta = memory.delta_bytes[a.kind * stages + a.stage];
+      const double transient = memory.transient_bytes[a.kind * stages + a.stage];
       level += std::max(delta, 0.0);
-      peaks[rank] =
-          std::max(peaks[rank], level + memory.transient_bytes[a.kind * stages + a.stage]);
+      peaks[rank] = std::max(peaks[rank], level + beside + transient);
       level += std::min(delta, 0.0);
+      beside = !paired.empty() && !std::isinf(paired[row]) ? transient : 0.0;
     }
   }
   return peaks;

@@ -127,8 +127,10 @@ struct Simulation {
 Simulation simulate(const Orders& orders, const ActionCosts& costs,
                     std::vector<int64_t>* sequence = nullptr);
 
-// Highest level of each rank, static bytes included.
-std::vector<double> peak_bytes(const Orders& orders, const ActionMemory& memory);
+// Highest level of each rank, static bytes included. Transients of a pair lie beside each other
+// where it runs as one action by `costs`, which is so of none without them.
+std::vector<double> peak_bytes(const Orders& orders, const ActionMemory& memory,
+                               const ActionCosts* costs = nullptr);
 
 // Latest start of every action with which each rank still ends by its deadline, orders unchanged:
 // the same recurrences from the end. Needs plain orders that run to completion.

@@ -23,6 +23,7 @@ from trainwright.plans.schedule import (
 )
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import critical_path, simulate, slack
+from trainwright.scheduling.validate import timeline_faults
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
@@ -266,6 +267,18 @@ def test_on_torch_stage_0_does_its_input_gradient_with_its_weight_gradient():
     assert costs.duration_s[W].tolist() == [5.25, 2.25]
     assert costs.memory.delta_bytes[I].tolist() == [0.0, -3.0]
     assert costs.memory.delta_bytes[W].tolist() == [-5.0, -2.0]
+
+
+@pytest.mark.parametrize("times", [{"pair_s": 2.5}, {"network_s": {F: 0.5, I: 0.5}}, {}])
+def test_transients_of_a_pair_lie_beside_each_other_where_it_runs_as_one(times):
+    schedule = Schedule.from_orders(
+        [[Action(F, 0, 0), Action(F, 0, 1), Action(B, 0, 0), Action(B, 0, 1)]], pairs=[1]
+    )
+    memory = ScheduleMemory.of(schedule.placement, transient_bytes={F: 3.0, B: 4.0})
+    costs = ScheduleCosts.of(schedule.placement, memory=memory, **times)
+    timeline = simulate(schedule, costs)
+    assert timeline.peak_bytes.tolist() == [2 + 3 + 4 if times else 2 + 4]
+    assert list(timeline_faults(timeline)) == []
 
 
 def test_memory_counts_transients_and_the_limit():

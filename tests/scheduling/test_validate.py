@@ -50,6 +50,11 @@ def test_an_action_on_a_rank_that_does_not_own_its_stage_is_refused():
         validate(schedule)
 
 
+def test_a_backward_cannot_run_together_with_the_forward_that_it_needs():
+    with pytest.raises(InvalidInput, match="deadlock"):
+        validate(written("0F0 0B0", pairs=(0,)))
+
+
 @pytest.mark.parametrize("pairs", [(1,), (3,)])
 def test_a_pair_is_a_forward_and_a_backward(pairs):
     with pytest.raises(InvalidInput, match="a pair must be F and then I or B on one rank"):

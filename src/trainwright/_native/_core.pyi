@@ -784,7 +784,9 @@ class ActionMemory:
         limit_bytes: NDArray[np.float64],
     ) -> None: ...
 
-def peak_bytes(orders: Orders, memory: ActionMemory) -> NDArray[np.float64]: ...
+def peak_bytes(
+    orders: Orders, memory: ActionMemory, costs: ActionCosts | None = None
+) -> NDArray[np.float64]: ...
 
 class FilledOrders:
     complete: bool

@@ -135,8 +135,8 @@ def nothing_fits(found: LimitTooSmall, *, case: ScheduleCase) -> Shortfall:
 
 def exceeded(timeline: Timeline, *, case: ScheduleCase) -> LimitTooSmall | None:
     """Which rank holds more than it may, if any."""
-    memory = timeline.costs.memory
-    return misfit(timeline.schedule, memory, max_activations=case.max_activations)
+    costs, most = timeline.costs, case.max_activations
+    return misfit(timeline.schedule, costs.memory, max_activations=most, costs=costs)
 
 
 def given_shortfall(timeline: Timeline, *, case: ScheduleCase) -> Shortfall | None:
@@ -258,7 +258,8 @@ def _fitting(placement: Placement, request: FamilyRequest, case: ScheduleCase) -
         costs=costs,
         limits=(request.max_activations,),
     ):
-        if misfit(schedule, costs.memory, max_activations=case.max_activations) is None:
+        most = case.max_activations
+        if misfit(schedule, costs.memory, max_activations=most, costs=costs) is None:
             yield name
 
 

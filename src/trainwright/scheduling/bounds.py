@@ -28,7 +28,7 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.plans.schedule import ON_HOST_LINK, ActionKind, Schedule, freeze_arrays
 from trainwright.plans.status import Bound, BoundName, Objective, Status
-from trainwright.scheduling.simulate import native_memory, native_orders
+from trainwright.scheduling.simulate import native_costs, native_memory, native_orders
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,10 +90,18 @@ def one_at_a_time(
 
 
 def misfit(
-    schedule: Schedule, memory: ScheduleMemory, *, max_activations: int | None
+    schedule: Schedule,
+    memory: ScheduleMemory,
+    *,
+    max_activations: int | None,
+    costs: ScheduleCosts | None = None,
 ) -> LimitTooSmall | None:
-    """Which rank holds most beyond its limit, in bytes or in activations; None if all fit."""
-    peak_bytes = _core.peak_bytes(native_orders(schedule), native_memory(memory))
+    """Which rank holds most beyond its limit, in bytes or in activations; None if all fit.
+
+    Pairs run as one action where `costs` say so.
+    """
+    times = None if costs is None else native_costs(costs)
+    peak_bytes = _core.peak_bytes(native_orders(schedule), native_memory(memory), times)
     rank = int(np.argmax(peak_bytes - memory.limit_bytes))
     if peak_bytes[rank] > memory.limit_bytes[rank] * (1 + 1e-9):
         return LimitTooSmall(

@@ -144,7 +144,8 @@ def simulate(schedule: Schedule, costs: ScheduleCosts) -> Timeline:
     """
     _require_same_shape(schedule, costs)
     orders = native_orders(schedule)
-    simulation = _core.simulate(orders, native_costs(costs))
+    times = native_costs(costs)
+    simulation = _core.simulate(orders, times)
     if not simulation.complete:
         problem = describe_cycle(find_cycle(schedule, simulation))
         raise InvalidInput.of("orders", problem)
@@ -156,7 +157,7 @@ def simulate(schedule: Schedule, costs: ScheduleCosts) -> Timeline:
         end_s=simulation.end_s,
         forward_arrival_s=simulation.forward_arrival_s.reshape(shape),
         backward_arrival_s=simulation.backward_arrival_s.reshape(shape),
-        peak_bytes=_core.peak_bytes(orders, native_memory(costs.memory)),
+        peak_bytes=_core.peak_bytes(orders, native_memory(costs.memory), times),
     )
 
 

@@ -8,7 +8,7 @@
    order, before what computes with the activations; V before T. Of the slices of a microbatch, F
    runs from the first to the last, because tokens attend to earlier ones, and I or B back.
 4. A pair is a forward and, next on the same rank, a backward.
-5. No rank waits for ever: the needs of all ranks together have no cycle.
+5. No rank waits for ever: the needs of all ranks, pairs beginning together, have no cycle.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _paired(schedule: Schedule) -> Iterator[Fault]:
 
 
 def _acyclic(schedule: Schedule) -> Iterator[Fault]:
-    costs = ScheduleCosts.of(schedule.placement)
+    costs = ScheduleCosts.of(schedule.placement, pair_s=1.0)
     simulation = _core.simulate(native_orders(schedule), native_costs(costs))
     if not simulation.complete:
         yield Fault("orders", describe_cycle(find_cycle(schedule, simulation)))

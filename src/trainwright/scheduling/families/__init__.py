@@ -149,8 +149,9 @@ def generate(name: GivenFamily, request: FamilyRequest) -> Schedule | LimitTooSm
     if schedule is None:
         schedule = family.generate(without_limits(request))
     assert schedule is not None, "without limits every family has an order"
-    memory = cut_microbatches(costs, schedule.num_slices).memory
-    too_much = misfit(schedule, memory, max_activations=limit)
+    costs = cut_microbatches(costs, schedule.num_slices)
+    memory = costs.memory
+    too_much = misfit(schedule, memory, max_activations=limit, costs=costs)
     if too_much is None:
         return schedule
     least = limit_below_all(placement, memory, max_activations=limit) if family.is_plain else None
