@@ -1,4 +1,4 @@
-"""The command that a page prints of a question from files, run in the folder of these files."""
+"""The command that a page prints, run where the page says that it runs: it gives the document."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import shlex
 
 import pytest
 
+import reported
 import trainwright
 from html_page import Page
 from small_profiles import transformer
 from trainwright.commands.main import main
+from trainwright.documents.printing import Report
+from trainwright.errors import InvalidInput
+from trainwright.formats.catalog import open_cluster
+from trainwright.formats.piper_json import read_piper
 
 SPEC = {
     "kind": "schedule_spec",
@@ -50,6 +55,22 @@ ON_A_NODE = "--cluster dgx-h100 --nodes 1 --global-batch 16"
 SIZED = "--global-batch 16 --sequence 512 --tp 2 --pp 1"
 
 
+def written(folder):
+    """A folder with all of these files."""
+    folder.mkdir()
+    for name, text in {
+        "config.json": CONFIG,
+        "job.sh": JOB,
+        "mine.toml": CLUSTER,
+        "options.toml": 'cluster = "dgx-h100"\nnodes = 1\nglobal-batch = 16\nsequence = 512\n',
+        "fitted.toml": FITTED,
+        "profile.json": json.dumps(transformer()),
+        "spec.json": json.dumps(SPEC),
+    }.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
 @pytest.mark.parametrize(
     "asked",
     [
@@ -79,18 +100,7 @@ def test_a_question_from_files_is_printed_as_it_was_typed(asked, tmp_path, capsy
             main([*shlex.split(line), "--json"])
         return json.loads(capsys.readouterr().out)
 
-    folder = tmp_path / "own"
-    folder.mkdir()
-    for name, text in {
-        "config.json": CONFIG,
-        "job.sh": JOB,
-        "mine.toml": CLUSTER,
-        "options.toml": 'cluster = "dgx-h100"\nnodes = 1\nglobal-batch = 16\nsequence = 512\n',
-        "fitted.toml": FITTED,
-        "profile.json": json.dumps(transformer()),
-        "spec.json": json.dumps(SPEC),
-    }.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    folder = written(tmp_path / "own")
     monkeypatch.chdir(tmp_path)
     document = answer(asked)
     assert document["kind"] != "refusal", document
@@ -103,6 +113,127 @@ def test_a_question_from_files_is_printed_as_it_was_typed(asked, tmp_path, capsy
     again = answer(printed.removeprefix("trainwright "))
     names = {"name", "warnings", "command_line", "sha256"}  # of a folder, which is not said
     assert without(again, names) == without(document, names)
+
+
+REPORTED = (
+    *(reported.model_estimate, reported.profile_plan, reported.small_plan, reported.placement),
+    *(reported.schedule, reported.model, reported.improvement, reported.validation),
+    *(
+        pytest.param(make, marks=pytest.mark.slow)
+        for make in (
+            reported.model_plan,
+            reported.model_sweep,
+            reported.mixed_plan,
+            reported.fit,
+            reported.codesign,
+            reported.machine_room,
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize("make", REPORTED, ids=lambda make: make.__name__)
+def test_a_page_of_every_kind_prints_what_gives_its_document_again(
+    make, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(reported.EXAMPLES)
+    check_printed(Report(make()), tmp_path, capsys, monkeypatch)
+
+
+def own(folder, **more):
+    """An own model on an own cluster, as Python is asked."""
+    asked = {"cluster": folder / "mine.toml", "global_batch": 16, "sequence": 512, "tp": 2, "pp": 1}
+    return trainwright.plan(folder / "config.json", **(asked | more))
+
+
+def priced(folder):
+    """A plan of a profile with less memory than it was made for."""
+    profile, plan = folder / "profile.json", folder / "plan.json"
+    trainwright.plan(profile, devices=2, memory="80GiB").save(plan)
+    return trainwright.estimate(profile, plan=plan, devices=2, memory="70GiB")
+
+
+CALLS = {
+    "own files": own,
+    "adapters": lambda folder: own(folder, lora_rank=8),
+    "a cluster as a value": lambda folder: own(
+        folder, cluster=open_cluster("dgx-h100").with_nodes(1).with_bandwidth("inter", 1e9), tp=1
+    ),
+    "memory of its own": lambda folder: own(folder, cluster="dgx-h100", nodes=1, memory="70GiB"),
+    "an estimate": lambda folder: trainwright.estimate(
+        folder / "config.json",
+        cluster=folder / "mine.toml",
+        tp=2,
+        dp=2,
+        global_batch=8,
+        sequence=256,
+        zero=2,
+    ),
+    "of a job": lambda folder: trainwright.estimate(
+        source=("megatron", folder / "job.sh"),
+        cluster="dgx-h100",
+        nodes=1,
+        variable={"TP": "2"},
+    ),
+    "a profile as a value": lambda folder: trainwright.plan(
+        read_piper(json.loads((folder / "profile.json").read_text())), devices=2, memory="80GiB"
+    ),
+    "a profile on a cluster": lambda folder: trainwright.plan(
+        folder / "profile.json", cluster=folder / "mine.toml", devices=2, global_batch=16
+    ),
+    "a plan that is priced": priced,
+    "an own spec": lambda folder: trainwright.schedule(
+        spec=folder / "spec.json", family="1f1b", microbatches=4
+    ),
+    "several sizes": lambda folder: trainwright.sweep(
+        folder / "config.json",
+        cluster="dgx-h100",
+        devices="4,8",
+        global_batch=16,
+        sequence=512,
+        tp=2,
+        pp=1,
+    ),
+    "what is changed": lambda folder: trainwright.what_if(own(folder), bandwidth="nvlink=100GB/s"),
+    "an improvement": lambda folder: trainwright.improve(CALLS["an estimate"](folder)),
+    "what fits": lambda folder: trainwright.fit(folder / "config.json", gpu="h100"),
+    "runs of a folder": lambda folder: trainwright.validate(
+        reported.EXAMPLES / "measured", files=("korthikanti",)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_from_python_is_printed_as_a_command_that_runs(name, tmp_path, capsys, monkeypatch):
+    made = CALLS[name](written(tmp_path / "files"))
+    check_printed(made, tmp_path, capsys, monkeypatch)
+
+
+def test_what_is_left_out_needs_another_file():
+    with pytest.raises(InvalidInput, match="needs two files with timed runs or more, got 1"):
+        trainwright.validate(reported.EXAMPLES / "measured", leave_out="source")
+
+
+# What another folder, another run of the search, or a proof that was made again may say.
+_LEFT = {"name", "warnings", "command_line", "sha256", "runners_up", "recheck", "proof", "folder"}
+
+
+def check_printed(made, tmp_path, capsys, monkeypatch):
+    """The page of a result, and that of its file: what they print gives the result again."""
+    document = json.loads(made.to_json())
+    document = document.get("after", document)  # of a what-if the plan under the change
+    for name in ("saved as.json", f"{document['kind']}.json"):
+        made.save(tmp_path / name)
+    for shown in (made, tmp_path / "saved as.json"):
+        html = trainwright.report(shown).html
+        typed = "in the folder that holds" in html
+        monkeypatch.chdir(reported.EXAMPLES if typed else tmp_path)
+        printed = [text for _, text in Page(html).all("pre") if text.startswith("trainwright ")]
+        with pytest.raises(SystemExit):
+            main([*shlex.split(printed[-1])[1:], "--json"])
+        again = json.loads(capsys.readouterr().out)
+        again.pop("orders_name", None)
+        assert without(again, _LEFT) == without(document, _LEFT), printed[-1]
 
 
 def without(value, names):
@@ -128,7 +259,16 @@ def test_two_files_of_one_name_are_not_said_to_lie_together(tmp_path, capsys, mo
                 "estimate one/same --cluster two/same --global-batch 4 --sequence 64 --json"
             )
         )
-    assert "command_line" not in json.loads(capsys.readouterr().out)["request"]
+    document = json.loads(capsys.readouterr().out)
+    assert "command_line" not in document["request"]
+    (tmp_path / "found.json").write_text(json.dumps(document), encoding="utf-8")
+    html = trainwright.report(tmp_path / "found.json").html
+    (printed,) = (t for _, t in Page(html).all("pre") if t.startswith("trainwright "))
+    assert printed.startswith("trainwright estimate found.json --cluster found.json ")
+    with pytest.raises(SystemExit):
+        main([*shlex.split(printed.removeprefix("trainwright ")), "--json"])
+    again = json.loads(capsys.readouterr().out)
+    assert without(again, {"command_line", "warnings"}) == without(document, {"warnings"})
 
 
 def test_no_document_keeps_a_secret_that_a_script_was_given(tmp_path, capsys):

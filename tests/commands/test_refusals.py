@@ -348,7 +348,7 @@ def test_a_file_without_an_end_is_refused(refused):
         ("[]", "must be a JSON object"),
         ("", "must not be empty"),
         ("{}", "must be one of: a Piper profile"),
-        ('{"kind": "plan"}', "is a document file, which this command does not read"),
+        ('{"kind": "plan"}', '"plan" carries no model'),
         ('{"nodes": {}}', "nodes: must have at least 1 tensor width"),
         ('{"nodes": [], "edges": []}', "nodes: must have at least 1 entry"),
     ],

@@ -27,6 +27,7 @@ from trainwright.errors import InvalidInput
 from trainwright.pages.command import command_of
 from trainwright.pages.gantt_html import SCRIPTS
 from trainwright.pages.open import subject_of
+from trainwright.plans.configuration import CommandLine
 from trainwright.plans.status import Status
 from trainwright.units import format_bytes, format_seconds
 
@@ -278,7 +279,9 @@ def test_levels_carry_all_that_is_communicated(make):
 
 def test_names_are_escaped_wherever_they_stand():
     document = reported.renamed(reported.model_plan(), reported.HOSTILE)
-    document = replace(document, warnings=(reported.HOSTILE,))
+    typed = CommandLine(words=("plan", reported.HOSTILE), files=(reported.HOSTILE,))
+    request = replace(document.request, command_line=typed)
+    document = replace(document, request=request, warnings=(reported.HOSTILE,))
     text = trainwright.report(document, title=reported.HOSTILE, date=reported.HOSTILE).html
     page = Page(text)
     assert not page.all("img")
@@ -534,4 +537,5 @@ def test_a_name_that_means_something_else_by_now_is_told():
     known = command_of(reported.model_estimate())
     assert known.note == ""
     other = command_of(reported.renamed(reported.model_plan(), "my-model"))
-    assert "my-model: not as in the catalog" in other.note
+    assert other.words[2] == "model-plan.json"
+    assert "model-plan.json is this document, saved" in other.note

@@ -199,10 +199,11 @@ def test_an_unknown_kind_is_refused_with_all_that_have_a_page(tmp_path):
         assert f'"{kind}"' in str(refused.value)
 
 
-def test_the_command_of_a_plan_on_two_kinds_names_its_cluster_as_embedded():
+def test_the_command_of_a_plan_on_two_kinds_reads_its_cluster_from_the_document():
     command = command_of(reported.mixed_plan())
     assert "--nodes" not in command.words
-    assert "cluster old-and-new: not as in the catalog" in command.note
+    assert command.words[3:5] == ("--cluster", "mixed-plan.json")
+    assert "mixed-plan.json is this document" in command.note
 
 
 def test_a_difference_names_what_differs_inside_clusters_of_one_name():

@@ -10,8 +10,7 @@ import pytest
 import reported
 import trainwright
 from trainwright.errors import InvalidInput
-from trainwright.formats.document_json import encode
-from trainwright.options.inputs import content_hash
+from trainwright.formats.document_json import content_hash, encode
 
 MODEL = {"cluster": "dgx-h100", "global_batch": 32, "sequence": 1024, "schedule": "1f1b"}
 # Only the search, or the clock, knows these.

@@ -260,8 +260,7 @@ def _with_front(
 
 def _journal(path: Path, request: CodesignRequest | RoomRequest) -> FileJournal:
     """The journal of a request; one about another request is refused."""
-    from trainwright.formats.document_json import FileJournal, encode
-    from trainwright.options.inputs import content_hash
+    from trainwright.formats.document_json import FileJournal, content_hash, encode
 
     return FileJournal(path, about=content_hash(encode(request)))
 
@@ -610,8 +609,7 @@ def _folder(folder: str | Path) -> Path:
 
 
 def _about(request: CodesignRequest) -> str:
-    from trainwright.formats.document_json import encode
-    from trainwright.options.inputs import content_hash
+    from trainwright.formats.document_json import content_hash, encode
 
     return content_hash(encode(request))
 

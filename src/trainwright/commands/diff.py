@@ -129,8 +129,16 @@ def _objective(document: Compared) -> str:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
     """The keys whose values differ."""
     for key in dict.fromkeys((*before, *after)):
-        if before.get(key) != after.get(key):
-            yield Change(key=key, before=before.get(key), after=after.get(key))
+        old, new = before.get(key), after.get(key)
+        if isinstance(old, float) and isinstance(new, float):
+            if math.isclose(old, new, rel_tol=_ROUNDING):
+                continue
+        elif old == new:
+            continue
+        yield Change(key=key, before=old, after=new)
+
+
+_ROUNDING: Final = 1e-12  # sums of the same parts in another order
 
 
 def _request_facts(document: Compared) -> dict[str, Any]:

@@ -568,7 +568,7 @@ class Planner:
             id=hashlib.sha256(text.encode()).hexdigest()[:24],
             is_complete=is_complete,
             result=result,
-            command=command_of(result.document),
+            command=command_of(result.document, file="plan.json"),
         )
         self._kept[made.id] = made
         self._kept.move_to_end(made.id)

@@ -408,14 +408,14 @@ def _read(rows: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any
     return values
 
 
-# What was typed, for documents whose question came from files
-# -------------------------------------------------------------
+# What was typed, for documents whose question came from files, and for chips
+# ---------------------------------------------------------------------------
 
-_REPEATED: Final = ("plan", "estimate", "improve", "fit", "schedule", "model")
+_REPEATED: Final = ("plan", "estimate", "improve", "fit", "schedule", "model", "codesign")
 # What says where results go, or what else is written, and nothing of the question.
 _OF_RESULTS: Final = frozenset(
     ("output", "json", "verbose", "open", "journal", "patch", "orders", "orders-form", "gantt")
-)
+) | {"csv", "figure", "artifacts", "stage"}
 # Words in the names of variables whose values no document keeps: HF_TOKEN, but not TOKENIZER.
 _SECRETS: Final = frozenset(
     ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "APIKEY", "CREDENTIALS"]
@@ -423,7 +423,7 @@ _SECRETS: Final = frozenset(
 
 
 def _command_line(name: str, given: Mapping[str, Any]) -> CommandLine | None:
-    """The words that ask this again beside its files; None where no file is named.
+    """The words that ask this again beside its files; None where a document says them itself.
 
     Nor is there one where two files of one name lie in different folders, or one is a stream.
     """
@@ -463,7 +463,7 @@ def _command_line(name: str, given: Mapping[str, Any]) -> CommandLine | None:
             for text, metavar in zip(texts, metavars, strict=True):
                 kept = _without_secret(text) if row.flag == "variable" else text
                 words.append(word(kept, is_file=row.flag in _FILE_TOO or metavar in _FILES))
-    if streams or not files:
+    if streams or given.get("recheck") or not (files or name == "codesign"):
         return None
     from trainwright.plans.configuration import CommandLine
 

@@ -93,11 +93,11 @@ def report(*documents: Reportable, title: str | None = None, date: str | None = 
     if not documents:
         raise InvalidInput.of("documents", "must be at least 1 document, got none")
     found = [each for given in documents for each in opened(given)]
-    verified = [each for each, _ in found if isinstance(each, VerificationResult)]
-    shown = [(each, name) for each, name in found if not isinstance(each, VerificationResult)]
+    verified = [each for each, *_ in found if isinstance(each, VerificationResult)]
+    shown = [each for each in found if not isinstance(each[0], VerificationResult)]
     subjects = [
-        subject_of(each, name=name or f"{each.kind} {number}")
-        for number, (each, name) in enumerate(shown, 1)
+        subject_of(each, name=name or f"{each.kind} {number}", file=file)
+        for number, (each, name, file) in enumerate(shown, 1)
     ]
     subjects = _with_verifications(subjects, verified)
     differences = _differences([subject.document for subject in subjects])
@@ -139,8 +139,7 @@ def _with_verifications(
 
 def _hashes(subject: Subject[Any]) -> tuple[str, ...]:
     """That of the document, and of the plan that an explanation is about."""
-    from trainwright.formats.document_json import encode
-    from trainwright.options.inputs import content_hash
+    from trainwright.formats.document_json import content_hash, encode
 
     if isinstance(subject.document, ModelExplanation):
         return (subject.sha256, content_hash(encode(subject.document.plan)))

@@ -256,8 +256,7 @@ class _Rows:
 
     def _key(self, call: ModelCall, *more: object) -> str:
         """Of all that a search is asked; empty where nothing is kept."""
-        from trainwright.formats.document_json import encode
-        from trainwright.options.inputs import content_hash
+        from trainwright.formats.document_json import content_hash, encode
         from trainwright.options.question import request_of
 
         if self.journal is None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from trainwright.lab.run_shapes import Known
     from trainwright.lab.validate import Outcome
+    from trainwright.plans.configuration import CommandLine
 
 SCORED: Final = ("time", "memory", "static_memory", "memory_apart", "static_memory_apart")
 SOURCE: Final = "source"
@@ -111,8 +112,29 @@ def validate(
         profiles=None if profile_folder is None else str(profile_folder),
         predictions=None if predictions is None else str(predictions),
         warnings=tuple(warnings),
+        command_line=_command_line(
+            places, profiles=profiles, files=files, leave_out=leave_out, predictions=predictions
+        ),
     )
     return Report(document)
+
+
+def _command_line(
+    places: Sequence[Path], *, files: Sequence[str], leave_out: str | None, **beside: Any
+) -> CommandLine | None:
+    """The words that ask this again beside its files; None where two have one name."""
+    from trainwright.plans.configuration import CommandLine
+
+    named = {flag: Path(path) for flag, path in beside.items() if path is not None}
+    known = {path.resolve() for path in (*places, *named.values())}
+    if len({path.name for path in known}) < len(known):
+        return None
+    words = ["validate", *(path.resolve().name for path in places)]
+    for flag, path in named.items():
+        words += [f"--{flag}", path.resolve().name]
+    words += ["--files", ",".join(files)] if files else []
+    words += ["--leave-out", leave_out] if leave_out is not None else []
+    return CommandLine(words=tuple(words), files=tuple(path.name for path in sorted(known)))
 
 
 def _chosen(paths: Sequence[Path], files: Sequence[str]) -> list[Path]:

@@ -265,8 +265,7 @@ def _result(
     found: _Findings,
     level: int,
 ) -> VerificationResult:
-    from trainwright.formats.document_json import encode
-    from trainwright.options.inputs import content_hash
+    from trainwright.formats.document_json import content_hash, encode
 
     described = VerifiedDocument(
         kind=document.kind,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.model_plan import ModelPlanResult
@@ -212,6 +212,19 @@ def _verdict(ratio: float) -> str:
 
 WORK_KEYS: Final = ("global_batch", "sequence_length")  # what decides the tokens of a step
 _SHOWN: Final = {
+    "num_devices": "devices",
+    "num_stages": "stages",
+    "sequence_length": "sequence",
+    "micro_batch": "microbatch",
+    "zero_stage": "ZeRO stage",
+    "zero_stages": "ZeRO stages",
+    "recompute_modes": "kinds of recomputation",
+    "recomputed_layers": "layers recomputed",
+    "moment_dtypes": "optimizer moments",
+    "cuda_graph": "CUDA graph",
+    "cuda_graph_modules": "modules under CUDA graphs",
+    "cost_model": "cost model",
+    "gap": "optimality gap",
     "step_time_s": "step time",
     "time_per_batch_s": "time per batch",
     "time_per_sample_s": "time per microbatch",
@@ -241,7 +254,23 @@ def change_texts(change: Change) -> tuple[str, str, str]:
     before, after = (value_text(key, value) for value in values)
     if before == after:  # too close to tell apart when rounded
         before, after = map(str, values)
-    return _SHOWN.get(key, key), before, after
+    return key_words(key), before, after
+
+
+def key_words(key: str) -> str:
+    """A key as the field says it, without its unit; one of a cluster by what it belongs to."""
+    if key in _SHOWN:
+        return _SHOWN[key]
+    *path, name = key.removeprefix("cluster.pools[0].").split(".")
+    of_source = "sources" in path
+    path = ["device" if part == "accelerator" else part for part in path if part != "sources"]
+    words = " ".join((*path, _UNIT.sub("", name) or name)).replace("_", " ")
+    words = re.sub(r"levels\[(\d+)\]", r"network level \1", words)
+    return f"source of {words}" if of_source else words
+
+
+# A unit at the end of a key; speeds that are counted in something are named by it.
+_UNIT: Final = re.compile(r"(_bytes(_per_s)?|_?flops_per_s|_per_s|_slots|_s)$")
 
 
 def value_text(key: str, value: object) -> str:
@@ -250,6 +279,9 @@ def value_text(key: str, value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if is_dataclass(value):
+        parts = ((part.name, getattr(value, part.name)) for part in fields(value))
+        return ", ".join(f"{key_words(name)} {value_text(name, each)}" for name, each in parts)
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, (int, float)):
@@ -264,6 +296,7 @@ _UNITS: Final = (
     ("tokens_per_s", lambda value: f"{value:,.1f}"),
     ("mfu", lambda value: f"{value:.2%}"),
     ("flops_per_s", lambda value: f"{value / 1e12:.5g} TFLOP/s"),
+    ("_per_s", lambda value: f"{value:.4g} per second"),
     ("_bytes", format_bytes),
     ("_s", format_seconds),
     ("_slots", TimeUnit.SLOTS.describe),
@@ -314,12 +347,7 @@ def what_if_view(document: WhatIfResult) -> Iterator[Line]:
 
 def _change_row(change: Change) -> tuple[str, ...]:
     before, after = (value_text(change.key, each) for each in (change.before, change.after))
-    return _name(change.key), before, after, _ratio(change.before, change.after)
-
-
-def _name(key: str) -> str:
-    """A key without its unit."""
-    return re.sub(r"_bytes(_per_s)?$|_?flops_per_s$", "", key).replace("_", " ").strip()
+    return key_words(change.key), before, after, _ratio(change.before, change.after)
 
 
 def _rows(before: ModelPlanResult, after: ModelPlanResult) -> Iterator[tuple[str, ...]]:

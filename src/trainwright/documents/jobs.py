@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from trainwright._version import __version__
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult, planned, planned_job
-from trainwright.documents.open import load_any_document
+from trainwright.documents.open import load
 from trainwright.documents.printing import Report
+from trainwright.documents.registry import COMPARABLE
 from trainwright.documents.runs import (
     job_of_configuration,
     model_and_cluster,
@@ -18,9 +19,8 @@ from trainwright.documents.runs import (
 )
 from trainwright.documents.view import column, size, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.formats.document_json import encode
+from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import LayerKind
-from trainwright.options.inputs import content_hash
 from trainwright.plans.capability import RecomputeForm
 from trainwright.plans.configuration import FORMAT_VERSION, Configuration
 from trainwright.plans.job import Orders, Stamp
@@ -153,13 +153,18 @@ class DocumentedRun:
 
 
 def run_of_document(document: str | Path | Report[Any]) -> DocumentedRun:
-    """The run of an estimate or plan of a model, or of a profile on a cluster (a path or a result).
+    """The run of an estimate, plan or improvement of a model, or of a profile on a cluster.
+
+    The document is a path or a result; the run of an improvement is the one before it.
 
     Raises `InvalidInput` for other kinds, `UnsupportedFeature` for a plan that no options of
     `estimate` state: with an order that was searched, or blocks recomputed one by one.
     """
-    found = document.document if isinstance(document, Report) else load_any_document(document)
-    if isinstance(found, ModelEstimateResult):
+    from trainwright.documents.improvement import ImprovementResult
+
+    kinds = (*COMPARABLE, "improvement")
+    found = document.document if isinstance(document, Report) else load(document, kinds)
+    if isinstance(found, (ModelEstimateResult, ImprovementResult)):
         run = found.request.configuration
     elif isinstance(found, ModelPlanResult):
         run = _stated(found)

@@ -11,9 +11,9 @@ from trainwright.documents.profile_plan import check_stage, count_recomputed, re
 from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import able_targets, family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.formats.document_json import encode
+from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import DEFAULT_RECIPE, precision_named
-from trainwright.options.inputs import content_hash, inside, naming_options
+from trainwright.options.inputs import inside, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, leaner_calls, request_of
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words

@@ -22,9 +22,9 @@ from trainwright.documents.registry import (
 )
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
-from trainwright.formats.document_json import decode_document
+from trainwright.formats.document_json import content_hash, decode_document
 from trainwright.formats.json_text import parse_json
-from trainwright.options.inputs import content_hash, inside
+from trainwright.options.inputs import inside
 from trainwright.plans.configuration import Embedded
 from trainwright.plans.status import OPTIMAL_TOLERANCE, BoundKind, Status
 
@@ -291,8 +291,8 @@ _WITHOUT_PAGE: Final = {
 }
 
 
-def opened(given: Any) -> Iterator[tuple[Any, str]]:
-    """The documents of a path or a result, each with its name; none where it has no file.
+def opened(given: Any) -> Iterator[tuple[Any, str, str]]:
+    """The documents of a path or a result, each with its name and its file; none where without.
 
     A what-if is two plans. Raises `InvalidInput` for other kinds, naming those that have a page.
     """
@@ -302,10 +302,10 @@ def opened(given: Any) -> Iterator[tuple[Any, str]]:
         name, document = Path(document).name, load(document, REPORTED, advice=_WITHOUT_PAGE)
     if document.kind == "whatif":
         start = f"{name}: " if name else ""
-        yield document.before, f"{start}before"
-        yield document.after, f"{start}after"
+        yield document.before, f"{start}before", ""
+        yield document.after, f"{start}after", name
     else:
-        yield document, name
+        yield document, name, name
 
 
 # The answer of `plan`

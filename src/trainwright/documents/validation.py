@@ -17,7 +17,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import InvalidInput, MissingExtra
-from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.configuration import FORMAT_VERSION, CommandLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,6 +140,7 @@ class ValidationResult:
     profiles: str | None = None
     predictions: str | None = None
     warnings: tuple[str, ...] = ()
+    command_line: CommandLine | None = None
 
 
 # Scores of predictions against measured runs, as tables: one line per file and quantity

@@ -170,16 +170,24 @@ def open_cluster(name_or_path: str) -> Cluster:
 def open_cluster_or_chip(name_or_path: str) -> Cluster | FoundChip:
     """Like `open_cluster`, with what else the search of a co-design document knows of its chip.
 
-    A file is a document where it is named or begins as JSON, else a cluster file.
+    A file is a document where it is named or begins as JSON, else a cluster file. A document of
+    another kind stands for the cluster that it carries, as that was sized and priced.
     """
     if not name_or_path or name_or_path in cluster_names() or not exists(name_or_path):
         return cluster(name_or_path)
     path = Path(name_or_path)
     data = read_bytes(path, name="cluster", most=LARGEST_DOCUMENT)
     if path.suffix == ".json" or data.lstrip().startswith(b"{"):
-        from trainwright.formats.codesign_document import read_chip
+        from trainwright.cluster import Cluster
+        from trainwright.formats.codesign_document import CHIPS, read_chip
+        from trainwright.formats.document_json import carried, decode
+        from trainwright.formats.json_text import parse_json
 
-        return read_chip(data, source=name_or_path)
+        value = parse_json(data, source=name_or_path)
+        if isinstance(value, dict) and value.get("kind") not in CHIPS:
+            own = carried(value, "cluster", source=name_or_path)
+            return decode(Cluster, own.content, path="request.cluster.content", source=name_or_path)
+        return read_chip(value, source=name_or_path)
     from trainwright.formats.cluster_toml import parse_cluster
 
     return parse_cluster(data, path, accelerators=accelerators())

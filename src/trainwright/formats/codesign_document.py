@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster import (
     NO_LOSS,
@@ -17,8 +17,7 @@ from trainwright.cluster import (
 from trainwright.cluster.template import CORE_BUFFER_BYTES_PER_UNIT
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode_document
-from trainwright.formats.json_text import parse_json
-from trainwright.plans.configuration import FORMAT_VERSION, Embedded
+from trainwright.plans.configuration import FORMAT_VERSION, CommandLine, Embedded
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import BoundKind, Status
 from trainwright.provenance import RARE
@@ -340,6 +339,7 @@ class CodesignRequest:
     process: str | None = None
     die: dict[str, float] | None = None
     technology: TechnologyRecord | None = field(default=None, metadata={RARE: True})
+    command_line: CommandLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,6 +438,7 @@ class RoomRequest:
     budget_dollars: float | None = None
     budget_watts: float | None = None
     budget_mm2: float | None = None
+    command_line: CommandLine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -658,14 +659,15 @@ class FoundChip:
     surroundings: Surroundings
 
 
-def read_chip(data: bytes, *, source: str) -> FoundChip:
+CHIPS: Final = {"codesign": CodesignResult, "machine-room": RoomResult}  # by kind
+
+
+def read_chip(value: object, *, source: str) -> FoundChip:
     """Read a document of `codesign`, of chips or of whole systems.
 
     Raises `InvalidInput` where it is none or has no design.
     """
-    value = parse_json(data, source=source)
-    kinds = {"codesign": CodesignResult, "machine-room": RoomResult}
-    document: CodesignResult | RoomResult = decode_document(value, kinds, source=source)
+    document: CodesignResult | RoomResult = decode_document(value, CHIPS, source=source)
     best = document.best
     if best is None:
         raise InvalidInput.of("best", "must be there: the search found no design", source=source)

@@ -8,6 +8,7 @@ version, and a version from the future is refused.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -19,6 +20,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes, write_text
 from trainwright.formats.json_text import in_document_order, quote, show_typed, show_value
 from trainwright.formats.records import decoder_for
+from trainwright.plans.configuration import Embedded
 from trainwright.provenance import RARE
 
 if TYPE_CHECKING:
@@ -134,6 +136,32 @@ def document_type(
         raise InvalidInput.of("kind", problem, source=source)
     refuse_newer_version(value, _current_version(kinds[kind]), source=source)
     return kinds[kind]
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """The SHA-256 of canonical JSON: keys sorted, no blanks."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def carried(value: Mapping[str, Any], part: str, *, source: str | None = None) -> Embedded:
+    """The input that a document carries as this part of its request: its model, cluster or costs.
+
+    A what-if carries those of the plan after the change. Raises `InvalidInput` where there is none
+    of that name, or it was edited.
+    """
+    whole = value["after"] if isinstance(value.get("after"), dict) else value
+    request = whole.get("request")
+    found = request.get(part) if isinstance(request, dict) else None
+    path = f"request.{part}"
+    if not isinstance(found, dict):
+        problem = f"is not there: {quote(str(value.get('kind')))} carries no {part}"
+        raise InvalidInput.of(path, problem, source=source)
+    own = decode(Embedded, found, path=path, source=source)
+    if content_hash(own.content) != own.sha256:
+        problem = "must be the hash of the content, which was edited"
+        raise InvalidInput.of(f"{path}.sha256", problem, source=source)
+    return own
 
 
 def refuse_newer_version(

@@ -19,7 +19,7 @@ import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes
-from trainwright.formats.document_json import decode, encode, refuse_newer_version
+from trainwright.formats.document_json import carried, decode, encode, refuse_newer_version
 from trainwright.formats.json_text import PathFault, collector_at_rest, in_document_order, scan_json
 from trainwright.formats.records import (
     BAD,
@@ -648,8 +648,11 @@ def schedule_spec_schema() -> dict[str, Any]:
 
 
 def load_schedule_spec(path: Path) -> ScheduleSpec:
-    """Read a spec file; raises InvalidInput with every fault."""
+    """Read a spec file, or the costs that a schedule carries; raises InvalidInput."""
     text = scan_json(read_bytes(path, name="spec"), source=str(path), what="spec")
+    if text.value.get("kind") == "schedule":
+        own = carried(text.value, "costs", source=str(path))
+        return read_schedule_spec(own.content, source=str(path))
     return read_schedule_spec(text.value, source=str(path), text_faults=text.faults)
 
 

@@ -36,7 +36,7 @@ from trainwright.cluster.calibration import (
     Software,
     keys_of,
 )
-from trainwright.errors import TrainwrightError
+from trainwright.errors import InvalidInput, TrainwrightError
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import Question, price
 from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
@@ -650,11 +650,15 @@ def without_each(
     """Of each table that has timed runs the efficiencies that all others give.
 
     Times are taken linear around the efficiencies that ship, if there are, so that sensitivities
-    are priced once; those of the left-out runs themselves are exact.
+    are priced once; those of the left-out runs themselves are exact. Raises `InvalidInput` where
+    nothing is left without one table.
     """
     if not tables:
         return {}
     pool = Pool(pooled_runs(tables), power_shifts(tables[0][2]))
+    if len(pool.groups) < 2:
+        problem = f"needs two files with timed runs or more, got {len(pool.groups)}"
+        raise InvalidInput.of("leave-out", problem)
     found = around(pool, tables[0][2].efficiencies)
     shifts, residuals = left_out(pool, found)
     both = with_own(pool, found, residuals)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.formats.document_json import carried, content_hash, decode, encode
 from trainwright.formats.json_text import quote
 from trainwright.options.option import Kind, Options
 from trainwright.options.table import fields_given
@@ -54,12 +53,6 @@ class PlacementInput:
 def embed(kind: str, name: str, content: dict[str, Any]) -> Embedded:
     """Wrap an input for a document, with the hash of its canonical JSON."""
     return Embedded(kind=kind, name=name, sha256=content_hash(content), content=content)
-
-
-def content_hash(content: dict[str, Any]) -> str:
-    """The SHA-256 of canonical JSON: keys sorted, no blanks."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def profile_input(
@@ -216,6 +209,7 @@ _GALVATRON_KEYS: Final = ("layertype_", "layernum[", "other_memory_pp_")
 _METIS_FIELDS: Final = frozenset({"execution_time", "execution_memory"})
 # What a folder may hold in place of a config.json.
 _TABLES: Final = ("DeviceType.*_tp*_bs*.json", "computation_profiling_*.json")
+_CARRIED: Final = "request.model.content"  # of a document
 _LOOKED_FOR: Final = (
     'a Piper profile ("nodes", "edges"), a trainwright profile ("kind": "profile"), '
     'a Hugging Face config ("model_type" or "architectures"), '
@@ -416,11 +410,21 @@ def _read_file(
             case = read_phaze(text.value, source=source, text_faults=text.faults, given=given)
             content = embed("placement", name, placement_part(text.value))
             return _no_unit(PlacementInput(case=case, embedded=content), unit_s)
-        case other:
-            raise UnsupportedFeature(
-                f"{file} is a {other.value} file, which this command does not read",
-                alternative="it reads profiles, placement inputs and config.json",
-            )
+        case ModelFormat.DOCUMENT:
+            part = carried(text.value, "model", source=source)
+            name = part.name
+            if part.kind == "model":
+                from trainwright.model import TransformerConfig
+
+                described = decode(TransformerConfig, part.content, path=_CARRIED, source=source)
+                return _no_unit(ModelInput(config=described, embedded=part), unit_s)
+            with inside(_CARRIED):
+                if part.kind == "placement":
+                    from trainwright.formats.phaze_json import read_phaze
+
+                    case = read_phaze(part.content, given=given)
+                    return _no_unit(PlacementInput(case=case, embedded=part), unit_s)
+                profiles = read_profile(part.content)
     made = profile_input(profiles, name=name, point=point, on_cluster=on_cluster)
     return _no_unit(made, unit_s)
 
@@ -456,8 +460,6 @@ def _own(description: ModelDescription) -> ModelInput:
 
 
 def _described(description: ModelDescription) -> ModelInput:
-    from trainwright.formats.document_json import encode
-
     content: dict[str, Any] = encode(description.config)
     name = description.name
     warnings = [f"{name}: {note}" for note in description.notes]

@@ -125,6 +125,7 @@ ROWS += section(
         FILE,
         "For a profile: the plan document to price.",
         commands="estimate",
+        at="plan",
         foreign=_of_profiles(
             "a model is given its degrees, as --tp and --pp",
             on_a_cluster="on a cluster a run is given by its degrees, as --tp and --pp",
@@ -798,6 +799,7 @@ ROWS += section(
         ON,
         "Also show restricted modes and equal splits.",
         commands="plan",
+        at="compare",
         foreign=_of_profiles(
             "plan a model with each restriction, as --pp 1, and ask diff",
             on_a_cluster=_ON_A_CLUSTER,

@@ -77,7 +77,7 @@ ROWS += section(
     "The pipeline",
     "schedule",
     row("spec", FILE, "A JSON file of times and memory per stage.", at="spec"),
-    row("ranks", COUNT, "Pipeline ranks.", metavar="P", also="num_ranks"),
+    row("ranks", COUNT, "Pipeline ranks.", metavar="P", at="request.num_ranks"),
     row(
         "microbatches", COUNT, "Microbatches per step.", metavar="M", at="request.num_microbatches"
     ),

@@ -1,7 +1,7 @@
 """The command line that asks for a document again.
 
 Names are kept only where they still mean what the document carries: a catalog entry whose content
-has the same hash. Otherwise the note says that the input is the one embedded in the document.
+has the same hash. In place of any other input stands the document itself, which carries it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.validation import ValidationResult
 from trainwright.errors import InvalidInput
 from trainwright.formats.codesign_document import CodesignResult, RoomResult
+from trainwright.formats.document_json import content_hash
 from trainwright.model import DEFAULT_RECIPE
 from trainwright.options.clusters import ANY_FRAMEWORK, NO_CALIBRATION
-from trainwright.options.inputs import content_hash
 from trainwright.options.question import DEFAULT_TOP
 from trainwright.options.space import allowed_of, schedule_words
 from trainwright.options.table import words_of
@@ -69,36 +69,42 @@ class Command:
         return shlex.join(self.words)
 
 
-def command_of(document: object) -> Command:
-    """The command of a document: what was typed, where files took part, else by its fields.
+def command_of(document: Any, *, file: str = "") -> Command:
+    """The command of a document: what was typed, where that was kept, else by its fields.
 
-    Raises TypeError for a document that no command makes.
+    `file` is the name of the document's own file, which stands for the inputs that no other name
+    means; without one it is a name to save it under. Raises TypeError for a document that no
+    command makes.
     """
     typed = getattr(getattr(document, "request", document), "command_line", None)
-    if typed is None:
-        return _of_fields(document)
-    return Command(
-        words=("trainwright", *typed.words),
-        note=f"in the folder that holds {' and '.join(typed.files)}",
-    )
+    if typed is not None:
+        files = " and ".join(typed.files)
+        note = f"in the folder that holds {files}" if files else ""
+        return Command(words=("trainwright", *typed.words), note=note)
+    own = file or f"{document.kind}.json"
+    made = _of_fields(document, own)
+    if made.note or own not in made.words:
+        return made
+    saved = "" if file else ", saved"
+    return replace(made, note=f"{own} is this document{saved}; it carries what was asked")
 
 
 @singledispatch
-def _of_fields(document: object) -> Command:
+def _of_fields(document: object, own: str) -> Command:
+    """The command by what the document keeps; `own` stands where its own file is to be read."""
     raise TypeError(f"no command makes {type(document).__name__}")
 
 
 @_of_fields.register(MixedPlanResult)
 @_of_fields.register(ModelPlanResult)
-def _(document: ModelPlanResult | MixedPlanResult) -> Command:
-    request = document.request
-    return _made("plan", request, _asked(request), note=_note(request.model, request.cluster))
+def _(document: ModelPlanResult | MixedPlanResult, own: str) -> Command:
+    return _made("plan", document.request, _asked(document.request, own), own)
 
 
 @_of_fields.register
-def _(document: ModelSweepResult) -> Command:
+def _(document: ModelSweepResult, own: str) -> Command:
     request = document.request
-    asked = _asked(request)
+    asked = _asked(request, own)
     sizes = ",".join(dict.fromkeys(str(row.devices) for row in document.rows))
     kept = {
         **asked,
@@ -106,95 +112,84 @@ def _(document: ModelSweepResult) -> Command:
         "sweep": document,
         "training": document.training,
     }
-    return _made("plan", request, kept, note=_note(request.model, request.cluster))
+    return _made("plan", request, kept, own)
 
 
 @_of_fields.register(PlacementResult)
 @_of_fields.register(PlanResult)
-def _(document: PlanResult | PlacementResult) -> Command:
-    request = document.request
-    return _made("plan", request, _of_a_profile(request), note=_note(request.model, None))
+def _(document: PlanResult | PlacementResult, own: str) -> Command:
+    kept = {**_of_a_profile(document.request), "compare": bool(getattr(document, "baselines", ()))}
+    return _made("plan", document.request, kept, own)
 
 
 @_of_fields.register
-def _(document: EstimateResult) -> Command:
-    request = document.request
-    kept = {"plan": "PLAN.json", "setting": request.setting}
-    note = "PLAN.json stands for this document; " + _note(request.model, None)
-    return _made("estimate", request, kept, note=note)
+def _(document: EstimateResult, own: str) -> Command:
+    kept = {"plan": own, "setting": document.request.setting}
+    return _made("estimate", document.request, kept, own)
 
 
 @_of_fields.register
-def _(document: ModelEstimateResult) -> Command:
-    request = document.request
-    kept = _of_a_run(request)
-    return _made("estimate", request, kept, note=_note(request.model, request.cluster))
+def _(document: ModelEstimateResult, own: str) -> Command:
+    return _made("estimate", document.request, _of_a_run(document.request, own), own)
 
 
 @_of_fields.register
-def _(document: ImprovementResult) -> Command:
-    request = document.request
-    run = _made("estimate", request, _of_a_run(request)).text
-    notes = (f"RUN.json is what this writes with -o: {run}", _note(request.model, request.cluster))
-    words = ("trainwright", "improve", "RUN.json", *words_of("improve", {"improvement": document}))
-    return Command(words=words, note="; ".join(filter(None, notes)))
+def _(document: ImprovementResult, own: str) -> Command:
+    words = words_of("improve", {"improvement": document})
+    return Command(words=("trainwright", "improve", own, *words))
 
 
 @_of_fields.register
-def _(document: FitResult) -> Command:
+def _(document: FitResult, own: str) -> Command:
     request = document.request
     device = request.cluster.content["pools"][0]["accelerator"]["name"]
     asked = {field.name: getattr(request, field.name) for field in fields(request)}
     words = words_of("fit", {"fit": {**asked, "gpu": f"{request.num_devices}x{device}"}})
-    note = _note(request.model, None)
-    return Command(words=("trainwright", "fit", request.model.name, *words), note=note)
+    return Command(words=("trainwright", "fit", _model(request.model, own), *words))
 
 
 @_of_fields.register
-def _(document: ValidationResult) -> Command:
+def _(document: ValidationResult, own: str) -> Command:
     words = words_of("validate", {"validation": document})
-    return Command(
-        words=("trainwright", "validate", document.folder, *words),
-        note="the measured runs are not part of the document",
-    )
+    note = "the measured runs are not part of the document"
+    return Command(words=("trainwright", "validate", document.folder, *words), note=note)
 
 
 @_of_fields.register
-def _(document: ModelExplanation) -> Command:
-    made = command_of(document.plan)
-    then = "its reasons are those of: trainwright explain, on the plan"
-    return Command(words=made.words, note="; ".join(filter(None, (made.note, then))))
+def _(document: ModelExplanation, own: str) -> Command:
+    return _of_fields(document.plan, own)  # whose reasons `plan` finds beside it
 
 
 @_of_fields.register
-def _(document: ModelSummary) -> Command:
-    words = ("trainwright", "model", document.name, "--sequence", str(document.sequence_length))
-    return Command(words=words)
+def _(document: ModelSummary, own: str) -> Command:
+    from trainwright.formats.catalog import model_names
+
+    known = document.name in model_names()
+    words = ("trainwright", "model", document.name if known else "config.json")
+    note = "" if known else f"config.json is the description of {document.name}"
+    return Command(words=(*words, "--sequence", str(document.sequence_length)), note=note)
 
 
 @_of_fields.register(RoomResult)
 @_of_fields.register(CodesignResult)
-def _(document: CodesignResult | RoomResult) -> Command:
-    return Command(
-        words=("trainwright", "codesign", "--recheck", "CHIP.json"),
-        note="CHIP.json stands for this document: its search is repeated from its own request",
-    )
+def _(document: CodesignResult | RoomResult, own: str) -> Command:
+    return Command(words=("trainwright", "codesign", "--recheck", own))
 
 
 @_of_fields.register
-def _(document: ScheduleResult) -> Command:
+def _(document: ScheduleResult, own: str) -> Command:
     request = document.request
     kept: dict[str, Any] = {
         "request": request,
         "objective": document.objective,
-        "spec": "SPEC.json",
+        "spec": own,
         "family": None,
     }
     match request.method:
         case "family":
             kept["family"] = request.family or document.family
         case "simulate":
-            kept["simulate"] = request.orders_name or "ORDERS"
+            kept["simulate"] = own
         case "searched-front":
             kept |= {"search": True, "pareto": True}
         case method:
@@ -202,10 +197,7 @@ def _(document: ScheduleResult) -> Command:
     if (uniform := _uniform(request)) is not None:
         words = words_of("schedule", {**kept, "spec": None})
         return Command(words=("trainwright", "schedule", *words, *uniform))
-    return Command(
-        words=("trainwright", "schedule", *words_of("schedule", kept)),
-        note="SPEC.json stands for the costs embedded in the document: request.costs.content",
-    )
+    return Command(words=("trainwright", "schedule", *words_of("schedule", kept)))
 
 
 _TIMES: Final = {
@@ -217,7 +209,7 @@ _TIMES: Final = {
 
 
 def _uniform(request: ScheduleRequest) -> tuple[str, ...] | None:
-    """The ranks and times of stages that are all alike, as options; None of other costs."""
+    """The times of stages that are all alike, as options; None of other costs."""
     content = request.costs.content
     times = {key: value for key, value in content.items() if key not in ("kind", "format_version")}
     alike = times.keys() <= _TIMES.keys() and all(len(value) == 1 for value in times.values())
@@ -225,24 +217,24 @@ def _uniform(request: ScheduleRequest) -> tuple[str, ...] | None:
         return None
     unit = "s" if request.time_unit is TimeUnit.SECONDS else ""
     named = ((_TIMES[key], f"{value[0]!r}{unit}") for key, value in times.items())
-    return ("--ranks", str(request.num_ranks), *(word for pair in named for word in pair))
+    return tuple(word for pair in named for word in pair)
 
 
 def _made(
     name: str,
     request: PlanRequest | ModelEstimateRequest,
     kept: Mapping[str, Any],
-    *,
-    note: str = "",
+    own: str,
 ) -> Command:
     words = tuple(words_of(name, kept, usual=_USUAL))
     cluster = getattr(request, "cluster", None)
-    priced = () if cluster is None else _priced(cluster)
-    if not priced and getattr(request, "framework", None) == TYPICAL.name:  # asked for by name
+    software = getattr(request, "software" if name == "plan" else "framework", None)
+    priced = () if cluster is None else _priced(cluster, software)
+    if not priced and name == "estimate" and software == TYPICAL.name:  # asked for by name
         priced = ("--software", TYPICAL.name)
     if isinstance(request, PlanRequest) and request.model.kind == "model":
         words, priced = _for_whom(request, words, priced)
-    return Command(words=("trainwright", name, request.model.name, *words, *priced), note=note)
+    return Command(words=("trainwright", name, _model(request.model, own), *words, *priced))
 
 
 def _for_whom(
@@ -262,10 +254,21 @@ def _for_whom(
     return words, priced or ("--software", TYPICAL.name)
 
 
-def _priced(cluster: Embedded) -> tuple[str, ...]:
-    """The option that prices the cluster as the document did; one in a file is as it was priced."""
-    known = _in_the_catalog(cluster)
-    return ("--calibration", NO_CALIBRATION) if known is None else known.priced
+def _priced(cluster: Embedded, software: str | None) -> tuple[str, ...]:
+    """The option that prices the cluster as the document did.
+
+    One that the document carries is as it was priced, whatever software is named.
+    """
+    if (known := _in_the_catalog(cluster)) is not None:
+        return known.priced
+    if software is None or line_of(_sources(cluster)) is None:
+        return ("--calibration", NO_CALIBRATION)
+    return () if software == TYPICAL.name else ("--software", software)
+
+
+def _sources(cluster: Embedded) -> Iterator[str]:
+    """What the figures of its first devices are said to rest on."""
+    return (each["source"] for _, each in cluster.content["pools"][0]["accelerator"]["sources"])
 
 
 # What documents keep, by the heads of the table's nouns
@@ -293,7 +296,7 @@ class _Machine(NamedTuple):
     devices: int | None = None
 
 
-def _asked(request: PlanRequest) -> dict[str, Any]:
+def _asked(request: PlanRequest, own: str) -> dict[str, Any]:
     """Of the plan of a model, or of a profile on a cluster."""
     space = request.space
     allowed = allowed_of(space)
@@ -301,7 +304,7 @@ def _asked(request: PlanRequest) -> dict[str, Any]:
     if allowed.recompute == modes:  # what is excluded says it
         allowed = replace(allowed, recompute=EVERYTHING.recompute)
     return {
-        "machine": None if request.cluster is None else _machine(request),
+        "machine": None if request.cluster is None else _machine(request, own),
         "workload": request.workload,
         "space": allowed,
         "schedules": schedule_words(allowed),
@@ -319,7 +322,7 @@ def _of_a_profile(request: PlanRequest) -> dict[str, Any]:
     return {"setting": request.setting, "flat": space, "record": space, "request": request}
 
 
-def _of_a_run(request: ModelEstimateRequest) -> dict[str, Any]:
+def _of_a_run(request: ModelEstimateRequest, own: str) -> dict[str, Any]:
     run = request.configuration
     count = "" if run.recompute_blocks is None else f":{run.recompute_blocks}"
     degrees = run.parallelism
@@ -327,7 +330,7 @@ def _of_a_run(request: ModelEstimateRequest) -> dict[str, Any]:
     if degrees.sequence_parallel == (degrees.tensor > 1):
         kept["sequence_parallel"] = None
     return {
-        "machine": _named(request.cluster),
+        "machine": _named(request.cluster, own),
         "parallelism": kept,
         "run": {
             **{name: getattr(run, name) for name in Configuration.__dataclass_fields__},
@@ -340,24 +343,22 @@ def _of_a_run(request: ModelEstimateRequest) -> dict[str, Any]:
     }
 
 
-def _machine(request: PlanRequest) -> _Machine:
+def _machine(request: PlanRequest, own: str) -> _Machine:
     assert request.cluster is not None
-    named, count = _named(request.cluster), request.num_devices
+    named, count = _named(request.cluster, own), request.num_devices
     if count is None or count == _devices(request.cluster):
         return named
     return named._replace(devices=count)
 
 
-def _named(cluster: Embedded) -> _Machine:
-    """The catalog's cluster as it was sized, or the name the document has for it."""
-    pools = cluster.content["pools"]
-    if len(pools) > 1:
-        return _Machine(cluster.name)
+def _named(cluster: Embedded, own: str) -> _Machine:
+    """The catalog's cluster as it was sized, or the one that the document carries."""
     known = _in_the_catalog(cluster)
+    if known is None:
+        return _Machine(own)
+    sized = len(cluster.content["pools"][0]["levels"]) > 1
     return _Machine(
-        cluster.name,
-        nodes=_nodes(cluster) if len(pools[0]["levels"]) > 1 else None,
-        memory_bytes=None if known is None else known.memory_bytes,
+        cluster.name, nodes=_nodes(cluster) if sized else None, memory_bytes=known.memory_bytes
     )
 
 
@@ -379,27 +380,16 @@ def _devices(cluster: Embedded) -> int:
     return count
 
 
-def _note(model: Embedded, cluster: Embedded | None) -> str:
-    """Which names do not stand for what the document carries, as far as can be told here."""
-    unknown = []
-    if not _is_catalog_model(model):
-        unknown.append(f"{model.kind} {model.name}")
-    if cluster is not None and _in_the_catalog(cluster) is None:
-        unknown.append(f"cluster {cluster.name}")
-    if not unknown:
-        return ""
-    return f"{' and '.join(unknown)}: not as in the catalog, but as embedded in the document"
-
-
-def _is_catalog_model(model: Embedded) -> bool:
+def _model(model: Embedded, own: str) -> str:
+    """The catalog's name of a model, or the document that carries it."""
     from trainwright.formats.catalog import model as catalog_model
     from trainwright.formats.document_json import encode
 
     try:
         found: dict[str, Any] = encode(catalog_model(model.name).config)
     except InvalidInput:
-        return False
-    return content_hash(found) == model.sha256
+        return own
+    return model.name if content_hash(found) == model.sha256 else own
 
 
 class _Known(NamedTuple):
@@ -410,6 +400,8 @@ class _Known(NamedTuple):
 
 
 def _in_the_catalog(cluster: Embedded) -> _Known | None:
+    if len(cluster.content["pools"]) > 1:
+        return None
     from trainwright.formats.document_json import encode
     from trainwright.options.clusters import resolve_cluster, without_host
 
@@ -432,8 +424,7 @@ def _pricings(found: Cluster, cluster: Embedded) -> Iterator[tuple[tuple[str, ..
     from trainwright.options.clusters import calibrated, expected
 
     yield ("--calibration", NO_CALIBRATION), found
-    device = cluster.content["pools"][0]["accelerator"]
-    line = line_of(origin["source"] for _, origin in device["sources"])
+    line = line_of(_sources(cluster))
     if line is not None:
         if line == TYPICAL.name:  # what is expected where nobody names a program
             yield (), expected(found, None)

@@ -13,7 +13,7 @@ from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.schedule import ScheduleResult
 from trainwright.documents.sweep import ModelSweepResult
 from trainwright.errors import UnsupportedFeature
-from trainwright.options.inputs import content_hash
+from trainwright.formats.document_json import content_hash
 from trainwright.pages.command import command_of
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.units import format_count
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
 MOST_DRAWN_ACTIONS: Final = 1_000_000  # a page of about 3 MB; more would not open quickly
 
 
-def subject_of(document: Any, *, name: str) -> Subject[Any]:
-    """The document with its timeline, network use and constants, as far as it has them."""
+def subject_of(document: Any, *, name: str, file: str = "") -> Subject[Any]:
+    """The document with its timeline, network use and constants, as far as it has them.
+
+    `name` is what it is called on the page, `file` the name of its own file, if it has one.
+    """
     from trainwright.formats.document_json import encode
     from trainwright.pages.subject import Subject
 
-    command = command_of(document)
+    command = command_of(document, file=file)
     parts = _parts(document, name)
     return Subject(
         name=name,

@@ -457,7 +457,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """What was typed where files took part: the words behind the program's name.
+    """What was typed: the words behind the program's name.
 
     `files` are those among the words, without folders; in the folder that holds them all the words
     ask the same again.

@@ -275,10 +275,11 @@ class Explorer {
     document.documentElement.dataset.ready = "yes";
   }
 
-  show({ id, document: plan, command, targets, is_complete: isComplete }, tookMs) {
+  show({ id, document: plan, command, command_note: note, targets, is_complete: isComplete }, tookMs) {
     at("faults").replaceChildren();
     this.showNotes([...(this.notes ?? []), ...(plan.warnings ?? [])]);
     this.command = command;
+    this.commandNote = note;
     this.plan = plan;
     this.showFigures(plan);
     const ended = isComplete ? "" : plan.step_time_s ? "the best so far: " : "the search was ended before a plan was found, and none is excluded";
@@ -480,7 +481,7 @@ class Explorer {
   async copyCommand() {
     try {
       await navigator.clipboard.writeText(this.command);
-      at("state").textContent = "command copied";
+      at("state").textContent = ["command copied", this.commandNote].filter(Boolean).join("; ");
     } catch {
       at("state").textContent = this.command;
     }
