@@ -82,6 +82,15 @@ def test_the_table_names_model_devices_and_probability(run):
         ("8 x h100", 8, "H100-80GB-SXM"),
         ("16xA100-80GB", 16, "A100-80GB-SXM"),
         ("2x4090", 2, "RTX-4090"),
+        ("NVIDIA GeForce RTX 3090", 1, "RTX-3090"),
+        ("4x NVIDIA A100-SXM4-40GB", 4, "A100-40GB-SXM"),
+        ("NVIDIA H100 80GB HBM3", 1, "H100-80GB-SXM"),
+        ("V100-32GB", 1, "V100-SXM2-32GB"),
+        ("Tesla T4", 1, "T4"),
+        ("L4", 1, "L4"),
+        ("L40", 1, "L40"),
+        ("A10", 1, "A10"),
+        ("8xA10G", 8, "A10G"),
     ],
 )
 def test_devices_are_a_number_and_a_name(text, count, name):
@@ -90,7 +99,10 @@ def test_devices_are_a_number_and_a_name(text, count, name):
     assert cluster.num_devices >= count
 
 
-@pytest.mark.parametrize("text", ["", "0xRTX4090", "2x", "3xVoodoo2", "2x80GB"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0xRTX4090", "2x", "3xVoodoo2", "2x80GB", "RTX 6000", "H20", "3090 Ti", "H100 PCIe"],
+)
 def test_other_devices_are_refused_by_name(text):
     with pytest.raises(InvalidInput, match="gpu"):
         devices_named(text)

@@ -197,24 +197,43 @@ def opened(cluster: GivenCluster) -> OpenedCluster:
     return OpenedCluster(found.cluster, found.num_devices, tuple(_not_taken(found.surroundings)))
 
 
+# Words of a name that say who made a device or what is sold with it, not which one it is, and those
+# that may be left out: a series, how much memory, how it is mounted or cooled.
+_MAKERS: Final = frozenset(
+    {"nvidia", "geforce", "quadro", "tesla", "amd", "instinct", "intel", "google", "aws"}
+    | {"blackwell", "generation", "workstation", "edition", "gpu"}
+)
+_LEFT_OUT: Final = re.compile(r"rtx|tpu|sxm|nvl|gcd|\d+(?:gb|w)")
+
+
 def cluster_of_accelerator(name: str) -> Cluster | None:
     """The first cluster of the catalog with devices of that name alone; None for no such device.
 
-    Case, dashes and what follows do not matter ("h100" is the H100-80GB-SXM), nor does the maker's
-    series before a number that names one device ("4090" is the RTX-4090).
+    A name is that of the catalog, or one as drivers show it ("NVIDIA A100-SXM4-80GB"); case, dashes
+    and what tells variants of a device apart do not matter ("h100" is the H100-80GB-SXM, "4090" the
+    RTX-4090). Of two devices with like names ("RTX 6000") it is none.
     """
     from trainwright.formats import catalog
 
-    wanted = _plain(name)
-    if not wanted:
+    wanted = _words(name)
+    if all(_LEFT_OUT.fullmatch(word) for word in wanted):
         return None
-    alone = [each for each in map(catalog.cluster, catalog.cluster_names()) if _is_alone(each)]
-    first = {each.accelerator.name: each for each in reversed(alone)}
-    for same in (str.__eq__, str.startswith):
-        if own := [each for each in alone if same(_plain(each.accelerator.name), wanted)]:
-            return own[0]
-    numbered = [device for device in first if wanted in device.lower().split("-")[1:]]
-    return first[numbered[0]] if len(numbered) == 1 else None
+    for cluster in map(catalog.cluster, catalog.cluster_names()):
+        if not _is_alone(cluster):
+            continue
+        device = cluster.accelerator.name
+        own = _words(device)
+        is_named = wanted <= own and all(_LEFT_OUT.fullmatch(word) for word in own - wanted)
+        if is_named or _plain(device) == _plain(name):
+            return cluster
+    return None
+
+
+def _words(name: str) -> set[str]:
+    """The words of a name that tell devices apart."""
+    words = re.findall(r"rtx|[a-z]*\d+[a-z]*|[a-z]+", re.sub(r"hbm\d\w*", "", name.lower()))
+    known = (re.sub(r"^sxm\d$", "sxm", re.sub(r"^(\d+)gi?b?$", r"\1gb", word)) for word in words)
+    return {*known} - _MAKERS
 
 
 def accelerators_of_clusters() -> tuple[str, ...]:
