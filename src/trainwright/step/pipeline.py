@@ -88,7 +88,10 @@ _TOLERANCE: Final = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape:
-    """The orders of a family for p ranks, v chunks each and m microbatches; or that of `order`."""
+    """The orders of a family for p ranks, v chunks each and m microbatches; or that of `order`.
+
+    Under a family that cuts sequences, microbatches are slices of them, here and in times.
+    """
 
     family: str
     num_ranks: int
@@ -128,9 +131,11 @@ class PipelineShape:
     @property
     def request(self) -> FamilyRequest:
         """As a family takes it."""
+        slices = slices_of(self.family)
         return FamilyRequest(
             num_ranks=self.num_ranks,
-            num_microbatches=self.num_microbatches,
+            num_microbatches=-(-self.num_microbatches // slices),
+            num_slices=slices if slices > 1 else None,
             virtual_stages=self.virtual_stages,
         )
 
@@ -397,6 +402,12 @@ def _fixed(shape: PipelineShape) -> tuple[NDArray[np.int64], _core.FixedOrder] |
 
 def _fixed_ends_s(order: _core.FixedOrder, times: PipelineTimes) -> Floats:
     return order.ends_s(_durations(times), times.transfer_s, times.transfer_s)
+
+
+def slices_of(family: str) -> int:
+    """Into how many slices plans under a family cut each sequence; 1 for unknown ones."""
+    known = FAMILIES.get(ALIASES.get(family, family))
+    return 1 if known is None else known.slices
 
 
 def has_cut_head(shape: PipelineShape) -> bool:

@@ -66,6 +66,7 @@ from trainwright.step.pipeline import (
     peak_shape,
     pipeline_ends_s,
     schedule_of,
+    slices_of,
     uses_host,
 )
 from trainwright.step.stages import (
@@ -76,6 +77,8 @@ from trainwright.step.stages import (
     cut_bytes,
     cut_head,
     head_passes_s,
+    in_slices,
+    slice_faults,
     stage_works,
     without_head,
 )
@@ -428,8 +431,11 @@ def predict_step(
     `UnsupportedFeature` for a cluster of several pools. Not fitting into memory is no error:
     compare `peak_memory_bytes` with the device.
     """
-    placement = Placement(plan=plan, pool=cluster.pool_of())
     _require_legal(plan, profile, cluster)
+    whole, slices = plan, slices_of(plan.schedule)
+    point = profile.point
+    plan, profile = _cut_in_slices(plan, profile)
+    placement = Placement(plan=plan, pool=cluster.pool_of())
     head, profile = _apart(placement, profile)
     works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
     feeds = _feeds(placement, profile)
@@ -439,10 +445,13 @@ def predict_step(
         )
     else:
         step = _longest_path(placement, works, feeds, profile, overlap, overheads)
+    if slices > 1:
+        stages = tuple(_of_whole_microbatch(stage, slices) for stage in step.stages)
+        step = replace(step, stages=stages)
     return with_throughput(
         step,
-        profile.point,
-        num_sequences=_sequences(plan, profile.point),
+        point,
+        num_sequences=_sequences(whole, point),
         num_devices=plan.devices_used,
         cluster=cluster,
         model_flops_per_sequence=model_flops_per_sequence,
@@ -501,6 +510,31 @@ def _is_chain(feeds: list[Feeds]) -> bool:
     return all(target == index + 1 for index, sent in enumerate(feeds) for target, *_ in sent)
 
 
+def _cut_in_slices(plan: Plan, profile: Profile) -> tuple[Plan, Profile]:
+    """As if each slice of a sequence were a microbatch, where the schedule cuts sequences."""
+    slices = slices_of(plan.schedule) if plan.order is None else 1
+    if slices == 1:
+        return plan, profile
+    cut = replace(plan, num_microbatches=slices * plan.num_microbatches)
+    return cut, in_slices(profile, slices)
+
+
+def _of_whole_microbatch(stage: StagePrediction, slices: int) -> StagePrediction:
+    """What a rank does with a microbatch, from what it does with one of its slices."""
+    held = -(-stage.memory.microbatches_in_flight // slices)
+    return replace(
+        stage,
+        **{name: slices * getattr(stage, name) for name in _OF_MICROBATCH},
+        memory=replace(stage.memory, microbatches_in_flight=held),
+    )
+
+
+_OF_MICROBATCH = (
+    *("forward_s", "backward_s", "recompute_s", "send_s"),
+    *("tensor_parallel_s", "context_parallel_s", "expert_parallel_s"),
+)
+
+
 def _apart(placement: Placement, profile: Profile) -> tuple[CutHead | None, Profile]:
     """What each rank has of a head that the schedule cuts, and the profile of all else."""
     if not has_cut_head(placement.shape):
@@ -522,8 +556,9 @@ def work_of_plan(
 
     Raises `UnsupportedFeature` for stages that branch or differ in degrees, too.
     """
-    placement = Placement(plan=plan, pool=cluster.pool_of())
     _require_legal(plan, profile, cluster)
+    plan, profile = _cut_in_slices(plan, profile)
+    placement = Placement(plan=plan, pool=cluster.pool_of())
     head, profile = _apart(placement, profile)
     works = stage_works(plan, profile, placement.axis_hops(plan.stages[0].tensor_parallel))
     feeds = _feeds(placement, profile)
@@ -851,6 +886,7 @@ def require_legal(model: Trained, cluster: Cluster, configuration: Configuration
     """Raise `InvalidInput` with every rule that is broken: of arithmetic, model and schedule."""
     faults = list(broken_rules(configuration, model, cluster.pool_of()))
     faults += schedule_faults(configuration)
+    faults += slice_faults(configuration.schedule, model, configuration.sequence_length)
     if uses_host(shape_of(configuration)):
         faults += offload_faults(cluster.pool_of().accelerator)
     if faults:
@@ -863,7 +899,7 @@ def shape_of(configuration: Configuration) -> PipelineShape:
     return PipelineShape(
         family=configuration.schedule,
         num_ranks=degrees.pipeline,
-        num_microbatches=max(1, configuration.num_microbatches),
+        num_microbatches=max(1, configuration.num_microbatches) * slices_of(configuration.schedule),
         virtual_stages=degrees.virtual_stages,
     )
 

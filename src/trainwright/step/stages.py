@@ -15,16 +15,16 @@ from trainwright.cluster import crossed_level, group_hops, nested_hops
 from trainwright.costing.communication import all_reduce_time_s, exchange_time_s
 from trainwright.costing.estimate import axis_hops
 from trainwright.costing.layer import kind_of_axis
-from trainwright.errors import UnsupportedFeature
-from trainwright.model import LayerKind
+from trainwright.errors import Fault, UnsupportedFeature
+from trainwright.model import LayerKind, TransformerConfig
 from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile import StaticKind, Structure, TimeKind
-from trainwright.step.pipeline import PipelineShape, placement_of
+from trainwright.step.pipeline import PipelineShape, placement_of, slices_of
 from trainwright.step.zero import Replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Hop
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     AxisHops = Mapping[str, tuple[Hop, ...]]
     from trainwright.cluster import Hop, NetworkLevel, Pool, Rows
     from trainwright.plans import Plan
+    from trainwright.profile.measured_model import Trained
 
 # The layers of each stage, added up: times, bytes, and what crosses to other stages
 # ----------------------------------------------------------------------------------
@@ -162,6 +163,46 @@ def without_head(profile: Profile) -> Profile:
         profile,
         costs=replace(costs, **changed),
         structure=replace(structure, shared_parameters=()),
+    )
+
+
+def slice_faults(family: str, model: Trained, sequence_length: int) -> Iterator[Fault]:
+    """Why a family that cuts sequences cannot cut these: slices are equal, and look back alone."""
+    slices = slices_of(family)
+    if sequence_length % slices:
+        wanted = f"must be a multiple of {slices} slices for the schedule {family}"
+        yield Fault("sequence_length", f"{wanted}, got {sequence_length}")
+    if slices > 1 and isinstance(model, TransformerConfig) and (model.towers or not model.causal):
+        problem = f"must leave sequences whole, got {family}: tokens of this model see later ones"
+        yield Fault("schedule", problem)
+
+
+def in_slices(profile: Profile, slices: int) -> Profile:
+    """What one of so many slices of a microbatch costs, where all take equal times.
+
+    Kernels are taken to run as fast on a slice. What a slice keeps, and hands on, is an equal part,
+    and so is what head and loss work with; blocks also gather gradients of earlier keys and values,
+    so that what lies there while one runs is taken to be that of the whole microbatch.
+    """
+    if slices == 1:
+        return profile
+    costs, structure = profile.costs, profile.structure
+    shared = [*_SAVED, *(name for name in _OF_CLASS if name != "transient_bytes")]
+    values = {name: getattr(costs, name) for name in (*shared, "boundary_bytes")}
+    changed: dict[str, Any] = {n: own / slices for n, own in values.items() if own is not None}
+    changed["transient_bytes"] = costs.transient_bytes.copy()
+    changed["transient_bytes"][_rows_named(profile, _HEAD)] /= slices
+    if costs.phases is not None:
+        times = {f.name: getattr(costs.phases, f.name) / slices for f in fields(costs.phases)}
+        changed["phases"] = replace(costs.phases, **times)
+    if costs.collectives is not None:
+        changed["collectives"] = tuple(
+            tuple(replace(each, bytes=each.bytes / slices) for each in own)
+            for own in costs.collectives
+        )
+    edges = tuple(replace(edge, bytes=edge.bytes / slices) for edge in structure.edges)
+    return replace(
+        profile, costs=replace(costs, **changed), structure=replace(structure, edges=edges)
     )
 
 

@@ -32,7 +32,7 @@ import numpy as np
 from trainwright.errors import UnsupportedFeature
 from trainwright.planning.bounds.layers import PointWork
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.question.layouts import CHAIN, CUTS_HEAD, SPLIT_BACKWARD, WARM_UP
+from trainwright.planning.question.layouts import CHAIN, CUTS_HEAD, SLICED, SPLIT_BACKWARD, WARM_UP
 from trainwright.planning.question.question import (
     Candidate,
     dense_points,
@@ -80,7 +80,9 @@ class Shape:
 # fast. Plans on one pool are those of `search.search`.
 
 # Orders of one stage per rank that do not look at times; see `splits.chain`.
-FAMILIES: Final = tuple(family for family in WARM_UP if family in CHAIN and family not in CUTS_HEAD)
+FAMILIES: Final = tuple(
+    family for family in WARM_UP if family in CHAIN and family not in CUTS_HEAD | SLICED
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,7 @@ from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.profile import TimeKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
+from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import group_replicas, head_times_s, head_work_s
 
 if TYPE_CHECKING:
@@ -594,10 +595,12 @@ def any_order_bounds_s(question: ModelQuestion) -> Floats:
             shared_s = batch / (point.microbatch_size * groups) * work_s.sum()
             replicas = np.minimum(groups, batch // point.microbatch_size)
             slowest_s = batch / (point.microbatch_size * replicas) * work_s.max()
-        own_s = np.maximum(np.maximum(shared_s, slowest_s), there_s.sum())
+        passes_s = there_s.sum() / max(map(slices_of, question.allowed.schedules or ("",)))
+        own_s = np.maximum(np.maximum(shared_s, slowest_s), passes_s)
         found = np.where(groups > 0, np.minimum(found, own_s), found)
-    if BRAIDED.intersection(question.allowed.schedules or ()):
-        return found * (1 - MOST_HIDDEN)
+    named = frozenset(question.allowed.schedules or ())
+    if BRAIDED & named:
+        found = found * (1 - MOST_HIDDEN)
     return found
 
 

@@ -85,6 +85,8 @@ CUTS_HEAD: Final = frozenset(family.name for family in _PLANNED if family.head_b
 ON_HOST: Final = frozenset(family.name for family in _PLANNED if family.host_of is not None)
 # Pairs of actions hide what each waits for in the network (`planning.bounds.step.Hidden`).
 BRAIDED: Final = frozenset(family.name for family in _PLANNED if family.braids)
+# Sequences are cut into slices, which bounds and splits take for microbatches (`step.in_slices`).
+SLICED: Final = frozenset(family.name for family in _PLANNED if family.slices > 1)
 # One stage per rank and whole backwards, which lead from the last rank to the first.
 WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD
 # min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.

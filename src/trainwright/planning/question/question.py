@@ -58,8 +58,8 @@ from trainwright.step.figures import (
     most_allocated_bytes,
     num_groups,
 )
-from trainwright.step.pipeline import PipelineShape, placement_of
-from trainwright.step.stages import cuts_head
+from trainwright.step.pipeline import PipelineShape, placement_of, slices_of
+from trainwright.step.stages import cuts_head, slice_faults
 from trainwright.step.zero import with_offload
 
 if TYPE_CHECKING:
@@ -446,6 +446,8 @@ class ModelQuestion:
         waits = any(family is not None and family.host_of is not None for family in named)
         if waits or self.settings.recipe.offload is not None:
             yield from offload_faults(self.cluster.accelerator)
+        for family in self.allowed.schedules or ():
+            yield from slice_faults(family, self.model, self.workload.sequence_length)
         recipe = self.settings.recipe
         yield from recipe_graph_faults(recipe, self.model)
         if recipe.cuda_graph.is_per_block and Recompute.FULL in self.allowed.recompute:
@@ -745,6 +747,7 @@ def room_of_candidate(
 def rank_buffer_bytes(candidate: Candidate, profile: Profile) -> float:
     """Communication buffers of one device of the rank with most boundaries, cut between blocks."""
     passed = min((edge.bytes for edge in profile.structure.edges), default=0.0)
+    passed /= slices_of(candidate.schedule)
     gathered = passed * candidate.tensor if candidate.tensor > 1 else 0.0
     return 2 * passed * _most_boundaries(_shape_of(candidate)) + gathered
 

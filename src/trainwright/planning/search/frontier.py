@@ -25,7 +25,7 @@ from trainwright.planning.bounds.step import (
     PointPairs,
     head_bounds_s,
 )
-from trainwright.planning.question.layouts import BRAIDED, CUTS_HEAD, schedules_of
+from trainwright.planning.question.layouts import BRAIDED, CUTS_HEAD, SLICED, schedules_of
 from trainwright.planning.question.question import (
     Candidate,
     StepAim,
@@ -36,6 +36,7 @@ from trainwright.planning.question.question import (
 from trainwright.planning.search.prefetch import Shelf
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile.measured_model import MeasuredModel
+from trainwright.step.pipeline import slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -406,7 +407,10 @@ class Frontier:
         if self.aside:
             self.num_aside += space.of(self.aside).num_candidates(point, near)
         left = space.without(self.aside)
-        for cuts_head, part in ((False, left.without(CUTS_HEAD)), (True, left.of(CUTS_HEAD))):
+        for cuts_head, part in (
+            (False, left.without(CUTS_HEAD | SLICED)),
+            (True, left.of(CUTS_HEAD)),
+        ):
             batch = Batch.of(part, point, near)
             if not batch.parts:  # no schedule has an order there
                 continue
@@ -418,6 +422,17 @@ class Frontier:
             else:
                 bounds_s = self._coarse.bounds_s(work, point, batch, chain=chain)
                 self._take_off_hidden(point, batch, bounds_s)
+            devices = point.devices * batch.layouts.pipeline * batch.layouts.data
+            self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
+
+        for family in SLICED.intersection(schedule.family for schedule in left.schedules):
+            slices = slices_of(family)  # each is bounded as a microbatch
+            cut = replace(near, num_microbatches=slices * near.num_microbatches)
+            batch = Batch.of(left.of({family}), point, cut)
+            if not batch.parts:
+                continue
+            own = self.shelf.sliced(point, slices)
+            bounds_s = self._coarse.bounds_s(own.work, point, batch, chain=own.chain)
             devices = point.devices * batch.layouts.pipeline * batch.layouts.data
             self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
 

@@ -19,7 +19,15 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget, Progress
 from trainwright.model import model_flops_per_sequence
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve
-from trainwright.planning.question.layouts import BRAIDED, CHAIN, CUTS_HEAD, IN_V, LOOPED, ON_HOST
+from trainwright.planning.question.layouts import (
+    BRAIDED,
+    CHAIN,
+    CUTS_HEAD,
+    IN_V,
+    LOOPED,
+    ON_HOST,
+    SLICED,
+)
 from trainwright.planning.question.layouts import SEARCHED_UNLESS_NAMED as BY_DEFAULT
 from trainwright.planning.question.question import (
     Candidate,
@@ -89,7 +97,7 @@ def order_starts(
         each
         for each in priced
         if each.candidate.pipeline > 1
-        and each.candidate.schedule not in CUTS_HEAD | ON_HOST | BRAIDED
+        and each.candidate.schedule not in CUTS_HEAD | ON_HOST | BRAIDED | SLICED
         and each.plan.parallelism is not None
         and each.step.step_time_s <= near_s
     ]

@@ -19,7 +19,7 @@ import numpy as np
 from trainwright.costing.estimate import flat_setting
 from trainwright.model import LayerKind
 from trainwright.partitioning.downset_dp import Restrictions, recompute_least, solve, surviving_rows
-from trainwright.planning.question.layouts import CUTS_HEAD, IN_V, ON_HOST, WHOLE_BACKWARD
+from trainwright.planning.question.layouts import CUTS_HEAD, IN_V, ON_HOST, SLICED, WHOLE_BACKWARD
 from trainwright.planning.question.question import (
     Point,
     estimate_profile,
@@ -46,7 +46,7 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.figures import start_bytes
-from trainwright.step.pipeline import PipelineShape
+from trainwright.step.pipeline import PipelineShape, slices_of
 from trainwright.step.predict import predict_step
 from trainwright.step.stages import group_replicas
 
@@ -258,7 +258,7 @@ def price_split(
             tried = fastest_in_rooms(again, tries, tried, limit_s=limit_s, but=frozenset(every))
         return None if tried.plan is None else _priced(question, candidate, profile, tried.plan)
     found = [_priced(question, candidate, profile, plan) for plan in plans]
-    whole = candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD - ON_HOST
+    whole = candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD - ON_HOST - SLICED
     if whole and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
         if not any(found) and (
@@ -509,7 +509,7 @@ def price_own_stages(
     shape = PipelineShape(
         family=candidate.schedule,
         num_ranks=candidate.pipeline,
-        num_microbatches=candidate.num_microbatches(workload),
+        num_microbatches=slices_of(candidate.schedule) * candidate.num_microbatches(workload),
     )
     site = Site(kinds=kinds, cluster=room, replicas=replicas)
     chosen = fastest_ways([site] * candidate.pipeline, cuts, shape)

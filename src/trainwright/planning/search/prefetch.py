@@ -19,7 +19,7 @@ from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from warnings import warn
 
 import numpy as np
@@ -28,7 +28,7 @@ from trainwright.execution import Budget
 from trainwright.planning.bounds.layers import PointWork, least_layers
 from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.bounds.step import ChainWork, Hidden
-from trainwright.planning.question.layouts import BRAIDED, CUTS_HEAD, ON_HOST
+from trainwright.planning.question.layouts import BRAIDED, CUTS_HEAD, ON_HOST, SLICED
 from trainwright.planning.question.question import (
     Allowed,
     Point,
@@ -38,10 +38,12 @@ from trainwright.planning.question.question import (
 from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
 from trainwright.planning.splits.types import SplitQuestion, best_family_split
 from trainwright.scheduling.families import family_named
+from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import (
     RankSpacing,
     cut_head,
     group_replicas,
+    in_slices,
     waiting_for_host,
     without_head,
 )
@@ -65,6 +67,14 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------------------
 
 
+class Sliced(NamedTuple):
+    """Sums over layers of slices, a chain of these, and kinds of stages."""
+
+    work: PointWork
+    chain: ChainWork
+    kinds: StageKinds
+
+
 @dataclass(slots=True)
 class Shelf:
     """Profiles by point and what follows from them, each made when first asked for."""
@@ -79,6 +89,7 @@ class Shelf:
     hosted: dict[Point, StageKinds] = field(default_factory=dict)
     cut: dict[tuple[Point, bool], StageKinds] = field(default_factory=dict)
     braided: dict[Point, Hidden] = field(default_factory=dict)
+    in_parts: dict[tuple[Point, int], Sliced] = field(default_factory=dict)
     alike: dict[bytes, StageKinds] = field(default_factory=dict)
 
     @classmethod
@@ -130,8 +141,18 @@ class Shelf:
             self.chains[point, without] = ChainWork.of(self.kinds(point, without=without))
         return self.chains[point, without]
 
+    def sliced(self, point: Point, slices: int) -> Sliced:
+        """What a slice of a microbatch costs at a point, and what a chain of such takes."""
+        if (point, slices) not in self.in_parts:
+            profile = in_slices(self.profile(point), slices)
+            kinds = StageKinds.of(profile, self.question.settings.overlap)
+            self.in_parts[point, slices] = Sliced(PointWork.of(profile), ChainWork.of(kinds), kinds)
+        return self.in_parts[point, slices]
+
     def kinds_of(self, candidate: Candidate) -> StageKinds:
         """Those that a candidate's splits are made of."""
+        if candidate.schedule in SLICED:
+            return self.sliced(candidate.point, slices_of(candidate.schedule)).kinds
         return self.kinds(candidate.point, without=candidate.schedule in CUTS_HEAD)
 
     def hosted_of(self, candidate: Candidate) -> StageKinds | None:
@@ -276,7 +297,8 @@ def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
         degrees=candidate.degrees,
         cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
         family=candidate.schedule,
-        num_microbatches=candidate.num_microbatches(question.workload),
+        num_microbatches=slices_of(candidate.schedule)
+        * candidate.num_microbatches(question.workload),
         effort=question.effort,
     )
 

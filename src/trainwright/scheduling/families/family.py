@@ -128,6 +128,8 @@ class Family:
     braids
         Whether a forward and a backward of one chunk run as a pair, each hiding what the other
         communicates inside its layers.
+    slices
+        Into how many slices a plan under it cuts each sequence; 1 where microbatches stay whole.
     reads_group, whole_groups, like
         Whether it looks at the `group` of a request; whether all microbatches pass each chunk in
         groups of p, so that p must divide their number; the family whose order it has where p does.
@@ -140,8 +142,9 @@ class Family:
     searched
         When they do.
     warm_up
-        Of each chunk, how many microbatches are in flight before the first backward of a rank, by
-        the number of ranks from it to the end of the pipeline, at most m; None where nobody knows.
+        Of each chunk, how many microbatches (slices where they are cut) are in flight before the
+        first backward of a rank, by the number of ranks from it to the end of the pipeline, at most
+        m; None where nobody knows.
     weight_grad_lag
         s, where rank r runs the weight gradient of microbatch j - s·r after the input gradient of
         j, so that min(m, 1 + s·r) are left after the last one; None in any other order.
@@ -173,6 +176,7 @@ class Family:
     head_barriers: int = 0
     host_of: str | None = None
     braids: bool = False
+    slices: int = 1
     reads_group: bool = False
     whole_groups: bool = False
     like: str | None = None
@@ -199,10 +203,11 @@ class Family:
 
     @property
     def is_priced(self) -> bool:
-        """Whether a step of a plan under it is priced: one pipeline of whole microbatches, whose
-        head may be cut, or whose activations wait on the host.
+        """Whether a step of a plan under it is priced: one pipeline of microbatches or of a known
+        number of their slices, whose head may be cut, or whose activations wait on the host.
         """
-        return self.is_plain or self.head_barriers > 0 or self.host_of is not None
+        beside = self.head_barriers > 0 or self.host_of is not None
+        return self.is_plain or beside or self.slices > 1
 
     @property
     def placing(self) -> Placing:

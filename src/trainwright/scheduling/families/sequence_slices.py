@@ -5,7 +5,8 @@ from the first slice to the last and backwards from the last to the first; a pip
 slices, not with microbatches, and both bubble and memory shrink with q.
 
 Seq1F1B (Sun et al., 2024): rank r warms up with p-1-r + q-1 slices. In slices it loses
-(p-1)(F+B) and holds p + q - 1: the share lost is (p-1)/(p-1+qm).
+(p-1)(F+B) and holds p + q - 1: the share lost is (p-1)/(p-1+qm). The authors cut sequences where
+slices take equal times; plans cut them into four so.
 
 SlimPipe (Li et al., 2025): v chunks per rank in a loop, chunk by chunk with all q slices of one
 microbatch; q is a multiple of p. A rank warms up with vq - 1 + 2(p-1-r) slices and holds at most
@@ -21,7 +22,7 @@ import numpy as np
 
 from trainwright.errors import Fault
 from trainwright.plans.schedule import ActionKind, Schedule
-from trainwright.scheduling.families.family import Family, looped, one_chunk
+from trainwright.scheduling.families.family import Family, Searched, looped, one_chunk
 from trainwright.scheduling.orders import actions, in_turn, one_after_another
 
 if TYPE_CHECKING:
@@ -95,6 +96,10 @@ SEQ_ONE_F_ONE_B = Family(
     place=one_chunk,
     order=seq_order,
     is_plain=False,
+    slices=_SLICES,
+    planned=True,
+    searched=Searched.ASKED,
+    warm_up=lambda ranks: ranks + _SLICES - 1,
 )
 SLIMPIPE = Family(
     name="slimpipe",
