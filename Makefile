@@ -33,6 +33,8 @@ CLUSTER ?= distributed>=2024.8
 SERVE := 'fastapi>=0.115' 'uvicorn>=0.30'
 # What agents are served with, and figures drawn.
 OTHERS := 'mcp>=1.10' 'matplotlib>=3.9' 'pandas>=2'
+# A driver of browsers that brings axe-core, which alone is used.
+AXE := --no-deps axe-playwright-python==0.1.8
 DOCS := sphinx==9.0.4 furo==2025.12.19 myst-parser==5.2.0
 
 # Reference data is found through this variable alone; tests that need it skip visibly without it.
@@ -131,6 +133,7 @@ test-laws: venv
 
 $(VENV)/.extras: | $(VENV)/.python
 	$(PIP) '$(TORCH)' '$(LIBRARY)' '$(SOLVER)' '$(CLUSTER)' $(SERVE) $(OTHERS)
+	$(PIP) $(AXE)
 	touch $@
 
 $(VENV)/.docs: | $(VENV)/.python

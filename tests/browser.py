@@ -153,6 +153,19 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
+    def barriers(self) -> dict[str, list[str]]:
+        """What axe-core finds that keeps people out: elements by the rule that they break.
+
+        All of WCAG 2.2 up to AA and of good practice, on the page as it stands, without its frames.
+        """
+        package = pytest.importorskip("axe_playwright_python", reason="needs axe-core's package")
+        self.run((Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8") + ";0")
+        found = self.run("axe.run(document, { iframes: false, resultTypes: ['violations'] })")
+        return {
+            rule["id"]: [node["html"][:200] for node in rule["nodes"]]
+            for rule in found["violations"]
+        }
+
     def pdf(self) -> bytes:
         printed = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
         return base64.b64decode(printed["data"])

@@ -86,6 +86,22 @@ def test_it_opens_quietly_at_any_width_in_both_themes(browser, page, client, dar
     assert browser.messages == []
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_axe_finds_nothing_in_any_state(browser, page, width):
+    page(width=width)
+    for dark in (False, True):
+        browser.prefer(dark=dark)
+        assert browser.barriers() == {}
+    browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    assert browser.barriers() == {}
+    browser.run("document.getElementById('pin').click()")
+    choose(browser, batch="5")
+    assert browser.barriers() == {}
+    choose(browser, **{"option-tp": "7"})
+    assert text(browser, "faults")
+    assert browser.barriers() == {}
+
+
 def test_a_plan_and_its_reason_stand_beside_its_page(browser, page):
     page()
     assert "where the step goes: compute" in text(browser, "reason")
@@ -312,7 +328,9 @@ def test_a_pinned_plan_stands_beside_the_new_one(browser, page):
     browser.run("document.getElementById('pin').click()")
     choose(browser, batch="6")
     rows = "[...document.querySelectorAll('#pinned tbody tr')].map((row) => row.textContent)"
-    assert any(row.startswith("step") and "+" in row for row in browser.run(rows))
+    told = browser.run(rows)
+    assert any(row.startswith("step") and "+" in row for row in told)
+    assert "asked16 × 512 tokens64 × 512 tokens" in told
     browser.run("document.getElementById('compare').click()")
     settled(browser)
     inside = "document.querySelector('iframe').contentDocument.querySelector('h1').textContent"

@@ -14,7 +14,7 @@ import pytest
 
 import reported
 import trainwright
-from html_page import Page
+from html_page import Page, text_of
 from trainwright.commands.main import main
 from trainwright.documents.explanation import (
     GainRecord,
@@ -194,8 +194,8 @@ def test_what_would_make_it_fit_has_no_empty_columns():
 
 def test_the_figures_of_a_plan_are_those_of_its_document():
     document = reported.model_plan()
-    page = Page(trainwright.report(document).html)
-    text = " ".join(text for _, _, text in page.elements)
+    html = trainwright.report(document).html
+    page, text = Page(html), text_of(html)
     assert format_seconds(document.step_time_s) in text
     assert format_seconds(document.step_time_low_s) in text
     assert f"{document.tokens_per_s:,.0f}" in text

@@ -24,6 +24,9 @@ DOCUMENTS = {
     "what-if": (reported.what_if,),
     "improvement": (reported.improvement,),
     "validation": (reported.validation,),
+    "model": (reported.model,),
+    "fit": (reported.fit,),
+    "machine-room": (reported.machine_room,),
     "verified": (reported.model_plan, reported.verification),
     "several": (reported.model_plan, reported.model_estimate, reported.profile_plan),
 }
@@ -87,9 +90,24 @@ def test_it_opens_quietly_at_any_width_in_both_themes(browser, written, name):
     assert browser.messages == []
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_axe_finds_nothing_folded_or_not(browser, written, name, width):
+    browser.open(written(name), width=width)
+    for dark in (False, True):
+        browser.prefer(dark=dark)
+        assert browser.barriers() == {}
+    unfold(browser)
+    assert browser.barriers() == {}
+
+
 def unfolded(browser, path):
     """Open the page and all that is folded on it."""
     browser.open(path)
+    unfold(browser)
+
+
+def unfold(browser):
     browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
 
 

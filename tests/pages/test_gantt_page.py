@@ -44,6 +44,14 @@ def large():
     return pictures.timeline(ranks=64, microbatches=256)
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_axe_finds_nothing(browser, page, small, width):
+    browser.open(page(small), width=width)
+    for dark in (False, True):
+        browser.prefer(dark=dark)
+        assert browser.barriers() == {}
+
+
 def box_of(browser, row, panel=0):
     """Where a bar is on the page: x, y, width, height."""
     script = f"""(() => {{

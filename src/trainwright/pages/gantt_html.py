@@ -69,13 +69,15 @@ def environment() -> Environment:
 
 
 def _whole(text: str) -> Markup:
-    """The text, escaped, with options that no line ends within: a browser breaks at hyphens."""
+    """The text, escaped; no line ends within an option or between a number and its unit."""
     from markupsafe import Markup, escape
 
-    return Markup(_OPTION.sub(r'<span class="whole">\g<0></span>', str(escape(printable(text)))))
+    kept = _OPTION.sub(r'<span class="whole">\g<0></span>', str(escape(printable(text))))
+    return Markup(_BEFORE_UNIT.sub("&nbsp;", kept))
 
 
 _OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]iB|[mµn]?s|[kMGT]B(?:/s)?|[kM]?W|mm²)\b)")
 
 
 def asset(name: str) -> str:

@@ -151,6 +151,9 @@ def comparison_section(
     return Section(name="comparison", label="Comparison", title="Comparison", blocks=tuple(blocks))
 
 
+_ALL: Final = ("both", "all")
+
+
 def _fastest(subjects: Sequence[Subject[Any]], contents: Sequence[Content]) -> Iterator[Verdict]:
     """Which document is fastest, where all are of one model and state one time or speed."""
     requests = [getattr(subject.document, "request", None) for subject in subjects]
@@ -176,8 +179,10 @@ def _fastest(subjects: Sequence[Subject[Any]], contents: Sequence[Content]) -> I
         ]
         others = "; ".join(f"{other}: {text} ({more:+.1%})" for other, text, more in against)
         same = all(abs(more) < NEGLIGIBLE for *_, more in against)
-        state = "Equally fast" if same else f"Fastest is {name}"
-        yield Verdict(state=state, said=f"{best.title} {best.text}; {others}.", tone="plain")
+        state, said = f"Fastest is {name}", f"{best.title} {best.text}; {others}."
+        if same:
+            state, said = "Equally fast", f"{best.title} {best.text} in {_ALL[len(ranked) > 2]}."
+        yield Verdict(state=state, said=said, tone="plain")
         return
 
 

@@ -363,12 +363,15 @@ class Painter {
     context.fillStyle = theme.line;
     context.fillRect(layout.left, AXIS_HEIGHT - 2, layout.plotWidth, 1);
     const isShort = !layout.narrow && unit.length <= 2;  // room beside the tick at 0
-    this.text(isShort ? `time, ${unit}` : unit, 6, AXIS_HEIGHT / 2, "11.5px", theme.faintInk);
+    const title = isShort ? `time, ${unit}` : unit;
+    this.text(title, 6, AXIS_HEIGHT / 2, "11.5px", theme.faintInk);
+    const titleEnd = 6 + context.measureText(title).width;
     context.textAlign = "center";
     for (const { time, label } of ticks) {
       context.fillStyle = theme.line;
       context.fillRect(this.x(time) - 0.5, AXIS_HEIGHT - 7, 1, 6);
       const x = Math.min(Math.max(this.x(time), layout.left + 2), layout.width - 14);
+      if (x - context.measureText(label).width / 2 < titleEnd + 3) continue;
       this.text(label, x, AXIS_HEIGHT / 2 - 2, "11.5px", theme.faintInk);
     }
     context.textAlign = "left";

@@ -195,8 +195,15 @@ class Explorer {
     show("bandwidth", `${(question.bandwidth_gb_per_s ?? cluster.bandwidth_gb_per_s).toPrecision(3)} GB/s`);
     show("batch", question.global_batch.toLocaleString("en"), `${question.global_batch} sequences`);
     show("sequence", question.sequence.toLocaleString("en"), `${question.sequence} tokens`);
-    at("asked-line").textContent = (
+    const line = (
       `${(this.job ?? this.config)?.name ?? question.model} on ${question.devices} ${question.devices === 1 ? "device" : "devices"} of ${this.clusterFile?.name ?? cluster.name}`);
+    at("asked-line").textContent = line;
+    const shown = (id) => document.querySelector(`output[for=${id}]`)?.textContent ?? "";
+    const options = Object.entries(question.options ?? {}).map(([name, value]) => `${name} ${value}`);
+    this.asked = [
+      line, `${shown("memory")} each`, shown("bandwidth"), `${shown("batch")} × ${shown("sequence")} tokens`,
+      options.join(", ") || "no options",
+    ];
     at("answer").setAttribute("aria-busy", "true");
     clearTimeout(this.timer);
     this.timer = setTimeout(() => {
@@ -308,7 +315,7 @@ class Explorer {
   // -- a plan to compare with -----------------------------------------------------------------------
 
   pin() {
-    this.pinned = { id: this.id, figures: this.last, layout: layoutOf(this.plan), asked: at("asked-line").textContent };
+    this.pinned = { id: this.id, figures: this.last, layout: layoutOf(this.plan), asked: this.asked };
     this.showPinned();
   }
 
@@ -327,8 +334,10 @@ class Explorer {
       return made;
     };
     const none = (value, words) => (value === undefined ? "" : words(value));
+    const differs = pinned.asked.map((part, index) => part !== this.asked[index]);
+    const asked = (parts) => parts.filter((_, index) => differs[index]).join(" · ") || "the same";
     at("pinned").querySelector("tbody").replaceChildren(
-      row("asked", pinned.asked, at("asked-line").textContent),
+      row("asked", asked(pinned.asked), asked(this.asked)),
       row("step", seconds(was.step), none(now.step, seconds), change(now.step, was.step, -1)),
       row("tokens/s", count(was.tokens), none(now.tokens, count), change(now.tokens, was.tokens, 1)),
       row("MFU", share(was.mfu), none(now.mfu, share), change(now.mfu, was.mfu, 1)),
