@@ -42,6 +42,7 @@ from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.provenance import Origin
 from trainwright.scheduling.families import FAMILIES
+from trainwright.scheduling.families.family import Searched
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
@@ -246,11 +247,25 @@ def _throughput(document: Planned) -> Iterator[str]:
 
 
 def proof(document: Planned) -> str:
-    """What is proved about the step time."""
+    """What is proved about the step time, and of which plans nothing is."""
+    if document.status is not Status.OPTIMAL and not document.lower_bound_s:
+        return "nothing is proved about other plans yet"
+    return _proved(document) + _unless_named(document)
+
+
+def _unless_named(document: Planned) -> str:
+    """Schedules that no proof is about where none is named, and that no framework launches."""
+    space, of_profile = document.request.space, document.request.model.kind == "profile"
+    if document.groups or of_profile or space.framework is not None or space.schedules is not None:
+        return ""
+    asked = [each for each in FAMILIES.values() if each.planned and each.searched is Searched.ASKED]
+    beside = [each.name for each in asked if each.braids or not each.is_plain]
+    return f"; nothing is claimed of {', '.join(beside)} unless named"
+
+
+def _proved(document: Planned) -> str:
     if document.status is Status.OPTIMAL:
         return f"no {proved_space(document)} is faster, proved"
-    if not document.lower_bound_s:
-        return "nothing is proved about other plans yet"
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
     step_s, one_stage_s = document.step_time_s or 0.0, document.lower_bound_one_stage_s
     if document.lower_bound_one_order_s is not None:
