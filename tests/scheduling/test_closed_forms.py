@@ -259,6 +259,10 @@ def test_more_waves_lose_less_time(p):
     assert lost == sorted(lost, reverse=True)
     assert all(peak <= 2 * w * (p + 1) - 1 for w, (_, peak) in zip(waves, found, strict=True))
     assert lost[0] == 2 * (p - 1)
+    assert all(idle <= 4.4 * (p - 1) for idle, _ in found)  # in chunk slots hardly more than one's
+    # More microbatches than ranks follow each other without a bubble for each round of p.
+    rounds = [idle_and_peak("hanayo", p, k * p, virtual_stages=2)[0] for k in (1, 2, 4, 8)]
+    assert max(rounds) <= 4.4 * (p - 1)
 
 
 @given(share=st.sampled_from([0.0, 0.3, 1.0]), slices=st.integers(1, 6), seconds=st.floats(0.5, 3))
