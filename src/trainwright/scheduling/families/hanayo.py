@@ -46,7 +46,7 @@ def order(request: FamilyRequest) -> Schedule:
     best = lengths_s.index(min(lengths_s))
     if few == request.num_microbatches:
         return orders[best]
-    both = (_ruled(request, costs, _RULES[at], request.num_microbatches) for at in {0, best})
+    both = (_ruled(request, costs, _RULES[at], request.num_microbatches) for at in (0, best))
     return min(both, key=lambda each: float(simulate(each, costs).makespan_s))
 
 
@@ -61,7 +61,7 @@ def _ruled(
     streams = [
         sorted(
             ((kind, stage) for kind in (_B, _F) for stage in stages),
-            key=lambda each: -rule(*each, num_stages),
+            key=lambda each: -rule(each[0], each[1], num_stages),
         )
         for stages in placement.stages_of_rank
     ]
