@@ -107,6 +107,21 @@ def test_the_start_loads_nothing_heavy(module):
     assert done.stdout == "\n"
 
 
+def test_the_plan_of_a_profile_loads_no_planner_of_models(folder):
+    """Half of the time of so small a question was spent on starting what it does not use."""
+    code = """
+import atexit, sys
+rooms = ("planning", "step", "costing", "cluster", "scheduling", "frameworks", "chips")
+atexit.register(lambda: print([r for r in rooms if f"trainwright.{r}" in sys.modules]))
+sys.argv = ["trainwright", "plan", "small.json", "--devices", "4", "--json"]
+from trainwright_start import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert '"kind": "plan"' in done.stdout
+
+
 def test_a_reader_that_leaves_is_no_error(folder):
     command = " ".join([*PROGRAM, "plan", "small.json", "--json"])
     done = subprocess.run(

@@ -8,12 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import check_output, emit
-from trainwright.documents.model_summary import (
-    LayersOfKind,
-    ModelPart,
-    ModelSummary,
-    summary_of,
-)
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.options.run import config_with_images
@@ -21,6 +15,7 @@ from trainwright.options.run import config_with_images
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainwright.documents.model_summary import ModelSummary
     from trainwright.lab.torch_library import CountedModel
     from trainwright.options.inputs import ModelInput, PlacementInput, ProfileInput
     from trainwright.options.option import Options
@@ -49,6 +44,7 @@ def describe_model(
 
         describe_model("llama3-8b").document.parameters_total
     """
+    from trainwright.documents.model_summary import summary_of
     from trainwright.formats.catalog import open_model
     from trainwright.formats.hf_config import read_config
 
@@ -183,6 +179,8 @@ def _content(
 
 
 def _summary(name: str, counted: CountedModel, document: Mapping[str, Any]) -> ModelSummary:
+    from trainwright.documents.model_summary import LayersOfKind, ModelPart, ModelSummary
+
     flops, notes = counted.forward_flops, []
     stated = document.get("model_type")
     if isinstance(stated, str) and stated != counted.model_type:

@@ -48,8 +48,6 @@ def plan(
     Raises `InvalidInput` with every fault of the input.
     """
     from trainwright.commands.model import open_model_of
-    from trainwright.documents.placement import PlacementQuestion, plan_placement
-    from trainwright.documents.profile_plan import ProfileQuestion, plan_profile
     from trainwright.execution import Budget as NoLimit
     from trainwright.options.inputs import (
         ModelInput,
@@ -85,6 +83,8 @@ def plan(
     notes = ("jobs applies to models only and was not used",) if "jobs" in options else ()
     planner = options.get("planner", "exact")
     if isinstance(given, PlacementInput):
+        from trainwright.documents.placement import PlacementQuestion, plan_placement
+
         placement = PlacementQuestion(
             given=given,
             restrictions=restrictions,
@@ -93,6 +93,8 @@ def plan(
             warnings=notes,
         )
         return Result(plan_placement(placement, budget))
+    from trainwright.documents.profile_plan import ProfileQuestion, plan_profile
+
     if "cost_model" in options:
         given, note = with_costs_of(options["cost_model"], given)
         notes = (*notes, note)

@@ -7,9 +7,16 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.plan_view import proof, relaxation_lines
+from trainwright.documents.plan_view import proof
 from trainwright.documents.printing import layout_line, ranges
-from trainwright.documents.view import Cell, column, table_of, warning_lines, words
+from trainwright.documents.view import (
+    Cell,
+    column,
+    relaxation_lines,
+    table_of,
+    warning_lines,
+    words,
+)
 from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.units import (
     TimeUnit,

@@ -25,7 +25,8 @@ from trainwright.documents.model_plan import (
     state_in_words,
     to_fit_in_words,
 )
-from trainwright.documents.printing import evidence_line, sharding_words, unfitted_line
+from trainwright.documents.plan_view import evidence_line, unfitted_line
+from trainwright.documents.printing import sharding_words
 from trainwright.documents.runs import (
     gaps_of,
     job_of_configuration,

@@ -10,16 +10,16 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from trainwright.cluster.calibration import POOLED
+from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.fit import figure_table, fit_line
 from trainwright.documents.printing import (
     NEGLIGIBLE,
-    evidence_line,
     layout_cells,
     layout_columns,
     layout_line,
     main_losses,
     ranges,
-    unfitted_line,
 )
 from trainwright.documents.reasons import MOST_SHOWN, change_table
 from trainwright.documents.view import (
@@ -46,14 +46,13 @@ from trainwright.scheduling.families.family import Searched
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.documents.mixed_plan import MixedAlternative, MixedPlanResult, MixedRankRecord
     from trainwright.documents.model_plan import Alternative, Launchable, ModelPlanResult
     from trainwright.documents.view import Line
     from trainwright.plans.plan import Parallelism
     from trainwright.plans.prediction import StageMemory, StagePrediction
-    from trainwright.plans.status import Relaxation
 
     Planned: TypeAlias = ModelPlanResult | MixedPlanResult
     Considered: TypeAlias = Alternative | MixedAlternative
@@ -235,6 +234,25 @@ def _range(document: Planned) -> str:
 def is_fitted(document: Planned) -> bool:
     """Whether the times rest on constants fitted to measured runs."""
     return document.assumptions.get("times", "").startswith(f"{Origin.FITTED}:")
+
+
+def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
+    """The line, where times are of an accelerator's description; the runs say nothing of others."""
+    if assumptions.get("times", "").startswith(f"{Origin.ASSUMED}: roofline of"):
+        yield (
+            f"unfitted: {UNFITTED.slower_share:.0%} of {UNFITTED.num_runs} public runs took longer "
+            f"than such an estimate, {UNFITTED.median_ratio:.2f}x in the median, "
+            f"{UNFITTED.within_share:.0%} within its range; fitted constants for --calibration: "
+            "trainwright catalog calibrations"
+        )
+
+
+def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
+    """The line under the headline: which measured runs stand behind it, where they are pooled."""
+    of_kinds = assumptions.get("range", "").split(f"{POOLED} for ")[1:]
+    for evidence in of_kinds:
+        said = evidence.partition(": ")[2].removesuffix(f"; {Origin.FITTED}: ")
+        yield said if said.count("(") == said.count(")") else said.removesuffix(")")
 
 
 def _throughput(document: Planned) -> Iterator[str]:
@@ -502,22 +520,6 @@ def _search(document: Planned) -> Iterator[str]:
     if document.interrupted:
         found = "this is the best plan found so far" if document.stages else "before any plan"
         yield f"interrupted: {found}"
-
-
-def relaxation_lines(relaxations: Iterable[Relaxation]) -> Iterator[str]:
-    """What would make a plan fit, where some single change does."""
-    fixes = tuple(relaxations)
-    if fixes:
-        yield "any one of these is enough:"
-        yield from (f"  {fix.change}: {fix.description}{_price(fix)}" for fix in fixes)
-
-
-def _price(fix: Relaxation) -> str:
-    """What the best plan under a change takes."""
-    if fix.step_time_s is None:
-        return ""
-    used = format_count(fix.devices_used or 0, "device")
-    return f" ({format_seconds(fix.step_time_s)} per step on {used})"
 
 
 def alternative_table(document: Planned) -> Table:

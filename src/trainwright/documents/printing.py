@@ -9,8 +9,6 @@ from importlib import import_module
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from trainwright.cluster.calibration import POOLED
-from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.registry import kind_of, part
 from trainwright.documents.view import Folded, Table, column, to_html, to_terminal, words
 from trainwright.errors import Inexpressible, Infeasible, InvalidInput, UnsupportedFeature
@@ -18,10 +16,9 @@ from trainwright.formats.atomic_file import write_text
 from trainwright.formats.document_json import encode
 from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.plans.plan import DATA_INSIDE, mapping_name
-from trainwright.provenance import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from rich.console import RenderableType
@@ -167,29 +164,6 @@ def main_losses(other: Considered) -> tuple[tuple[str, float], ...]:
 def is_noticed(changed_s: float, other: Considered) -> bool:
     """Whether a change is more than a negligible part of the step."""
     return abs(changed_s) >= NEGLIGIBLE * other.step_time_s
-
-
-# A line in the table of an estimate without fitted constants: how such estimates turned out
-# ------------------------------------------------------------------------------------------
-
-
-def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
-    """The line, where times are of an accelerator's description; the runs say nothing of others."""
-    if assumptions.get("times", "").startswith(f"{Origin.ASSUMED}: roofline of"):
-        yield (
-            f"unfitted: {UNFITTED.slower_share:.0%} of {UNFITTED.num_runs} public runs took longer "
-            f"than such an estimate, {UNFITTED.median_ratio:.2f}x in the median, "
-            f"{UNFITTED.within_share:.0%} within its range; fitted constants for --calibration: "
-            "trainwright catalog calibrations"
-        )
-
-
-def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
-    """The line under the headline: which measured runs stand behind it, where they are pooled."""
-    of_kinds = assumptions.get("range", "").split(f"{POOLED} for ")[1:]
-    for evidence in of_kinds:
-        said = evidence.partition(": ")[2].removesuffix(f"; {Origin.FITTED}: ")
-        yield said if said.count("(") == said.count(")") else said.removesuffix(")")
 
 
 def render(document: object, *, verbose: bool = False) -> RenderableType:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright._version import __version__
-from trainwright.documents.plan_view import relaxation_lines
 from trainwright.documents.printing import counted, ranges
 from trainwright.documents.view import (
     MARKS,
@@ -18,6 +17,7 @@ from trainwright.documents.view import (
     column,
     percent,
     recomputed_of,
+    relaxation_lines,
     seconds,
     size,
     table_of,

@@ -12,13 +12,15 @@ import unicodedata
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
-from trainwright.units import format_bytes, format_part, format_seconds
+from trainwright.units import format_bytes, format_count, format_part, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table as RichTable
+
+    from trainwright.plans.status import Relaxation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +375,22 @@ def _grid(shown: Table, widths: Sequence[int]) -> RichTable:
 def warning_lines(warnings: Iterable[str]) -> Iterator[str]:
     """The lines that a table ends with."""
     return (f"warning: {each}" for each in warnings)
+
+
+def relaxation_lines(relaxations: Iterable[Relaxation]) -> Iterator[str]:
+    """What would make a plan fit, where some single change does."""
+    fixes = tuple(relaxations)
+    if fixes:
+        yield "any one of these is enough:"
+        yield from (f"  {fix.change}: {fix.description}{_price(fix)}" for fix in fixes)
+
+
+def _price(fix: Relaxation) -> str:
+    """What the best plan under a change takes."""
+    if fix.step_time_s is None:
+        return ""
+    used = format_count(fix.devices_used or 0, "device")
+    return f" ({format_seconds(fix.step_time_s)} per step on {used})"
 
 
 # In a notebook

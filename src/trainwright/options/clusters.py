@@ -84,10 +84,13 @@ def _waits_on_host(schedules: object) -> bool:
 
 def read_software(given: str, name: str) -> str:
     """A program whose class is known, "typical" or "auto"; raises `InvalidInput` for others."""
+    program = str(given).strip().lower()
+    if program == AUTO_SOFTWARE:  # the default, read by commands that need no cluster
+        return program
+
     from trainwright.cluster.calibration import OFFERED, TYPICAL, software_named
 
-    program = str(given).strip().lower()
-    if program in (AUTO_SOFTWARE, TYPICAL.name) or software_named(program).kind != TYPICAL.kind:
+    if program == TYPICAL.name or software_named(program).kind != TYPICAL.kind:
         return program
     known = ", ".join(OFFERED)
     raise InvalidInput.of(name, f'must name one of {known}, or be {AUTO_SOFTWARE}, got "{given}"')

@@ -11,8 +11,13 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.fit import fit_line
-from trainwright.documents.plan_view import fullest_rank, is_fitted
-from trainwright.documents.printing import NEGLIGIBLE, evidence_line, unfitted_line
+from trainwright.documents.plan_view import (
+    evidence_line,
+    fullest_rank,
+    is_fitted,
+    unfitted_line,
+)
+from trainwright.documents.printing import NEGLIGIBLE
 from trainwright.documents.reasons import changes_of, fixes_of
 from trainwright.pages.blocks import Bar, BarChart, Beside, ChangeList, ChangeRow, Part, Verdict
 from trainwright.pages.step import memory_bars, time_parts
