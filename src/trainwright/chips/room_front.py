@@ -22,7 +22,6 @@ the front.
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -40,6 +39,7 @@ from trainwright.chips.room_search import (
     designs_of,
     ranges_of,
 )
+from trainwright.execution.best_first import BestFirst
 from trainwright.execution.budget import Progress
 
 if TYPE_CHECKING:
@@ -215,18 +215,17 @@ class FrontSearch:
             self.points.add(figures, (one.stacks, one.place, one.design))
         stands = {stacks: self._stands(stacks) for stacks in self.room.stacks}
         box = Box((0,) * len(AXES), tuple(size - 1 for size in self.room.sizes))
-        heap: list[tuple[float, str, _Half, _Opened]] = []
+        waiting: BestFirst[tuple[str, _Half, _Opened]] = BestFirst()
         start = _Opened(axis=None, left=stands, bounds=None, further=np.inf)
-        heapq.heappush(heap, (-np.inf, "", _Half(box, same=True), start))
+        waiting.add(-np.inf, ("", _Half(box, same=True), start), tie="")
         tree: dict[str, Closing] = {}
-        open_excess = 0.0
-        while heap:
-            worst, path, half, opened = heapq.heappop(heap)
-            if -worst > self.slack and self.budget.poll(self._progress(-worst, len(heap))):
-                open_excess = -worst
-                heapq.heappush(heap, (worst, path, half, opened))
-                break
-            opened = self._done(path, half, opened)
+
+        def is_stopped() -> bool:
+            worst = -waiting.least
+            return worst > self.slack and self.budget.poll(self._progress(worst, len(waiting)))
+
+        for _, (path, half, whole) in waiting.opened(stopped=is_stopped):
+            opened = self._done(path, half, whole)
             tree[path] = Closing(axis=opened.axis, left=opened.left)
             if opened.axis is None:
                 continue
@@ -234,8 +233,9 @@ class FrontSearch:
                 if part is None:
                     tree[path + side] = Closing(axis=None, left={})
                 else:
-                    heapq.heappush(heap, (-opened.further, path + side, part, opened))
-        for _, path, *_ in heap:  # closed at the excess of the first of them
+                    waiting.add(-opened.further, (path + side, part, opened), tie=path + side)
+        open_excess = -waiting.least if waiting else 0.0
+        for _, (path, *_) in waiting:  # closed at the excess of the first of them
             tree[path] = Closing(axis=None, left={})
         within = np.exp(max(self.slack, open_excess)) * (1.0 + self.thinning)
         any_cut = np.exp(max(self.beyond, open_excess)) * (1.0 + self.thinning)

@@ -31,7 +31,6 @@ class and w the seconds of one:
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -43,6 +42,7 @@ from trainwright.chips.room import AXES, Limits, System
 from trainwright.chips.search import plan_from_json, plan_to_json
 from trainwright.chips.workload import Replication
 from trainwright.errors import InvalidInput
+from trainwright.execution.best_first import BestFirst
 from trainwright.execution.budget import Progress
 from trainwright.model import Phase
 from trainwright.plans.status import Status
@@ -516,16 +516,14 @@ class RoomSearch:
         if self.budget.stopped:  # a start that was cut short is not written down
             self.journal = None
         tree: dict[str, Closing] = {}
-        heap: list[tuple[float, str, Box, Designs]] = []
+        waiting: BestFirst[tuple[str, Box, Designs]] = BestFirst()
         if any(rows.size for rows in designs.values()):
-            heap.append((0.0, "", everything, designs))
+            waiting.add(0.0, ("", everything, designs), tie="")
         else:
             tree[""] = Closing(axis=None, left={})
-        stopped = False
-        while heap:
-            if stopped := self.budget.poll(self._progress(heap)):
-                break
-            _, path, box, known = heapq.heappop(heap)
+        for _, (path, box, known) in waiting.opened(
+            stopped=lambda: self.budget.poll(self._progress(waiting))
+        ):
             closing, least = self._done(f"box:{path}", partial(self._cut_open, box, known))
             tree[path] = closing
             if closing.axis is None:
@@ -536,14 +534,13 @@ class RoomSearch:
                 if half is None:
                     tree[path + side] = Closing(axis=None, left={})
                 else:
-                    heapq.heappush(heap, (bound, path + side, half, closing.left))
-        left = min((bound for bound, *_ in heap), default=np.inf)
-        for _, path, *_ in heap:  # what was not opened is closed at its bound
+                    waiting.add(bound, (path + side, half, closing.left), tie=path + side)
+        for _, (path, *_) in waiting:  # what was not opened is closed at its bound
             tree[path] = Closing(axis=None, left={})
         value = np.inf if self.best is None else self.best.value
-        bound = min(value, self.closed, left)
+        bound = min(value, self.closed, waiting.least)
         status = Status.GAP if self.best is not None else Status.UNKNOWN
-        if not stopped and self.best is None:
+        if not waiting and self.best is None:
             status = Status.INFEASIBLE
         elif bound >= value * (1.0 - 1e-9) and self.best is not None:
             status = Status.OPTIMAL
@@ -811,10 +808,10 @@ class RoomSearch:
                 self.best = made
         return float(values.min(initial=np.inf))
 
-    def _progress(self, heap: list[Any]) -> Progress:
+    def _progress(self, waiting: BestFirst[Any]) -> Progress:
         return Progress(
-            stage=f"machine room, {len(heap)} boxes open, {self.priced} systems priced",
+            stage=f"machine room, {len(waiting)} boxes open, {self.priced} systems priced",
             elapsed_s=self.budget.elapsed_s,
             best=np.inf if self.best is None else self.best.value,
-            lower_bound=min(heap[0][0], self.closed),
+            lower_bound=min(waiting.least, self.closed),
         )

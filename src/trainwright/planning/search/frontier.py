@@ -11,13 +11,14 @@ bounds all others. Where a layer of one microbatch is too large for a device, la
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 
+from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.layers import LeastLayers, PointWork, with_exchanges
 from trainwright.planning.bounds.step import (
     Batch,
@@ -150,6 +151,11 @@ class Single:
 Node: TypeAlias = Undealt | Unpriced | Unbounded | BoundedPairs | Single
 
 
+def _is_open(node: Node) -> bool:
+    """Whether candidates can be taken from it, without pricing layers before."""
+    return isinstance(node, BoundedPairs | Single)
+
+
 def least_of_any_order_s(question: ModelQuestion, budget: Budget) -> float:
     """No plan steps faster, in whatever order its actions run; 0 where the budget ends before."""
     schedules = schedules_of(question.allowed, cuts_head=question.cuts_head)
@@ -184,8 +190,7 @@ class Frontier:
     num_aside: int = 0
     _coarse: CoarseBounds = field(init=False)
     _pairs: PointPairs = field(init=False)
-    _heap: list[tuple[float, int, Node]] = field(default_factory=list)
-    _serial: int = 0
+    _waiting: BestFirst[Node] = field(default_factory=BestFirst)
 
     def __post_init__(self) -> None:
         self._coarse = CoarseBounds(
@@ -219,7 +224,7 @@ class Frontier:
             )
             # Not of the pairs of the point itself: with its experts elsewhere it may have fewer.
             key = min(self._least_key(each, sizes, least) for each in dealt)
-            self._push(key, Undealt(point=point, sizes=sizes, count=count, least=least))
+            self._waiting.add(key, Undealt(point=point, sizes=sizes, count=count, least=least))
         return True
 
     def _roots(self) -> Iterator[tuple[Point, tuple[int, ...]]]:
@@ -266,14 +271,14 @@ class Frontier:
     @property
     def least_s(self) -> float:
         """No candidate that is left has a lower bound; infinite where none is left."""
-        return self._heap[0][0] if self._heap else math.inf
+        return self._waiting.least
 
     def least_among_s(self, families: Collection[str]) -> float:
         """No candidate that is left under one of these families has a lower bound."""
         return min(
             (
                 bound_s
-                for bound_s, _, node in self._heap
+                for bound_s, node in self._waiting
                 if node.family is None or node.family in families
             ),
             default=math.inf,
@@ -282,20 +287,18 @@ class Frontier:
     def set_aside(self, families: Collection[str]) -> None:
         """Look at no more candidates of these families."""
         self.aside, self.aside_s = frozenset(families), self.least_s
-        left = []
-        for entry in self._heap:
-            match entry[2]:
-                case BoundedPairs() | Single() as node if node.family in self.aside:
-                    self.num_aside += node.num_left
-                case _:
-                    left.append(entry)
-        heapq.heapify(left)
-        self._heap = left
+        self._waiting.revise(self._unless_aside)
+
+    def _unless_aside(self, bound_s: float, node: Node) -> float | None:
+        if isinstance(node, BoundedPairs | Single) and node.family in self.aside:
+            self.num_aside += node.num_left
+            return None
+        return bound_s
 
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below the limit; those of an unopened node all count."""
         return sum(
-            self._count_in(node, limit_s) for bound_s, _, node in self._heap if bound_s < limit_s
+            self._count_in(node, limit_s) for bound_s, node in self._waiting if bound_s < limit_s
         )
 
     def _count_in(self, node: Node, limit_s: float) -> int:
@@ -313,7 +316,7 @@ class Frontier:
 
     def take(self) -> tuple[float, Candidate] | None:
         """Open the node of least bound; a candidate and its bound where one was reached."""
-        bound_s, _, node = heapq.heappop(self._heap)
+        bound_s, node = self._waiting.take()
         match node:
             case Undealt():
                 self._deal(bound_s, node)
@@ -329,24 +332,22 @@ class Frontier:
 
     def coming(self, count: int) -> Iterator[tuple[float, Candidate]]:
         """The next candidates and their bounds, as far as nodes are open; none is taken."""
-        nodes = (entry for entry in self._heap if isinstance(entry[2], (BoundedPairs, Single)))
-        ahead = [(*entry, 0) for entry in heapq.nsmallest(count, nodes)]
-        for _ in range(count):
-            if not ahead:
-                return
-            bound_s, serial, node, skipped = heapq.heappop(ahead)
+        ahead: BestFirst[tuple[BoundedPairs | Single, int, int]] = BestFirst()
+        for place, (bound_s, node) in enumerate(self._waiting.soonest(count, _is_open)):
+            assert isinstance(node, BoundedPairs | Single)
+            ahead.add(bound_s, (node, 0, place), tie=place)
+        for bound_s, (node, skipped, place) in islice(ahead.opened(), count):
             if isinstance(node, Single):
                 yield bound_s, node.candidate
-            elif isinstance(node, BoundedPairs):
-                yield bound_s, node.candidate(node.done + skipped)
-                after = node.done + skipped + 1
-                if after < len(node.bounds_s):
-                    rest = (float(node.bounds_s[after]), serial, node, skipped + 1)
-                    heapq.heappush(ahead, rest)
+                continue
+            yield bound_s, node.candidate(node.done + skipped)
+            after = node.done + skipped + 1
+            if after < len(node.bounds_s):
+                ahead.add(float(node.bounds_s[after]), (node, skipped + 1, place), tie=place)
 
     def put_back(self, bound_s: float, candidate: Candidate) -> None:
         """A candidate that was taken, with what is known of it by now."""
-        self._push(bound_s, Single(candidate=candidate))
+        self._waiting.add(bound_s, Single(candidate=candidate))
 
     def _deal(self, bound_s: float, node: Undealt) -> None:
         """Deal the experts out in every way."""
@@ -366,7 +367,7 @@ class Frontier:
     def _push_unpriced(self, bound_s: float, node: Unpriced) -> None:
         key = self._least_key(node.point, node.sizes, node.least)
         if math.isfinite(key):
-            self._push(max(bound_s, key), node)
+            self._waiting.add(max(bound_s, key), node)
 
     def _price_next(self, bound_s: float, node: Unpriced) -> None:
         """Price the layers at the smallest microbatch; larger ones wait, if any may fit."""
@@ -390,7 +391,7 @@ class Frontier:
         if whole.largest_layer_bytes > usable_bytes:
             return False
         bound_s = float(self._pairs.least_keys(point, _least_of(work)).min())
-        self._push(bound_s, Unbounded(point=point, work=work, layouts=layouts))
+        self._waiting.add(bound_s, Unbounded(point=point, work=work, layouts=layouts))
         return True
 
     def _bound(self, bound_s: float, node: Unbounded) -> None:
@@ -401,8 +402,8 @@ class Frontier:
         is_near = keys <= max(least_s, _NEAR * least_s)
         is_far = ~is_near & np.isfinite(keys)
         if is_far.any():
-            far = node.layouts.at(is_far)
-            self._push(float(keys[is_far].min()), Unbounded(point=point, work=work, layouts=far))
+            far = Unbounded(point=point, work=work, layouts=node.layouts.at(is_far))
+            self._waiting.add(float(keys[is_far].min()), far)
         near = node.layouts.at(is_near)
         if self.aside:
             self.num_aside += space.of(self.aside).num_candidates(point, near)
@@ -462,19 +463,15 @@ class Frontier:
                     first=part.own.start,
                     bounds_s=bounds_s,
                 )
-                self._push(float(bounds_s[0]), pairs)
+                self._waiting.add(float(bounds_s[0]), pairs)
 
     def _next_of(self, pairs: BoundedPairs) -> Candidate:
         """The next pair; those after it wait with their own bounds."""
         found = pairs.candidate(pairs.done)
         pairs.done += 1
         if pairs.num_left:
-            self._push(float(pairs.bounds_s[pairs.done]), pairs)
+            self._waiting.add(float(pairs.bounds_s[pairs.done]), pairs)
         return found
-
-    def _push(self, bound_s: float, node: Node) -> None:
-        self._serial += 1
-        heapq.heappush(self._heap, (bound_s, self._serial, node))
 
 
 def _least_of(work: PointWork) -> tuple[LeastLayers, ...]:

@@ -1,18 +1,18 @@
 """The search over plans on several pools: nodes by their bounds, made when their turn comes.
 
-Best-first as in `model_search`. A point is bounded by devices × rate; when it is the least of all,
-its layouts are bounded together (`mixed_layouts`); the least of these gets a sharp bound from its
-best split (`mixed_split`), and when that is the least the plan is priced.
+Best-first as in `search`. A point is bounded by devices × rate; when it is the least of all, its
+layouts are bounded together (`bounds.pools`); the least of these gets a sharp bound from its best
+split (`splits.pools`), and when that is the least the plan is priced.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trainwright.execution import Progress
+from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.pools import (
     BoundedLayouts,
     MixedLayouts,
@@ -158,11 +158,10 @@ class MixedSearch:
     shelf: MixedShelf
     budget: Budget
     layouts: MixedLayouts = field(init=False)
-    heap: list[tuple[float, int, _Node]] = field(default_factory=list)
+    waiting: BestFirst[_Node] = field(default_factory=BestFirst)
     priced: list[MixedPriced] = field(default_factory=list)
     best_s: float = math.inf
     least_priced_s: float = math.inf
-    serial: int = 0
     searched: int = 0
     undecided: int = 0
     considered: int = 0
@@ -171,14 +170,9 @@ class MixedSearch:
         self.layouts = MixedLayouts(self.shelf)
 
     @property
-    def least_s(self) -> float:
-        """The least bound that waits."""
-        return self.heap[0][0] if self.heap else math.inf
-
-    @property
     def bound_s(self) -> float:
         """No plan on several pools is faster."""
-        return min(self.best_s, self.least_priced_s, self.least_s)
+        return min(self.best_s, self.least_priced_s, self.waiting.least)
 
     def open(self) -> bool:
         """Bound all points by devices × rate; false where the budget ended before."""
@@ -190,35 +184,38 @@ class MixedSearch:
             count = self.layouts.count(point)
             self.considered += count
             if count:
-                self._push(self.layouts.least_s(point), _AtPoint(point=point, count=count))
+                self.waiting.add(self.layouts.least_s(point), _AtPoint(point=point, count=count))
         return True
 
     def run(self, most: float = math.inf) -> None:
         """Until nothing left can be better than the best plan, `most` splits, or the budget end."""
-        while self.least_s < self.best_s * self._enough:
-            if self.budget.poll(self._progress) or self.searched >= most:
-                return
-            self._step(limit_s=self.best_s * _TIE)
+        for bound_s, node in self.waiting.opened(
+            below=lambda: self.best_s * self._enough,
+            stopped=lambda: self.budget.poll(self._progress) or self.searched >= most,
+        ):
+            self._open(bound_s, node, limit_s=self.best_s * _TIE)
 
     def fill_shapes(self) -> None:
         """Price a few plans of every shape that has none, in the order of their bounds."""
         for shape in self.layouts.shapes:
             if any(found.shape == shape for found in self.priced):
                 continue
-            tries, kept = _TRIES, []
-            while tries and self.heap:
-                if self.budget.poll(self._progress):
+            self._fill(shape)
+
+    def _fill(self, shape: Shape) -> None:
+        tries, others = _TRIES, list[tuple[float, _Node]]()
+        for bound_s, node in self.waiting.opened(stopped=lambda: self.budget.poll(self._progress)):
+            if isinstance(node, _AtPoint):
+                self._open(bound_s, node, limit_s=math.inf)
+            elif node.shape != shape:
+                others.append((bound_s, node))
+            else:
+                tries -= 1
+                self._open(bound_s, node, limit_s=math.inf, hurry=math.inf)
+                if not tries:
                     break
-                node = self.heap[0][2]
-                if isinstance(node, _AtPoint):
-                    self._step(limit_s=math.inf)
-                elif node.shape != shape:
-                    kept.append(heapq.heappop(self.heap))
-                else:
-                    tries -= 1
-                    self._step(limit_s=math.inf, hurry=math.inf)
-            for entry in kept:
-                heapq.heappush(self.heap, entry)
+        for bound_s, node in others:
+            self.waiting.add(bound_s, node)
 
     @property
     def _enough(self) -> float:
@@ -237,7 +234,7 @@ class MixedSearch:
     def count_left(self) -> int:
         """Candidates that wait below the best plan."""
         left = 0
-        for bound_s, _, node in self.heap:
+        for bound_s, node in self.waiting:
             if bound_s < self.best_s:
                 match node:
                     case _AtPoint():
@@ -248,17 +245,14 @@ class MixedSearch:
                         left += 1
         return left
 
-    def _push(self, bound_s: float, node: _Node) -> None:
-        self.serial += 1
-        heapq.heappush(self.heap, (bound_s, self.serial, node))
-
-    def _step(self, *, limit_s: float, hurry: float = _WORTH_TRYING) -> None:
-        """Take the least node one step on; a split below `hurry` best steps is priced at once."""
-        bound_s, _, node = heapq.heappop(self.heap)
+    def _open(
+        self, bound_s: float, node: _Node, *, limit_s: float, hurry: float = _WORTH_TRYING
+    ) -> None:
+        """Take a node one step on; a split below `hurry` best steps is priced at once."""
         match node:
             case _AtPoint():
                 for found in self.layouts.bounded(node.point):
-                    self._push(float(found.bounds_s[0]), found)
+                    self.waiting.add(float(found.bounds_s[0]), found)
             case BoundedLayouts():
                 self._sharpen(bound_s, node, limit_s=limit_s, hurry=hurry)
             case _Split():
@@ -270,7 +264,7 @@ class MixedSearch:
         candidate = node.candidate()
         node.done += 1
         if node.done < node.grid.size:
-            self._push(float(node.bounds_s[node.done]), node)
+            self.waiting.add(float(node.bounds_s[node.done]), node)
         self.searched += 1
         split = best_mixed_split(self.shelf, candidate, limit_s=limit_s)
         if not split.bound_s < limit_s:
@@ -280,7 +274,7 @@ class MixedSearch:
         if sharper.bound_s < hurry * self.best_s:
             self._price(sharper.bound_s, found)
         else:
-            self._push(sharper.bound_s, found)
+            self.waiting.add(sharper.bound_s, found)
 
     def _price(self, bound_s: float, node: _Split) -> None:
         self.least_priced_s = min(self.least_priced_s, bound_s)

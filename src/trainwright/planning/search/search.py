@@ -9,7 +9,6 @@ splits of several chunks per rank are set aside, at last any gap is.
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from trainwright.execution import Progress
+from trainwright.execution.best_first import BestFirst
 from trainwright.planning.question.layouts import (
     CHAIN,
     CUTS_HEAD,
@@ -241,8 +241,8 @@ BRIEF: Final = Patience(efforts=(0,), gaps=(0.01,), most=300)
 class ModelSearch:
     """Best-first: a candidate is bounded coarsely, then by its best split, then priced.
 
-    `splits` holds (bound, serial, candidate, its best split), `bounds` (bound, serial, candidate)
-    of those that were priced; `undecided` are candidates whose best split fits by the bound, but
+    `splits` holds candidates, each with its best split, `bounds` those that were priced;
+    `undecided` are candidates whose best split fits by the bound, but
     no plan did; `in_v` are those in V whose splits were looked for, with their coarse bounds.
     `looked_through` holds bounds of candidates all of whose splits were looked at.
     Bounds, `best_s` among them, are on what the aim makes least: seconds of a step, unless it is
@@ -257,15 +257,14 @@ class ModelSearch:
     answers: SplitAnswers
     num_told: int
     patience: Patience = THOROUGH
-    splits: list[tuple[float, int, Candidate, Split]] = field(default_factory=list)
+    splits: BestFirst[tuple[Candidate, Split]] = field(default_factory=BestFirst)
     priced: list[Priced] = field(default_factory=list)
     best_s: float = math.inf
     is_led: bool = field(init=False)
-    bounds: list[tuple[float, int, Candidate]] = field(default_factory=list)
+    bounds: BestFirst[Candidate] = field(default_factory=BestFirst)
     undecided: set[Candidate] = field(default_factory=set)
     in_v: dict[Candidate, float] = field(default_factory=dict)
     looked_through: dict[Candidate, float] = field(default_factory=dict)
-    _serial: int = 0
     _searched: int = 0
     _in_chunks: int = 0
     _too_large: dict[Candidate, int] = field(default_factory=dict)
@@ -287,29 +286,28 @@ class ModelSearch:
     @property
     def bound_s(self) -> float:
         """None of the plans that are likely to be good is better."""
-        waiting_s = min(self.frontier.least_s, self.frontier.aside_s, self._least_split_s)
-        priced_s = self.bounds[0][0] if self.bounds else math.inf
-        return min(self.best_s, priced_s, waiting_s)
+        waiting_s = min(self.frontier.least_s, self.frontier.aside_s, self.splits.least)
+        return min(self.best_s, self.bounds.least, waiting_s)
 
     @property
     def chain_bound_s(self) -> float:
         """No plan with one stage per rank is better than this, or than the best plan."""
-        waiting_s = [bound_s for bound_s, _, one, _ in self.splits if one.schedule in CHAIN]
+        waiting_s = [bound_s for bound_s, (one, _) in self.splits if one.schedule in CHAIN]
         left_s = self.frontier.least_among_s(CHAIN)
-        priced_s = [bound_s for bound_s, _, one in self.bounds if one.schedule in CHAIN]
+        priced_s = [bound_s for bound_s, one in self.bounds if one.schedule in CHAIN]
         return min(self.best_s, left_s, *priced_s, *waiting_s)
 
     def run(self) -> None:
         """Until no candidate left can be better than the best plan, or the budget ends."""
-        while min(self.frontier.least_s, self._least_split_s) < self.best_s * self._enough:
+        while min(self.frontier.least_s, self.splits.least) < self.best_s * self._enough:
             if self.poll():
                 return
             self.foresight.look(self._coming)
             if self._may_leave_chunks:
                 self._set_chunks_aside()
                 continue
-            if self._least_split_s <= self.frontier.least_s:
-                _, _, candidate, split = heapq.heappop(self.splits)
+            if self.splits.least <= self.frontier.least_s:
+                _, (candidate, split) = self.splits.take()
                 self._price(candidate, split)
                 continue
             taken = self.frontier.take()
@@ -322,8 +320,8 @@ class ModelSearch:
         while len(best_first(self.priced, self.aim)) <= count:
             if self.poll():
                 return
-            if self.splits and (not tries or self._least_split_s <= self.frontier.least_s):
-                _, _, candidate, split = heapq.heappop(self.splits)
+            if self.splits and (not tries or self.splits.least <= self.frontier.least_s):
+                _, (candidate, split) = self.splits.take()
                 self._price(candidate, split)
             elif tries and math.isfinite(self.frontier.least_s):
                 tries -= 1
@@ -359,12 +357,7 @@ class ModelSearch:
 
     def keep_bound(self, key: float, candidate: Candidate) -> None:
         """No plan of the candidate has a lower figure."""
-        self._serial += 1
-        heapq.heappush(self.bounds, (key, self._serial, candidate))
-
-    @property
-    def _least_split_s(self) -> float:
-        return self.splits[0][0] if self.splits else math.inf
+        self.bounds.add(key, candidate)
 
     @property
     def _enough(self) -> float:
@@ -382,15 +375,11 @@ class ModelSearch:
     def _set_chunks_aside(self) -> None:
         """Only plans with one stage per rank from now on, of which more can be proved."""
         self.frontier.set_aside(self.frontier.families - set(CHAIN))
-        left = []
-        for entry in self.splits:
-            if entry[2].schedule in CHAIN:
-                left.append(entry)
-            else:
-                self.keep_bound(entry[0], entry[2])
-                self.undecided.add(entry[2])
-        heapq.heapify(left)
-        self.splits = left
+        for key, (candidate, _) in self.splits:
+            if candidate.schedule not in CHAIN:
+                self.keep_bound(key, candidate)
+                self.undecided.add(candidate)
+        self.splits.revise(lambda key, split: key if split[0].schedule in CHAIN else None)
 
     def _sharpen(self, bound: float, candidate: Candidate, *, limit: float) -> None:
         """Find the best split; one far above the coarse bound is left for later the first time.
@@ -419,8 +408,7 @@ class ModelSearch:
             if split.cuts and key < _WORTH_TRYING * self.best_s:
                 self._price(candidate, sharper)
             else:
-                self._serial += 1
-                heapq.heappush(self.splits, (key, self._serial, candidate, sharper))
+                self.splits.add(key, (candidate, sharper))
 
     def _spend(self, splits: int, candidate: Candidate) -> None:
         self._searched += splits
@@ -441,7 +429,7 @@ class ModelSearch:
         """What the search asks next, unless it finds a better plan or opens a node before."""
         few = [one for one in self.frontier.coming(count) if one[0] < self.best_s]
         horizon_s = few[-1][0] if few else self.best_s
-        for key, _, candidate, split in heapq.nsmallest(_SOON_PRICED, self.splits):
+        for key, (candidate, split) in self.splits.soonest(_SOON_PRICED):
             if not key < horizon_s:
                 break
             if split.cuts or candidate.virtual_stages == 1:
@@ -511,19 +499,16 @@ def finish(search: ModelSearch) -> None:
 
     Of one stage per rank first, where less effort proves more.
     """
-    effort, sharper = Effort.usual(search.shelf.question.effort), dict[int, float]()
+    effort = Effort.usual(search.shelf.question.effort)
     for families in (CHAIN, LOOPED):
-        for key, serial, candidate in sorted(search.bounds, key=lambda entry: entry[:2]):
+        for key, candidate in search.bounds.soonest(len(search.bounds)):
             if key >= search.best_s * HAIR or effort.is_spent:
                 break
             if search.poll():
                 break
             if candidate.schedule in families:
-                found = _finished(search, candidate, effort)
-                sharper[serial] = max(key, found)
-                search.looked_through[candidate] = found
-    search.bounds = [(sharper.get(entry[1], entry[0]), *entry[1:]) for entry in search.bounds]
-    heapq.heapify(search.bounds)
+                search.looked_through[candidate] = _finished(search, candidate, effort)
+    search.bounds.revise(lambda key, one: max(key, search.looked_through.get(one, -math.inf)))
 
 
 def _finished(search: ModelSearch, candidate: Candidate, effort: Effort) -> float:
@@ -649,29 +634,28 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
     frontier = Frontier(shelf.question, shelf, search.aim, schedules)
     if budget.stopped or not frontier.open(budget):
         return Proof(min(least_s, below))
-    waiting: list[tuple[float, int, int, Candidate]] = []  # bound, number, times bounded
+    waiting: BestFirst[tuple[Candidate, int]] = BestFirst()  # and how often each was bounded
     number = 0
     while number < int(_MOST_PROOFS * effort):
         number += 1
-        waiting_s = waiting[0][0] if waiting else math.inf
         enough = 1 - float(np.interp(number / effort, _PROOF_EFFORTS, _PROOF_GAPS))
-        if min(waiting_s, frontier.least_s) >= enough * below or search.poll():
+        if min(waiting.least, frontier.least_s) >= enough * below or search.poll():
             break
-        if frontier.least_s <= waiting_s:
+        if frontier.least_s <= waiting.least:
             taken = frontier.take()
             if taken is not None:
-                heapq.heappush(waiting, (taken[0], number, 0, taken[1]))
+                waiting.add(taken[0], (taken[1], 0))
             continue
-        key, _, done, candidate = waiting[0]
+        key, (candidate, done) = waiting.take()
         proofs = _PROOFS.get(candidate.schedule, (bound_every_split,))
         if done == len(proofs):
             number += _PROGRAMS
             sharper = _looked_through(search, candidate, further)
+            waiting.add(max(key, sharper), (candidate, done))
             if not sharper > key:
                 # Of others the programs and the splits that are looked through are limited.
                 loosest = candidate if candidate.schedule in IN_V else None
                 break
-            heapq.heapreplace(waiting, (sharper, number, done, candidate))
             continue
         limit_s = search.step_to_beat_s(candidate)
         number += _PROGRAMS * (proofs[done] is bound_dealt_loops)
@@ -682,10 +666,9 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
             search.price_within(limit_s, candidate, found, may_tighten=False)
         if not done:
             sharper = max(sharper, search.looked_through.get(candidate, -math.inf))
-        heapq.heapreplace(waiting, (sharper, number, done + 1, candidate))
-    waiting_s = waiting[0][0] if waiting else math.inf
+        waiting.add(sharper, (candidate, done + 1))
     below = min(below, search.best_s)
-    return Proof(max(min(least_s, below), min(below, frontier.least_s, waiting_s)), loosest)
+    return Proof(max(min(least_s, below), min(below, frontier.least_s, waiting.least)), loosest)
 
 
 def _looked_through(search: ModelSearch, candidate: Candidate, effort: Effort) -> float:
@@ -781,7 +764,7 @@ def plan_model(
     best_s = search.best_s
     proved = is_complete and math.isfinite(bound_s)
     reached = len({each.candidate for each in search.priced} | search.undecided)
-    not_reached = frontier.count_below(best_s) + sum(e[0] < best_s for e in search.splits)
+    not_reached = frontier.count_below(best_s) + sum(bound < best_s for bound, _ in search.splits)
     not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
     return ModelOutcome(
         priced=best_first(search.priced, aim)[: 1 + num_alternatives],

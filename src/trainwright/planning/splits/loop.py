@@ -10,7 +10,6 @@ it: it is simulated like the others, and priced where it is about as short.
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.stages import (
     LayerTimes,
@@ -611,25 +611,26 @@ def _least_of_whole(
     """Branch and bound below the first counts, the least first."""
     p, number = program.num_ranks, 0
     found = program.solved(first)
-    waiting = [(found.step_s, number, found, first)]
+    waiting: BestFirst[tuple[PathsStep, Counts]] = BestFirst()
+    waiting.add(found.step_s, (found, first))
     share = min(1.0, (_FEW_ROWS / program.held.shape[1]) ** 3)
     most_programs = int(effort * max(_LEAST_PROGRAMS, share * _MOST_PROGRAMS))
-    while waiting[0][0] < limit_s and number < most_programs:
-        step_s, _, found, counts = waiting[0]
+    while waiting.least < limit_s and number < most_programs:
+        step_s, (found, counts) = waiting.least, waiting.first
         halves = None if found.blocks is None else _halves(counts, found.blocks, p)
         if halves is None and not found.is_near:
             own = program.solved(counts, found.found, near=_NEARER)
-            heapq.heapreplace(waiting, (max(step_s, own.step_s), waiting[0][1], own, counts))
+            waiting.sharpen_first(max(step_s, own.step_s), (own, counts))
             continue
         if halves is None:
             break
-        heapq.heappop(waiting)
+        waiting.take()
         for half in halves:
             number += 1
             own = program.solved(half, found.found)
             least_s = max(step_s, own.step_s)
-            heapq.heappush(waiting, (least_s, number, own._replace(step_s=least_s), half))
-    return waiting[0][2]
+            waiting.add(least_s, (own._replace(step_s=least_s), half))
+    return waiting.first[0]
 
 
 class PathsProgram(NamedTuple):

@@ -10,7 +10,6 @@ can be tried one by one.
 
 from __future__ import annotations
 
-import heapq
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.execution.best_first import BestFirst
 from trainwright.planning.question.layouts import MOST_ACTIVATIONS
 from trainwright.planning.question.question import missing_of_plan, with_usable
 from trainwright.planning.splits.chain import Split
@@ -420,12 +420,16 @@ def _fastest(
     They come with bounds. The least is replaced by the floor of its times before it is tried, and
     no more than `most` are; what was tried is `seen`, what was faster than all before `improved`.
     """
-    waiting = [(bound_s, False, split) for bound_s, split in splits if split not in seen]
-    heapq.heapify(waiting)
-    while waiting and waiting[0][0] < min(best.step_s, limit_s):
-        bound_s, is_floor, split = heapq.heappop(waiting)
+    waiting: BestFirst[tuple[bool, CutsAndRows]] = BestFirst()
+    for bound_s, split in splits:
+        if split not in seen:
+            waiting.add(bound_s, (False, split), tie=(False, split))
+    for bound_s, (is_floor, split) in waiting.opened():
+        if bound_s >= min(best.step_s, limit_s):
+            break
         if not is_floor:
-            heapq.heappush(waiting, (max(bound_s, tries.floor_s(split)), True, split))
+            floor = (True, split)
+            waiting.add(max(bound_s, tries.floor_s(split)), floor, tie=floor)
         elif most > 0:
             most -= 1
             seen.add(split)
