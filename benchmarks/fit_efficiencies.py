@@ -7,6 +7,7 @@ out (times linear in the constants).
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from dataclasses import replace
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from trainwright.cluster.calibration import PooledEfficiencies
 from trainwright.commands.validate import known
-from trainwright.formats.calibration_toml import efficiencies_text
 from trainwright.formats.measured_csv import measured_files, read_beside, read_measured
 from trainwright.lab.pooling import (
     Pool,
@@ -61,6 +62,36 @@ def parts_of(pool: Pool) -> tuple[list[list[int]], list[list[int]]]:
     return list(devices.values()), [np.concatenate([tables[i] for i in h]).tolist() for h in halves]
 
 
+def text_of(pooled: PooledEfficiencies) -> str:
+    """A file that `calibration_toml.built_in_efficiencies` reads."""
+    families: dict[str, list[str]] = {}
+    for device, family in pooled.families.items():
+        families.setdefault(family, []).append(device)
+    lines = ["[families]"]
+    lines += [f"{family} = {json.dumps(devices)}" for family, devices in families.items()]
+    lines += ["", "[ranges]  # measured over predicted time, by distance from evidence"]
+    lines += [
+        f"{distance.name.lower()} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
+        for distance, ends in pooled.ranges.items()
+    ]
+    lines += ["", "[circumstances]  # where runs scatter more than their distance says"]
+    lines += [
+        f"{when} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
+        for when, ends in pooled.circumstances.items()
+    ]
+    lines += ["", "[spreads]  # standard deviations of the logarithm that remain"]
+    lines += [f"{name} = {value:.2f}" for name, value in pooled.spreads.items()]
+    for key, effect in pooled.effects.items():
+        shifts = ", ".join(f"{name} = {_shift(value)}" for name, value in effect.shifts.items())
+        lines += ["", "[[effect]]", f"key = {json.dumps(list(key))}", f"runs = {effect.runs}"]
+        lines += [f"sources = {json.dumps(list(effect.sources))}", f"shifts = {{ {shifts} }}"]
+    return "\n".join(lines) + "\n"
+
+
+def _shift(value: float) -> str:
+    return f"{value:.4f}".removeprefix("-") if abs(value) < 5e-5 else f"{value:.4f}"
+
+
 def main(out: Path, folders: list[Path]) -> None:
     catalog = replace(known(), efficiencies=None)
     tables = []
@@ -90,7 +121,7 @@ def main(out: Path, folders: list[Path]) -> None:
     devices, halves = (without(pool, found, parts) for parts in parts_of(pool))
     print(f"devices left out {np.mean(devices):.1%}, halves of the tables {np.mean(halves):.1%}")
     made = pooled(pool, found.shifts, with_own(pool, found, residuals))
-    out.write_text(HEAD + efficiencies_text(made), encoding="utf-8")
+    out.write_text(HEAD + text_of(made), encoding="utf-8")
     for name, ends in (*made.ranges.items(), *made.circumstances.items()):
         print(f"{name!s:16} {ends.low_ratio:.2f} to {ends.high_ratio:.2f}")
     print(f"{time.process_time():.0f} s")

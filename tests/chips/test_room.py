@@ -92,7 +92,8 @@ def everything() -> list[tuple[int, tuple[int, ...], Figures]]:
     pricer, rows = small(), np.arange(6)
     return [
         (stacks, place, pricer.price(stacks, ROOM.system(place), rows)[0])
-        for stacks, place in pricer.every_system()
+        for stacks in ROOM.stacks
+        for place in product(*(range(size) for size in ROOM.sizes))
         if pricer.is_sound(stacks, ROOM.system(place))
     ]
 

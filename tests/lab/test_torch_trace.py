@@ -9,11 +9,16 @@ import pytest
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
-from trainwright.lab.torch_trace import TracedModel, require_agreement, trace_module
+from trainwright.lab.torch_trace import TracedModel, trace_module
 from trainwright.model import LayerGraph, LayerKind, RunShape, TransformerConfig, layer_graph
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
+
+
+def sums(graph: LayerGraph) -> tuple[float, float, float]:
+    """Parameters, FLOPs of a forward pass and of a step."""
+    return graph.num_parameters, graph.model_flops, graph.model_step_flops
 
 
 def small(**changes: Any) -> TransformerConfig:
@@ -48,7 +53,7 @@ def test_a_trace_agrees_with_the_closed_formulas(
 ) -> None:
     config = replace(catalog.model(name).config, num_mtp_layers=0)
     found = traced(config, length)
-    require_agreement(found, config, tolerance=1e-9)
+    assert sums(found.graph) == pytest.approx(sums(layer_graph(config, found.graph.run)), rel=1e-9)
     assert found.graph.model_flops == pytest.approx(forward_tflop * 1e12, rel=2e-5)
     assert found.graph.model_step_flops == pytest.approx(3 * found.graph.model_flops, rel=1e-12)
     reference = layer_graph(config, found.graph.run)
@@ -222,14 +227,6 @@ def test_a_module_with_content_is_refused() -> None:
     assert [f.path for f in caught.value.faults] == ["module.weight", "arguments.input"]
 
 
-def test_a_model_of_another_size_does_not_agree() -> None:
-    found = traced(small())
-    with pytest.raises(InvalidInput) as caught:
-        require_agreement(found, small(num_layers=4))
-    assert caught.value.faults[0].path == "num_parameters"
-    assert "must be within 1% of" in str(caught.value)
-
-
 @pytest.mark.parametrize("name", ["llama3-8b", "mixtral-8x7b", "deepseek-v3"])
 def test_the_transformers_module_agrees_too(name: str) -> None:
     transformers = pytest.importorskip("transformers")
@@ -249,7 +246,8 @@ def test_the_transformers_module_agrees_too(name: str) -> None:
         }
     run = RunShape(microbatch_size=1, sequence_length=512, vocabulary_multiple=1)
     found = trace_module(module, given | {"use_cache": False}, run=run)
-    require_agreement(found, replace(catalog.model(name).config, num_mtp_layers=0), tolerance=1e-6)
+    reference = layer_graph(replace(catalog.model(name).config, num_mtp_layers=0), found.graph.run)
+    assert sums(found.graph) == pytest.approx(sums(reference), rel=1e-6)
 
 
 @pytest.mark.papers

@@ -1,9 +1,7 @@
 """The shortest schedule of a layer's operators on a chip's cores, with a bound and a gap.
 
-Three methods, in order: a layer whose operators depend on each other in one order takes the sum of
-their shorter times, at once and proved; any other is scheduled by lists (no extra packages), and
-searched in full where it is small; the constraint solver of the extra [exact] shortens the rest on
-request. Every result passes an independent replay (`layer_check`).
+A layer whose operators depend on each other in one order takes the sum of their shorter times, at
+once and proved; any other is scheduled by lists, and searched in full where it is small.
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from __future__ import annotations
 import copy
 import tomllib
 from dataclasses import dataclass, fields, replace
-from itertools import product
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -427,9 +426,3 @@ class RoomPricer:
                 plans = here.plans(here.times(designs), np.full(designs.size, np.inf))
                 found[:, model] = [np.inf if plan is None else plan.step_s for plan in plans]
         return found
-
-    def every_system(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """All stacks and places of a room; for rooms that are small."""
-        for stacks in self.room.stacks:
-            for place in product(*(range(size) for size in self.room.sizes)):
-                yield stacks, place

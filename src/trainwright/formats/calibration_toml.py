@@ -245,36 +245,6 @@ def built_in_efficiencies() -> PooledEfficiencies:
     )
 
 
-def efficiencies_text(pooled: PooledEfficiencies) -> str:
-    """A file that `built_in_efficiencies` reads."""
-    families: dict[str, list[str]] = {}
-    for device, family in pooled.families.items():
-        families.setdefault(family, []).append(device)
-    lines = ["[families]"]
-    lines += [f"{family} = {json.dumps(devices)}" for family, devices in families.items()]
-    lines += ["", "[ranges]  # measured over predicted time, by distance from evidence"]
-    lines += [
-        f"{distance.name.lower()} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
-        for distance, ends in pooled.ranges.items()
-    ]
-    lines += ["", "[circumstances]  # where runs scatter more than their distance says"]
-    lines += [
-        f"{when} = [{ends.low_ratio:.3f}, {ends.high_ratio:.3f}]"
-        for when, ends in pooled.circumstances.items()
-    ]
-    lines += ["", "[spreads]  # standard deviations of the logarithm that remain"]
-    lines += [f"{name} = {value:.2f}" for name, value in pooled.spreads.items()]
-    for key, effect in pooled.effects.items():
-        shifts = ", ".join(f"{name} = {_shift(value)}" for name, value in effect.shifts.items())
-        lines += ["", "[[effect]]", f"key = {json.dumps(list(key))}", f"runs = {effect.runs}"]
-        lines += [f"sources = {json.dumps(list(effect.sources))}", f"shifts = {{ {shifts} }}"]
-    return "\n".join(lines) + "\n"
-
-
-def _shift(value: float) -> str:
-    return f"{value:.4f}".removeprefix("-") if abs(value) < 5e-5 else f"{value:.4f}"
-
-
 # ----------------------------------------------------------------------------------------------
 # The accounts of frameworks' memory that ship with the package: `cluster/memory/*.toml`.
 #

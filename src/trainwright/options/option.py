@@ -50,7 +50,6 @@ class Reader:
     metavar: str = "TEXT"
     words: Callable[[Any, Any], Iterable[str]] = lambda value, _: (str(value),)
     repeats: bool = False
-    num_words: int = 1
     given: bool | None = None
     both: bool = False
 
@@ -528,7 +527,6 @@ class Argument:
     metavar: str = ""
     required: bool = True
     many: bool = False
-    is_path: bool = False
 
 
 def row(flag: str, reader: Reader, text: str, at: str = "", **settings: Any) -> dict[str, Any]:

@@ -488,7 +488,6 @@ def touched_bytes(
 
 
 _NO_STATE: Final = np.zeros((2, len(StaticKind)))
-_NO_WEIGHTS: Final = np.zeros(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
