@@ -17,9 +17,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit, find_layer_faults
 from trainwright.chips.layer_schedule import (
+    CoreOperator,
     CoreSchedule,
+    LayerProblem,
+    Unit,
+    find_layer_faults,
     schedule_backward,
     schedule_forward,
     schedule_layer,

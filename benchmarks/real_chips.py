@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.chips.energy import EnergyTable
-from trainwright.chips.price import JobPricer
-from trainwright.chips.question import CodesignQuestion
+from trainwright.chips.price import EnergyTable, JobPricer
+from trainwright.chips.request import CodesignQuestion
 from trainwright.chips.space import DieModel, area_mm2, space_of
 from trainwright.chips.technology import dies, losses_of, read_technology, with_losses
 from trainwright.chips.workload import TrainingJob

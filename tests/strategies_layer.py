@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from oracles_layer import shortest_s
-from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit
+from trainwright.chips.layer_schedule import CoreOperator, LayerProblem, Unit
 
 TIMES = st.integers(0, 6).map(float)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit
-from trainwright.chips.layer_schedule import schedule_layer
+from trainwright.chips.layer_schedule import CoreOperator, LayerProblem, Unit, schedule_layer
 from trainwright.execution import Budget
 from trainwright.formats.phaze_json import read_phaze
 from trainwright.partitioning.placement import place_case, placement_rules

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from trainwright.pages.gantt import DARK, LIGHT
-from trainwright.pages.gantt_svg import number
+from trainwright.pages.schedule_report import number
 
 HUES = (("#0072b2", "#56a9d6"), ("#e69f00", "#e8a51c"), ("#009e73", "#2fbf93"))
 HUES += (("#d55e00", "#dd6a17"), ("#8cc8ea", "#2c6f96"), ("#b5679b", "#c98ab5"))

@@ -11,8 +11,7 @@ import numpy as np
 
 import trainwright
 from generated.chart import Axis, Bar, Series, bars_chart, points_chart, rows_chart
-from trainwright.chips.layer_problem import CoreOperator, LayerProblem, Unit
-from trainwright.chips.layer_schedule import schedule_layer
+from trainwright.chips.layer_schedule import CoreOperator, LayerProblem, Unit, schedule_layer
 from trainwright.chips.space import area_parts_mm2
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings
 from trainwright.costing.estimate import Estimator

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from generated.charts import charts
 
 from trainwright.pages.gantt import MemoryUnit
-from trainwright.pages.gantt_svg import gantt_svg
+from trainwright.pages.schedule_report import gantt_svg
 from trainwright.plans.lowered import Timeline
 from trainwright.plans.schedule import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate

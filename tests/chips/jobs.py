@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainwright.chips.question import CodesignQuestion, Objective
+from trainwright.chips.request import CodesignQuestion, Objective
 from trainwright.chips.space import DesignSpace, enumerate_designs, subspace
 from trainwright.chips.workload import TrainingJob
 from trainwright.cluster import Surroundings

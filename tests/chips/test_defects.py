@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from chips.jobs import BERT, GPT3, job, question, some_designs
-from trainwright.chips.comparisons import EXPERTS, even_starts, expert_plan
 from trainwright.chips.design_times import ProductCache, exact_times
+from trainwright.chips.document import EXPERTS, even_starts, expert_plan
 from trainwright.chips.population import populate
 from trainwright.chips.price import operator_uses
 from trainwright.chips.search import search

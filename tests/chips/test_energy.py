@@ -9,15 +9,15 @@ import pytest
 
 from chips.jobs import BERT, question, some_designs
 from trainwright.chips.design_times import ProductCache
-from trainwright.chips.energy import (
+from trainwright.chips.plans import UniformPlan
+from trainwright.chips.price import (
     EnergyTable,
+    JobPricer,
     VoltageCurve,
     kernel_energy_j,
     layer_energy_j,
     step_energy_j,
 )
-from trainwright.chips.plans import UniformPlan
-from trainwright.chips.price import JobPricer
 from trainwright.cluster import Surroundings
 from trainwright.costing.tiled import PHASES, ChipKernel, Product
 from trainwright.errors import InvalidInput

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from random_cases import cases
 from strategies_layer import dense_layer, moe_layer, oracle_s, problems
-from trainwright.chips.layer_problem import (
+from trainwright.chips.layer_schedule import (
     CoreOperator,
     LayerProblem,
     Unit,
     find_layer_faults,
+    list_schedule,
     lower_bound_s,
+    schedule_layer,
 )
-from trainwright.chips.layer_schedule import list_schedule, schedule_layer
 from trainwright.errors import InvalidInput
 from trainwright.plans.status import Status
 

@@ -12,7 +12,7 @@ from chips.jobs import BERT, GPT2_XL, question, some_designs
 from trainwright.chips import population
 from trainwright.chips import search as codesign_search
 from trainwright.chips.population import Population, populate
-from trainwright.chips.question import CodesignQuestion
+from trainwright.chips.request import CodesignQuestion
 from trainwright.chips.search import PLACEMENT, CodesignOutcome, search
 from trainwright.execution import Budget, Progress
 from trainwright.execution.executor import DaskPool, LocalPool

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from chips.jobs import job, question, some_designs
-from trainwright.chips.ends import end_words, ends_of_system
 from trainwright.chips.room import AXES, Bill, Figures, Limits, Room, RoomPricer, System, read_room
 from trainwright.chips.room_answer import (
     Branch,
@@ -33,6 +32,7 @@ from trainwright.chips.room_answer import (
 from trainwright.chips.room_front import FrontSearch, representatives
 from trainwright.chips.room_search import Box, RoomOutcome, RoomSearch
 from trainwright.chips.technology import losses_of, with_losses
+from trainwright.chips.workload import end_words, ends_of_system
 from trainwright.commands.codesign import machine_room
 from trainwright.commands.main import main
 from trainwright.errors import CheckFailed, InvalidInput

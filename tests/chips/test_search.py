@@ -10,7 +10,7 @@ import pytest
 from chips.jobs import BERT, GPT2_XL, GPT3, SPACE, job, question, some_designs
 from trainwright.chips.population import populate, recheck
 from trainwright.chips.price import JobPricer
-from trainwright.chips.question import CodesignQuestion, Objective, cost
+from trainwright.chips.request import CodesignQuestion, Objective, cost
 from trainwright.chips.search import (
     PEAK,
     PLACEMENT,

@@ -13,7 +13,7 @@ import pytest
 
 from trainwright.chips import space
 from trainwright.chips.built_in import USUAL_PROCESS, built_in
-from trainwright.chips.energy import DEFAULT_ENERGY, OF_LOGIC, EnergyTable, VoltageCurve
+from trainwright.chips.price import DEFAULT_ENERGY, OF_LOGIC, EnergyTable, VoltageCurve
 from trainwright.chips.request import request_of
 from trainwright.chips.room import read_room
 from trainwright.chips.space import AreaTable, DieModel, NumberFormat, area_mm2

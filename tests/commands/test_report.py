@@ -25,7 +25,7 @@ from trainwright.documents.explanation import (
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
 from trainwright.pages.command import command_of
-from trainwright.pages.gantt_html import SCRIPTS
+from trainwright.pages.gantt import SCRIPTS
 from trainwright.pages.open import subject_of
 from trainwright.plans.configuration import CommandLine
 from trainwright.plans.status import Status

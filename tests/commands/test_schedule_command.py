@@ -9,7 +9,7 @@ import pytest
 
 from trainwright.formats.schedule_json import load_orders
 from trainwright.scheduling.families import FAMILIES
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import validate
 
 PROMISED = {
     *("status", "objective", "family", "ranks", "microbatches", "chunks_per_rank"),

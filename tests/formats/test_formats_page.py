@@ -10,7 +10,7 @@ from trainwright.formats.piper_json import read_piper
 from trainwright.formats.profile_json import read_profile
 from trainwright.formats.schedule_json import read_orders, read_schedule_spec
 from trainwright.options.inputs import detect
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import validate
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 

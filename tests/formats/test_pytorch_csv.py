@@ -17,8 +17,7 @@ from trainwright.formats.schedule_json import (
 )
 from trainwright.plans.schedule import Action, Placement, Schedule, ScheduleCosts
 from trainwright.scheduling.lower import as_pytorch_runs, lower, validate_lowered
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import simulate, validate
 
 
 def for_pytorch(schedule: Schedule) -> Schedule:

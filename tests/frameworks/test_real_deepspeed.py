@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from export_jobs import bundle, golden_jobs, job
-from trainwright.frameworks.deepspeed import bounds
+from trainwright.frameworks.trainers import bounds
 from trainwright.plans.job import Job
 from trainwright.profile import Recompute
 

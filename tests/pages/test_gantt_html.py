@@ -12,8 +12,7 @@ import pictures
 from html_page import Page
 from strategies_schedule import schedules_with_costs
 from trainwright.errors import InvalidInput
-from trainwright.pages.gantt import GanttPanel
-from trainwright.pages.gantt_html import SCRIPTS, gantt_html, pack_panel
+from trainwright.pages.gantt import SCRIPTS, GanttPanel, gantt_html, pack_panel
 from trainwright.scheduling.simulate import simulate
 
 

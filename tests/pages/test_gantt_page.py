@@ -10,8 +10,7 @@ import pytest
 
 import pictures
 from browser import needs_chromium
-from trainwright.pages.gantt import DARK, LIGHT, GanttPanel, MemoryUnit, rgb
-from trainwright.pages.gantt_html import gantt_html
+from trainwright.pages.gantt import DARK, LIGHT, GanttPanel, MemoryUnit, gantt_html, rgb
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 NARROWEST_BOX = 14  # mean width in pixels from which bars are drawn one by one

@@ -7,7 +7,7 @@ import pictures
 from strategies_schedule import schedules_with_costs
 from trainwright.errors import UnsupportedFeature
 from trainwright.pages.gantt import THEMES, MemoryUnit, contrast, label_ink
-from trainwright.pages.gantt_svg import MAX_BARS, gantt_svg
+from trainwright.pages.schedule_report import MAX_BARS, gantt_svg
 from trainwright.plans.schedule import ActionKind, ScheduleCosts
 from trainwright.scheduling.families import FamilyRequest, generate
 from trainwright.scheduling.simulate import critical_path, simulate

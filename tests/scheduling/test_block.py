@@ -11,8 +11,7 @@ from trainwright.plans.schedule import Action, ActionKind, Placement, ScheduleCo
 from trainwright.scheduling import BuildingBlock, Pace, path_block, repeat
 from trainwright.scheduling.families.grouped_interleaved import block as gis_block
 from trainwright.scheduling.families.one_f_one_b_v import block as one_f_one_b_v_block
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import simulate, validate
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 

@@ -13,8 +13,7 @@ from strategies_schedule import schedules_with_costs
 from trainwright.plans.lowered import Timeline
 from trainwright.plans.schedule import ScheduleCosts
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import timeline_faults
+from trainwright.scheduling.simulate import simulate, timeline_faults
 
 
 @given(schedules_with_costs())

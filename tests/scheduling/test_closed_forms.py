@@ -18,8 +18,7 @@ from random_cases import cases
 from trainwright.plans.schedule import ActionKind, Placement, ScheduleCosts
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.orders import cut_microbatches
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import simulate, validate
 from trainwright.scheduling.weight_grads import list_schedule
 
 F, I, W, B, R, O, D, L, V, T = ActionKind  # noqa: E741

@@ -15,7 +15,7 @@ from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory,
 from trainwright.plans.status import Bound, BoundName, Objective, Status
 from trainwright.scheduling.exact import solve_exactly
 from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import validate
 
 needs_solver = pytest.mark.skipif(
     importlib.util.find_spec("ortools") is None, reason="needs the extra [exact]"

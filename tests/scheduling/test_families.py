@@ -14,7 +14,7 @@ from strategies_schedule import costs as costs_of
 from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import ScheduleCosts, ScheduleMemory
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, family_named, generate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import validate
 
 
 @st.composite

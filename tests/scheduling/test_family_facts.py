@@ -11,8 +11,7 @@ from trainwright.planning.question.layouts import HELD_AT_ONCE
 from trainwright.plans.schedule import ActionKind, Placing, ScheduleCosts
 from trainwright.plans.status import Objective
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import simulate, validate
 
 RANKS = 4
 ROUNDS = 6

@@ -19,8 +19,7 @@ from trainwright.plans.schedule import (
 from trainwright.plans.status import Status
 from trainwright.scheduling.bounds import LimitTooSmall
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import simulate, validate
 
 OBEDIENT = [name for name, family in FAMILIES.items() if family.obeys_limits]
 ANY_LIMIT = ["zb-v", "adaptive-v", "wave"]

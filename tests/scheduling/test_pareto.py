@@ -15,8 +15,7 @@ from trainwright.scheduling.search import (
     searched_front,
     some_limits,
 )
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import simulate, validate
 
 
 def question_of(placement: Placement, **options: object) -> SearchQuestion:

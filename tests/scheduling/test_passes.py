@@ -29,8 +29,7 @@ from trainwright.scheduling.orders import (
     reorder,
     trim,
 )
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import simulate, validate
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 

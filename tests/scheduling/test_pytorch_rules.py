@@ -6,7 +6,7 @@ from strategies_schedule import schedules
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
 from trainwright.scheduling.lower import as_pytorch_runs
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import validate
 
 
 def written(*orders: str) -> Schedule:

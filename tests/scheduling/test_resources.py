@@ -26,8 +26,7 @@ from trainwright.plans.schedule import (
 )
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import resource_bound
-from trainwright.scheduling.simulate import critical_path, simulate
-from trainwright.scheduling.validate import timeline_faults, validate
+from trainwright.scheduling.simulate import critical_path, simulate, timeline_faults, validate
 
 F, I, W, B, R, O, D, L, V, T = ActionKind  # noqa: E741
 

@@ -30,8 +30,7 @@ from trainwright.scheduling.search import (
     in_modes,
     search_schedule,
 )
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import timeline_faults, validate
+from trainwright.scheduling.simulate import simulate, timeline_faults, validate
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 

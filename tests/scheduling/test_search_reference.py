@@ -11,7 +11,7 @@ from trainwright.execution.budget import Budget
 from trainwright.plans.schedule import Placement, ScheduleCosts
 from trainwright.plans.status import Objective, Status
 from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import validate
 
 SMALL = [4, 5, 6, 7, 8]
 # Spans to reach with the default work: the lower of the authors' generators and of the best

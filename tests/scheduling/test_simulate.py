@@ -22,8 +22,7 @@ from trainwright.plans.schedule import (
     TransferModel,
 )
 from trainwright.scheduling.families import FamilyRequest, generate
-from trainwright.scheduling.simulate import critical_path, simulate, slack
-from trainwright.scheduling.validate import timeline_faults
+from trainwright.scheduling.simulate import critical_path, simulate, slack, timeline_faults
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 

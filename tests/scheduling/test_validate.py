@@ -5,7 +5,7 @@ from hypothesis import given
 from strategies_schedule import schedules
 from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import Action, Placement, Schedule
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import validate
 
 
 def written(*orders: str, pairs: tuple[int, ...] = ()) -> Schedule:

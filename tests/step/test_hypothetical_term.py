@@ -23,11 +23,11 @@ from chips.jobs import job, question, some_designs
 from exhaustive import LLAMA, asked, least_steps_s
 from random_spaces import CHAINS, LOOPED, random_question
 from trainwright._native._core import fastest_family_plans
-from trainwright.chips.comparisons import Strategy, expert_plan
+from trainwright.chips.document import Strategy, expert_plan
 from trainwright.chips.plans import Shape, order_of, problem_of
 from trainwright.chips.population import populate
 from trainwright.chips.price import JobPricer
-from trainwright.chips.question import CodesignQuestion
+from trainwright.chips.request import CodesignQuestion
 from trainwright.chips.search import least_bytes, search
 from trainwright.chips.workload import TrainingJob
 from trainwright.errors import InvalidInput

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.chips.question import cost
+from trainwright.chips.request import cost
 from trainwright.chips.search import (
     PEAK,
     PLACEMENT,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.plans import UniformPlan
-    from trainwright.chips.question import CodesignQuestion
+    from trainwright.chips.request import CodesignQuestion
     from trainwright.chips.search import Prepared
     from trainwright.chips.space import DesignSpace
     from trainwright.execution import Budget

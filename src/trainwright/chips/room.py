@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from trainwright.chips.energy import EnergyTable
-from trainwright.chips.price import JobPricer
-from trainwright.chips.question import Objective, cost
+from trainwright.chips.price import EnergyTable, JobPricer
+from trainwright.chips.request import Objective, cost
 from trainwright.chips.technology import (
     MemoryKind,
     Technology,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.plans import UniformPlan
-    from trainwright.chips.question import CodesignQuestion, Variant
+    from trainwright.chips.request import CodesignQuestion, Variant
     from trainwright.cluster import Calibration, Surroundings
 
 AXES: Final = (

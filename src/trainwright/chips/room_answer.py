@@ -26,13 +26,13 @@ from trainwright.chips.document import (
     reticle_words,
     told,
 )
-from trainwright.chips.ends import AXIS_WORDS, end_words, ends_of_system
 from trainwright.chips.request import question_of
 from trainwright.chips.room import AIMS, AXES, Limits, Room, RoomPricer
 from trainwright.chips.room_front import FrontSearch
 from trainwright.chips.room_search import Found, RoomSearch, designs_of, ranges_of
 from trainwright.chips.search import Design
 from trainwright.chips.tables import core_rows, process_row
+from trainwright.chips.workload import AXIS_WORDS, end_words, ends_of_system
 from trainwright.documents.view import Facts, column, number, percent, seconds, table_of, words
 from trainwright.errors import CheckFailed, InvalidInput
 from trainwright.formats.codesign_document import (

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from trainwright.chips.population import front
-from trainwright.chips.question import Objective
+from trainwright.chips.request import Objective
 from trainwright.chips.room import AXES
 from trainwright.chips.room_search import (
     SAFE,

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from trainwright.chips.question import Objective
+from trainwright.chips.request import Objective
 from trainwright.chips.room import AXES, Limits, System
 from trainwright.chips.search import plan_from_json, plan_to_json
 from trainwright.chips.workload import Replication

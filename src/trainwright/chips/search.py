@@ -28,7 +28,7 @@ import numpy as np
 
 from trainwright.chips.plans import UniformPlan
 from trainwright.chips.price import SAFE, JobPricer
-from trainwright.chips.question import Objective, cost
+from trainwright.chips.request import Objective, cost
 from trainwright.chips.space import space_of
 from trainwright.chips.workload import Replication
 from trainwright.cluster import REFERENCE_DESIGN
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Indices
     from trainwright.chips.design_times import LayerTimes
-    from trainwright.chips.question import CodesignQuestion, Variant
+    from trainwright.chips.request import CodesignQuestion, Variant
     from trainwright.chips.workload import Chain, TrainingJob
     from trainwright.cluster import Surroundings
     from trainwright.execution import Budget

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.chips.ends import end_words
+from trainwright.chips.workload import end_words
 from trainwright.documents.view import (
     Cell,
     Facts,

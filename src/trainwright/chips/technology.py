@@ -12,7 +12,7 @@ least_area_share = 0.3                 # as the lower limit of a design's area
 [ranges]                               # in place of the usual values, by the template's names
 width = [32, 64, 128]
 buffer_bytes_per_mac = [16, 64]        # of a core's own buffer
-[energy]                               # joules of events, `chips.energy.EnergyTable`
+[energy]                               # joules of events, `chips.price.EnergyTable`
 memory_byte_j = 28e-12
 [die]                                  # what a die has beside its cores, `chips.space.DieModel`
 interfaces_mm2 = 80
@@ -25,7 +25,7 @@ package_price = 800
 ```
 
 beside them `packages`, `formats` (area and energy of multipliers), `areas` (µm² at 22 nm),
-`voltages` (`chips.energy.VoltageCurve`), `surroundings` (launch and latencies) and `room` (axes of
+`voltages` (`chips.price.VoltageCurve`), `surroundings` (launch and latencies) and `room` (axes of
 systems). `--set memories.hbm3.stack_price=250` states a single one.
 
 Areas of a search are counted at 22 nm, where the area table and its limits are; the process shrinks
@@ -44,7 +44,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.chips.built_in import USUAL_PROCESS, built_in
-from trainwright.chips.energy import OF_LOGIC, EnergyTable, VoltageCurve
+from trainwright.chips.price import OF_LOGIC, EnergyTable, VoltageCurve
 from trainwright.chips.space import (
     FIELDS,
     NUMBER_FORMATS,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.chips.price import JobPricer
-    from trainwright.chips.question import CodesignQuestion
+    from trainwright.chips.request import CodesignQuestion
     from trainwright.chips.search import CodesignOutcome
     from trainwright.chips.space import DieModel
     from trainwright.chips.workload import Chain
@@ -175,7 +175,7 @@ def _with_best(
 ) -> CodesignResult:
     from trainwright.chips import document as records
     from trainwright.chips.document import layer_records
-    from trainwright.chips.ends import ends_of_chip
+    from trainwright.chips.workload import ends_of_chip
     from trainwright.formats.catalog import accelerators
 
     best = outcome.best

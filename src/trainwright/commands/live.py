@@ -27,7 +27,7 @@ from trainwright.errors import InvalidInput, TrainwrightError
 from trainwright.execution import Budget
 from trainwright.formats.atomic_file import file_bytes
 from trainwright.pages.command import command_of
-from trainwright.pages.gantt_html import asset, environment, policy, theme_css
+from trainwright.pages.gantt import asset, environment, policy, theme_css
 from trainwright.pages.page import palette_css
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from trainwright.model import (
     RunShape,
     SavedTensor,
 )
-from trainwright.model.cuda_graphs import recorded_share
 from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, PARTS
+from trainwright.model.recipe import recorded_share
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import Collective, Recompute, TimeKind
 

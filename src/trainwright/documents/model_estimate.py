@@ -27,12 +27,7 @@ from trainwright.documents.model_plan import (
 )
 from trainwright.documents.plan_view import evidence_line, unfitted_line
 from trainwright.documents.printing import sharding_words
-from trainwright.documents.runs import (
-    gaps_of,
-    job_of_configuration,
-    range_of,
-    trained_and_cluster,
-)
+from trainwright.documents.runs import gaps_of, job_of_configuration, range_of, trained_and_cluster
 from trainwright.documents.view import (
     Cell,
     column,

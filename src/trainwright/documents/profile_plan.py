@@ -37,7 +37,7 @@ from trainwright.plans.prediction import TimeBreakdown
 from trainwright.plans.status import Baseline, Binding, BoundKind, Relaxation, Status, relative_gap
 from trainwright.plugins import PARTITIONERS, PlugIn, plug_in
 from trainwright.profile import Recompute, Setting
-from trainwright.profile.structure import BLOCK_LAYER
+from trainwright.profile.profile import BLOCK_LAYER
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:

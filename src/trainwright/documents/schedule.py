@@ -29,8 +29,7 @@ from trainwright.plans.status import (
     relative_gap,
 )
 from trainwright.scheduling.bounds import LeastCosts, best_bound, resource_bound
-from trainwright.scheduling.simulate import critical_path, simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import critical_path, simulate, validate
 from trainwright.units import TimeUnit, format_bytes, format_percent_up
 
 if TYPE_CHECKING:

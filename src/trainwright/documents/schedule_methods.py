@@ -48,8 +48,7 @@ from trainwright.scheduling.search import (
     searched_front,
     some_limits,
 )
-from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import simulate, validate
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:

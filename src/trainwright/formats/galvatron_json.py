@@ -51,7 +51,7 @@ from trainwright.formats.profile_json import (
 from trainwright.formats.records import Above
 from trainwright.model import LayerKind
 from trainwright.profile import Origin, Recompute
-from trainwright.profile.structure import LARGEST_COUNT
+from trainwright.profile.profile import LARGEST_COUNT
 from trainwright.units import MIB
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from trainwright.profile.placement_case import (
     WidthTable,
     topological_order,
 )
-from trainwright.profile.structure import LARGEST_COUNT, Edge, Setting, find_cycles
+from trainwright.profile.profile import LARGEST_COUNT, Edge, Setting, find_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -41,7 +41,7 @@ from trainwright.profile import (
     Setting,
     Structure,
 )
-from trainwright.profile.structure import LARGEST_COUNT, find_cycles
+from trainwright.profile.profile import LARGEST_COUNT, find_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -48,7 +48,7 @@ from trainwright.profile import (
     SharedParameters,
     Structure,
 )
-from trainwright.profile.structure import LARGEST_COUNT, find_cycles
+from trainwright.profile.profile import LARGEST_COUNT, find_cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

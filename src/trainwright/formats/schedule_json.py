@@ -46,7 +46,7 @@ from trainwright.plans.schedule import (
     ScheduleMemory,
     TransferModel,
 )
-from trainwright.profile.structure import LARGEST_COUNT
+from trainwright.profile.profile import LARGEST_COUNT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

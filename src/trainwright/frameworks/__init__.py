@@ -39,7 +39,7 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "torchtitan@0.2": ("torchtitan", "export_torchtitan_02"),
         "torchtitan@0.3": ("torchtitan", "export_torchtitan_03"),
         "pytorch": ("pytorch", "export_pytorch"),
-        "deepspeed": ("deepspeed", "export_deepspeed"),
+        "deepspeed": ("trainers", "export_deepspeed"),
         **{
             name: ("trainers", f"export_{name}")
             for name in ("accelerate", "nanotron", "trl", "axolotl", "llamafactory")

@@ -82,8 +82,7 @@ def _run(
     store = distributed.FileStore(str(folder.store(run)), job.num_processes)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=job.num_processes)
     try:
-        from trainwright.lab.gloo_orders import run_orders
-        from trainwright.lab.gloo_steps import run_steps
+        from trainwright.lab.gloo_steps import run_orders, run_steps
 
         if order.form == OWN_RUNTIME:
             return run_orders(folder, job, order, rank, note)

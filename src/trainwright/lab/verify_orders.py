@@ -1,7 +1,7 @@
 """Level 0 of `verify`: is the document true, and are its orders fit to run?
 
 Nothing runs. The document's figures are computed again from its own request; orders are held
-against the laws of `scheduling.validate` and, with every transfer written out, against those of
+against the laws of `scheduling.simulate` and, with every transfer written out, against those of
 `scheduling.lower`, with buffered messages and with sends that wait.
 """
 
@@ -38,7 +38,7 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.profile import Recompute
 from trainwright.scheduling.lower import validate_lowered
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import validate
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -458,7 +458,7 @@ def _pipeline_memory(subject: Pipeline) -> Check:
 
 def check_orders(subject: Pipeline) -> Check:
     """Owners, counts, order on each rank, no cycle."""
-    from trainwright.scheduling.validate import validate
+    from trainwright.scheduling.simulate import validate
 
     schedule = subject.timeline.schedule
     sizes = (
@@ -555,7 +555,7 @@ def _stated(found: Any) -> tuple[int, int, int, tuple[int, ...]]:
 def _order_checks(folder: Path, subject: Pipeline) -> Iterator[Check]:
     from trainwright.formats.schedule_json import read_compute_comms, read_compute_only
     from trainwright.scheduling.lower import as_pytorch_runs, validate_lowered
-    from trainwright.scheduling.validate import validate
+    from trainwright.scheduling.simulate import validate
 
     expected = as_pytorch_runs(subject.timeline.schedule)
     for name in ("schedule.csv", "schedule_comms.csv"):

@@ -145,7 +145,7 @@ def fewer_microbatches(count: int, ranks: int) -> int:
 # ---------------------------------------------------------------------------------------
 # The orders are written in both of PyTorch's forms and executed on this machine's CPU, one process
 # per rank (`lab.gloo_check`); those that PyTorch has no actions for run in lowered form without its
-# runtime (`lab.gloo_orders`). Beside them run two files that must fail: one without the reduction
+# runtime (`lab.gloo_steps`). Beside them run two files that must fail: one without the reduction
 # of gradients, one that mixes two microbatches up. A check that passes those would check nothing,
 # so it counts as failed.
 
@@ -202,7 +202,7 @@ def pipeline_checks(
 
 
 def _check_times(subject: Pipeline) -> Check:
-    from trainwright.scheduling.validate import timeline_faults
+    from trainwright.scheduling.simulate import timeline_faults
 
     timeline = subject.timeline
     faults = timeline_faults(timeline)

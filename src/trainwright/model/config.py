@@ -519,11 +519,12 @@ class TransformerConfig:
     a value head where it differs. Where blocks differ, `choices` are their kinds and
     `choice_of_layer` the kind of each; a layer that predicts a further token has blocks of the
     kinds `further_choices`, else one like the last. Each sequence has `images`, which pass the
-    `towers`. Blocks pass on `streams` of the hidden size, which each half mixes into its input
-    (`model.streams`). Where a model `crosses`, its blocks attend to what its one tower gives behind
-    their own attention (`model.crossing`). `relative_buckets` of distances have a learned score per
-    head (T5); without a `key_bias` queries and values alone have one. A `receptance` of the token
-    weighs what the feed-forward part gives (RWKV); an `entry_norm` stands before all of a block.
+    `towers`. Blocks pass on `streams` of the hidden size, which each half mixes into its input.
+    Where a model `crosses`, its blocks attend to what its one tower gives behind their own
+    attention (both in `model.transformer`). `relative_buckets` of distances have a learned score
+    per head (T5); without a `key_bias` queries and values alone have one. A `receptance` of the
+    token weighs what the feed-forward part gives (RWKV); an `entry_norm` stands before all of a
+    block.
     Behind its halves a block may add what a word of `layer_input_words` gives it in `layer_inputs`
     features of its own (`model.ends`); `layer_scale` is a learned factor per feature of what either
     half adds.

@@ -156,7 +156,7 @@ class TokenDispatcher(StrEnum):
 
 
 class CudaGraph(StrEnum):
-    """Who records CUDA graphs, and of what (`model.cuda_graphs`).
+    """Who records CUDA graphs, and of what (`model.recipe`).
 
     LOCAL and TRANSFORMER_ENGINE record blocks; FULL_ITERATION all passes of a step, the update
     aside.

@@ -8,15 +8,18 @@ hyper-parameters a family has is read in `formats.hf_config`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from trainwright.errors import InvalidInput
 from trainwright.model.attention import (
+    FUSED_BACKWARD_RATIO,
     attention_exchanges,
     attention_operators,
+    biased_width,
     context_buffer_bytes,
     context_exchanges,
     half_exchanges,
@@ -28,9 +31,10 @@ from trainwright.model.config import (
     Head,
     Keys,
     LayerKind,
+    Projection,
+    Tower,
     TransformerConfig,
 )
-from trainwright.model.crossing import crossing_exchanges, crossing_operators
 from trainwright.model.ends import (
     embedding_exchanges,
     embedding_operators,
@@ -48,19 +52,477 @@ from trainwright.model.ends import (
 )
 from trainwright.model.feed_forward import FeedForward, expert_exchanges, feed_forward_operators
 from trainwright.model.operator import (
+    ATTENTION_CORE,
+    NO_WORK,
+    NORM,
     Exchange,
     LayerClass,
     LayerGraph,
     Operator,
+    OperatorKind,
+    Parameter,
+    Phase,
+    SavedTensor,
+    Shard,
     TensorEdge,
+    Work,
+    elementwise,
     inside,
+    linear,
+    linear_input,
     norm,
+    residual_add,
 )
 from trainwright.model.recipe import adapted_chain, frozen_chain, offered_targets
-from trainwright.model.recurrence import first_products, mixer_context_exchanges, mixer_operators
+from trainwright.model.recurrence import (
+    first_products,
+    mixer_context_exchanges,
+    mixer_operators,
+)
 from trainwright.model.run_shape import RunShape
-from trainwright.model.streams import last_mixture, with_streams
-from trainwright.model.towers import tower_edge_bytes, tower_layers
+
+# Layers of an encoder: what turns patches, sound or words into vectors, its blocks, the projector
+# ------------------------------------------------------------------------------------------------
+# The stack of a tower is a transformer like any other, run over the patches of one image at a time;
+# see `config.Tower` for what it is given. Without images a tower keeps its parameters and does no
+# work. With sequence parallelism the tokens of an image are padded to a multiple of the group.
+
+
+Block = Callable[[TransformerConfig, RunShape], LayerClass]
+
+
+def tower_layers(config: TransformerConfig, run: RunShape, *, block: Block) -> list[LayerClass]:
+    """The layers of every tower of `config` in order; `block` makes one of a stack."""
+    towers = [tower.at(run.sequence_length) for tower in config.towers]
+    return [layer for tower in towers for layer in _layers(tower, config, run, block)]
+
+
+def tower_edge_bytes(config: TransformerConfig, run: RunShape) -> list[float]:
+    """What each of these layers hands on, in bytes that one device of the tensor group sends."""
+    element = run.precision.activation_bytes / run.tensor_parallel
+    count = run.microbatch_size * config.images
+    found = []
+    for tower in (tower.at(run.sequence_length) for tower in config.towers):
+        hidden = element * count * tower.patches * tower.stack.hidden_size
+        width = tower.stack.hidden_size if config.crosses else config.hidden_size
+        out = element * count * tower.tokens * width
+        found += [hidden] * (1 + tower.stack.num_layers) + [out]
+    return found
+
+
+def _layers(
+    tower: Tower, config: TransformerConfig, run: RunShape, block: Block
+) -> Iterator[LayerClass]:
+    own = image_run(run, length=tower.patches, images=config.images)
+    kinds: dict[TransformerConfig, LayerClass] = {}
+    made = [_front(tower, own)]
+    for index in range(tower.stack.num_layers):
+        stated = tower.stack.block(index)
+        if stated not in kinds:
+            kinds[stated] = replace(block(stated, own), kind=LayerKind.ENCODER_BLOCK)
+        made.append(kinds[stated])
+    made.append(_projector(tower, config, run))
+    if config.images:
+        yield from made
+        return
+    idle = {id(layer): _idle(layer) for layer in made}
+    yield from (idle[id(layer)] for layer in made)
+
+
+def image_run(run: RunShape, *, length: int, images: int) -> RunShape:
+    """How `images` of each sequence run, each as a sequence of `length` tokens of its own."""
+    shards = run.sequence_shards
+    return replace(
+        run,
+        microbatch_size=run.microbatch_size * max(1, images),
+        sequence_length=math.ceil(length / shards) * shards,
+        context_parallel=1,
+        expert_parallel=1,
+        expert_tensor_parallel=None,
+    )
+
+
+def _idle(layer: LayerClass) -> LayerClass:
+    """The layer with its parameters alone."""
+    held = tuple(
+        Operator(name=op.name, kind=op.kind, forward=NO_WORK, parameters=op.parameters)
+        for op in layer.operators
+        if op.parameters
+    )
+    return LayerClass(kind=layer.kind, operators=held)
+
+
+def _front(tower: Tower, run: RunShape) -> LayerClass:
+    """The product of patches, with positions and a norm where there are any."""
+    if tower.words:
+        return LayerClass(
+            kind=LayerKind.PATCH_EMBEDDING,
+            operators=embedding_operators(tower.stack, run),
+            exchanges=embedding_exchanges(tower.stack, run),
+        )
+    h = tower.stack.hidden_size
+    parameters = [Parameter(name="patch_embedding.weight", count=tower.patch_features * h)]
+    if tower.patch_bias:
+        parameters.append(Parameter(name="patch_embedding.bias", count=h))
+    if tower.parameters:
+        parameters.append(Parameter(name=f"{tower.name}_front.weight", count=tower.parameters))
+    product = linear(
+        "patch_embedding",
+        run,
+        inputs=tower.patch_features,
+        outputs=h,
+        split="sequence",
+        parameters=tuple(parameters),
+        saved=(
+            linear_input(
+                "patches",
+                run,
+                width=tower.patch_features,
+                shard=Shard.SEQUENCE,
+                is_layer_input=True,
+                element_bytes=run.precision.activation_bytes,
+            ),
+        ),
+        dtype=run.precision.base_dtype,
+    )
+    before: list[Operator] = []
+    for at, narrow in enumerate(tower.front):
+        rows = replace(run, sequence_length=run.sequence_length * narrow.repeats)
+        before += _tower_product(narrow, rows, is_first=at == 0)
+    last = inside(product) if before else product
+    return LayerClass(kind=LayerKind.PATCH_EMBEDDING, operators=(*before, last))
+
+
+def _projector(tower: Tower, config: TransformerConfig, run: RunShape) -> LayerClass:
+    """The products between the last block and the text."""
+    operators: list[Operator] = []
+    if tower.normed:
+        own = image_run(run, length=tower.patches, images=config.images)
+        operators += final_norm_operators(tower.stack, own)
+    for product in tower.projector:
+        length = tower.tokens if product.merged else tower.patches
+        rows = image_run(run, length=length, images=config.images)
+        operators += _tower_product(product, rows, is_first=not operators)
+    return LayerClass(kind=LayerKind.PROJECTOR, operators=tuple(operators))
+
+
+def _tower_product(product: Projection, rows: RunShape, *, is_first: bool) -> Iterator[Operator]:
+    width = product.inputs
+    if product.norm is not None:
+        narrow = product.norm_width or width
+        before = replace(rows, sequence_length=rows.sequence_length * (width // narrow))
+        yield norm(
+            f"{product.name}_norm", before, kind=product.norm, width=narrow, is_layer_input=is_first
+        )
+    inner = product.outputs * (1 + product.gated)
+    parameters = [Parameter(name=f"{product.name}.weight", count=width * inner)]
+    if product.bias:
+        parameters.append(Parameter(name=f"{product.name}.bias", count=inner))
+    yield linear(
+        product.name,
+        rows,
+        inputs=width,
+        outputs=inner,
+        split="sequence",
+        parameters=tuple(parameters),
+        saved=(
+            linear_input(
+                f"{product.name}.input",
+                rows,
+                width=width,
+                shard=Shard.SEQUENCE,
+                is_layer_input=is_first and product.norm is None,
+            ),
+        ),
+    )
+    if product.activation:
+        yield _activation(product, rows, inner)
+    if product.norm_after is not None:
+        yield norm(
+            f"{product.name}_output_norm", rows, kind=product.norm_after, width=product.outputs
+        )
+
+
+def _activation(product: Projection, run: RunShape, width: int) -> Operator:
+    elements = run.tokens * width
+    kept = SavedTensor(
+        name=f"{product.name}_activation.input",
+        elements=elements,
+        element_bytes=run.precision.activation_bytes,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+    )
+    return elementwise(
+        f"{product.name}_activation",
+        run,
+        elements=elements / run.sequence_shards,
+        forward=(1, 1),
+        backward=(2, 1),
+        saved=(kept,),
+    )
+
+
+# Attention of a block to what an encoder gave (Vaswani et al., 2017, section 3.2.3)
+# ----------------------------------------------------------------------------------
+#     q = norm(x) W_q             of the block's own s tokens
+#     k, v = z W_kv               of the encoder's output z, s_z tokens
+#     x = x + softmax(q kᵀ) v W_o
+#
+# All s·s_z pairs are scored. The encoder's output travels with the hidden state from stage to
+# stage, and its gradient back. It is one tensor for all blocks of a stage, so blocks do not keep
+# it; the last layer of the encoder does, and a later stage's copy is not counted.
+
+
+def crossing_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """Norm, products of both sides, scores and values, last product and residual."""
+    h = config.hidden_size
+    middle = (
+        _query(config, run),
+        _key_value(config, run),
+        _core(config, run),
+        _output(config, run),
+        residual_add("cross_residual", run, width=h, dropout=config.hidden_dropout),
+    )
+    normed = norm("cross_norm", run, kind=config.norm, width=h)
+    return (normed, *middle) if config.pre_norm else (*middle, normed)
+
+
+def crossing_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Exchange, ...]:
+    """Collectives around both products; every block gathers the encoder's output where it is cut.
+
+    Its gradient is summed over the tensor group, which cuts keys and values.
+    """
+    own = half_exchanges(run, width=config.hidden_size, column=("cross_query",))
+    if run.tensor_parallel == 1:
+        return own
+    width = config.towers[0].stack.hidden_size
+    size = float(_rows(config, run) * width * run.precision.activation_bytes)
+
+    def exchange(kind: str, phase: Phase) -> Exchange:
+        return Exchange(axis="tensor", kind=kind, bytes=size, phase=phase)
+
+    if not run.sequence_parallel:
+        return (*own, exchange("all_reduce", Phase.INPUT_GRAD))
+    return (
+        *own,
+        exchange("all_gather", Phase.FORWARD),
+        exchange("all_gather", Phase.INPUT_GRAD),
+        exchange("reduce_scatter", Phase.INPUT_GRAD),
+    )
+
+
+def _rows(config: TransformerConfig, run: RunShape) -> int:
+    """Tokens of the encoder in a microbatch."""
+    return run.microbatch_size * config.towers[0].at(run.sequence_length).tokens
+
+
+def _weights(
+    name: str, config: TransformerConfig, run: RunShape, *, inputs: int, outputs: int, biased: int
+) -> tuple[Parameter, ...]:
+    t = run.tensor_parallel
+    weight = Parameter(name=f"{name}.weight", count=inputs * outputs, shards=t)
+    if not config.query_key_value_bias:
+        return (weight,)
+    return (weight, Parameter(name=f"{name}.bias", count=biased, shards=t))
+
+
+def _query(config: TransformerConfig, run: RunShape) -> Operator:
+    h, width = config.hidden_size, config.query_size
+    dropped = NORM if config.pre_norm else None
+    kept = linear_input("cross_query.input", run, width=h, shard=Shard.SEQUENCE, dropped_by=dropped)
+    return linear(
+        "cross_query",
+        run,
+        inputs=h,
+        outputs=width,
+        split="column",
+        parameters=_weights("cross_query", config, run, inputs=h, outputs=width, biased=width),
+        saved=(kept,),
+    )
+
+
+def _key_value(config: TransformerConfig, run: RunShape) -> Operator:
+    inputs = config.towers[0].stack.hidden_size
+    width = config.num_kv_heads * (config.head_size + config.value_head_size)
+    biased = biased_width(config, width)
+    return linear(
+        "cross_key_value",
+        run,
+        inputs=inputs,
+        outputs=width,
+        split="column",
+        parameters=_weights(
+            "cross_key_value", config, run, inputs=inputs, outputs=width, biased=biased
+        ),
+        saved=(),
+        tokens=_rows(config, run),
+    )
+
+
+def _core(config: TransformerConfig, run: RunShape) -> Operator:
+    t, element, rows = run.tensor_parallel, run.precision.activation_bytes, _rows(config, run)
+    width = config.query_size + config.attention_output_size
+    pairs = run.tokens * rows / run.microbatch_size
+    flops = 2.0 * width * pairs
+    queries, outputs = run.tokens * config.query_size, run.tokens * config.attention_output_size
+    keys = rows * config.num_kv_heads * (config.head_size + config.value_head_size)
+    read, written = element * (queries + keys) / t, element * outputs / t
+
+    def kept(name: str, elements: float, element_bytes: int, dropped_by: str | None) -> SavedTensor:
+        return SavedTensor(
+            name=name,
+            elements=int(elements),
+            element_bytes=element_bytes,
+            shard=Shard.TENSOR,
+            until=Phase.INPUT_GRAD,
+            dropped_by=dropped_by,
+        )
+
+    inner = kept("cross_attention.log_sum_exp", run.tokens * config.num_heads, 4, ATTENTION_CORE)
+    if not run.fused_attention:
+        scores = pairs * config.num_heads
+        inner = kept("cross_attention.scores", scores, element, ATTENTION_CORE)
+        read, written = read + 4 * element * scores / t, written + 3 * element * scores / t
+    return Operator(
+        name="cross_attention",
+        kind=OperatorKind.ATTENTION,
+        forward=Work(flops=flops / t, read_bytes=read, written_bytes=written),
+        input_grad=Work(
+            flops=FUSED_BACKWARD_RATIO * flops / t,
+            read_bytes=read + 2 * written,
+            written_bytes=element * (queries + keys) / t,
+        ),
+        model_flops=flops,
+        saved=(
+            kept("cross_attention.query", queries, element, None),
+            kept("cross_attention.key_value", keys, element, None),
+            inner,
+        ),
+        module=ATTENTION_CORE,
+        dtype=run.precision.base_dtype,
+    )
+
+
+def _output(config: TransformerConfig, run: RunShape) -> Operator:
+    h, width = config.hidden_size, config.attention_output_size
+    weights = [Parameter(name="cross_output.weight", count=width * h, shards=run.tensor_parallel)]
+    if config.attention_output_bias:
+        weights.append(Parameter(name="cross_output.bias", count=h))
+    kept = linear_input("cross_output.input", run, width=width, shard=Shard.TENSOR)
+    return linear(
+        "cross_output",
+        run,
+        inputs=width,
+        outputs=h,
+        split="row",
+        parameters=tuple(weights),
+        saved=(kept,),
+    )
+
+
+# Several residual streams: each half of a block mixes them into its input and spreads its output
+# -----------------------------------------------------------------------------------------------
+# With n streams of the hidden size h (hyper-connections, Zhu et al., 2024; DeepSeek-V4, 2026,
+# section 2.2):
+#
+#     w      = norm(all n·h) W      [n + n + n²]      made doubly stochastic in its last n²
+#     x      = Σ w_in · stream                        the input of a half
+#     stream = stream W_mix + w_out · half(x)
+#
+# The product is narrow, the rest is traffic: a half reads the streams twice and writes them once.
+# Blocks hand on n·h features. What follows the last block takes one mixture of them.
+
+
+_PASSES = 3.0  # over the streams: to mix them in, to mix them on, and to write them
+
+
+def with_streams(
+    operators: tuple[Operator, ...], config: TransformerConfig, run: RunShape
+) -> tuple[Operator, ...]:
+    """A block's operators with the mixing of streams before each of its halves."""
+    if config.streams == 1:
+        return operators
+    inner = tuple(map(inside, operators))
+    starts = [at for at, op in enumerate(inner) if op.name in ("mlp_norm", "mixer_norm")]
+    second = starts[-1] if starts and starts[-1] else len(inner)
+    first_half, second_half = inner[:second], inner[second:]
+    made = (_mix("streams", config, run, is_layer_input=True), *first_half)
+    if second_half:
+        made += (_mix("mlp_streams", config, run), *second_half)
+    return made
+
+
+def last_mixture(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
+    """What makes one hidden state of the streams behind the last block."""
+    if config.streams == 1:
+        return ()
+    n = config.streams
+    return (_product("stream_head", config, run, outputs=n, own=n + 1, passes=1.0),)
+
+
+def _mix(
+    name: str, config: TransformerConfig, run: RunShape, *, is_layer_input: bool = False
+) -> Operator:
+    n = config.streams
+    outputs = 2 * n + n * n
+    return _product(
+        name, config, run, outputs=outputs, own=outputs + 3, passes=_PASSES, is_input=is_layer_input
+    )
+
+
+def _product(
+    name: str,
+    config: TransformerConfig,
+    run: RunShape,
+    *,
+    outputs: int,
+    own: int,
+    passes: float,
+    is_input: bool = False,
+) -> Operator:
+    """The narrow product with the traffic of what it weighs; `own` parameters beside its weight."""
+    width = config.streams * config.hidden_size
+    kept = SavedTensor(
+        name=f"{name}.input",
+        elements=run.tokens * width,
+        element_bytes=run.precision.activation_bytes,
+        shard=Shard.SEQUENCE,
+        until=Phase.WEIGHT_GRAD,
+        is_layer_input=is_input,
+        serves_input_grad=True,
+    )
+    made = linear(
+        name,
+        run,
+        inputs=width,
+        outputs=outputs,
+        split="sequence",
+        parameters=(
+            Parameter(name=f"{name}.weight", count=width * outputs),
+            Parameter(name=f"{name}.own", count=own),
+        ),
+        saved=(kept,),
+        dtype=run.precision.base_dtype,
+    )
+    size = run.precision.activation_bytes * run.tokens * width / run.sequence_shards
+    beside = Work(read_bytes=(passes - 1) * size, written_bytes=size if passes > 1 else 0.0)
+    return replace(
+        made,
+        forward=_more(made.forward, beside),
+        input_grad=_more(
+            made.input_grad,
+            Work(read_bytes=2 * beside.read_bytes, written_bytes=beside.written_bytes),
+        ),
+    )
+
+
+def _more(work: Work, beside: Work) -> Work:
+    return Work(
+        flops=work.flops,
+        read_bytes=work.read_bytes + beside.read_bytes,
+        written_bytes=work.written_bytes + beside.written_bytes,
+    )
+
 
 _KEPT: Final = 64  # layers that are the same however experts are dealt out: a search asks for them
 

@@ -485,7 +485,7 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
         microbatch_sizes,
         tensor_degrees,
     )
-    from trainwright.profile.structure import divisors
+    from trainwright.profile.profile import divisors
 
     allowed, workload, model = question.allowed, question.workload, question.model
     limit = question.num_devices
@@ -586,7 +586,7 @@ def _too_many(question: ModelQuestion) -> Iterator[Fault]:
 
 def _no_replicas(question: ModelQuestion, sizes: Iterable[int]) -> Iterator[Fault]:
     """Replicas that can share the batch in no microbatch size, copies beyond all of them."""
-    from trainwright.profile.structure import divisors
+    from trainwright.profile.profile import divisors
 
     allowed, batch = question.allowed, question.workload.global_batch
     shares = sorted({share for size in sizes for share in divisors(batch // size)})

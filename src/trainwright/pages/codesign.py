@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from trainwright.chips.ends import end_words
 from trainwright.chips.room_answer import room_view
 from trainwright.chips.tables import (
     BOUNDS,
@@ -17,6 +16,7 @@ from trainwright.chips.tables import (
     process_row,
     sensitivity_table,
 )
+from trainwright.chips.workload import end_words
 from trainwright.documents.view import Facts, Notes, Table
 from trainwright.pages.blocks import (
     Bar,
@@ -32,7 +32,7 @@ from trainwright.pages.blocks import (
     section,
     upside_down,
 )
-from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
+from trainwright.pages.open import Content, figures, provenance_section, reproduce_section
 from trainwright.plans.status import Status
 from trainwright.units import format_count, format_percent_up, format_seconds
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         SystemRecord,
     )
     from trainwright.pages.blocks import Card, FloorPlan, Scatter, Section
-    from trainwright.pages.subject import Figure, Subject
+    from trainwright.pages.open import Figure, Subject
 
 
 # Blocks about a designed chip: what was searched, plans, operators, the front, other chips

@@ -14,13 +14,15 @@ from trainwright.documents.registry import kind_of, part
 from trainwright.documents.view import Cell, Column, Table
 from trainwright.errors import InvalidInput
 from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section, Verdict
-from trainwright.pages.gantt import DARK, LIGHT, label_ink
-from trainwright.pages.gantt_html import (
+from trainwright.pages.gantt import (
+    DARK,
+    LIGHT,
     SCRIPTS,
     asset,
     environment,
     figure_data,
     figure_words,
+    label_ink,
     policy,
     script_safe,
     theme_css,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.difference import Difference
     from trainwright.pages.gantt import GanttPanel
-    from trainwright.pages.subject import Content, Figure, Subject
+    from trainwright.pages.open import Content, Figure, Subject
 
 
 # Colours of bars and tones on the page, beside those of schedules

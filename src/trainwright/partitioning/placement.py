@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
     from trainwright.execution import Budget
     from trainwright.profile.placement_case import PlacementCase, WidthTable
-    from trainwright.profile.structure import Setting
+    from trainwright.profile.profile import Setting
 
 
 # What a placement costs beyond its layers: the published rules, and ours

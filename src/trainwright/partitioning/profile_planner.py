@@ -39,7 +39,7 @@ from trainwright.plans.status import (
 )
 from trainwright.plugins import PlugIn
 from trainwright.profile import Profile, Setting, Structure
-from trainwright.profile.structure import BLOCK_LAYER
+from trainwright.profile.profile import BLOCK_LAYER
 from trainwright.units import format_bytes, format_bytes_up
 
 if TYPE_CHECKING:

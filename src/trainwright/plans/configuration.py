@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.model import DEFAULT_RECIPE, PRECISIONS, CudaGraph, Recipe, RunShape
-from trainwright.model.cuda_graphs import model_graph_faults
+from trainwright.model.recipe import model_graph_faults
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel

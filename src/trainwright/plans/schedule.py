@@ -344,7 +344,7 @@ class Schedule(RankOrders):
     run one after the other unless the costs say how long a pair takes.
 
     Only the shape is checked here; whether the orders are a legal schedule is
-    `scheduling.validate`'s question.
+    `scheduling.simulate`'s question.
     """
 
     def _faults(self) -> Iterator[Fault]:

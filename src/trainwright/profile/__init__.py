@@ -1,18 +1,22 @@
 """The narrow waist: what one layer costs at one point, whoever measured or estimated it."""
 
-from trainwright.profile.cost_table import (
+from trainwright.profile.profile import (
     Collective,
     CostTable,
+    Edge,
+    Layer,
     PhaseTimes,
     Profile,
     ProfileFile,
     ProfilePoint,
     ProfileSource,
     Recompute,
+    Setting,
+    SharedParameters,
     StaticKind,
+    Structure,
     TimeKind,
 )
-from trainwright.profile.structure import Edge, Layer, Setting, SharedParameters, Structure
 from trainwright.provenance import Origin, Provenance
 
 __all__ = [

@@ -39,15 +39,19 @@ import numpy as np
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 from trainwright.model import LayerKind
-from trainwright.profile.cost_table import (
+from trainwright.profile.profile import (
+    BLOCK_LAYER,
     CostTable,
+    Edge,
+    Layer,
     PhaseTimes,
     Profile,
     ProfilePoint,
     Recompute,
+    SharedParameters,
     StaticKind,
+    Structure,
 )
-from trainwright.profile.structure import BLOCK_LAYER, Edge, Layer, SharedParameters, Structure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.profile.structure import Edge, Setting
+from trainwright.profile.profile import Edge, Setting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

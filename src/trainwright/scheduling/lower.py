@@ -36,8 +36,7 @@ from trainwright.plans.lowered import (
     refuse_inexpressible,
 )
 from trainwright.plans.schedule import ON_HOST_LINK, ActionKind, ScheduleCosts
-from trainwright.scheduling.simulate import Wait, describe_cycle, simulate
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import Wait, describe_cycle, simulate, validate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -21,8 +21,7 @@ from trainwright.plans.schedule import (
     ScheduleMemory,
 )
 from trainwright.plans.status import Objective
-from trainwright.scheduling.simulate import native_costs, native_memory, native_orders
-from trainwright.scheduling.validate import validate
+from trainwright.scheduling.simulate import native_costs, native_memory, native_orders, validate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Final
 from trainwright.errors import InvalidInput
 from trainwright.model import NO_OFFLOAD, CudaGraph, LayerKind, layer_graph
 from trainwright.model.config import Norm
-from trainwright.model.cuda_graphs import is_recorded
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import NORM
+from trainwright.model.recipe import is_recorded
 from trainwright.model.run_shape import AUTOCAST
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute

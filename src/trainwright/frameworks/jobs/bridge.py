@@ -20,7 +20,7 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
-from trainwright.frameworks.jobs.script import Devices, flags_of, overrides_of, read_launch
+from trainwright.frameworks.jobs.script import Devices, as_yaml, flags_of, overrides_of, read_launch
 from trainwright.frameworks.jobs.settings import (
     DEEPEST,
     NOTHING,
@@ -28,7 +28,6 @@ from trainwright.frameworks.jobs.settings import (
     catalog_name,
     parse_settings,
 )
-from trainwright.frameworks.jobs.started import as_yaml
 from trainwright.frameworks.shell import Value
 from trainwright.frameworks.stated_run import StatedRun
 

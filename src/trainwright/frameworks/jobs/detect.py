@@ -15,9 +15,13 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
-from trainwright.frameworks.jobs.script import is_maxtext_script, is_script_name, texts_of
+from trainwright.frameworks.jobs.script import (
+    is_maxtext_script,
+    is_script_name,
+    started_by,
+    texts_of,
+)
 from trainwright.frameworks.jobs.settings import Beside, parse_settings, parse_toml
-from trainwright.frameworks.jobs.started import started_by
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 
 _LOG: Final = re.compile(r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$", re.MULTILINE)

@@ -24,8 +24,8 @@ from trainwright.frameworks.jobs import Beside
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words, decisions_of, plain
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
+from trainwright.frameworks.jobs.script import is_script
 from trainwright.frameworks.jobs.settings import parse_settings
-from trainwright.frameworks.jobs.started import is_script
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 from trainwright.model.operator import usual_modules
 from trainwright.profile import Recompute

@@ -30,9 +30,9 @@ from trainwright.frameworks.jobs.script import (
     flags_of,
     is_beside_others,
     read_launch,
+    text_beside,
 )
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
-from trainwright.frameworks.jobs.started import text_beside
 from trainwright.frameworks.shell import Value
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.frameworks.torchtitan import ROTATES

@@ -11,9 +11,16 @@ from typing import Final
 from trainwright.frameworks.shell import launchers
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.conditions import BadTest
-from trainwright.frameworks.shell.control import Break, Continue, Exit, Leave, Return
 from trainwright.frameworks.shell.launchers import Command, InnerShell
-from trainwright.frameworks.shell.session import NotRead, Session
+from trainwright.frameworks.shell.session import (
+    Break,
+    Continue,
+    Exit,
+    Leave,
+    NotRead,
+    Return,
+    Session,
+)
 from trainwright.frameworks.shell.tools import READS_INPUT, TOOLS, echo, getopt, printf
 from trainwright.frameworks.shell.values import (
     Array,

@@ -28,8 +28,17 @@ from trainwright.frameworks.shell.builtins import (
     run_program,
 )
 from trainwright.frameworks.shell.conditions import BadTest
-from trainwright.frameworks.shell.control import Break, Continue, Exit, Leave, Return
-from trainwright.frameworks.shell.session import Assumption, Session, Stream, assigned_names
+from trainwright.frameworks.shell.session import (
+    Assumption,
+    Break,
+    Continue,
+    Exit,
+    Leave,
+    Return,
+    Session,
+    Stream,
+    assigned_names,
+)
 from trainwright.frameworks.shell.syntax import (
     Block,
     Calculation,

@@ -20,10 +20,16 @@ from pathlib import Path
 from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.frameworks.shell.control import Exit, Leave
 from trainwright.frameworks.shell.evaluate import Shell
 from trainwright.frameworks.shell.launchers import Command, TrainerCall, find_trainers
-from trainwright.frameworks.shell.session import LARGEST_FILE_BYTES, Assumption, End, NotSourced
+from trainwright.frameworks.shell.session import (
+    LARGEST_FILE_BYTES,
+    Assumption,
+    End,
+    Exit,
+    Leave,
+    NotSourced,
+)
 from trainwright.frameworks.shell.values import (
     Array,
     Budget,

@@ -15,7 +15,6 @@ from typing import Final, Literal
 
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
 from trainwright.frameworks.shell.conditions import Tests
-from trainwright.frameworks.shell.control import Return
 from trainwright.frameworks.shell.expand import Expander
 from trainwright.frameworks.shell.launchers import Command
 from trainwright.frameworks.shell.syntax import Script
@@ -31,6 +30,47 @@ from trainwright.frameworks.shell.values import (
     too_much,
     without_soft,
 )
+
+# What leaves a statement before its end: `exit`, `return`, `break` and `continue`
+# --------------------------------------------------------------------------------
+
+
+class Leave(Exception):
+    """Something left; `status` is None where it is not known, `why` is then its hole."""
+
+    def __init__(self, status: int | None = 0, why: str = "") -> None:
+        super().__init__()
+        self.status = status
+        self.why = why
+
+
+class Exit(Leave):
+    """`exit`, or a command that fails under `set -e`."""
+
+    def __init__(self, status: int | None = 0, line: int = 0) -> None:
+        super().__init__(status)
+        self.line = line
+
+
+class Return(Leave):
+    """`return` from a function or a sourced file."""
+
+
+class Break(Leave):
+    """`break` out of a number of loops."""
+
+    def __init__(self, levels: int = 1) -> None:
+        super().__init__()
+        self.levels = levels
+
+
+class Continue(Leave):
+    """`continue` with the next turn of the loop that many levels out."""
+
+    def __init__(self, levels: int = 1) -> None:
+        super().__init__()
+        self.levels = levels
+
 
 # ----------------------------------------------------------------------------------------------
 # Files as a script sees them: those it has written so far, and those beside it.

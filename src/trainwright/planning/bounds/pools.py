@@ -44,7 +44,7 @@ from trainwright.planning.question.question import (
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism
-from trainwright.profile.structure import divisors
+from trainwright.profile.profile import divisors
 from trainwright.step import zero
 from trainwright.step.figures import num_groups
 from trainwright.step.pools import mixed_replicas

@@ -24,7 +24,7 @@ from trainwright.plans.plan import (
     Parallelism,
 )
 from trainwright.plans.schedule import Placing
-from trainwright.profile.structure import divisors
+from trainwright.profile.profile import divisors
 from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
 from trainwright.scheduling.families.family import Searched
 from trainwright.step.stages import group_replicas

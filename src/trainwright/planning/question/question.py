@@ -50,7 +50,7 @@ from trainwright.plans.plan import (
 )
 from trainwright.profile import ProfilePoint, Recompute
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.profile.structure import divisors
+from trainwright.profile.profile import divisors
 from trainwright.scheduling.families import FAMILIES
 from trainwright.step.figures import (
     keeps_beside,

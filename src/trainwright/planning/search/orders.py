@@ -59,7 +59,7 @@ from trainwright.plans.capability import Demands, capability_of
 from trainwright.plans.plan import SEARCHED
 from trainwright.plans.schedule import ActionKind, FamilyShape
 from trainwright.plans.status import Objective, Status
-from trainwright.profile.structure import divisors
+from trainwright.profile.profile import divisors
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound
 from trainwright.scheduling.orders import words_of
 from trainwright.scheduling.search import Backward, SearchQuestion, search_schedule

@@ -103,7 +103,7 @@ def family_named(name: GivenFamily) -> Family:
 def _plugged_in(name: str | Callable[[FamilyRequest], Schedule]) -> Family:
     """A family of a function: its orders keep the laws, and their placement is the family's."""
     from trainwright.plans.schedule import Schedule
-    from trainwright.scheduling.validate import validate
+    from trainwright.scheduling.simulate import validate
 
     found = plug_in("family", SCHEDULES, name, (*FAMILIES, *ALIASES))
     if isinstance(found.given, Family):
