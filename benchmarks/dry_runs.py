@@ -35,6 +35,8 @@ BATCH = 12
 # Load of the heaviest expert over the mean, with which every fourth case of experts that are dealt
 # out runs again.
 HOT = 4.0
+# Every tenth runs again with gradients that are reduced in 16 bit.
+NARROW = "bf16"
 BLOCKS = 16
 TABLE = Path(__file__).parent / "dry_runs.csv"
 DEGREES = ("tensor", "context", "pipeline", "data", "expert", "virtual_stages", "state_copies")
@@ -58,7 +60,8 @@ class Case:
         sizes = f"s{self.run.sequence_length}-b{self.run.microbatch_size}"
         sizes += f"-m{self.run.num_microbatches}"
         hot = [f"hot{load:g}" for load in self.run.recipe.expert_loads]
-        settings = (f"z{degrees.zero_stage}", self.run.recompute, sizes, *hot)
+        narrow = [f"sum{self.run.recipe.reduce_dtype}"] if self.run.recipe.reduce_dtype else []
+        settings = (f"z{degrees.zero_stage}", self.run.recompute, sizes, *hot, *narrow)
         return "-".join((self.model, *parts, *settings))
 
 
@@ -133,6 +136,9 @@ def cases() -> Iterator[Case]:
     for case in dealt[::4]:
         hot = replace(case.run.recipe, expert_loads=(HOT,))
         yield replace(case, run=replace(case.run, recipe=hot))
+    for case in alike[::10]:
+        narrow = replace(case.run.recipe, reduce_dtype=NARROW)
+        yield replace(case, run=replace(case.run, recipe=narrow))
 
 
 def _alike() -> Iterator[Case]:
@@ -204,6 +210,7 @@ def row_of(case: Case, run: RankDryRun) -> dict[str, Any]:
         "microbatch_size": case.run.microbatch_size,
         "num_microbatches": case.run.num_microbatches,
         "schedule": case.run.schedule,
+        "reduce_dtype": case.run.recipe.reduce_dtype or "fp32",
         "expert_load": next(iter(case.run.recipe.expert_loads), 1.0),
         "rank": run.rank,
         "allocated_bytes": int(run.allocated_bytes),

@@ -10,6 +10,7 @@ import trainwright
 from export_jobs import bundle, job
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.frameworks.jobs.bridge import read_bridge
+from trainwright.frameworks.jobs.deepspeed import read_deepspeed
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.pretraining import read_primus
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
@@ -265,3 +266,23 @@ def test_inputs_of_activations_that_wait_in_8_bit_are_asked_for_and_read_again()
         bundle(found, "torchtitan@0.3")
     same = made(recipe={"activation_input_dtype": "bf16"})
     assert flag not in written(same, "megatron")
+
+
+NARROW = '[training]\nmixed_precision_reduce = "bfloat16"\n'
+
+
+def test_the_format_in_which_gradients_are_summed_is_read_and_written() -> None:
+    asked: Any = {"expert": 1, "expert_tensor": None, "zero_stage": 3}
+    recipe = {"reduce_dtype": "bf16", "token_dispatcher": TokenDispatcher.ALL_TO_ALL}
+    found = made("llama3-8b", recipe=recipe, **asked)
+    json = written(found, "deepspeed")
+    assert '"communication_data_type": "bf16"' in json
+    assert "reduce dtype: bf16" in " ".join(bundle(found, "torchtitan@0.3").not_represented)
+    config = '{"zero_optimization": {"stage": 1}, "communication_data_type": "bf16"}'
+    assert read_deepspeed(config).reduce_dtype == "bf16"
+    summed = '{"data_types": {"grad_accum_dtype": "fp32"}, "bf16": {"enabled": true}}'
+    assert read_deepspeed(summed).gradient_dtype == "fp32"
+    assert read_torchtitan(NARROW).reduce_dtype == "bf16"
+    assert read_torchtitan("[training]\nseq_len = 2048\n").reduce_dtype is None
+    pure = read_torchtitan('[training]\ndtype = "bfloat16"\n')
+    assert (pure.gradient_dtype, pure.reduce_dtype) == ("bf16", "fp32")

@@ -74,6 +74,7 @@ def test_the_program_needs_nothing_of_ours() -> None:
             "unsharded state",
         ),
         ("llama3-8b", replace(RUN, recipe=Recipe(gradient_dtype="bf16")), "another format"),
+        ("llama3-8b", replace(RUN, recipe=Recipe(reduce_dtype="fp16")), "reduced in fp16"),
         ("llama3-8b", replace(RUN, recipe=Recipe(loss_chunk=1024)), "the option loss-chunk"),
         ("llama3-8b", replace(RUN, recipe=Recipe(offload=Offload(optimizer=1))), "offload"),
         ("llama3-8b", replace(RUN, recipe=Recipe(cuda_graph=CudaGraph.LOCAL)), "CUDA graphs"),

@@ -230,6 +230,7 @@ USUAL = {
     "precision": ["fp16", "fp32", "fp8", "tf32", "mxfp8", "nvfp4"],
     "optimizer": [each for each in Optimizer if each is not Optimizer.ADAM],
     "gradient_dtype": ["bf16"],
+    "reduce_dtype": ["bf16"],
     "main_weight_dtype": ["none", "bf16"],
     "moment_dtypes": [("bf16",), ("int8",), ("fp32", "bf16")],
     "dropout": [0.1],

@@ -107,10 +107,18 @@ def test_muon_leaves_embedding_and_head_to_adam() -> None:
         assert muon == (adam if ends else momentum)
 
 
+def test_gradients_travel_in_a_format_of_their_own() -> None:
+    wide, narrow = (Recipe(reduce_dtype=dtype).numbers("bf16") for dtype in (None, "bf16"))
+    assert (wide.sync_bytes, narrow.sync_bytes) == (4, 2)
+    assert wide.static_bytes == narrow.static_bytes
+    assert Recipe(gradient_dtype="bf16", reduce_dtype="fp32").numbers("bf16").sync_bytes == 4
+
+
 def test_every_broken_field_is_named() -> None:
     with pytest.raises(InvalidInput) as caught:
         Recipe(
             gradient_dtype="fp12",
+            reduce_dtype="fp12",
             main_weight_dtype="no",
             moment_dtypes=("x", "fp32", "fp32"),
             dropout=1.0,
@@ -121,6 +129,7 @@ def test_every_broken_field_is_named() -> None:
     assert paths == [
         "gradient_dtype",
         "main_weight_dtype",
+        "reduce_dtype",
         "moment_dtypes",
         "dispatch_dtype",
         "moment_dtypes",

@@ -37,9 +37,9 @@ def test_there_are_at_least_80_configurations() -> None:
 @pytest.mark.slow
 def test_the_peak_is_within_3_percent_on_the_mean_and_8_for_nineteen_of_twenty() -> None:
     errors = [abs(predicted(row) / float(row["allocated_bytes"]) - 1) for row in ROWS]
-    assert sum(errors) / len(errors) < 0.01
-    assert quantiles(errors, n=20)[-1] < 0.04
-    assert max(errors) < 0.15
+    assert sum(errors) / len(errors) < 0.006
+    assert quantiles(errors, n=20)[-1] < 0.03
+    assert max(errors) < 0.06
 
 
 @pytest.mark.slow
@@ -76,6 +76,18 @@ def test_longer_or_less_recomputed_holds_more(less: Configuration, more: Configu
 HOT = next(case for name, case in CASES.items() if name.endswith("hot4"))
 
 
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_gradients_reduced_in_16_bit_need_no_more(pipeline: int) -> None:
+    """Whole ones that wait for the last microbatch of a pipeline need half."""
+    name = f"llama3-8b-t1-c1-p{pipeline}-d{8 // pipeline}-e1-v1-r1"
+    case = next(each for key, each in CASES.items() if key.startswith(name))
+    model, narrow = dry_runs.model_of(case), replace(case.run.recipe, reduce_dtype="bf16")
+    both = (case.run, replace(case.run, recipe=narrow))
+    wide, less = (fsdp2_peaks(model, run)[-1].allocated_bytes for run in both)
+    assert less <= wide
+    assert (less < wide) is (pipeline > 1)
+
+
 def test_hot_experts_hold_more() -> None:
     model, even = dry_runs.model_of(HOT), replace(HOT.run, recipe=RUN.recipe)
     alike, hot = fsdp2_peaks(model, even), fsdp2_peaks(model, HOT.run)
@@ -86,6 +98,7 @@ def test_hot_experts_hold_more() -> None:
     "recipe",
     [
         Recipe(gradient_dtype="bf16"),
+        Recipe(reduce_dtype="fp16"),
         Recipe(moment_dtypes=("bf16",)),
         Recipe(loss_chunk=1024),
         Recipe(offload=Offload(activations=0.5)),

@@ -249,7 +249,7 @@ def price_layer(
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
     }
     dense, expert = trained_per_device(layer)
-    weight, gradient = run.precision.weight_bytes, run.precision.gradient_bytes
+    weight, gradient = run.precision.weight_bytes, run.precision.sync_bytes
     host_pass_s = platform.accelerator.host_pass_s * _host_passes(layer, platform)
     host_pass_s *= 1 - recorded_share(layer, run.cuda_graph, run.cuda_graph_modules)
     for mode, wanted in rules.items():

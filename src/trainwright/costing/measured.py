@@ -204,7 +204,7 @@ def _price(
         phase_s[exchange.phase] += time_s
         kind_s[kind_of_axis(exchange.axis)] += time_s
     dense, expert = trained_per_device(layer)
-    weight, gradient = run.precision.weight_bytes, run.precision.gradient_bytes
+    weight, gradient = run.precision.weight_bytes, run.precision.sync_bytes
     return LayerPrice(
         tensor_parallel=run.tensor_parallel,
         recompute=mode,
@@ -340,9 +340,7 @@ def _table(
         transient_bytes=np.zeros(count),
         static_bytes=static,
         opaque_static_bytes=np.zeros(count),
-        gradient_sync_bytes=np.stack(
-            (parameters * precision.gradient_bytes, np.zeros(count)), axis=1
-        ),
+        gradient_sync_bytes=np.stack((parameters * precision.sync_bytes, np.zeros(count)), axis=1),
         boundary_offsets=np.zeros(count + 1, dtype=np.int64),
         boundary_bytes=np.zeros(0),
         provenance=provenance,

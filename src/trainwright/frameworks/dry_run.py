@@ -60,6 +60,9 @@ process group that moves nothing. Needs PyTorch 2.13.
     )
 
 
+_REDUCED: Final = {"fp32": "float32", "bf16": "bfloat16"}
+
+
 def program_text() -> str:
     """The source of the stand-alone program."""
     return files("trainwright.lab").joinpath("rank_program.py").read_text(encoding="utf-8")
@@ -110,6 +113,7 @@ def case_of(job: Job) -> dict[str, Any]:
         "recompute": recompute,
         "recompute_blocks": job.first_recomputed if form is RecomputeForm.FIRST else None,
         "reshard_after_forward": sharding == 3,
+        "reduce_dtype": _REDUCED[recipe.reduce_dtype or "fp32"],
         "sequence_length": job.sequence_length,
         "microbatch_size": job.microbatch_size,
         "num_microbatches": job.num_microbatches,
@@ -157,6 +161,8 @@ def _unsupported(job: Job) -> Iterator[str]:
             f"the option {name.replace('_', '-')}": getattr(recipe, name) is not None
             for name in _NOT_RUN
         },
+        f"gradients reduced in {recipe.reduce_dtype}": (recipe.reduce_dtype or "fp32")
+        not in _REDUCED,
         f"{recipe.context_exchange} attention": degrees.context > 1
         and recipe.context_exchange is not ContextExchange.RING,
         f"tokens to experts in {recipe.dispatch_dtype}": recipe.dispatch_dtype

@@ -58,6 +58,7 @@ class StatedRun:
     precision: str | None = None
     optimizer: str | None = None
     gradient_dtype: str | None = None
+    reduce_dtype: str | None = None
     main_weight_dtype: str | None = None
     moment_dtypes: tuple[str, ...] | None = None
     dropout: float | None = None

@@ -111,6 +111,8 @@ def settings(job: Job) -> dict[str, Any]:
         found["bf16"] = {"enabled": True}
     elif job.precision == "fp16":
         found["fp16"] = {"enabled": True}
+    if (reduced := job.recipe.reduce_dtype) in ("fp32", "bf16", "fp16"):
+        found["communication_data_type"] = reduced
     if job.degrees.pipeline > 1:
         found["pipeline"] = {"activation_checkpoint_interval": _interval(job)}
     return found

@@ -16,8 +16,8 @@ The model is a decoder of plain modules: RMS norms, rotary attention with groupe
 feed-forward parts or a mixture of experts, head and loss. Sharding follows torchtitan
 (`distributed/fsdp.py` of 2026-08, `models/llama3/infra/parallelize.py` of 0.2.2): one FSDP unit for
 the embedding, one a block, one for norm and head, float32 shards, 16-bit gathered weights, float32
-reduction; the sequence is cut between the products of a tensor group. Attention is the flash
-kernel, called by its name, since a GPU and a CPU would choose differently.
+reduction unless the case says another; the sequence is cut between the products of a tensor group.
+Attention is the flash kernel, called by its name, since a GPU and a CPU would choose differently.
 """
 
 from __future__ import annotations
@@ -395,7 +395,8 @@ def shard(stage: Stage, case: Case, meshes: Case) -> None:
 
     Experts that are dealt out are sharded over fewer ranks than the rest of their unit.
     """
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    summed = getattr(torch, case.get("reduce_dtype", "float32"))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=summed)
     again = case["reshard_after_forward"]
     wrap = partial(fully_shard, mesh=meshes["fsdp"], mp_policy=policy)
     if stage.tok_embeddings is not None:

@@ -220,8 +220,9 @@ class Recipe:
     """One way to train. Absent fields take the default of what they qualify.
 
     `precision` is the 16-bit format of the device where absent. `gradient_dtype` is that of the
-    gradient accumulator, float32 where absent; `main_weight_dtype` of the copy the optimizer
-    updates ("none" without one; float32 where absent, none where weights are float32 themselves);
+    gradient accumulator, float32 where absent; `reduce_dtype` of gradients while they are summed
+    over replicas, that of the accumulator where absent; `main_weight_dtype` of the copy the
+    optimizer updates ("none" without one; float32 where absent, none beside float32 weights);
     `moment_dtypes` of the optimizer's moments, one for all or one each. `dispatch_dtype` is that in
     which tokens travel to their experts, and gradients to them in the backward pass; that of
     activations where absent, as is what comes back from experts in both passes.
@@ -233,6 +234,7 @@ class Recipe:
     precision: str | None = None
     optimizer: Optimizer = Optimizer.ADAM
     gradient_dtype: str | None = None
+    reduce_dtype: str | None = field(default=None, metadata={RARE: True})
     main_weight_dtype: str | None = None
     moment_dtypes: tuple[str, ...] = ("fp32",)
     dropout: float | None = None
@@ -259,6 +261,7 @@ class Recipe:
     def _faults(self) -> Iterator[Fault]:
         names = ", ".join(STATE_BYTES)
         given = [("gradient_dtype", self.gradient_dtype), ("main_weight_dtype", self._main_copy)]
+        given.append(("reduce_dtype", self.reduce_dtype))
         given += [("moment_dtypes", dtype) for dtype in self.moment_dtypes]
         for name, dtype in given:
             if dtype is not None and dtype not in STATE_BYTES:
@@ -359,11 +362,13 @@ class Recipe:
         states += sum(STATE_BYTES[dtype] for dtype in moments[: self.optimizer.num_moments])
         ends = STATE_BYTES[moments[0]] if self.optimizer is Optimizer.MUON else 0
         gradient, dispatch = self.gradient_dtype, self.dispatch_dtype
+        reduced = self.reduce_dtype
         offload = self.offload or NO_OFFLOAD
         return replace(
             base,
             dispatch_bytes=base.dispatch_bytes if dispatch is None else DISPATCH_BYTES[dispatch],
             gradient_bytes=base.gradient_bytes if gradient is None else STATE_BYTES[gradient],
+            reduced_bytes=None if reduced is None else STATE_BYTES[reduced],
             optimizer_bytes=states,
             end_state_bytes=ends,
             held_gradients=1 - offload.gradients,

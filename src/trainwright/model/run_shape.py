@@ -30,7 +30,8 @@ class Precision:
     router, all activations. `linear_input_bytes` is the size in which linear layers keep inputs,
     `weight_copy_bytes` what they keep of a weight from step to step beside `weight_bytes`,
     `dispatch_bytes` that of a number on its way to experts, scaling factors included.
-    `end_state_bytes` are what the optimizer keeps of a parameter of embedding or head besides. Of
+    `end_state_bytes` are what the optimizer keeps of a parameter of embedding or head besides. A
+    gradient is summed over replicas in `reduced_bytes`, those in which it is kept where absent. Of
     gradients and states a device holds the shares `held_gradients` and `held_states`, its host the
     rest. What `casts` keeps float32 weights, whose 16-bit copies PyTorch's autocast makes in each
     forward pass.
@@ -47,6 +48,7 @@ class Precision:
     optimizer_bytes: int
     end_state_bytes: int = 0
     weight_copy_bytes: float = 0.0
+    reduced_bytes: int | None = None
     held_gradients: float = 1.0
     held_states: float = 1.0
     casts: bool = False
@@ -55,6 +57,11 @@ class Precision:
     def static_bytes(self) -> int:
         """Bytes that one parameter keeps for the whole step, without sharding."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def sync_bytes(self) -> int:
+        """Bytes of a gradient on its way to be summed over replicas."""
+        return self.gradient_bytes if self.reduced_bytes is None else self.reduced_bytes
 
 
 def _mixed(dtype: str) -> Precision:

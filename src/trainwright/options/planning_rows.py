@@ -508,6 +508,12 @@ ROWS += section(
     ),
     row("gradient-dtype", DTYPE, "Of gradients; fp32 if absent.", at="recipe.gradient_dtype"),
     row(
+        "reduce-dtype",
+        DTYPE,
+        "Of gradients while replicas sum them; that of gradients if absent.",
+        at="recipe.reduce_dtype",
+    ),
+    row(
         "main-weight-dtype",
         DTYPE,
         "Of the optimizer's weights, or none; fp32 beside 16-bit weights if absent.",

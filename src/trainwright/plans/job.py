@@ -435,15 +435,24 @@ def _recipe_choices(job: Job) -> Iterator[tuple[str, str, Recipe]]:
             case _ if value != usual:
                 names = (each.name, _BESIDE.get(each.name, each.name))
                 changed = replace(recipe, **{n: getattr(DEFAULT_RECIPE, n) for n in names})
-                is_same = each.name in _FORMATS and (
-                    changed.numbers(precision) == recipe.numbers(precision)
+                is_same = (
+                    each.name in _FORMATS
+                    and len(
+                        {
+                            replace(numbers, reduced_bytes=numbers.sync_bytes)
+                            for numbers in (changed.numbers(precision), recipe.numbers(precision))
+                        }
+                    )
+                    == 1
                 )
                 if not is_same:
                     shown = ", ".join(value) if isinstance(value, tuple) else str(value)
                     yield each.name, shown, changed
 
 
-_FORMATS: Final = frozenset({"gradient_dtype", "main_weight_dtype", "moment_dtypes"})
+_FORMATS: Final = frozenset(
+    {"gradient_dtype", "reduce_dtype", "main_weight_dtype", "moment_dtypes"}
+)
 _EXCHANGES: Final = (ContextExchange.RING, ContextExchange.ALL_GATHER)
 USUAL_MULTIPLE: Final = 128  # of the vocabulary, on each tensor rank
 

@@ -7,12 +7,12 @@ rank, h hidden size, t the tensor degree, N the ranks that share the state, P th
 unit on one tensor rank (a block, the embedding, norm and head together).
 
 - State: float32 weight and two moments, 12·P/N; float32 gradients, 4·P/N, from the reduction of a
-  unit to the update.
+  unit to the update, whichever format it is reduced in.
 - A unit in use is gathered in 16 bit, 2·P; backward gathers the one before it at the same time,
-  into a buffer of as much. Its 16-bit gradients, 2·P, are copied into a float32 buffer of 4·P that
-  is held until the next unit has computed its own. Norm and head stay gathered from forward to
-  backward. With a pipeline nothing is reduced before the last microbatch: units stay gathered and
-  gradients whole in float32.
+  into a buffer of as much. Its 16-bit gradients, 2·P, are copied into a buffer of 4·P, or of 2·P
+  where they are reduced in 16 bit, that is held until the next unit has computed its own. Norm and
+  head stay gathered from forward to backward. With a pipeline nothing is reduced before the last
+  microbatch: units stay gathered and gradients whole, in the format of the reduction.
 - Autograd keeps what its operators ask for, one by one: the product of a gate and its activation
   are both kept, and beside tensor parallelism the gathered input of a product, not its shard.
 - The loss is computed in float32: 4 bytes per logit kept, 8 more while its gradient is made; where
@@ -20,7 +20,7 @@ unit on one tensor rank (a block, the embedding, norm and head together).
 
 Sources: PyTorch 2.13 (`fsdp/_fully_shard`, `distributed/pipelining`, `derivatives.yaml`) and
 torchtitan of 2026-08 (`distributed/fsdp.py`, `distributed/activation_checkpoint.py`).
-`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 95 runs, and a test compares.
+`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 105 runs, and a test compares.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import numpy as np
 
 from trainwright.model import NO_OFFLOAD, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL
+from trainwright.model.recipe import STATE_BYTES
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import Recompute
@@ -560,6 +561,7 @@ class Rank:
         self.tape, self.run, self.stages = Tape(), run, stages
         self.pipelined = run.parallelism.pipeline > 1
         self.again = run.parallelism.zero_stage == _SHARDS_WEIGHTS
+        self.summed = STATE_BYTES[run.recipe.reduce_dtype or "fp32"]
         self.gathered: set[object] = set()
         self.reduced: set[object] = set()
         state = (1 + _MOMENTS) * _SINGLE
@@ -579,7 +581,7 @@ class Rank:
             return
         self.gathered.add(key)
         size = _HALF * unit.parameters
-        if unit.ranks > 1:
+        if unit.ranks > 1 and not tape.held("buffer", key):  # unless it was begun ahead
             tape.hold("buffer", key, size)
         if forward:  # the buffer before it is freed only now
             tape.drop("buffer", *(k for k in tape.names("buffer") if k != key))
@@ -607,12 +609,12 @@ class Rank:
             # Beside a pipeline a tensor group sums gradients of all words, and shares them at last.
             parts = stage.sizes.tensor if name == "embedding" else 1
             if tape.held("whole gradients", key) == 0:
-                tape.hold("whole gradients", key, parts * _SINGLE * unit.parameters)
+                tape.hold("whole gradients", key, parts * self.summed * unit.parameters)
             tape.drop("rank", "gradients")
             return
         self.free_weights(stage, name)
         tape.drop("buffer reduced", *tape.names("buffer reduced"))
-        tape.hold("buffer reduced", key, _SINGLE * unit.parameters)
+        tape.hold("buffer reduced", key, self.summed * unit.parameters)
         tape.drop("rank", "gradients")
         tape.drop("whole gradients", key)
         shard = _SINGLE * unit.sharded
@@ -650,6 +652,7 @@ class Rank:
             tape.hold(key, "normed whole", sizes.whole)
             tape.drop(key, "normed")
         tape.hold(key, "logits", logits)
+        tape.drop("buffer", *tape.names("buffer"))  # when the outermost module returns
         if self.run.fused_cross_entropy:  # one kernel each way, from the logits as they are
             return
         tape.hold(key, "float", 2 * logits)
@@ -796,6 +799,7 @@ def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
         and not any(saved)
         and not moved
         and recipe.capacity_factor is None
+        and recipe.reduce_dtype in (None, "fp32", "bf16")
         and recipe.cuda_graph is CudaGraph.NONE
         and recipe.precision != "fp32"
         and run.fused_attention

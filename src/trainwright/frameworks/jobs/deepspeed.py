@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainwright.formats.json_text import parse_json
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, format_named
 from trainwright.frameworks.stated_run import StatedRun
 from trainwright.model.recipe import Optimizer, optimizer_named
 
@@ -28,14 +28,14 @@ _HARMLESS: Final = re.compile(
     r"gradient_predivide_factor|disable_allgather|memory_breakdown|checkpoint|"
     r"activation_checkpointing\.(number_checkpoints|synchronize.*|profile|contiguous.*)|"
     r"curriculum_learning|data_efficiency|elasticity|aio|nebula|eigenvalue|"
-    r"zero_allow_untested|communication_data_type|load_universal_checkpoint|seq_parallel_communication_data_type|"
-    r"pipeline\.(?!activation).*|sparse_gradients|_.*|seed|gradient_accumulation_dtype"
+    r"zero_allow_untested|load_universal_checkpoint|seq_parallel_communication_data_type|"
+    r"pipeline\.(?!activation).*|sparse_gradients|_.*|seed"
 )
 _UNMODELLED: Final = (
     "compression_training", "sparse_attention", "progressive_layer_drop", "quantize_training",
     "zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients",
-    "torch_autocast", "amp", "hybrid_engine", "autotuning", "compile", "grad_accum_dtype",
-    "data_efficiency.enabled", "curriculum_learning.enabled", "gradient_accumulation_dtype",
+    "torch_autocast", "amp", "hybrid_engine", "autotuning", "compile",
+    "data_efficiency.enabled", "curriculum_learning.enabled",
 )  # fmt: skip
 
 
@@ -53,6 +53,8 @@ class Sharding:
     tensor: int | None
     sequence_parallel: int | None
     overlap: Mapping[str, float]
+    gradient_dtype: str | None = None
+    reduce_dtype: str | None = None
 
     @property
     def replicas(self) -> int | None:
@@ -87,6 +89,8 @@ def sharding_of(found: Settings) -> Sharding:
         tensor=found.table("tensor_parallel").count("autotp_size"),
         sequence_parallel=found.count("sequence_parallel_size"),
         overlap={"gradients": share, "parameters": share},
+        gradient_dtype=format_named(found.table("data_types").text("grad_accum_dtype")),
+        reduce_dtype=format_named(found.text("communication_data_type")),
     )
 
 
@@ -158,6 +162,8 @@ def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:
         recompute=None if interval is None else ("full" if interval else "none"),
         offload=said.offload,
         overlap=said.overlap,
+        gradient_dtype=said.gradient_dtype,
+        reduce_dtype=said.reduce_dtype,
         **optimizer_of(said.optimizer),
         unknown=unknown,
         notes=(*notes, *changing),

@@ -11,7 +11,13 @@ from typing import Any, Final
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
 from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.script import CHOSEN, Launch, overrides_of, read_launch
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.jobs.settings import (
+    NOTHING,
+    Beside,
+    Settings,
+    format_named,
+    parse_yaml,
+)
 from trainwright.frameworks.megatron import dispatcher_of
 from trainwright.frameworks.shell.values import Value
 from trainwright.frameworks.stated_run import StatedRun
@@ -215,11 +221,13 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     optimizer = found.table("optimizer").text("_target_")
     notes += odd_optimizer(optimizer)
     offload = ("params to cpu", "optimizer to cpu") if "offload_policy" in mesh else ()
+    reduced = mesh.table("mp_policy").text("reduce_dtype")
     unknown, changing = found.remarks(harmless=_AUTO_HARMLESS, unmodelled=_AUTO_UNMODELLED)
     found.check()
     copies = sizes["dp_replicate"] or 1
     return StatedRun(
         token_dispatcher=_SENDERS.get(sender or ""),
+        reduce_dtype=format_named(reduced),
         tp=tensor,
         pp=pipeline,
         cp=context,
@@ -323,6 +331,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
         recompute = f"full:{override.count('recompute_num_layers') or 1}"
     dispatcher, adapters = override.text("moe_token_dispatcher_type"), _verl_adapters(model)
     offload = _verl_offload(fsdp, megatron)
+    reduced = fsdp.table("mixed_precision").text("reduce_dtype")
     unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
     found.check()
     return StatedRun(
@@ -334,6 +343,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
         sequence=sequence,
         recompute=recompute,
         precision="bf16",
+        reduce_dtype=format_named(reduced),
         offload=offload,
         num_devices=None if each is None else each * (nodes or 1),
         devices_per_node=each,

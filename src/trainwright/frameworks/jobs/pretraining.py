@@ -69,8 +69,8 @@ _NEOX_UNMODELLED: Final = (
     "mamba_selective_scan_fusion", "ws_config", "checkpoint_in_cpu", "expansion_factor",
     "te_layernorm_mlp", "fp8_params", "gpt_j_residual", "te_mha", "te_fp8_format", "te_fp8_mha",
     "use_bnb_optimizer", "sliding_window_width", "attention_type", "mamba_inner_func_fusion",
-    "fp32_allreduce", "data_efficiency.enabled", "curriculum_learning.enabled",
-    "autotuning.enabled", "data_types.grad_accum_dtype", "gmlp_attn_dim",
+    "data_efficiency.enabled", "curriculum_learning.enabled",
+    "autotuning.enabled", "gmlp_attn_dim",
 )  # fmt: skip
 
 
@@ -187,6 +187,8 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
         precision=words.get(precision or "", precision),
         offload=sharding.offload,
         overlap=sharding.overlap,
+        gradient_dtype=sharding.gradient_dtype,
+        reduce_dtype="fp32" if found.switch("fp32_allreduce") else sharding.reduce_dtype,
         **optimizer_of(sharding.optimizer),
         model=model,
         unknown=unknown,

@@ -497,6 +497,13 @@ _SAME: Final = {
 }  # fmt: skip
 
 
+def format_named(word: str | None) -> str | None:
+    """fp32, bf16 or fp16 as PyTorch and frameworks write them ("torch.bfloat16"), else None."""
+    known = {"float": "fp32", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+    plain = (word or "").lower().rpartition(".")[2]
+    return plain if plain in known.values() else known.get(plain)
+
+
 def catalog_name(name: str) -> str | None:
     """The catalog's name of a model that a file names; None where it has none."""
     known = {_form(own): own for own in reversed(model_names())}

@@ -22,6 +22,7 @@ from trainwright.frameworks.jobs.settings import (
     Beside,
     Settings,
     catalog_name,
+    format_named,
     parse_toml,
 )
 from trainwright.frameworks.stated_run import StatedRun
@@ -46,7 +47,7 @@ _HARMLESS: Final = re.compile(
 _UNMODELLED: Final = (
     "enable_async_tensor_parallel", "compile.enable", "compile", "training.compile",
     "optimizer.early_step_in_backward", "early_step_in_backward", "memory_budget",
-    "enable_fsdp_float8_all_gather", "training.mixed_precision_reduce",
+    "enable_fsdp_float8_all_gather",
     "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points",
     "enable_compiled_autograd", "primus_turbo",
 )  # fmt: skip
@@ -156,6 +157,7 @@ def read_tables(
     sequence_parallel = parallel.switch("enable_sequence_parallel", default=True)
     half = training.one_of("mixed_precision_param", ("bfloat16", "float32"), "bfloat16")
     whole = training.one_of("dtype", ("bfloat16", "float32", ""), "float32")
+    reduced = training.one_of("mixed_precision_reduce", ("bfloat16", "float32"), "float32")
     experts = _degree(places, "expert")
     expert_tensor = _degree(places, "expert_tensor")
     precision, converted = _converters(found, half)
@@ -185,6 +187,7 @@ def read_tables(
         "offload": offload if training.switch("enable_cpu_offload") else (),
         **optimizer_of(optimizer),
         **(_PURE if whole == "bfloat16" else {}),
+        "reduce_dtype": None if reduced == whole else format_named(reduced),
     }
     notes = (
         *named[1],
