@@ -10,11 +10,12 @@ from trainwright.cluster import Cluster
 from trainwright.documents.model_estimate import host_bytes
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.model import LowRank, Offload, Recipe, TransformerConfig, Tuning
+from trainwright.model import LowRank, Offload, Optimizer, Recipe, TransformerConfig, Tuning
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import StepPrediction
 from trainwright.profile import Recompute
+from trainwright.step.figures import changes_that_fit
 from trainwright.step.predict import price_configuration
 
 MODEL = catalog.model("qwen3-0.6b").config
@@ -131,3 +132,19 @@ def test_a_whole_part_of_a_block_is_kept_by_its_input_alone() -> None:
     inner = 28 * 8192 * 3 * 3072 * 2.0
     assert whole.memory.activation_bytes - part.memory.activation_bytes == pytest.approx(inner)
     assert part.recompute_s > 0
+
+
+def test_states_in_fewer_bits_are_offered_where_they_are_enough() -> None:
+    plain = price(Recipe()).peak_memory_bytes
+    eight = price(Recipe(moment_dtypes=("int8",))).peak_memory_bytes
+    found = changes_that_fit(
+        MODEL, CLUSTER, RUN, lambda _, step: step.peak_memory_bytes <= (plain + eight) / 2
+    )
+    offered = {change.options for change in found}
+    assert "--moment-dtype int8" in offered
+    assert not any("--gradient-dtype" in options for options in offered)
+    lion = replace(RUN, recipe=Recipe(optimizer=Optimizer.LION))
+    never = changes_that_fit(
+        MODEL, CLUSTER, lion, lambda run, _: "int8" in run.recipe.moment_dtypes
+    )
+    assert not never

@@ -523,9 +523,10 @@ def _schedule_in_words(plan: Plan) -> str:
 
 def state_in_words(recipe: Recipe, numbers: Precision) -> str:
     """The optimizer, and what a parameter keeps."""
+    summed = f"; gradients summed in {recipe.reduce_dtype}" if recipe.reduce_dtype else ""
     return (
         f"{recipe.optimizer}: {numbers.weight_bytes} + {numbers.gradient_bytes} + "
-        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer)"
+        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer){summed}"
     )
 
 
@@ -556,7 +557,8 @@ def _graphs_in_words(recipe: Recipe) -> str:
     kind, modules = recipe.cuda_graph, ", ".join(recipe.cuda_graph_modules)
     if not kind.is_per_block:
         return "of all passes of a step" * (kind is not type(kind).NONE)
-    return f"of {modules or 'each block'}, by {kind}; their pool serves nothing else"
+    pool = "their pool serves nothing else; counted from its source, no public run measures it"
+    return f"of {modules or 'each block'}, by {kind}; {pool}"
 
 
 # `plan` on a model without a profile: the best plan on a cluster, as a document

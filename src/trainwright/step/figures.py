@@ -32,7 +32,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.model import NO_OFFLOAD, CudaGraph, LayerKind, layer_graph
+from trainwright.model import NO_OFFLOAD, CudaGraph, LayerKind, Optimizer, layer_graph
 from trainwright.model.config import Norm
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import NORM
@@ -511,6 +511,8 @@ def _update_bytes(
     own = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
     whole = held.gradient_bytes / numbers.gradient_bytes
     bucket = min(account.bucket_parameters, whole) * numbers.gradient_bytes
+    if numbers.sync_bytes != numbers.gradient_bytes:  # cast before it is summed
+        bucket *= 1 + numbers.sync_bytes / numbers.gradient_bytes
     degrees = run.parallelism
     if degrees.data * degrees.context == 1 or degrees.zero_stage >= _SCATTERS_AS_MADE:
         bucket = 0.0
@@ -541,7 +543,10 @@ def _beside_bytes(
         added += element * max((count for count, _ in own), default=0.0)
     if run.parallelism.zero_stage >= _SCATTERS_AS_MADE:
         trained = sum(count * layers for count, layers in own)
-        added += _BUCKETS * element * min(account.bucket_parameters, trained)
+        widths = _BUCKETS * element
+        if shape.precision.reduced_bytes not in (None, element):  # cast before it is summed
+            widths += shape.precision.sync_bytes
+        added += widths * min(account.bucket_parameters, trained)
     if account.keeps_stage_output and run.parallelism.pipeline > 1:
         added += hidden * held.microbatches_in_flight
     if account.keeps_gathered_inputs and shape.sequence_shards > 1:
@@ -807,6 +812,7 @@ def _families(run: Configuration, cluster: Cluster, model: Trained) -> Iterator[
     yield _leaner_kernels(run)
     yield _without_graphs(run)
     yield _in_pieces(run)
+    yield _narrower_states(run)
     if cluster.accelerator.host is not None:
         yield _to_the_host(run)
     if model.experts is not None:
@@ -947,6 +953,21 @@ def _in_pieces(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
         tiled = replace(run, recipe=replace(run.recipe, mlp_tile=_MLP_TILE))
         more = f"--loss-chunk {_LOSS_CHUNK} --mlp-tile {_MLP_TILE}"
         yield more, "logits and feed-forward parts of some tokens at a time", tiled
+
+
+def _narrower_states(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
+    """Moments of Adam in 8 bit, then gradients in 16 bit besides."""
+    recipe, flags, words = run.recipe, list[str](), list[str]()
+    for own, flag, word, narrow in (
+        (recipe.moment_dtypes, "--moment-dtype int8", "moments", {"moment_dtypes": ("int8",)}),
+        (recipe.gradient_dtype, "--gradient-dtype bf16", "gradients", {"gradient_dtype": "bf16"}),
+    ):
+        if recipe.optimizer is not Optimizer.ADAM or own not in (None, ("fp32",)):
+            continue
+        recipe = replace(recipe, **narrow)
+        flags, words = [*flags, flag], [*words, word]
+        said = f"{' and '.join(words)} in fewer bits, which changes what is computed"
+        yield " ".join(flags), said, replace(run, recipe=recipe)
 
 
 def _to_the_host(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
