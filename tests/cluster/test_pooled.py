@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -16,8 +17,10 @@ from trainwright.cluster.calibration import (
     Range,
     software_named,
 )
+from trainwright.commands.validate import known
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import built_in_efficiencies
+from trainwright.lab.pooling import power_shifts
 
 NEMO, FSDP = software_named("nemo"), software_named("fms-fsdp")
 
@@ -116,3 +119,11 @@ def test_a_run_that_hosts_bind_has_a_range_that_says_something() -> None:
         assert device.spreads
         for spread in device.spreads:
             assert spread.high_ratio / spread.low_ratio < 5
+
+
+def test_less_power_slows_only_beside_devices_of_about_the_same_peak():
+    shifts = power_shifts(known())
+    assert shifts["H100-96GB-HBM2e-500W"] == pytest.approx(0.6 * math.log(500 / 700))
+    assert shifts["B200"] < shifts["GB200"] < 0 == shifts["B300"]
+    # Desktop cards of the family draw far more for each FLOP, which says nothing of a module.
+    assert shifts["A100-40GB-SXM"] == shifts["A100-80GB-SXM"] == 0

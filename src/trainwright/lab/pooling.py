@@ -151,6 +151,7 @@ HOST_OF_CLASS: Final = {
 # slower by the share to this exponent (H100 SXM of 500 W against 700 W: about 20%).
 _POWER_EXPONENT: Final = 0.6
 _MOST_OF_POWER: Final = -0.25
+_LIKE_PEAK: Final = 0.25  # share of a peak by which others may differ from it
 
 # Widths of the priors: standard deviations of the logarithm, by level. Tuned on the mean error of
 # sources left out in turn, which is flat around them (a factor of two changes it by 3% of itself).
@@ -657,18 +658,21 @@ def with_own(pool: Pool, found: PooledFit, residuals: Residuals) -> Residuals:
 
 
 def power_shifts(known: Known) -> dict[str, float]:
-    """By device, what less power for the same peak costs of its pace."""
+    """By device, what less power for about the same peak costs of its pace.
+
+    Others of its family say nothing of it: a desktop card draws more for each FLOP than a module.
+    """
     found = {}
     for members in FAMILIES.values():
-        watts = {
-            name: device.power_watts / device.peak(device.default_precision)
+        drawn = {
+            name: (device.power_watts, device.peak(device.default_precision))
             for name in members
             if (device := known.accelerators.get(name)) is not None
             and device.power_watts is not None
         }
-        for name, each in watts.items():
-            usual = sorted(watts.values())[len(watts) // 2]
-            shift = _POWER_EXPONENT * math.log(each / usual)
+        for name, (watts, peak) in drawn.items():
+            alike = sorted(w / p for w, p in drawn.values() if abs(p - peak) <= _LIKE_PEAK * peak)
+            shift = _POWER_EXPONENT * math.log(watts / peak / alike[len(alike) // 2])
             found[name] = min(0.0, max(_MOST_OF_POWER, shift))
     return found
 
