@@ -127,3 +127,26 @@ def test_autocast_is_refused_where_weights_are_gathered_in_16_bit() -> None:
     assert found.document.parallelism.zero_stage <= 1
     with pytest.raises(InvalidInput, match="must be 0 or 1 beside bf16_autocast, got 3"):
         tw.plan("qwen3-0.6b", **asked, precision="bf16_autocast", zero=3)
+
+
+@pytest.mark.parametrize(
+    ("words", "zero"),
+    [
+        ('"full_shard auto_wrap"', 3),
+        ("full_shard", 3),
+        ('"shard_grad_op auto_wrap"', 2),
+        ("hybrid_shard_zero2", 2),
+        ("no_shard", 0),
+        ("False", 0),
+    ],
+)
+def test_a_script_says_by_words_what_fsdp_shards(words: str, zero: int) -> None:
+    start = "torchrun --nproc_per_node=8 train.py --model_name_or_path meta-llama/Meta-Llama-3-8B"
+    run = read_trl(f"{start} --per_device_train_batch_size 4 --bf16 True --fsdp {words}\n")
+    assert (run.zero, run.unknown) == (zero, ())
+
+
+def test_fsdp_of_a_script_may_move_states_to_the_host() -> None:
+    start = "torchrun --nproc_per_node=8 train.py --model_name_or_path gpt2"
+    run = read_trl(f'{start} --per_device_train_batch_size 4 --fsdp "full_shard offload"\n')
+    assert run.on_host == {"optimizer": 1.0, "gradients": 1.0}

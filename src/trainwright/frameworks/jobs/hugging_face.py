@@ -431,7 +431,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if shards and not found.is_absent("dp_replicate_size"):
         degrees["dp"] = replicas * shards
     sharding = _deepspeed(found, beside)
-    zero, offload = _fsdp(found)
+    zero, _ = _fsdp(found)
     if sharding is None and (zero is not None or (shards or 1) > 1):
         degrees["zero"] = 3 if zero is None else zero
     said = "dp" in degrees or shards is None
@@ -449,7 +449,6 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
         sharding=sharding,
         packing=found.switch("sample_packing"),
         degrees=degrees,
-        offload=offload,
         model_key="base_model",
         more_notes=notes,
     )
@@ -599,6 +598,9 @@ def _trainer(
     notes += _beyond_supervised(found)
     degrees = dict(degrees or {})
     stage = 0 if sharding is None else sharding.zero
+    wrapped, moved = _fsdp(found)
+    if sharding is None and wrapped is not None:
+        stage, offload = degrees.get("zero", wrapped), (*offload, *moved)
     degrees.setdefault("zero", stage)
     degrees.setdefault("recompute", "full" if recompute else "none")
     dropout = adapters.get("lora_dropout")
@@ -735,16 +737,16 @@ def _fsdp(found: Settings) -> tuple[int | None, tuple[str, ...]]:
     """The stage that FSDP stands for, None without it, and what it moves to the host."""
     given, config = found.value("fsdp"), found.value("fsdp_config")
     found.value("fsdp_version")
-    if not given and not config:
+    if (not given and not config) or str(given).lower() == "false":
         return None, ()
     table = found.table("fsdp_config") if isinstance(config, dict) else Settings({})
-    words = given if isinstance(given, list) else str(given or "").split()
+    words = given if isinstance(given, list) else re.split(r"[\s,]+", str(given or "").lower())
     offload = "offload" in words or any(
         table.switch(name) for name in ("fsdp_offload_params", "offload_params")
     )
     stage = _fsdp_stage(table)
-    if "shard_grad_op" in words:
-        stage = 2
+    for word, sharded in (("shard_grad_op", 2), ("hybrid_shard_zero2", 2), ("no_shard", 0)):
+        stage = sharded if word in words else stage
     return stage, (("params to cpu", "optimizer to cpu") if offload else ())
 
 
