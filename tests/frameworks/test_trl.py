@@ -150,3 +150,40 @@ def test_fsdp_of_a_script_may_move_states_to_the_host() -> None:
     start = "torchrun --nproc_per_node=8 train.py --model_name_or_path gpt2"
     run = read_trl(f'{start} --per_device_train_batch_size 4 --fsdp "full_shard offload"\n')
     assert run.on_host == {"optimizer": 1.0, "gradients": 1.0}
+
+
+PROGRAM = """
+import torch
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, TrainingArguments, Trainer
+from peft import LoraConfig
+NAME, BATCH = pick(), 2
+name = "Qwen/Qwen3-8B"
+bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)
+model = AutoModelForCausalLM.from_pretrained(name, quantization_config=bits)
+adapters = LoraConfig(r=8, target_modules=["q_proj", "v_proj"])
+size = 4
+args = TrainingArguments(
+    "out", per_device_train_batch_size=size, gradient_accumulation_steps=steps(), bf16=True
+)
+Trainer(model=model, args=args, train_dataset=load()).train()
+"""
+
+
+def test_a_program_states_its_run_where_its_arguments_stand_as_they_are() -> None:
+    run = read_trl(PROGRAM)
+    assert (run.model_name, run.micro_batch, run.precision) == ("Qwen/Qwen3-8B", 4, "bf16")
+    assert (run.lora_rank, run.weight_bits, run.recompute) == (8, 4, "none")
+    assert run.lora_targets == ("query", "value")
+    (lost,) = (note for note in run.notes if "not written out" in note)
+    assert lost.startswith("gradient_accumulation_steps")
+
+
+def test_a_program_of_trl_has_its_defaults() -> None:
+    text = 'from trl import SFTConfig\nSFTTrainer("gpt2", SFTConfig(max_length=512))\n'
+    run = read_trl(text)
+    assert (run.model_name, run.sequence, run.recompute) == ("gpt2", 512, "full")
+
+
+def test_a_program_that_does_not_parse_is_refused_by_its_line() -> None:
+    with pytest.raises(InvalidInput, match="line 2"):
+        read_trl("from trl import SFTConfig\nSFTConfig(max_length=\n")

@@ -9,6 +9,7 @@ Sources: `transformers/training_args.py`, `trl/trainer`, `llamafactory/hparams`,
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -128,7 +129,12 @@ def is_trainer_script(text: str) -> bool:
 
 
 def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
-    """A recipe of TRL's command line or of the alignment handbook; a script with its arguments."""
+    """A recipe of TRL's command line or of the alignment handbook; a script with its arguments.
+
+    Or a Python program that makes the configuration of its trainer itself.
+    """
+    if _MADE_IN_PYTHON.search(text) is not None:
+        return _program(text, beside)
     if not (is_trainer_script(text) or is_beside_others(beside)):
         return _recipe(parse_yaml(text, variables=beside.variables), beside)
     launch = read_launch(text, beside)
@@ -175,6 +181,76 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         devices_per_node=devices.per_node,
         notes=(*notes, *devices.notes, *run.notes),
     )
+
+
+# What a Python program makes: configurations of trainers, those of adapters and of weights in few
+# bits, whose arguments are `found`'s under these names, and calls that name the model.
+_MADE_IN_PYTHON: Final = re.compile(
+    r"^(?:from|import) (?:trl|transformers|peft)\b(?s:.)*\b\w+(?:Config|Arguments)\(", re.MULTILINE
+)
+_OF_ADAPTERS: Final = {
+    "r": "lora_r", "target_modules": "lora_target_modules", "lora_dropout": "lora_dropout",
+}  # fmt: skip
+_OF_BITS: Final = {name: name for name in ("load_in_4bit", "load_in_8bit")}
+_OF_MODELS: Final = {
+    **{name: name for name in ("torch_dtype", "dtype", "attn_implementation", "max_seq_length")},
+    **_OF_BITS, "model": "model_name_or_path", "model_name": "model_name_or_path",
+    "pretrained_model_name_or_path": "model_name_or_path",
+}  # fmt: skip
+
+
+def _program(text: str, beside: Beside) -> StatedRun:
+    """The arguments that a program states as they stand, or by names of values that do."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise InvalidInput.of("file", f"must be Python: line {error.lineno}, {error.msg}") from None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    given, unknown = dict[str, Any](), list[str]()
+    for call in calls:
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+        words = {each.arg: each.value for each in call.keywords if each.arg is not None}
+        taken = {word: word for word in words}
+        if name == "LoraConfig" or (name == "get_peft_model" and "r" in words):
+            taken, given["use_peft"] = _OF_ADAPTERS, True
+        elif name == "BitsAndBytesConfig":
+            taken = _OF_BITS
+        elif name.endswith("Trainer") or name == "from_pretrained":
+            taken = _OF_MODELS
+            words |= {"model": call.args[0]} if call.args else {}
+        elif not name.endswith(("Arguments", "Config")):
+            continue
+        for word, own in taken.items():
+            if word not in words:
+                continue
+            value = words[word]
+            value = named.get(value.id, value) if isinstance(value, ast.Name) else value
+            try:
+                is_named = isinstance(value, ast.Attribute)  # torch.bfloat16
+                read = ast.unparse(value) if is_named else ast.literal_eval(value)
+            except ValueError:
+                unknown.append(own)
+                continue
+            if own != "model_name_or_path" or isinstance(read, str):
+                given.setdefault(own, read)
+    made_by_trl = re.search(r"\b(?:SFT|DPO|ORPO|KTO|GRPO|Reward)Config\(", text) is not None
+    run = _recipe(given, beside) if made_by_trl else _trl(Settings(given, from_words=True), beside)
+    lost = sorted({each for each in unknown if each not in given and each in _PRICED})
+    notes = [f"{name} is not written out in the program, and not used" for name in lost]
+    return replace(run, notes=(*run.notes, *notes))
+
+
+_PRICED: Final = frozenset(
+    {*_LENGTHS, "model_name_or_path", "per_device_train_batch_size", "gradient_accumulation_steps"}
+    | {"gradient_checkpointing", "bf16", "fp16", "optim", "deepspeed", "fsdp", "lora_r"}
+)
 
 
 def _with_file(
