@@ -193,9 +193,66 @@ def trace(document: dict, tokens: int = 32):
 
 def test_what_asks_values_that_nothing_stands_for_is_not_traced() -> None:
     with pytest.raises(UnsupportedFeature, match="cannot be traced"):
-        trace({"model_type": "splinter", "num_hidden_layers": 1})
-    with pytest.raises(UnsupportedFeature, match="has no pass of its own"):
-        trace({"model_type": "qwen3_omni_moe"})
+        trace({"model_type": "blt"})
+
+
+def test_of_what_takes_images_alone_the_part_with_its_head_is_traced() -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    vision = sizes | {"intermediate_size": 128, "image_size": 28, "patch_size": 14}
+    former = sizes | {"intermediate_size": 128, "encoder_hidden_size": 64}
+    text = sizes | {"model_type": "opt", "ffn_dim": 128, "vocab_size": 500}
+    text |= {"word_embed_proj_dim": 64}
+    document = {"model_type": "blip-2", "vision_config": vision, "qformer_config": former}
+    graph = trace(document | {"text_config": text})
+    alone = trace(text)
+    assert graph.num_parameters == count(document | {"text_config": text}).parameters
+    assert graph.num_parameters > alone.num_parameters
+    assert graph.model_flops == alone.model_flops
+
+
+def test_what_follows_from_token_ids_is_known_and_choices_are_made_in_turn() -> None:
+    import torch
+
+    from trainwright.lab.torch_values import KnownValues, ValuesFromPython
+
+    with torch.device("meta"), ValuesFromPython(), KnownValues():
+        ids = torch.tensor([[5, 0, 7, 0]])
+        kept = ids != 0
+        assert (ids.is_meta, kept.sum().item(), kept.nonzero().tolist()) == (
+            True,
+            2,
+            [[0, 0], [0, 2]],
+        )
+        features = torch.empty(1, 4, 8)
+        assert features[kept].shape == (2, 8)
+        scores = features @ torch.empty(8, 3)
+        chosen = scores.topk(2).indices
+        spread = torch.zeros(4, 3).scatter(1, chosen[0], 1)
+        assert spread.sum(0).tolist() == [3, 3, 2]  # of 8 choices among 3
+        lengths = kept.sum(-1)
+        lengths[0] = scores.long()[0, 0, 0]  # written over by what is unknown
+        assert lengths.item() == 0
+        assert bool((scores > 0).any())
+    with torch.device("meta"), KnownValues(truth=False):
+        assert not bool((torch.empty(3) > 0).any())
+
+
+def test_a_recurrence_run_token_by_token_is_traced_over_few(monkeypatch) -> None:
+    from trainwright.lab import torch_library
+
+    sizes = {"hidden_size": 256, "num_hidden_layers": 2, "state_size": 8, "vocab_size": 500}
+    document = sizes | {"model_type": "mamba", "time_step_rank": 4}
+    whole = trace(document, 40)
+    monkeypatch.setattr(torch_library, "MOST_OPERATORS", 150)
+    carried = trace(document, 40)
+    assert carried.num_parameters == whole.num_parameters
+    assert carried.model_flops == pytest.approx(whole.model_flops, rel=0.01)
+    assert [c.kind for c in carried.classes] == [c.kind for c in whole.classes]
+    for few, all_of_it in zip(carried.classes, whole.classes, strict=True):
+        for one, other in zip(few.operators, all_of_it.operators, strict=True):
+            assert one.forward.read_bytes == pytest.approx(other.forward.read_bytes, rel=0.01)
+            saved = [tensor.elements for tensor in one.saved]
+            assert saved == pytest.approx([tensor.elements for tensor in other.saved], rel=0.01)
 
 
 def test_experts_that_seek_their_tokens_take_equal_shares_of_them() -> None:

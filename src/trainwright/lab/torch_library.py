@@ -20,8 +20,8 @@ import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from itertools import product
 from typing import Any, Final
@@ -29,7 +29,6 @@ from typing import Any, Final
 import torch
 import transformers
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.flop_counter import flop_registry
 from transformers.models.auto import modeling_auto
@@ -37,6 +36,17 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.lab.torch_trace import TracedModel, trace_module
+from trainwright.lab.torch_values import (
+    BESIDE,
+    FEW,
+    OF_CODES,
+    KnownValues,
+    ValuesFromPython,
+    beside_text,
+    codes_of,
+    in_codes,
+    inputs,
+)
 from trainwright.model import LayerGraph, RunShape
 
 _ERRORS_ONLY: Final = 40  # of Python's logging
@@ -198,38 +208,91 @@ def trace_model(document: Mapping[str, Any], *, run: RunShape) -> LayerGraph:
 def _traced(document: Mapping[str, Any], kind: str, run: RunShape) -> tuple[nn.Module, TracedModel]:
     """The module and its trace, in the first of the ways in which its pass runs to the end.
 
-    In bf16, else in float32, of which some modules make tensors of their own; with text alone, else
-    with sound or an image beside it; checks of values answered with yes, else with no.
+    In bf16, else in float32, of which some modules make tensors of their own. First the pass of the
+    whole, then those of the parts with its head, largest first: what a part leaves idle is held.
     """
-    reasons = []
+    reasons: list[str] = []
     for dtype in (torch.bfloat16, torch.float32):
         module = _build(document, kind, attention=("sdpa", None, "eager"), dtype=dtype).train()
-        if type(module).forward is nn.Module.forward:
-            name = type(module).__name__
-            raise UnsupportedFeature(
-                f'model_type "{kind}" cannot be traced: {name} has no pass of its own',
-                alternative="a part of it that trains by itself, under that part's model_type",
-            )
         _batch_experts(module)
         _spread_experts(module)
         _run_all_layers(module)
-        for truth, masked, beside in product((True, False), (False, True), (None, False, True)):
-            given = _inputs(module, run.sequence_length, masked=masked, rows=run.microbatch_size)
-            if beside is not None:
-                given |= _beside_text(module, run, bins_first=beside)
-            most = _MANY_TIMES * MOST_OPERATORS
+        for part in _passes(module):
+            module.forward = part.forward
+            traced = _trace_of(module, run, reasons, config=part.config)
+            if traced is not None:
+                return module, traced
+    why = reasons[0] if reasons else "no part of it has a pass of its own"
+    raise UnsupportedFeature(f'model_type "{kind}" cannot be traced: {why}')
+
+
+def _passes(module: Any) -> list[Any]:
+    """Modules with a pass of text that ends in the head of the whole, if that has one."""
+    parts = [m for m in module.modules() if isinstance(m, transformers.PreTrainedModel)]
+    parts = [m for m in parts if type(m).forward is not nn.Module.forward]
+    head = next((found for m in parts if (found := _own_head(m)) is not None), None)
+    if head is not None:
+        parts = [m for m in parts if _own_head(m) is head]
+    return sorted(parts, key=_num_parameters, reverse=True)
+
+
+def _own_head(module: Any) -> nn.Module | None:
+    with suppress(Exception):  # of classes without one
+        found: nn.Module | None = module.get_output_embeddings()
+        return found
+    return None
+
+
+def _trace_of(
+    module: nn.Module, run: RunShape, reasons: list[str], *, config: Any
+) -> TracedModel | None:
+    """The trace in the first of the ways in which the pass runs; without one, why not.
+
+    With text alone, else with sound or an image beside it; checks of values answered with yes,
+    else with no.
+    """
+    for beside, truth, masked in product(BESIDE, (True, False), (False, True)):
+        if (beside and masked) or (beside in OF_CODES and codes_of(config) is None):
+            continue
+        way = functools.partial(
+            _trace_once, module, config=config, beside=beside, truth=truth, masked=masked
+        )
+        try:
             try:
-                with torch.device("meta"), _Counter(most, truth=truth):
-                    return module, trace_module(module, given, run=run)
-            except TrainwrightError as error:
-                reasons.append(_first_line(error))
+                return way(run)
             except TimeoutError:
-                raise UnsupportedFeature(
-                    f'model_type "{kind}" cannot be traced: {_TOO_LONG}'
-                ) from None
-            except Exception as error:  # whatever the library's own code raises
-                reasons.append(f"{type(error).__name__}: {_first_line(error)}")
-    raise UnsupportedFeature(f'model_type "{kind}" cannot be traced: {reasons[0]}')
+                few = [replace(run, sequence_length=FEW * n) for n in (1, 2, 3, 4)]
+                if run.sequence_length <= few[-1].sequence_length:
+                    raise
+                return carried_on([way(each) for each in few], run)
+        except TimeoutError:
+            reasons.insert(0, _TOO_LONG)
+            return None
+        except TrainwrightError as error:
+            reasons.append(_first_line(error))
+        except Exception as error:  # whatever the library's own code raises
+            reasons.append(f"{type(error).__name__}: {_first_line(error)}")
+    return None
+
+
+def _trace_once(
+    module: nn.Module,
+    run: RunShape,
+    *,
+    config: Any,
+    beside: str | None,
+    truth: bool,
+    masked: bool,
+) -> TracedModel:
+    most = _MANY_TIMES * MOST_OPERATORS
+    with torch.device("meta"), ValuesFromPython(), _Counter(most, truth=truth):
+        given = inputs(module, run.sequence_length, masked=masked, rows=run.microbatch_size)
+        if beside in OF_CODES:
+            given |= in_codes(given, form=beside, codes=codes_of(config) or 1)
+        elif beside is not None:
+            given |= beside_text(module, run, config, form=beside)
+        with _without_former_keys():
+            return trace_module(module, given, run=run)
 
 
 # Building: the class that the file names, else the first automatic class that takes its type
@@ -320,7 +383,7 @@ def _beside(configuration: type) -> Iterator[Any]:
         for made in reversed(members):
             if getattr(made, "config_class", None) is not configuration:
                 continue
-            if made.__module__ == name and not made.__name__.endswith("PreTrainedModel"):
+            if made.__module__ == name and "PreTrainedModel" not in made.__name__:
                 yield made
 
 
@@ -458,34 +521,20 @@ def _stated_visits(module: nn.Module, name: str) -> int:
 # ------------------------
 
 
-_TRUTH: Final = torch.ops.aten._local_scalar_dense.default
-_PICKED: Final = torch.ops.aten.nonzero.default
 _TOO_LONG: Final = "the pass takes too long"
 
 
-class _Counter(TorchDispatchMode):
-    """Adds up FLOPs of operators, and ends a pass that has too many.
-
-    Checks of values are answered with yes, as of valid data. Where `truth` is false they are
-    answered with no or zero, and of a mask nothing is picked: no token is singled out.
-    """
+class _Counter(KnownValues):
+    """Adds up FLOPs of operators, and ends a pass that has too many."""
 
     def __init__(self, most: int, *, truth: bool = True) -> None:
-        super().__init__()
-        self._truth = truth
+        super().__init__(truth=truth)
         self.flops = 0
         self.operators = 0
         self._most = most
         self._composite: dict[Any, bool] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _TRUTH and args[0].is_meta:
-            if args[0].dtype is torch.bool:
-                return self._truth
-            if not self._truth:
-                return 0
-        if func is _PICKED and not self._truth and args[0].is_meta:
-            return torch.empty((0, args[0].dim()), dtype=torch.long, device="meta")
         self.operators += 1
         if self.operators > self._most:
             raise TimeoutError(_TOO_LONG)
@@ -493,7 +542,7 @@ class _Counter(TorchDispatchMode):
         if formula is None and self._is_composite(func):
             with self:
                 return func.decompose(*args, **given)
-        found = func(*args, **given)
+        found = super().__torch_dispatch__(func, types, args, given)
         if formula is not None:
             self.flops += int(formula(*args, **given, out_val=found))
         return found
@@ -546,7 +595,7 @@ def _flops(
     whole = _pass(module, tokens, most=MOST_OPERATORS, repeats=repeats)
     if whole.reason != _TOO_LONG:
         return whole.flops, whole.reason
-    few = [_pass(module, _FEW * n, most=MOST_OPERATORS, repeats=repeats) for n in (1, 2, 3, 4)]
+    few = [_pass(module, FEW * n, most=MOST_OPERATORS, repeats=repeats) for n in (1, 2, 3, 4)]
     if few[0].operators == few[-1].operators:  # many layers, but no loop over tokens
         whole = _pass(module, tokens, most=_MANY_TIMES * MOST_OPERATORS, repeats=repeats)
         return whole.flops, whole.reason
@@ -655,6 +704,17 @@ _NOT_OF_A_STEP: Final = ("use_cache", "apply_spec_augment")
 _LAYERDROP: Final = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 
 
+@contextmanager
+def _without_former_keys() -> Iterator[None]:
+    """Have a cache, which some classes make unasked, hand back keys and values as given."""
+    own = transformers.Cache.update
+    transformers.Cache.update = lambda _, keys, values, *__, **___: (keys, values)
+    try:
+        yield
+    finally:
+        transformers.Cache.update = own
+
+
 def _spread_experts(module: nn.Module) -> None:
     """Have experts that look for their tokens by value take equal shares of them instead."""
     for name, (inner, count) in _expert_modules(module).items():
@@ -666,13 +726,16 @@ def _spread_experts(module: nn.Module) -> None:
 
 
 def _in_shares(
-    experts: Any, count: int, visits: int, tokens: torch.Tensor, *routing: torch.Tensor
+    experts: Any, count: int, visits: int, tokens: torch.Tensor, *routing: Any
 ) -> torch.Tensor:
     """What experts make of `tokens` (rows), each of an equal share of the chosen pairs.
 
     `routing` has the chosen experts, a column each (or one per expert of all, of which a token
-    `visits` some), and the weights.
+    `visits` some), and the weights; what is told the shares as numbers computes them itself.
     """
+    if not all(isinstance(told, torch.Tensor) for told in routing):
+        shared: torch.Tensor = type(experts).forward(experts, tokens, *routing)
+        return shared
     rows = tokens.reshape(-1, tokens.shape[-1])
     chosen = next((t.shape[-1] for t in routing if not t.is_floating_point()), visits)
     visits = chosen if chosen < count else visits
@@ -708,12 +771,11 @@ def _product_of_shares(given: torch.Tensor, weights: list[torch.Tensor]) -> torc
     return torch.cat([found.flatten(0, 1), found.flatten(0, 1)[:rest]])
 
 
-_FEW: Final = 2  # tokens of the shortest pass; the others are of up to four times as many
 _MANY_TIMES: Final = 20
 
 
 def _carried_on(few: list[int | None], tokens: int) -> int | None:
-    """c + a n + b n² at `tokens`, from passes of n = 1 to 4 times `_FEW` that all obey it."""
+    """c + a n + b n² at `tokens`, from passes of n = 1 to 4 times `FEW` that all obey it."""
     found = [flops for flops in few if flops is not None]
     if len(found) < len(few) or found[3] - 3 * found[2] + 3 * found[1] != found[0]:
         return None
@@ -722,8 +784,47 @@ def _carried_on(few: list[int | None], tokens: int) -> int | None:
     constant = found[0] - sloped - curved
     if not 0 <= constant <= _OF_PADDING * found[0]:
         return None
-    n = Fraction(tokens, _FEW)
+    n = Fraction(tokens, FEW)
     return int(constant + sloped * n + curved * n * n)
+
+
+def carried_on(few: Sequence[TracedModel], run: RunShape) -> TracedModel:
+    """The trace at `run`, of traces of 1 to 4 times `FEW` tokens, as `_carried_on` for FLOPs.
+
+    Raises `TimeoutError` where layers or FLOPs do not follow tokens so.
+    """
+    graphs = [one.graph for one in few]
+    found = [int(graph.model_flops) for graph in graphs]
+    if _carried_on(list(found), run.sequence_length) is None:
+        raise TimeoutError(_TOO_LONG)
+    first, n = graphs[0], Fraction(run.sequence_length, FEW)
+    try:
+        classes, edges = (
+            _each_carried([getattr(graph, name) for graph in graphs], n)
+            for name in ("classes", "edges")
+        )
+    except ValueError:
+        raise TimeoutError(_TOO_LONG) from None
+    made = LayerGraph(classes=classes, layers=first.layers, edges=edges, run=run)
+    return replace(few[0], graph=made)
+
+
+def _each_carried(values: Sequence[Any], n: Fraction) -> Any:
+    """Numbers of like structures on the parabola through the first three, at `n`."""
+    first = values[0]
+    if is_dataclass(first) and not isinstance(first, type):
+        told = {f.name: [getattr(v, f.name) for v in values] for f in fields(first) if f.init}
+        return replace(first, **{name: _each_carried(found, n) for name, found in told.items()})
+    if isinstance(first, tuple):
+        return tuple(_each_carried(each, n) for each in zip(*values, strict=True))
+    if first == values[1] == values[2]:
+        return first
+    if isinstance(first, bool) or not isinstance(first, (int, float)):
+        raise ValueError(first)
+    one, two, three = (Fraction(value) for value in values[:3])
+    curved = (three - 2 * two + one) / 2
+    sloped = two - one - 3 * curved
+    return type(first)(max(Fraction(0), one + (sloped + curved * (n + 1)) * (n - 1)))
 
 
 # A convolution over tokens also multiplies by the padding before the first: less than this share
@@ -744,11 +845,12 @@ def _pass(module: nn.Module, tokens: int, *, most: int, repeats: _Repeats | None
     """One pass over so many tokens, ended behind the `most` operators; of twins one runs."""
     failures = []
     for masked in (True, False):  # some look into a mask, others make one if there is none
+        counter = _Counter(most)
         try:
-            with torch.no_grad(), torch.device("meta"), _Counter(most) as counter:
+            with torch.no_grad(), torch.device("meta"), ValuesFromPython(), counter:
                 if repeats is not None:
                     repeats.begin(counter)
-                module(**_inputs(module, tokens, masked=masked))
+                module(**inputs(module, tokens, masked=masked))
         except TimeoutError:
             return _Passed(reason=_TOO_LONG)
         except Exception as error:  # whatever the library's own code raises
@@ -769,78 +871,6 @@ def _note_visits(name: str, count: int, visited: dict[str, int]) -> Any:
                 return
 
     return before
-
-
-def _inputs(module: Any, tokens: int, *, masked: bool, rows: int = 1) -> dict[str, Any]:
-    """Token ids for every stack that takes some, `rows` sequences of them."""
-    taken = inspect.signature(module.forward).parameters
-    ids = torch.zeros((rows, tokens), dtype=torch.long, device="meta")
-    given: dict[str, Any] = {"input_ids": ids} if "input_ids" in taken else {}
-    if "attention_mask" in taken and masked:
-        given["attention_mask"] = torch.ones((rows, tokens), dtype=torch.long, device="meta")
-    if "decoder_input_ids" in taken:
-        given["decoder_input_ids"] = ids
-    if "use_cache" in taken:
-        given["use_cache"] = False
-    return given
-
-
-def _beside_text(module: Any, run: RunShape, *, bins_first: bool) -> dict[str, Any]:
-    """Sound or an image for a module that does not run on text alone, of the sizes it states.
-
-    Sound is as long as its encoder takes `run.sequence_length` steps to be, or as its table of
-    positions; features lie in rows of bins or, `bins_first`, in rows of frames.
-    """
-    rows, tokens, sizes = run.microbatch_size, run.sequence_length, _sizes(module.config.to_dict())
-    side, samples = sizes.get("image_size", 224), tokens
-    side = side if isinstance(side, int) else max(side) if side else 224
-    kernels, strides = sizes.get("conv_kernel"), sizes.get("conv_stride")
-    if isinstance(kernels, Sequence) and isinstance(strides, Sequence):
-        for kernel, stride in reversed([*zip(kernels, strides, strict=False)]):
-            samples = (samples - 1) * stride + kernel
-    else:
-        samples = tokens * _SAMPLES
-    bins = next((sizes[key] for key in _BINS if isinstance(sizes.get(key), int)), 80)
-    frames = tokens * (sizes.get("subsampling_factor") or 2 ** (sizes.get("num_conv_layers") or 1))
-    sound = (bins, frames) if bins_first else (frames, bins)
-    patch = sizes.get("patch_size", 16)
-    shapes = {
-        "pixel_values": (sizes.get("num_channels") or 3, side, side),
-        "input_features": sound,
-        "input_values": (samples,),
-        "flattened_patches": (tokens, 2 + 3 * patch * patch if isinstance(patch, int) else 770),
-        "visual_feats": (_REGIONS, sizes.get("visual_feat_dim") or 2048),
-        "visual_pos": (_REGIONS, 4),
-        "state": (sizes.get("max_state_dim") or 32,),
-    }
-    whole = {"bbox": (tokens, 4), "qformer_input_ids": (tokens,), "mm_token_type_ids": (tokens,)}
-    taken, dtype = inspect.signature(module.forward).parameters, module.dtype
-    with torch.device("meta"):
-        given = {k: torch.zeros((rows, *v), dtype=dtype) for k, v in shapes.items() if k in taken}
-        given |= {
-            k: torch.zeros((rows, *v), dtype=torch.long) for k, v in whole.items() if k in taken
-        }
-    return given
-
-
-_SAMPLES: Final = 384  # of a step, where no kernels are stated
-_REGIONS: Final = 36  # of an image, as detectors hand them over
-_BINS: Final = (
-    "feature_projection_input_dim",
-    "input_feat_per_channel",
-    "num_mel_bins",
-    "input_dim",
-    "feature_size",
-)
-
-
-def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a configuration and of its sections, those of the outer ones first."""
-    found: dict[str, Any] = {}
-    for value in config.values():
-        if isinstance(value, Mapping):
-            found |= {k: v for k, v in _sizes(value).items() if k not in found}
-    return found | {k: v for k, v in config.items() if not isinstance(v, Mapping) and v is not None}
 
 
 def _first_line(error: BaseException) -> str:
