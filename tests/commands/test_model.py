@@ -158,3 +158,23 @@ def test_a_file_of_another_kind_is_not_taken_for_a_model_to_trace(tmp_path, monk
     file.write_text(json.dumps({"model_type": "albert"}))
     with pytest.raises(UnsupportedFeature, match="to have it traced: pip install"):
         trainwright.plan(file, **asked)
+
+
+def test_the_catalog_lists_the_types_that_are_read_and_says_what_happens_to_others() -> None:
+    from trainwright.commands.catalog import catalog
+    from trainwright.formats.hf_config import read_config
+
+    *read, others = catalog("types").document.topics["types"]
+    names = [item.name for item in read]
+    assert names == sorted(set(names))
+    assert {"llama", "whisper", "qwen3_5", "nemotron_h"} <= set(names)
+    assert "[torch]" in others.summary
+    for name in names:
+        with pytest.raises(UnsupportedFeature, match="is not modelled"):
+            read_config({"model_type": f"{name} of tomorrow"}, name="model")
+        try:
+            read_config({"model_type": name}, name="model")
+        except UnsupportedFeature as error:  # of a part that is missing
+            assert f'model_type "{name}" is not modelled' not in str(error)
+        except InvalidInput:
+            pass

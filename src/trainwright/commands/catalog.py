@@ -37,10 +37,13 @@ class CatalogResult:
     topics: dict[str, tuple[CatalogItem, ...]]
 
 
-# `trainwright catalog`: models, machines, calibrations, schedules and targets, all built in
+# `trainwright catalog`: models, types, machines, calibrations, schedules and targets, all built in
 # ------------------------------------------------------------------------------------------
 
-TOPICS = ("models", "accelerators", "clusters", "calibrations", "families", "targets", "schemas")
+TOPICS = (
+    *("models", "types", "accelerators", "clusters", "calibrations"),
+    *("families", "targets", "schemas"),
+)
 
 
 def catalog(topic: str | None = None) -> Report[CatalogResult]:
@@ -49,6 +52,7 @@ def catalog(topic: str | None = None) -> Report[CatalogResult]:
         raise InvalidInput.of("topic", f'must be one of {", ".join(TOPICS)}, got "{topic}"')
     makers = {
         "models": _models,
+        "types": _types,
         "accelerators": _accelerators,
         "clusters": _clusters,
         "calibrations": _calibrations,
@@ -69,6 +73,28 @@ def _models() -> Iterator[CatalogItem]:
         size = count_parameters(config)
         summary = f"{size / 1e9:.4g} B parameters, {config.num_layers} layers"
         yield CatalogItem(name=entry.name, summary=summary, source=entry.source)
+
+
+def _types() -> Iterator[CatalogItem]:
+    """Values of `model_type` that a rule reads; all others that the library has are traced."""
+    from trainwright.formats.hf_decoders import ENCODER_DECODERS
+    from trainwright.formats.hf_families import BERTS, FAMILIES
+    from trainwright.formats.hf_towers import WRAPPERS
+
+    for name in sorted({*FAMILIES, *WRAPPERS}):
+        if name in WRAPPERS:
+            summary = f"read: text ({WRAPPERS[name].text}) with an encoder before it"
+        elif name in ENCODER_DECODERS:
+            summary = "read: an encoder and a decoder"
+        else:
+            summary = f"read: {'an encoder' if name in BERTS else 'a stack of blocks'}"
+        source = "its public configuration class"
+        yield CatalogItem(name=name, summary=summary, source=source)
+    yield CatalogItem(
+        name="(any other)",
+        summary="counted, and traced layer by layer, with the extra [torch]",
+        source="the module that transformers builds of it",
+    )
 
 
 def _accelerators() -> Iterator[CatalogItem]:
