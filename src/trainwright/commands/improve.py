@@ -204,7 +204,7 @@ def _refuse_own(path: str | Path, job: JobText) -> None:
 
 def _not_edited(job: JobText) -> str:
     """Why no copy of a file is written, and which file is to be given in its place."""
-    from trainwright.frameworks.jobs.script import started_by
+    from trainwright.frameworks.jobs.detect import started_by
 
     started = started_by(job.text, job.beside)
     if started is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainwright.documents.open import AnyDocument
     from trainwright.documents.validation import ValidationResult
     from trainwright.documents.view import Line
-    from trainwright.pages.open import Subject
+    from trainwright.pages.subject import Subject
 
     Reportable = (
         AnyDocument

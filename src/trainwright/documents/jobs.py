@@ -160,11 +160,9 @@ def run_of_document(document: str | Path | Report[Any]) -> DocumentedRun:
     Raises `InvalidInput` for other kinds, `UnsupportedFeature` for a plan that no options of
     `estimate` state: with an order that was searched, or blocks recomputed one by one.
     """
-    from trainwright.documents.improvement import ImprovementResult
-
     kinds = (*COMPARABLE, "improvement")
     found = document.document if isinstance(document, Report) else load(document, kinds)
-    if isinstance(found, (ModelEstimateResult, ImprovementResult)):
+    if isinstance(found, ModelEstimateResult) or found.kind == "improvement":
         run = found.request.configuration
     elif isinstance(found, ModelPlanResult):
         run = _stated(found)

@@ -27,7 +27,7 @@ class Kind:
     `view` takes a document and returns what the terminal prints of it, lines and tables, or a
     renderable of rich. `remake` takes a document and
     returns it as its own request and decisions give it, with what only a search knows taken over;
-    absent where nothing follows from the rest. `page` takes a `pages.open.Subject`.
+    absent where nothing follows from the rest. `page` takes a `pages.subject.Subject`.
     `is_estimated` says that its own figures belong to the version that estimated them.
     """
 

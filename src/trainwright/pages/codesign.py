@@ -32,7 +32,7 @@ from trainwright.pages.blocks import (
     section,
     upside_down,
 )
-from trainwright.pages.open import Content, figures, provenance_section, reproduce_section
+from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.plans.status import Status
 from trainwright.units import format_count, format_percent_up, format_seconds
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         SystemRecord,
     )
     from trainwright.pages.blocks import Card, FloorPlan, Scatter, Section
-    from trainwright.pages.open import Figure, Subject
+    from trainwright.pages.subject import Figure, Subject
 
 
 # Blocks about a designed chip: what was searched, plans, operators, the front, other chips

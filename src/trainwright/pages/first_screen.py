@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.plan_view import Planned
     from trainwright.documents.reasons import Change
-    from trainwright.pages.open import PricedStep, Subject
+    from trainwright.pages.subject import PricedStep, Subject
     from trainwright.plans.status import Relaxation
 
 _FAR: Final = 0.05  # of a step: what is slower by more is marked

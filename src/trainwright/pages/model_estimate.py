@@ -56,8 +56,8 @@ from trainwright.pages.first_screen import (
     first_pictures,
 )
 from trainwright.pages.model_plan import cost_cards, model_plan_content, waiting_card
-from trainwright.pages.open import Content, figures, provenance_section, reproduce_section
 from trainwright.pages.step import step_figures, step_sections, term_table
+from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.units import (
     format_bytes,
     format_count,
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from trainwright.documents.sweep import ModelSweepResult, SweepRow
     from trainwright.documents.view import Table
     from trainwright.pages.blocks import BarChart, Card, Scatter, Section
-    from trainwright.pages.open import Figure, Subject
+    from trainwright.pages.subject import Figure, Subject
 
 
 def model_estimate_content(subject: Subject[ModelEstimateResult]) -> Content:

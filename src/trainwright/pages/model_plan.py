@@ -44,7 +44,6 @@ from trainwright.pages.first_screen import (
     plan_changes,
     plan_verdict,
 )
-from trainwright.pages.open import Content, provenance_section, reproduce_section
 from trainwright.pages.step import (
     TIME_PARTS,
     memory_bars,
@@ -55,6 +54,7 @@ from trainwright.pages.step import (
     time_bars,
     time_parts,
 )
+from trainwright.pages.subject import Content, provenance_section, reproduce_section
 from trainwright.plans.plan import SEARCHED, mapping_name
 from trainwright.plans.status import Status
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
     from trainwright.documents.plan_view import Considered, Planned
     from trainwright.pages.blocks import Card, Scatter, Section
-    from trainwright.pages.open import PricedStep, Subject
+    from trainwright.pages.subject import PricedStep, Subject
     from trainwright.plans.plan import Parallelism
 
 _VERDICTS: Final = {

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from trainwright.documents.difference import Difference
     from trainwright.pages.gantt import GanttPanel
-    from trainwright.pages.open import Content, Figure, Subject
+    from trainwright.pages.subject import Content, Figure, Subject
 
 
 # Colours of bars and tones on the page, beside those of schedules

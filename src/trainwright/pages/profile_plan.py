@@ -33,7 +33,7 @@ from trainwright.pages.blocks import (
     section,
 )
 from trainwright.pages.first_screen import fixing_changes
-from trainwright.pages.open import Content, figures, provenance_section, reproduce_section
+from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.units import format_bandwidth, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trainwright.documents.placement import PlacedStageRecord
     from trainwright.documents.profile_plan import EstimateResult, StageRecord
     from trainwright.pages.blocks import Card, ChangeList, Section
-    from trainwright.pages.open import Figure, Subject
+    from trainwright.pages.subject import Figure, Subject
 
     Planned: TypeAlias = PlanResult | EstimateResult
     Document: TypeAlias = Planned | PlacementResult

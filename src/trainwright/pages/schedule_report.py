@@ -49,7 +49,7 @@ from trainwright.pages.gantt import (
     label_ink,
     memory_top,
 )
-from trainwright.pages.open import Content, figures, provenance_section, reproduce_section
+from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.plans.schedule import ActionKind
 from trainwright.plans.status import Status
 from trainwright.units import TimeUnit, format_bytes, format_count, format_percent_up
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from trainwright.options.schedule import Method, ScheduleCase, SearchOptions
     from trainwright.pages.blocks import Card, Scatter, Section
     from trainwright.pages.gantt import GanttPanel, MemoryUnit
-    from trainwright.pages.open import Figure, Subject
+    from trainwright.pages.subject import Figure, Subject
     from trainwright.plans.lowered import CriticalStep, Timeline
     from trainwright.plans.status import Status
     from trainwright.units import TimeUnit

@@ -16,7 +16,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.pages.blocks import Bar, BarChart, Gantt, Part, Section, section
-from trainwright.pages.open import figures
+from trainwright.pages.subject import figures
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.units import format_bandwidth, format_bytes, format_part, format_seconds
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.pages.gantt import GanttPanel
-    from trainwright.pages.open import Figure, PricedStep, Subject
+    from trainwright.pages.subject import Figure, PricedStep, Subject
     from trainwright.plans.prediction import LevelUse, StageMemory
 
     Stepped: TypeAlias = ModelPlanResult | MixedPlanResult | ModelEstimateResult

@@ -26,7 +26,7 @@ from trainwright.pages.blocks import (
     plain_bars,
     section,
 )
-from trainwright.pages.open import Content, Figure, provenance_section, reproduce_section
+from trainwright.pages.subject import Content, Figure, provenance_section, reproduce_section
 from trainwright.units import format_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trainwright.documents.verification import Control, VerificationResult
     from trainwright.documents.view import Table
     from trainwright.pages.blocks import BarChart, Card, Scatter, Section
-    from trainwright.pages.open import Content, Subject
+    from trainwright.pages.subject import Content, Subject
 
 _MOST_RUNS: Final = 500  # in the table, those with the largest error of time first
 

@@ -60,7 +60,7 @@ def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:
     module, function = found
     reader: Callable[[str, Beside], Any] = getattr(import_module(f"{__name__}.{module}"), function)
     if name in _STARTED or settings_beside(text) is not None:
-        from trainwright.frameworks.jobs.script import started_by
+        from trainwright.frameworks.jobs.detect import started_by
 
         if (started := started_by(text, beside)) is not None:
             if started.text is None:
