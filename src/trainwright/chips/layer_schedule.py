@@ -17,7 +17,7 @@ import numpy as np
 
 from trainwright.chips.design_times import ProductCache, Rates, kernel_times_s
 from trainwright.chips.space import space_of
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.model import Phase
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.profile import find_cycles
@@ -90,9 +90,7 @@ class LayerProblem:
     demands: tuple[tuple[Demand, Demand], ...] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
         before: list[list[int]] = [[] for _ in self.operators]
         after: list[list[int]] = [[] for _ in self.operators]
         for u, v in self.edges:

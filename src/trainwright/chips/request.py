@@ -31,7 +31,7 @@ from trainwright.chips.technology import (
     with_losses,
 )
 from trainwright.cluster.calibration import TYPICAL
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.codesign_document import (
     AreasRecord,
     CodesignRequest,
@@ -120,9 +120,7 @@ class CodesignQuestion:
     formats: Mapping[str, NumberFormat] = field(default_factory=lambda: dict(NUMBER_FORMATS))
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("jobs", "surroundings", "microbatch_sizes", "precisions"):

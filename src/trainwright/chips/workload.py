@@ -25,7 +25,7 @@ from trainwright.costing.layer import (
     trained_per_device,
 )
 from trainwright.costing.tiled import ChipKernel, element_bytes, layer_kernels
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.formats.codesign_document import EndRecord
 from trainwright.model import LayerGraph, Phase, Precision, RunShape, layer_graph, precision_named
 from trainwright.plans.plan import DEFAULT_SCHEDULE
@@ -168,9 +168,7 @@ class TrainingJob:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("sequence_length", "global_batch", "microbatch_size"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 
 from trainwright.cluster.efficiency import UNFITTED, Efficiency, Spread
 from trainwright.cluster.template import ChipCores
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.errors import Fault, UnsupportedFeature, refuse
 from trainwright.provenance import RARE, UNSTATED, Origin, Provenance
 from trainwright.units import GIB
 
@@ -76,9 +76,7 @@ class Accelerator:
     update_delay_s_per_byte: float = field(default=0.0, metadata={RARE: True})
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if not self.peak_flops_per_s:

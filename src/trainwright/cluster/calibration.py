@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.cluster.accelerator import Accelerator
 from trainwright.cluster.cluster import Cluster, LevelKind, NetworkLevel, Pool
 from trainwright.cluster.efficiency import Circumstance, Saturating, Spread
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.provenance import Origin, Provenance
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ class Calibration:
     upon: str | None = None
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for constant in self.constants:

@@ -12,7 +12,7 @@ import numpy as np
 
 from trainwright.cluster.accelerator import Accelerator
 from trainwright.cluster.template import ChipCores, ChipTemplate, Surroundings
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.provenance import Origin, Provenance
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ class NetworkLevel:
     sources: tuple[tuple[str, Provenance], ...] = ()
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if self.size < 1:
@@ -249,9 +247,7 @@ class Cluster:
     joint: NetworkLevel | None = None
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if not self.pools:

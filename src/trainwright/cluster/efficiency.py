@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 
 # An efficiency that grows with size: small transfers and products never fill a device
 # ------------------------------------------------------------------------------------
@@ -105,9 +105,7 @@ class Spread:
     rows: int = 0
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if not 0 < self.low_ratio <= 1 <= self.high_ratio < math.inf:

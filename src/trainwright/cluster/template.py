@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from trainwright.cluster.efficiency import NO_LOSS, Efficiency
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.units import GIB, KIB, MIB
 
 # A core's own buffer: 16 bytes for each multiplier or lane, at least 1 KiB.
@@ -48,9 +48,7 @@ class ChipTemplate:
     buffer_bytes_per_mac: int = CORE_BUFFER_BYTES_PER_UNIT
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name, least in _LEAST:
@@ -150,9 +148,7 @@ class Surroundings:
     efficiency: Efficiency = NO_LOSS
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in _POSITIVE:
@@ -216,9 +212,7 @@ class ChipCores:
     precision: str = "bf16"
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("clock_hz", "glb_bytes_per_cycle"):

@@ -24,7 +24,7 @@ from trainwright.costing.layer import (
     RecomputeRule,
     layer_prices,
 )
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import (
     DEFAULT_RECIPE,
     LayerGraph,
@@ -168,9 +168,7 @@ class Estimator:
 
     def _completed(self, point: ProfilePoint, pool: Pool) -> ProfilePoint:
         """The point with its blanks filled, or every fault it has."""
-        faults = list(_point_faults(point, pool))
-        if faults:
-            raise InvalidInput(faults)
+        refuse(_point_faults(point, pool))
         chosen = [kernel for kernel in DEFAULT_KERNELS if _opposite(kernel) not in point.kernels]
         degrees = tuple(sorted(set(point.tensor_parallel)))
         default = self.recipe.precision or pool.accelerator.default_precision

@@ -25,7 +25,7 @@ from trainwright.cluster import (
     Saturating,
     Surroundings,
 )
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.model import (
     LayerClass,
     LayerGraph,
@@ -81,9 +81,7 @@ class TiledMachine:
     pipelined_folds: bool = False
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in _POSITIVE:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainwright.documents.model_plan import PlannedStep, memory_assumption, mfu_in_words
 from trainwright.documents.reasons import Reasons, remake_reasons
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.model import precision_named
 from trainwright.options.inputs import naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
@@ -70,9 +70,7 @@ class MixedStageRecord:
     replicas: tuple[MixedReplicaRecord, ...]
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if not self.layers:

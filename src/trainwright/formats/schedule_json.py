@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias, T
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.document_json import carried, decode, encode, refuse_newer_version
 from trainwright.formats.json_text import PathFault, collector_at_rest, in_document_order, scan_json
@@ -524,9 +524,7 @@ class ScheduleSpec(Closed):
 
     def costs(self, placement: Placement) -> ScheduleCosts:
         """The costs of stages placed so; raises InvalidInput where a list has another length."""
-        faults = tuple(self._length_faults(placement))
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._length_faults(placement))
         overhead = self._values("overhead_s", 0.0)
         return ScheduleCosts.of(
             placement,

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainwright.errors import Fault, InvalidInput, MissingExtra
+from trainwright.errors import Fault, MissingExtra, refuse
 from trainwright.model import LayerGraph, RunShape
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def trace_module(
         from trainwright.lab.torch_graph import find_units, run_whole, traced_graph
     except ImportError as error:
         raise MissingExtra("tracing a module needs PyTorch", extra="torch") from error
-    if faults := tuple(_off_meta(module, arguments)):
-        raise InvalidInput(faults)
+    refuse(_off_meta(module, arguments))
     units = find_units(module)
     whole = run_whole(module, arguments, units)
     called = {call.unit.name for call in whole.calls}

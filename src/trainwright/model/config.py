@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import comb
 from typing import Any, Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.model.mixers import Mixer
 from trainwright.model.run_shape import RunShape
 from trainwright.provenance import RARE
@@ -66,9 +66,7 @@ class Routing:
     ranks: int = 1
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("num_experts", "experts_per_token"):
@@ -598,9 +596,7 @@ class TransformerConfig:
     tuning: Tuning = TRAIN_ALL
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if self.images < 0:

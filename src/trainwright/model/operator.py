@@ -19,7 +19,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.model.config import LayerKind, Norm, Routing
 from trainwright.model.run_shape import RunShape
 
@@ -537,9 +537,7 @@ class LayerGraph:
     run: RunShape
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for index, layer_class in enumerate(self.layers):

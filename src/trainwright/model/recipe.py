@@ -254,9 +254,7 @@ class Recipe:
     cuda_graph_modules: tuple[str, ...] = field(default=(), metadata={RARE: True})
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         names = ", ".join(STATE_BYTES)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, UnsupportedFeature, refuse
 
 # How numbers are kept while training: bytes per element, and the matrix units used
 # ---------------------------------------------------------------------------------
@@ -235,9 +235,7 @@ class RunShape:
     cuda_graph_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         counts = [name for name in _COUNTS if getattr(self, name) < 1]

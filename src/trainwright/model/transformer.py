@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from trainwright.errors import InvalidInput
+from trainwright.errors import refuse
 from trainwright.model.attention import (
     FUSED_BACKWARD_RATIO,
     attention_exchanges,
@@ -533,9 +533,7 @@ def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
     Raises `InvalidInput` where the model cannot run so: a tensor degree that does not divide the
     heads, a sequence longer than the learned positions.
     """
-    faults = tuple(config.faults_at(run))
-    if faults:
-        raise InvalidInput(faults)
+    refuse(config.faults_at(run))
     chain = _tuned(_chain(config, run), config, run)
     classes = list({id(layer): layer for layer in chain}.values())
     position = {id(layer): index for index, layer in enumerate(classes)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.options.clusters import (
     opened,
@@ -473,9 +473,7 @@ def refuse_empty_space(question: ModelQuestion) -> None:
     if len(question.cluster.pools) > 1:
         refuse_empty_mixed_space(question)
         return
-    faults = tuple(_nothing_left(question))
-    if faults:
-        raise InvalidInput(faults)
+    refuse(_nothing_left(question))
 
 
 def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:

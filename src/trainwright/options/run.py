@@ -106,9 +106,7 @@ def refuse_formats(recipe: Recipe, device: Accelerator) -> None:
     """Raise `InvalidInput` where the device does not multiply in the formats of the recipe."""
     from trainwright.plans.configuration import precision_faults
 
-    faults = tuple(precision_faults(recipe.precision, device))
-    if faults:
-        raise InvalidInput(faults)
+    refuse(precision_faults(recipe.precision, device))
 
 
 _OF_EXPERTS: Final = (
@@ -309,9 +307,7 @@ def tuned(given: ModelInput, options: Options) -> ModelInput:
 
     rank, blocks = options.get("lora_rank"), options.get("freeze_blocks")
     kinds = options.get("freeze") or ()
-    faults = tuple(_faults(given, options))
-    if faults:
-        raise InvalidInput(faults)
+    refuse(_faults(given, options))
     if rank is None and not blocks and not kinds:
         return given
     before = given.config.tuning

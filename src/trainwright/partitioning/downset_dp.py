@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.execution import Budget, Progress
 from trainwright.partitioning.evaluate import evaluate, time_per_sample_s
 from trainwright.plans import Plan, Stage, StageCost
@@ -63,9 +63,7 @@ class Restrictions:
     tensor_degrees: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("data_degrees", "tensor_degrees"):

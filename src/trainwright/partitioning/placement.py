@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.execution import Progress
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.placement_case import Optimizer
@@ -278,9 +278,7 @@ class PlacedCost:
 
 def price_placement(plan: PlacedPlan, case: PlacementCase, rules: PlacementRules) -> PlacedCost:
     """Price a placement, whether it fits into memory or not; raises `InvalidInput` for the rest."""
-    faults = tuple(_faults(plan, case))
-    if faults:
-        raise InvalidInput(faults)
+    refuse(_faults(plan, case))
     table = case.at_width(plan.tensor_parallel)
     assert table is not None
     stages = tuple(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import DEFAULT_RECIPE, PRECISIONS, CudaGraph, Recipe, RunShape
 from trainwright.model.recipe import model_graph_faults
 from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism, mapping_name
@@ -51,9 +51,7 @@ class Overlap:
     host: float = field(default=0.9, metadata={RARE: True})
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for each in fields(self):
@@ -80,9 +78,7 @@ class MemoryOverheads:
     fit_probability: float = field(default=0.0, metadata={RARE: True})
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def needed_bytes(self, peak_bytes: float) -> float:
         """What must be usable of a device for a run of that peak, workspaces in it."""
@@ -388,9 +384,7 @@ class Configuration:
     overheads: MemoryOverheads = DEFAULT_OVERHEADS
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("microbatch_size", "global_batch", "sequence_length", "vocabulary_multiple"):

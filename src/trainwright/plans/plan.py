@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Final
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 
 # ----------------------------------------------------------------------------------------------
 # How many ways each axis is cut, where all stages agree.
@@ -74,9 +74,7 @@ class Parallelism:
     state_copies: int = 1
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for field in fields(self):
@@ -164,9 +162,7 @@ class Stage:
     replicas: tuple[ReplicaGroup, ...]
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if not self.layers:
@@ -252,9 +248,7 @@ class SearchedOrder:
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if not self.words:
@@ -286,9 +280,7 @@ class Plan:
     order: SearchedOrder | None = None
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if not self.stages:

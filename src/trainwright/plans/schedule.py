@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -77,9 +77,7 @@ class Placement:
     num_pipelines: int = 1
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if self.num_ranks < 1:
@@ -470,9 +468,7 @@ class ScheduleMemory:
 
     def __post_init__(self) -> None:
         freeze_arrays(self)
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if self.delta_bytes.ndim != 2 or len(self.delta_bytes) != len(ActionKind):
@@ -604,9 +600,7 @@ class ScheduleCosts:
 
     def __post_init__(self) -> None:
         freeze_arrays(self)
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         stages = self.memory.num_stages

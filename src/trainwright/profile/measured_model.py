@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.model import LayerKind
 from trainwright.profile.profile import (
     BLOCK_LAYER,
@@ -241,9 +241,7 @@ def measured_model(profiles: Sequence[Profile]) -> MeasuredModel:
     if not offered:
         raise InvalidInput.of("model", "must have a tensor degree that every layer offers")
     found = MeasuredModel(offered=offered, assumptions=assumptions)
-    faults = tuple(_disagreements(found))
-    if faults:
-        raise InvalidInput(faults)
+    refuse(_disagreements(found))
     _note(found, profiles)
     return found
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.profile.profile import Edge, Setting
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ class WidthTable:
     edges: tuple[Edge, ...]
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
         for field in fields(self):
             if isinstance(array := getattr(self, field.name), np.ndarray):
                 array.flags.writeable = False

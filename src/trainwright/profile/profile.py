@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 
 if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
@@ -75,9 +75,7 @@ class Structure:
     shared_parameters: tuple[SharedParameters, ...] = ()
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         count = len(self.layers)
@@ -232,9 +230,7 @@ class Setting:
     num_microbatches: int
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("num_devices", "num_microbatches"):
@@ -359,9 +355,7 @@ class CostTable:
 
     def __post_init__(self) -> None:
         _freeze(self)
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         rows = self.num_rows
@@ -496,9 +490,7 @@ class Profile:
     point: ProfilePoint
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if self.structure.num_classes > self.costs.num_classes:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.plans.schedule import Action, ActionKind, Placement, Schedule
 from trainwright.scheduling.orders import actions, by_time, one_after_another
 
@@ -69,9 +69,7 @@ class BuildingBlock:
         for slots in starts.values():
             slots.flags.writeable = False
         object.__setattr__(self, "start_slots", MappingProxyType(starts))
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         if not self.period_slots > 0:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.execution import Budget, Progress
 from trainwright.plans.schedule import (
     Action,
@@ -105,9 +105,7 @@ class SearchQuestion:
     seed: int = DEFAULT_SEED
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         counts = ("num_ranks", "num_microbatches", "max_activations", "evaluations")

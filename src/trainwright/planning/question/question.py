@@ -24,7 +24,7 @@ from trainwright.costing.estimate import (
     UNFUSED_CROSS_ENTROPY,
     Estimator,
 )
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.model import (
     DEFAULT_RECIPE,
     Head,
@@ -288,9 +288,7 @@ class Allowed:
     mappings: tuple[AxisOrder, ...] = AXIS_ORDERS
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for field in fields(self):
@@ -373,9 +371,7 @@ class ModelQuestion:
     effort: float = 1.0
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
         recipe, precision = self.settings.recipe, self.workload.precision
         if recipe.offload is not None:  # whoever prices a plan asks the question for the devices
             hosted = with_offload(self.cluster, recipe, precision=precision)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster.calibration import POOLED
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, refuse
 from trainwright.planning.question.question import Span, WeightedAim
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ class Training:
     restart_s: float = RESTART_S
 
     def __post_init__(self) -> None:
-        faults = tuple(self._faults())
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self._faults())
 
     def _faults(self) -> Iterator[Fault]:
         for field in fields(self):

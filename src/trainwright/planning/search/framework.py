@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright.cluster.calibration import only_program_on
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.execution import Budget
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
@@ -96,9 +96,7 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
     if allowed.framework is None:
         return (allowed,)
     own = capability_of(allowed.framework)
-    faults = tuple(_degree_faults(allowed, own))
-    if faults:
-        raise InvalidInput(faults)
+    refuse(_degree_faults(allowed, own))
     narrowed = _with_degrees(allowed, own)
     families = _families(allowed, own)
     beside = () if allowed.schedules else tuple(f for f in ONLY_BOUNDED if f not in families)

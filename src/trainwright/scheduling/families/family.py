@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from trainwright.errors import Fault, InvalidInput
+from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.plans.schedule import (
     ActionKind,
     FamilyShape,
@@ -227,9 +227,7 @@ class Family:
 
         Raises InvalidInput naming the rule of the family that the request breaks.
         """
-        faults = tuple(self.rules(request))
-        if faults:
-            raise InvalidInput(faults)
+        refuse(self.rules(request))
         return self.order(request)
 
 
