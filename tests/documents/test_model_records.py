@@ -6,7 +6,6 @@ import pytest
 
 from trainwright.documents.model_plan import (
     ModelPlanResult,
-    predicted,
     profile_of,
     with_plan,
 )
@@ -17,6 +16,7 @@ from trainwright.formats.document_json import encode
 from trainwright.options.inputs import embed
 from trainwright.options.question import ModelCall, request_of
 from trainwright.planning.question.question import ModelQuestion, Workload
+from trainwright.planning.search.plans import predicted
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import BoundKind, Status

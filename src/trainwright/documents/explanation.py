@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed
-from trainwright.documents.model_plan import ModelPlanResult, planned, predicted, profile_of
+from trainwright.documents.model_plan import ModelPlanResult, planned, profile_of
 from trainwright.documents.open import open_document
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, memory_classes, plan_view
 from trainwright.documents.printing import Report
@@ -29,6 +29,7 @@ from trainwright.planning.reasons.why import (
     uses,
     without,
 )
+from trainwright.planning.search.plans import predicted
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.plans.configuration import FORMAT_VERSION, NO_OVERHEADS
 from trainwright.plans.plan import DEFAULT_SCHEDULE

@@ -19,7 +19,7 @@ from trainwright.documents.model_estimate import (
     enough_table,
     price_request,
 )
-from trainwright.documents.model_plan import predicted, profile_of
+from trainwright.documents.model_plan import profile_of
 from trainwright.documents.printing import layout_line
 from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.runs import gaps_of_run, range_of, runs_on, trained_and_cluster
@@ -54,6 +54,7 @@ from trainwright.planning.reasons.improve import (
     worth_listing,
 )
 from trainwright.planning.search.framework import plan_runnable
+from trainwright.planning.search.plans import predicted
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.plans.plan import Parallelism

@@ -40,7 +40,7 @@ from trainwright.planning.search.orders import (
     plan_per_stage,
     with_searched_orders,
 )
-from trainwright.planning.search.plans import bytes_on_host
+from trainwright.planning.search.plans import bytes_on_host, predicted
 from trainwright.planning.search.search import NUM_ALTERNATIVES
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
@@ -73,7 +73,6 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import tells_repeats, time_by_part_s
 from trainwright.step.pipeline import PipelineShape, placement_of
-from trainwright.step.predict import predict_step
 from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
@@ -894,18 +893,6 @@ def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
         question,
         _point(plan),
         tensor=_tensor_degrees(plan, question),
-    )
-
-
-def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
-    """The price of the plan."""
-    return predict_step(
-        plan,
-        profile,
-        question.cluster,
-        model_flops_per_sequence=question.flops_per_sequence,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
     )
 
 

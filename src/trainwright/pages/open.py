@@ -58,7 +58,8 @@ def _parts(document: object, name: str) -> dict[str, Any]:
 
 @_parts.register
 def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
-    from trainwright.documents.model_plan import planned, predicted
+    from trainwright.documents.model_plan import planned
+    from trainwright.planning.search.plans import predicted
 
     if not document.stages:
         return {"cluster": _cluster(document.request.cluster)}

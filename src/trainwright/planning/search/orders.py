@@ -45,6 +45,7 @@ from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.search.plans import (
     hold_tied_once,
+    predicted,
     require_largest_transient,
     reserve_transients,
 )
@@ -316,14 +317,7 @@ def _listening(budget: Budget, start: _Start, *, best_s: float) -> Budget:
 def _priced(question: ModelQuestion, start: Priced, schedule: Schedule) -> Priced | None:
     order = words_of(schedule, family=start.candidate.schedule)
     plan = replace(start.plan, schedule=SEARCHED, order=order)
-    step = predict_step(
-        plan,
-        start.profile,
-        question.cluster,
-        model_flops_per_sequence=question.flops_per_sequence,
-        overlap=question.settings.overlap,
-        overheads=question.overheads,
-    )
+    step = predicted(question, plan, start.profile)
     if missing_of_plan(question, plan, start.profile, step) > 0:
         return None
     return replace(start, plan=plan, step=step)

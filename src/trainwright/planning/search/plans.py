@@ -352,7 +352,7 @@ def _starts_fuller(
     account, device = question.account, question.cluster.accelerator
     if account is None or not account.copies_weights or not plans:
         return False
-    step = _predicted(question, profile, plans[0])
+    step = predicted(question, plans[0], profile)
     run = run_of_plan(question, plans[0], profile)
     starts = (start_bytes(run, stage.memory, device, account) for stage in step.stages)
     return max(starts) > step.peak_memory_bytes
@@ -372,7 +372,7 @@ def _beside_account(
         plan = _partition(question, candidate, profile, budget, less_bytes=less_bytes)
         if plan is None:
             return None
-        step = _predicted(question, profile, plan)
+        step = predicted(question, plan, profile)
         lacks_bytes = missing_of_plan(question, plan, profile, step)
         if lacks_bytes <= 0:
             if not _host_holds(question, plan, profile, step):
@@ -382,7 +382,8 @@ def _beside_account(
     return None
 
 
-def _predicted(question: ModelQuestion, profile: Profile, plan: Plan) -> StepPrediction:
+def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPrediction:
+    """The price of a plan, with all that the question says beside it."""
     return predict_step(
         plan,
         profile,
@@ -415,7 +416,7 @@ def bytes_on_host(
         return 0.0
     else:
         alone = question
-    whole = _predicted(alone, profile, replace(plan, schedule=beside or plan.schedule))
+    whole = predicted(alone, replace(plan, schedule=beside or plan.schedule), profile)
     return max(
         without.memory.movable_bytes - own.memory.movable_bytes
         for without, own in zip(whole.stages, step.stages, strict=True)
@@ -449,7 +450,7 @@ def _priced(
     question: ModelQuestion, candidate: Candidate, profile: Profile, plan: Plan
 ) -> Priced | None:
     """The plan priced; None where it does not fit."""
-    step = _predicted(question, profile, plan)
+    step = predicted(question, plan, profile)
     if missing_of_plan(question, plan, profile, step) > 0:
         return None
     if not _host_holds(question, plan, profile, step):
@@ -531,7 +532,7 @@ def price_own_stages(
         schedule=candidate.schedule,
         parallelism=degrees,
     )
-    step = _predicted(question, profile, plan)
+    step = predicted(question, plan, profile)
     if missing_of_plan(question, plan, profile, step) > 0:
         return None
     if not _host_holds(question, plan, profile, step):
