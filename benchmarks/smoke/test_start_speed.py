@@ -5,9 +5,12 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
 from partition_cases import DATA
+
+import trainwright
 
 PROGRAM = (sys.executable, "-m", "trainwright")
 ESTIMATE = (
@@ -48,3 +51,26 @@ def test_a_plan_of_a_profile_takes_less_than_half_a_second(benchmark) -> None:
 
 def test_an_estimate_takes_less_than_half_a_second(benchmark) -> None:
     assert quickest_cpu_s(benchmark, *ESTIMATE, "--json") <= 0.5
+
+
+@pytest.mark.parametrize("degrees", [{"tp": 8}, {"tp": 4, "pp": 2}, {"tp": 1, "pp": 8}])
+def test_one_of_many_that_do_not_fit_takes_less_than_thirty_milliseconds(
+    benchmark, degrees
+) -> None:
+    taken: list[float] = []
+
+    def ask() -> None:
+        start_s = time.process_time()
+        found = trainwright.estimate(
+            "llama3-70b",
+            cluster="dgx-h100",
+            micro_batch=1,
+            global_batch=128,
+            sequence=8192,
+            **degrees,
+        )
+        taken.append(time.process_time() - start_s)
+        assert not found.document.fits
+
+    benchmark.pedantic(ask, rounds=9, warmup_rounds=1, iterations=1)
+    assert min(taken) <= 0.03

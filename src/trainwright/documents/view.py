@@ -307,7 +307,7 @@ def _widths(table: Table, width: int) -> list[int] | None:
     return shared
 
 
-_IN_QUANTITY = re.compile(r"(?<=\d) (?=(?:[kMGTP]i?)?B(?:/s)?\b|[mµn]?s\b)")
+IN_QUANTITY: Final = re.compile(r"(?<=\d) (?=(?:[KkMGTP]i?)?B(?:/s)?\b|[mµn]?s\b)")  # its blank
 
 
 _IN_ADDRESS = re.compile(r"(?<=[^:/]/)(?=[^/])")
@@ -318,7 +318,7 @@ def _whole(text: str) -> Iterator[tuple[str, str]]:
 
     An address may be broken behind a slash.
     """
-    for word in _IN_QUANTITY.sub("\0", text).split(" "):
+    for word in IN_QUANTITY.sub("\0", text).split(" "):
         parts = _IN_ADDRESS.split(word) if "://" in word else [word]
         for at, part in enumerate(parts):
             yield "" if at else " ", part.replace("\0", " ")

@@ -179,14 +179,16 @@ def open_cluster_or_chip(name_or_path: str) -> Cluster | FoundChip:
     data = read_bytes(path, name="cluster", most=LARGEST_DOCUMENT)
     if path.suffix == ".json" or data.lstrip().startswith(b"{"):
         from trainwright.cluster import Cluster
-        from trainwright.formats.codesign_document import CHIPS, read_chip
+        from trainwright.formats.codesign_document import CHIPS, FoundChip, read_chip
         from trainwright.formats.document_json import carried, decode
         from trainwright.formats.json_text import parse_json
 
         value = parse_json(data, source=name_or_path)
         if isinstance(value, dict) and value.get("kind") not in CHIPS:
             own = carried(value, "cluster", source=name_or_path)
-            return decode(Cluster, own.content, path="request.cluster.content", source=name_or_path)
+            within = "request.cluster.content"
+            found = decode(Cluster, own.content, path=within, source=name_or_path)
+            return FoundChip(cluster=found, num_devices=found.num_devices)
         return read_chip(value, source=name_or_path)
     from trainwright.formats.cluster_toml import parse_cluster
 

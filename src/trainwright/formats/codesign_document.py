@@ -652,11 +652,12 @@ class FoundChip:
     """A design as a cluster of whole nodes, and what its search held beside that.
 
     `num_devices` is the number of chips it planned for, of which the last node may be partly used.
+    `surroundings` are absent of a cluster that another kind of document carries.
     """
 
     cluster: Cluster
     num_devices: int
-    surroundings: Surroundings
+    surroundings: Surroundings | None = None
 
 
 CHIPS: Final = {"codesign": CodesignResult, "machine-room": RoomResult}  # by kind

@@ -184,7 +184,7 @@ GivenCluster: TypeAlias = "str | Path | Cluster | OpenedCluster | None"
 
 
 def opened(cluster: GivenCluster) -> OpenedCluster:
-    """Read what names a cluster; a document of co-design stands for the chips it planned for."""
+    """Read what names a cluster; a document stands for the chips that it planned for."""
     from trainwright.cluster import Cluster
     from trainwright.formats.catalog import open_cluster_or_chip
 
@@ -255,10 +255,13 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _not_taken(around: Surroundings) -> Iterator[str]:
-    """What the search for a chip was told and pricing does not take."""
+def _not_taken(around: Surroundings | None) -> Iterator[str]:
+    """What the search for a chip was told, or a document priced, and pricing does not take."""
     from trainwright.plans.configuration import DEFAULT_OVERLAP
 
+    if around is None:
+        yield "cluster: its devices are priced as the document has them, whatever software is named"
+        return
     told = (around.tensor_overlap, around.gradient_overlap)
     taken = (DEFAULT_OVERLAP.tensor, DEFAULT_OVERLAP.gradients)
     if told in ((0.0, 0.0), taken):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.documents.view import printable
+from trainwright.documents.view import IN_QUANTITY, printable
 from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import Action, ActionKind
 from trainwright.units import TimeUnit, format_bytes
@@ -599,11 +599,10 @@ def _whole(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     kept = _OPTION.sub(r'<span class="whole">\g<0></span>', str(escape(printable(text))))
-    return Markup(_BEFORE_UNIT.sub("&nbsp;", kept))
+    return Markup(IN_QUANTITY.sub("&nbsp;", kept))
 
 
 _OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:[KMGTP]iB|[mµn]?s|[kMGT]B(?:/s)?|[kM]?W|mm²)\b)")
 
 
 def asset(name: str) -> str:
