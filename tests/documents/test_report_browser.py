@@ -304,7 +304,7 @@ def test_paper_keeps_short_tables_whole_and_every_total_in_its_column(browser, w
     browser.run("dispatchEvent(new Event('beforeprint'))")
     printed = browser.run("""(() => {
       const totals = [...document.querySelectorAll('.plot td.total')];
-      totals.forEach((each) => { each.textContent = '1,141.08 GiB over'; });
+      totals.forEach((each) => { each.textContent = '1,141.08 GiB, over'; });
       return {
         picture: getComputedStyle(document.getElementById('pieces')).breakInside,
         tables: [...document.querySelectorAll('.table')].map((each) => [

@@ -271,7 +271,7 @@ def _memory_bars(stages: Stages, limit: float | None) -> BarChart:
         text = format_bytes(stage.memory_bytes)
         part = Part(kind="plain", label="memory", amount=stage.memory_bytes, text=text)
         over = is_over(stage.memory_bytes, limit)
-        total = f"{text} over" if over else text
+        total = f"{text}, over" if over else text
         bars.append(Bar(label=str(index), parts=(part,), total=total, is_over=over))
     return BarChart(
         title="Memory of a device by stage",

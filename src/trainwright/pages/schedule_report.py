@@ -387,7 +387,7 @@ def _memory_words(drawing: _Drawing, peak: float, limit: float) -> Iterator[str]
         yield f'<text class="value" x="{x}" y="{y}">{unit.describe(peak)}</text>'
         return
     kind = "value over" if over else "value"
-    words = unit.describe(peak) + (" over" if over else "")
+    words = unit.describe(peak) + (", over" if over else "")
     yield f'<text class="{kind}" x="{x}" y="15">{words}</text>'
     yield f'<text class="faint" x="{x}" y="30">of {unit.describe(limit)}</text>'
 

@@ -188,7 +188,7 @@ def _memory_bar(rank: int, memory: StageMemory, limit_bytes: float | None) -> Ba
     return Bar(
         label=str(rank),
         parts=memory_parts(memory),
-        total=format_bytes(memory.total_bytes) + (" over" if is_over else ""),
+        total=format_bytes(memory.total_bytes) + (", over" if is_over else ""),
         is_over=is_over,
     )
 

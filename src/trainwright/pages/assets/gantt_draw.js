@@ -327,7 +327,7 @@ class Painter {
       }
     }
     if (layout.narrow) return;
-    const words = panel.formatMemory(peak) + (isOver ? " over" : "");
+    const words = panel.formatMemory(peak) + (isOver ? ", over" : "");
     const at = layout.left + layout.plotWidth + 8, middle = y + height / 2;
     this.text(words, at, limit === null ? middle : middle - 6, isOver ? "600 11.5px" : "11.5px",
       isOver ? theme.limit : theme.ink);
