@@ -110,3 +110,25 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
+
+
+def test_a_dry_run_is_held_against_the_account_of_what_it_runs(monkeypatch):
+    """FSDP2's tensors, of which the document names the fullest rank's."""
+    import trainwright
+    from trainwright.documents.verification import Check, Outcome
+
+    plan = trainwright.plan(
+        "llama3-8b", cluster="dgx-h100", devices=16, global_batch=16, sequence=8192,
+        framework="torchtitan", tp=1, cp=1, pp=2, zero=2, schedule="1f1b", reduce_dtype="bf16",
+    )  # fmt: skip
+    asked = []
+
+    def held(job, predicted):
+        asked.append(list(predicted))
+        return Check(level=2, name="memory", outcome=Outcome.PASS, detail="")
+
+    monkeypatch.setattr("trainwright.lab.dry_run.dry_run_check", held)
+    assert Check in {type(each) for each in trainwright.verify(plan, dry_run=True).document.checks}
+    ((first, second),) = asked
+    assert max(first, second) == plan.document.allocated_bytes
+    assert [first, second] != list(plan.document.peak_memory_bytes_per_rank)

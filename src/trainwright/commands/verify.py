@@ -182,8 +182,10 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
     from trainwright.documents.jobs import job_of
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.frameworks.dry_run import case_of
     from trainwright.lab.dry_run import dry_run_check
     from trainwright.lab.verify_orders import check_document
+    from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
 
     if not isinstance(document, (ModelPlanResult, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
@@ -195,11 +197,16 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
         return
     assert isinstance(checked, (ModelPlanResult, ModelEstimateResult)), "the same, read again"
     document = checked
-    if isinstance(document, ModelEstimateResult):
+    job = job_of(document)
+    case_of(job)  # refuses what the program does not run
+    run = job.configuration()
+    if accounts_for(job.model, run):  # the account of what the program runs, tensor by tensor
+        predicted = [peak.allocated_bytes for peak in fsdp2_peaks(job.model, run)]
+    elif isinstance(document, ModelEstimateResult):
         predicted = [rank.total_bytes - rank.workspace_bytes for rank in document.memory]
     else:
         predicted = list(document.peak_memory_bytes_per_rank)
-    found.checks.append(dry_run_check(job_of(document), predicted))
+    found.checks.append(dry_run_check(job, predicted))
 
 
 def _go_on(
