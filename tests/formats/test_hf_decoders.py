@@ -184,6 +184,20 @@ def test_a_further_token_of_nemotron_passes_attention_and_experts() -> None:
         trainwright.describe_model(stated | {"mtp_hybrid_override_pattern": "Q"})
 
 
+def test_the_stated_width_of_nemotrons_shared_experts_is_that_of_all_together() -> None:
+    stated = {**SMALL, **EXPERTS, "hybrid_override_pattern": "M*E-", "mamba_num_heads": 8}
+    stated |= {"mamba_head_dim": 32, "n_groups": 2, "moe_shared_expert_intermediate_size": 64}
+    one, two = (parameters("nemotron_h", **stated, n_shared_experts=n) for n in (1, 2))
+    assert one == two
+
+
+def test_a_stated_gate_of_t5_goes_before_the_name_of_its_activation() -> None:
+    named = parameters("t5", d_ff=96, feed_forward_proj="gated-gelu")
+    assert parameters("t5", d_ff=96, is_gated_act=True) == named
+    without = parameters("t5", d_ff=96, feed_forward_proj="gated-gelu", is_gated_act=False)
+    assert named - without == 16 * 128 * 96  # a matrix of each block of both stacks
+
+
 def test_modules_of_minimax_that_predict_further_tokens_are_counted_apart() -> None:
     stated = {**SMALL, "model_type": "minimax_m2", "num_local_experts": 8, "head_dim": 16}
     alone = trainwright.describe_model(stated).document

@@ -396,7 +396,10 @@ def _read_t5(rule: _Distances, keys: KeyReader) -> Fields:
         head_size=keys.count("d_kv", 64),
     )
     act = keys.text("feed_forward_proj", rule.feed_forward)
-    keys.pass_over("dense_act_fn", "is_gated_act", "tied_embeddings", "dropout_rate")
+    keys.pass_over("dense_act_fn", "tied_embeddings", "dropout_rate")
+    gated = act.startswith("gated-")
+    if keys.states("is_gated_act"):
+        gated = keys.flag("is_gated_act", gated)
     named = KeyReader({"feed_forward_proj": act.removeprefix("gated-")}, prefix=keys.prefix)
     kind = activation(named, "feed_forward_proj", "relu")
     keys.faults += named.faults
@@ -407,7 +410,7 @@ def _read_t5(rule: _Distances, keys: KeyReader) -> Fields:
         "ffn_size": keys.count("d_ff", rule.ffn),
         "norm": Norm.RMS,
         "activation": kind,
-        "gated": act.startswith("gated-"),
+        "gated": gated,
         "tied_embeddings": True,
         "hidden_dropout": dropout,
         "attention_dropout": dropout,

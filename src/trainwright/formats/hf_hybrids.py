@@ -434,13 +434,14 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
             keys.refuse(pattern[0], f'must be of kinds that the layers have, got "{absent[0]}"')
             further = ()
     shared = keys.natural("moe_shared_expert_intermediate_size", 7688)
+    keys.pass_over("num_shared_experts")  # whose width is that of all together
     experts = None
     if "moe" in kinds:
         experts = Experts(
             num_experts=keys.count("num_experts", 8),
             experts_per_token=keys.count("num_experts_per_tok", 2),
             ffn_size=keys.count("moe_intermediate_size", 7688),
-            shared_ffn_size=shared * keys.natural("num_shared_experts", 1),
+            shared_ffn_size=shared,
             num_groups=keys.optional_count("n_group") or 1,
             groups_per_token=keys.optional_count("topk_group") or 1,
             latent_size=keys.optional_count("moe_latent_size"),
@@ -448,7 +449,7 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
         )
     else:
         keys.pass_over("num_experts", "num_experts_per_tok", "moe_intermediate_size")
-        keys.pass_over("num_shared_experts", "moe_latent_size")
+        keys.pass_over("moe_latent_size")
     bias = keys.flag("attention_bias", False)
     ordered = ["linear_attention", *sorted(_NEMOTRON_KINDS)]
     return fields | {
