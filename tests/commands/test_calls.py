@@ -17,7 +17,7 @@ from trainwright import results
 from trainwright.cluster import Cluster
 from trainwright.documents.open import load_document
 from trainwright.documents.profile_plan import read_stages
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.formats.document_json import decode
@@ -188,10 +188,10 @@ def test_times_that_overflow_are_refused_and_priced_as_the_largest_number(noun):
     assert document["time_per_sample_s"] == sys.float_info.max
 
 
-def test_a_document_is_no_model_to_plan(path, tmp_path):
-    trainwright.plan(path).save(tmp_path / "plan.json")
-    with pytest.raises(UnsupportedFeature, match="is a document file"):
-        trainwright.plan(tmp_path / "plan.json")
+def test_a_document_stands_for_the_model_that_it_carries(path, tmp_path):
+    first = trainwright.plan(path)
+    first.save(tmp_path / "plan.json")
+    assert trainwright.plan(tmp_path / "plan.json").stages == first.stages
 
 
 def test_a_folder_stands_for_its_config(tmp_path):
