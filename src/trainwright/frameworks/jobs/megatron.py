@@ -215,7 +215,8 @@ def read_log(text: str, beside: Beside = NOTHING) -> StatedRun:
         return read_torchtitan(text, beside)
     if dumped is None:
         wanted = "must hold Megatron's arguments or torchtitan's configuration (print_config)"
-        raise InvalidInput.of("log", wanted)
+        other = "other logs are read behind the command that started them, as --from trl"
+        raise InvalidInput.of("log", f"{wanted}; {other}")
     return _read_dump(text, dumped, beside)
 
 
