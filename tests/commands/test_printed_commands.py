@@ -222,9 +222,9 @@ def check_printed(made, tmp_path, capsys, monkeypatch):
     """The page of a result, and that of its file: what they print gives the result again."""
     document = json.loads(made.to_json())
     document = document.get("after", document)  # of a what-if the plan under the change
-    for name in ("saved as.json", f"{document['kind']}.json"):
+    for name in ("-saved as.json", f"{document['kind']}.json"):
         made.save(tmp_path / name)
-    for shown in (made, tmp_path / "saved as.json"):
+    for shown in (made, tmp_path / "-saved as.json"):
         html = trainwright.report(shown).html
         typed = "in the folder that holds" in html
         monkeypatch.chdir(reported.EXAMPLES if typed else tmp_path)

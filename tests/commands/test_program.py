@@ -20,6 +20,7 @@ import pytest
 
 import trainwright
 from small_profiles import write_json
+from trainwright.commands.output import _spelled
 from trainwright.formats.profile_json import write_profile
 from trainwright.profile import ProfileFile
 
@@ -142,6 +143,16 @@ def test_a_terminal_without_our_letters_shows_substitutes(folder):
         assert duration in done.stdout
         assert "-----" in done.stdout
         assert "?" not in done.stdout
+
+
+def test_columns_stay_under_each_other_where_arrows_are_spelled():
+    table = (
+        " change               step\n ────────\n tp 2→4, pp 8→4    62.9 s\n tp 2→4, dp   7.1 s\n"
+    )
+    assert _spelled(table, "utf-8") == table
+    spelled = _spelled(table, "cp1252")
+    assert spelled.splitlines()[2:] == [" tp 2->4, pp 8->4  62.9 s", " tp 2->4, dp  7.1 s"]
+    assert [*map(len, spelled.splitlines())] == [*map(len, table.splitlines())]
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])

@@ -441,7 +441,7 @@ def _command_line(name: str, given: Mapping[str, Any]) -> CommandLine | None:
         whole = path.absolute() if path.name not in ("", "..") else path.resolve()
         if files.setdefault(whole.name, whole) != whole:
             streams.append(path)
-        return whole.name
+        return f"./{whole.name}" if whole.name.startswith("-") else whole.name
 
     words = [name]
     for argument in ARGUMENTS.get(name, ()):

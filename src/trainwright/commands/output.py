@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass, replace
@@ -146,13 +147,33 @@ _SPELLED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def _spelled(text: str, encoding: str | None) -> str:
-    """The text in letters that the stream has, where it lacks lines, arrows or Greek."""
+    """The text in letters that the stream has, where it lacks lines, arrows or Greek.
+
+    What is longer then takes of the blanks that follow, so that columns stay under each other.
+    """
+    missing: dict[str, str] = {}
     for letter, plain in _SPELLED.items():
         try:
             letter.encode(encoding or "utf-8")
         except (UnicodeEncodeError, LookupError):
-            text = text.replace(letter, plain)
-    return text
+            missing[letter] = plain
+    if not missing:
+        return text
+    table, excess, found = str.maketrans(missing), 0, []
+    for part in _BLANKS.split(text):
+        if part == "\n":
+            excess = 0
+        elif part.isspace():
+            taken = min(excess, len(part) - 1)
+            part, excess = part[taken:], excess - taken
+        else:
+            plain = part.translate(table)
+            part, excess = plain, excess + len(plain) - len(part)
+        found.append(part)
+    return "".join(found)
+
+
+_BLANKS: Final = re.compile(r"(\n| {2,})")  # ends of lines, and what lies between columns
 
 
 def _drop_stdout() -> None:

@@ -82,6 +82,7 @@ def command_of(document: Any, *, file: str = "") -> Command:
         note = f"in the folder that holds {files}" if files else ""
         return Command(words=("trainwright", *typed.words), note=note)
     own = file or f"{document.kind}.json"
+    own = f"./{own}" if own.startswith("-") else own  # which is no option
     made = _of_fields(document, own)
     if made.note or own not in made.words:
         return made
