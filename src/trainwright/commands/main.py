@@ -463,8 +463,9 @@ def _command_line(name: str, given: Mapping[str, Any]) -> CommandLine | None:
             for text, metavar in zip(texts, metavars, strict=True):
                 kept = _without_secret(text) if row.flag == "variable" else text
                 words.append(word(kept, is_file=row.flag in _FILE_TOO or metavar in _FILES))
-    if streams or given.get("recheck") or not (files or name == "codesign"):
-        return None
+    whole = name != "codesign" or not (given.get("recheck") or given.get("stage"))
+    if streams or not whole or not (files or name == "codesign"):
+        return None  # of a chip that was checked, or found step by step, the document says it
     from trainwright.plans.configuration import CommandLine
 
     return CommandLine(words=tuple(words), files=tuple(files))
