@@ -21,15 +21,15 @@ def busiest_s(layers, num_ranks: int) -> float:
 
 @given(
     block_s=st.floats(0.1, 10),
-    num_blocks=st.integers(1, 5),
-    others=st.lists(st.floats(0, 20), max_size=2),
+    num_blocks=st.integers(1, 4),
+    others=st.lists(st.tuples(st.floats(0, 20) | st.floats(0, 1), st.integers(0, 2)), max_size=2),
     num_ranks=st.integers(1, 3),
 )
 def test_no_way_to_deal_layers_beats_the_bound(block_s, num_blocks, others, num_ranks):
-    class_s = np.array([block_s, *others])
-    counts = np.array([num_blocks, *(1 for _ in others)])
+    class_s = np.array([block_s, *(each for each, _ in others)])
+    counts = np.array([num_blocks, *(count for _, count in others)])
     bound_s = undivided_work_s(class_s, counts, np.array([num_ranks]))[0]
-    layers = [block_s] * num_blocks + others
+    layers = np.repeat(class_s, counts).tolist()
     assert bound_s <= busiest_s(layers, num_ranks) * (1 + 1e-9)
 
 
@@ -38,3 +38,9 @@ def test_a_head_of_most_of_a_block_costs_the_ranks_what_it_is_longer_than_their_
     bound_s = undivided_work_s(np.array([2.0, 1.8]), np.array([80, 1]), np.array([8, 9]))
     assert bound_s[0] == np.float64(2.0 * 10.9) * (1 - 1e-9)
     assert bound_s[1] == 2.0 * 9 * (1 - 1e-9)  # 81 places for 80 blocks: the head takes the last
+
+
+def test_layers_that_are_longer_than_what_blocks_leave_of_a_rank_each_cost_a_block():
+    # Two blocks on each of 30 ranks leave 0.2 of a block, and two places: three layers of 0.8.
+    bound_s = undivided_work_s(np.array([1.0, 0.8]), np.array([58, 3]), np.array([30]))
+    assert bound_s[0] == np.float64(2 + (2.4 - 2) / 3) * (1 - 1e-9)

@@ -173,12 +173,14 @@ class LikeLayers(NamedTuple):
         *,
         pipeline: Ints,
         num_microbatches: Ints,
-        in_flight: Callable[[Ints], Ints] | None,
+        held_at_once: Callable[[Ints], Ints],
+        in_flight: Callable[[Ints], Ints],
         ramp: Ramp,
     ) -> Floats:
         """Least step of each of N pairs; infinite where no rank can hold its layers.
 
-        `in_flight` gives the microbatches of a rank's warm-up by the ranks from it on. Where no
+        `held_at_once` gives the microbatches whose activations a rank has of all its layers at one
+        instant, `in_flight` those of its warm-up, by the ranks from it on (in V up to it). Where no
         rank holds more than k, f = n - p·(k - 1) or more hold k: the first of them warms up with
         f - 1 ranks behind it, the last has f - 1 before it. What ranks before it pass back ends at
         one that holds a layer, which still synchronises it; other layers of that one
@@ -190,15 +192,12 @@ class LikeLayers(NamedTuple):
         most = -(-n // p)
         full = n - p * (most - 1)
         own_s = self._least_s(most, 1, rooms)
-        first_s = own_s
-        if in_flight is not None:
-            first_s = self._least_s(most, np.minimum(in_flight(full), m), rooms)
+        first_s = self._least_s(most, np.minimum(held_at_once(full), m), rooms)
         passed_s = tail.passed_s(self.beside_s)
         last_s = self._last_s(most, full, own_s, p, m, ramp)
         even_s = np.maximum(m * most * first_s + tail.after(most), last_s + passed_s)
-        if in_flight is not None:
-            around_s = self._around_s(most, full, first_s, p, m, ramp, in_flight)
-            even_s = np.maximum(even_s, around_s + passed_s)
+        around_s = self._around_s(most, full, first_s, p, m, ramp, in_flight)
+        even_s = np.maximum(even_s, around_s + passed_s)
         more_s = m * (most + 1) * self._least_s(most + 1, 1, rooms) + tail.after(most + 1)
         least_s: Floats = np.where(most < n, np.minimum(more_s, even_s), even_s)
         return least_s
@@ -524,12 +523,12 @@ def _added(trades: Sequence[Trade], counts: tuple[int, ...]) -> Trade:
 # --------------------------------------------------------------------------
 # With n blocks of one class, b seconds each, and other layers beside them that take as long as x_i
 # blocks, p ranks that each have time for c = f + φ blocks, f whole, hold no more than p·f blocks
-# less
+# less what lies on a rank beyond φ, rounded up: it costs that rank blocks. The j longest of the
+# others lie on min(j, p) ranks or fewer, so for each j they cost at least
 #
-#     max( 0, Σ x_i - p·φ, max x_i - φ )      rounded up
+#     Σ_{i≤j} x_i - φ·min(j, p)
 #
-# for the others: what lies on a rank beyond φ costs it a block. The least c that leaves room for n
-# is a bound, for any way to deal layers to ranks.
+# The least c that leaves room for n is a bound, for any way to deal layers to ranks.
 
 _ROUNDING = 1e-9
 
@@ -545,17 +544,16 @@ def undivided_work_s(class_s: Floats, counts: Ints, num_ranks: Ints) -> Floats:
     block_s = float(class_s[main])
     if block_s <= 0:
         return np.zeros(len(num_ranks))
-    others = (np.arange(len(counts)) != main) & (counts > 0)
-    beside = float(whole_s[others].sum()) / block_s
-    largest = float(class_s[others].max(initial=0.0)) / block_s
+    is_other = np.arange(len(counts)) != main
+    others = np.sort(np.repeat(class_s[is_other], counts[is_other]))[::-1] / block_s
+    beside = np.cumsum(others)[:, np.newaxis]
     n, p = int(counts[main]), num_ranks.astype(np.float64)
-    best = np.full(len(num_ranks), np.inf)
-    for more in range(3):
-        each = np.ceil(n / p) + more
-        spare = p * each - n
-        rest = np.maximum(0.0, np.maximum((beside - spare) / p, largest - spare))
-        # At a rest of a whole block the next number of blocks is as good.
-        best = np.minimum(best, each + np.minimum(rest, 1.0))
+    on_ranks = np.minimum(np.arange(1, len(others) + 1)[:, np.newaxis], p)
+    each, best = np.ceil(n / p), np.full(len(num_ranks), np.inf)
+    while np.isinf(best).any():
+        rest = ((beside - (p * each - n)) / on_ranks).max(axis=0, initial=0.0)
+        best = np.where(np.isinf(best) & (rest < 1), each + rest, best)
+        each = each + 1
     times_s: Floats = np.maximum(best * block_s * (1 - _ROUNDING), whole_s.sum() / p)
     return times_s
 

@@ -279,7 +279,7 @@ def recomputed_work_s(
     Of all splits and orders, or where the `likely` ones are meant, of nearly even splits with room
     for what the published order holds.
     """
-    in_flight = {**HELD_AT_ONCE, **PUBLISHED_WARM_UP} if likely else HELD_AT_ONCE
+    in_flight = _held_at_once(likely=likely)
     layouts = batch.layouts
     held_bytes = (
         held_bytes + np.minimum(1.0, gathered) * work.weights.with_largest[layouts.pipeline]
@@ -303,6 +303,11 @@ def recomputed_work_s(
             looped_s = loop_work_s(chain, pipeline=p, virtual_stages=chunks, room_bytes=room_bytes)
             work_s[own] = np.maximum(work_s[own], looped_s)
     return work_s
+
+
+def _held_at_once(*, likely: bool) -> Mapping[str, Callable[[Ints], Ints]]:
+    """By family, of all chunks of a rank at one instant; if `likely` as its published order has."""
+    return {**HELD_AT_ONCE, **PUBLISHED_WARM_UP} if likely else HELD_AT_ONCE
 
 
 def _room_in_warm_up(
@@ -402,7 +407,8 @@ class CoarseBounds:
         layer_held = shared.layer_bytes(work.layer_static_bytes)
         usable_bytes = self.cluster.accelerator.usable_bytes
         ramp = batch.ramp(work.shares)
-        warm_up = batch.warm_up(PUBLISHED_WARM_UP if self.likely else WARM_UP)
+        held_at_once = batch.counted(_held_at_once(likely=self.likely))
+        warm_up = batch.counted(PUBLISHED_WARM_UP if self.likely else WARM_UP)
         most_s = np.zeros(batch.layouts.size)
         for like, held in zip(work.classes, np.moveaxis(layer_held, 2, 0), strict=True):
             busiest_s = like.busiest_s(
@@ -410,6 +416,7 @@ class CoarseBounds:
                 tail_of(like, shared, batch, self.overlap),
                 pipeline=batch.layouts.pipeline,
                 num_microbatches=batch.layouts.num_microbatches,
+                held_at_once=held_at_once,
                 in_flight=warm_up,
                 ramp=ramp,
             )
@@ -730,8 +737,8 @@ class Batch:
                 group[own] = np.minimum(m, p)
         return np.asarray(zero.group_hiding(self.zero_stage, group))
 
-    def warm_up(self, known: Mapping[str, Callable[[Ints], Ints]]) -> Callable[[Ints], Ints]:
-        """Forwards before the first backward by ranks from one on, [N]; 1 where none is known."""
+    def counted(self, known: Mapping[str, Callable[[Ints], Ints]]) -> Callable[[Ints], Ints]:
+        """What is known of families by ranks from one on, for each pair [N]; 1 where nothing is."""
         ranks = np.arange(int(self.layouts.pipeline.max()) + 1)
         table = np.stack([known[f](ranks) if f in known else 0 * ranks + 1 for f in self.names])
         row = np.repeat(np.arange(len(table)), self.sizes)

@@ -202,7 +202,7 @@ _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more
 _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
 _MOST_IN_CHUNKS: Final = 6000  # splits of several chunks per rank that are searched beside others
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
-_TRIES: Final = 6  # nodes opened for each runner-up
+_TRIES: Final = 6  # nodes opened for each runner-up, and splits that have no plan
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _SOON_PRICED: Final = 2  # splits whose plans are made ahead of the search
@@ -316,13 +316,15 @@ class ModelSearch:
 
     def add_runners_up(self, count: int) -> None:
         """Price the next best splits until there are enough alternatives, or it takes too long."""
-        tries = _TRIES * count
-        while len(best_first(self.priced, self.aim)) <= count:
+        tries = misses = _TRIES * count
+        while len(best_first(self.priced, self.aim)) <= count and misses:
             if self.poll():
                 return
             if self.splits and (not tries or self.splits.least <= self.frontier.least_s):
                 _, (candidate, split) = self.splits.take()
+                known = len(self.priced)
                 self._price(candidate, split)
+                misses -= len(self.priced) == known
             elif tries and math.isfinite(self.frontier.least_s):
                 tries -= 1
                 taken = self.frontier.take()
@@ -635,10 +637,12 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
     if budget.stopped or not frontier.open(budget):
         return Proof(min(least_s, below))
     waiting: BestFirst[tuple[Candidate, int]] = BestFirst()  # and how often each was bounded
+    priced: set[Candidate] = set()
     number = 0
     while number < int(_MOST_PROOFS * effort):
         number += 1
         enough = 1 - float(np.interp(number / effort, _PROOF_EFFORTS, _PROOF_GAPS))
+        below = min(below, search.best_s)
         if min(waiting.least, frontier.least_s) >= enough * below or search.poll():
             break
         if frontier.least_s <= waiting.least:
@@ -652,6 +656,9 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
             number += _PROGRAMS
             sharper = _looked_through(search, candidate, further)
             waiting.add(max(key, sharper), (candidate, done))
+            if not sharper > key and candidate not in priced and _priced_uneven(search, candidate):
+                priced.add(candidate)  # a better plan, of which less is left to prove
+                continue
             if not sharper > key:
                 # Of others the programs and the splits that are looked through are limited.
                 loosest = candidate if candidate.schedule in IN_V else None
@@ -669,6 +676,17 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
         waiting.add(sharper, (candidate, done + 1))
     below = min(below, search.best_s)
     return Proof(max(min(least_s, below), min(below, frontier.least_s, waiting.least)), loosest)
+
+
+def _priced_uneven(search: ModelSearch, candidate: Candidate) -> bool:
+    """Whether a candidate in V has a better plan than the best: with the splits of its bounds."""
+    if candidate.schedule not in search.frontier.families.intersection(IN_V):
+        return False
+    best_s, limit_s = search.best_s, search.step_to_beat_s(candidate)
+    split = search.answers.find(best_uneven_v_split, candidate, limit_s=limit_s)
+    if split.cuts:
+        search.price_within(limit_s, candidate, split, may_tighten=False)
+    return search.best_s < best_s
 
 
 def _looked_through(search: ModelSearch, candidate: Candidate, effort: Effort) -> float:
