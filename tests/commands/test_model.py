@@ -153,7 +153,7 @@ def test_a_file_of_another_kind_is_not_taken_for_a_model_to_trace(tmp_path, monk
     asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 64}
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"kind": "model-plan", "format_version": 1}))
-    with pytest.raises(UnsupportedFeature, match="which this command does not read"):
+    with pytest.raises(InvalidInput, match="carries no model"):
         trainwright.plan(file, **asked)
     file.write_text(json.dumps({"model_type": "albert"}))
     with pytest.raises(UnsupportedFeature, match="to have it traced: pip install"):
