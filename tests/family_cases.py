@@ -14,6 +14,7 @@ from trainwright.planning.question.layouts import (
     CUTS_HEAD,
     LOOPED,
     ON_HOST,
+    SLICED,
     published_in_flight,
 )
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
@@ -21,8 +22,9 @@ from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import StaticKind
+from trainwright.step.pipeline import slices_of
 from trainwright.step.predict import predict_step
-from trainwright.step.stages import cut_head, waiting_for_host, without_head
+from trainwright.step.stages import cut_head, in_slices, waiting_for_host, without_head
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,9 @@ class Case:
         if family in CUTS_HEAD:
             kinds = StageKinds.of(without_head(self.profile), kinds.overlap)
             head = cut_head(self.profile, self.degrees, self.cluster.levels, {})
+        slices = slices_of(family)  # each is a microbatch of a part of the costs
+        if family in SLICED:
+            kinds = StageKinds.of(in_slices(self.profile, slices), kinds.overlap)
         hosted = None
         if family in ON_HOST:
             link = self.cluster.accelerator.host.link_bytes_per_s
@@ -60,7 +65,7 @@ class Case:
             degrees=self.degrees,
             cluster=self.cluster,
             family=family,
-            num_microbatches=self.num_microbatches,
+            num_microbatches=slices * self.num_microbatches,
         )
 
     def with_degrees(self, **changes) -> Case:

@@ -123,7 +123,7 @@ def test_a_config_of_ones_own_is_planned(client):
     found = client.ask(config=config, **SMALL)
     assert found.status == 200
     assert found.value["document"]["request"]["model"]["content"]["num_layers"] == 2
-    assert "embedded in the document" in found.value["command_note"]
+    assert "carries what was asked" in found.value["command_note"]
 
 
 @pytest.mark.parametrize(

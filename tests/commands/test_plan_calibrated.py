@@ -10,7 +10,8 @@ from rich.console import Console
 
 import trainwright
 from trainwright.commands.main import main
-from trainwright.documents.printing import render, unfitted_line
+from trainwright.documents.plan_view import unfitted_line
+from trainwright.documents.printing import render
 from trainwright.execution import Budget
 
 JOB = {

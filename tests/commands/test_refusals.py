@@ -162,7 +162,7 @@ def test_a_model_needs_a_cluster_and_a_workload(refused):
 
 def test_a_near_miss_of_a_catalog_name_is_recognised(refused):
     assert 'got "llama3-9b"; did you mean "llama3-8b"?' in refused("plan", "llama3-9b")
-    topics = "models, accelerators, clusters, calibrations, families, targets, schemas"
+    topics = "models, types, accelerators, clusters, calibrations, families, targets, schemas"
     assert f'topic: must be one of {topics}, got "model"' in refused("catalog", "model")
 
 
