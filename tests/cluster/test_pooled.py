@@ -113,6 +113,19 @@ def test_a_fabric_that_is_described_as_slow_stays_slow() -> None:
     assert found[0] == fitted[0]
 
 
+def test_trays_of_one_nvlink_domain_are_as_fast_as_a_node() -> None:
+    shifts = {"scale_up_efficiency": -0.25, "scale_out_efficiency": -0.75}
+    pool = PooledEfficiencies(
+        effects=MappingProxyType({("centre",): Effect(shifts=MappingProxyType(shifts))}),
+        families=MappingProxyType({}),
+        spreads=MappingProxyType({}),
+        ranges=made().ranges,
+    )
+    tray, domain, network = pool.applied(catalog.cluster("gb200-nvl72"), NEMO).levels
+    assert tray.efficiency == domain.efficiency == pytest.approx(math.exp(-0.25))
+    assert network.efficiency == pytest.approx(math.exp(-0.75))
+
+
 def test_a_run_that_hosts_bind_has_a_range_that_says_something() -> None:
     for software in ("megatron-core", "nemo", "nanotron", "torchtitan", ""):
         device = built_in_efficiencies().calibration("H100-80GB-SXM", software_named(software))

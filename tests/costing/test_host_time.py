@@ -7,13 +7,17 @@ from dataclasses import replace
 import pytest
 
 from trainwright.cluster import Accelerator
+from trainwright.cluster.calibration import software_named
+from trainwright.costing.communication import memory_time_s
 from trainwright.costing.estimate import axis_hops
 from trainwright.costing.layer import KEEP_ALL, Platform, RecomputeRule, price_layer
 from trainwright.formats import catalog
 from trainwright.model import LayerClass, LayerKind, Phase, RunShape, layer_graph
 from trainwright.model.operator import NORM
+from trainwright.model.run_shape import BF16, FP16
 from trainwright.profile import Recompute
 
+IN_PLACE = replace(FP16, gradient_bytes=2)
 SLOW_HOST_S = 1e3  # far beyond any kernel
 
 
@@ -65,3 +69,24 @@ def test_recomputing_a_module_waits_for_its_own_kernels_alone():
     named, whole = price_layer(block_of("mixtral-8x7b", run), run, rules, platform)
     assert whole.phase_s[Phase.RECOMPUTE] == pytest.approx(2 * SLOW_HOST_S)
     assert 0 < named.phase_s[Phase.RECOMPUTE] < 0.3 * whole.phase_s[Phase.RECOMPUTE]
+
+
+@pytest.mark.parametrize(("precision", "moved"), [(IN_PLACE, 2 + 2 + 2), (BF16, 2 + 4 + 4 + 8)])
+def test_kernels_apart_add_gradients_where_software_has_them(precision, moved):
+    """In fp16 in place; those of bf16 are cast, and then added to what is kept in float32."""
+    device = catalog.accelerators()["A100-80GB-SXM"]
+    apart = software_named("megatron-deepspeed").on(device)
+    run = RunShape(microbatch_size=1, sequence_length=512, precision=precision)
+    block = block_of("llama3-8b", run)
+
+    def backward_s(device: Accelerator) -> float:
+        platform = Platform(accelerator=device, dtype="bf16", hops={})
+        (price,) = price_layer(block, run, {Recompute.NONE: KEEP_ALL}, platform)
+        assert sum(price.phase_s.values()) == pytest.approx(sum(price.kind_s))
+        return price.phase_s[Phase.WEIGHT_GRAD]
+
+    parameters = sum(p.count_per_device for p in block.parameters)
+    wanted = memory_time_s(moved * parameters, device)
+    assert backward_s(apart) - backward_s(device) == pytest.approx(wanted)
+    for name in ("deepspeed", "megatron-core"):
+        assert software_named(name).on(device) == device

@@ -9,6 +9,7 @@ import pytest
 
 from trainwright.commands.validate import known
 from trainwright.errors import UnsupportedFeature
+from trainwright.lab.predict import configuration_of
 from trainwright.lab.run_shapes import (
     config_of,
     layout_stages,
@@ -93,6 +94,56 @@ def test_sizes_that_nobody_published_are_a_gpt_or_a_gated_llama() -> None:
     assert not config_of(plain, line_of(plain), KNOWN).gated
     gated = replace(plain, ffn_size=9000)
     assert config_of(gated, line_of(gated), KNOWN).gated
+
+
+def test_windows_are_lent_by_a_model_of_the_very_vocabulary_alone() -> None:
+    """GPT-Neo's sizes are those of many that attend in full; a padded vocabulary is anyone's."""
+    sizes = {"num_layers": 12, "hidden_size": 768, "ffn_size": 3072, "num_heads": 12}
+    lender = replace(
+        KNOWN.architectures[0],
+        family="windowed",
+        sliding_window=256,
+        vocabulary_size=50257,
+        **{name: size for name, size in sizes.items() if name != "num_layers"},
+    )
+    known_one = replace(KNOWN, architectures=(lender,))
+    run = replace(ROW, **sizes, num_kv_heads=12, vocabulary_size=50257)
+    assert config_of(run, line_of(run), known_one).sliding_window == 256
+    padded = replace(run, vocabulary_size=50368)
+    assert config_of(padded, line_of(padded), known_one).sliding_window is None
+
+
+def test_recipes_of_nemo_cut_no_expert_and_hide_tokens_that_leave_the_fast_network() -> None:
+    run = replace(
+        row("mixtral-8x7b", software="nemo"),
+        num_devices=16,
+        tensor=2,
+        pipeline=2,
+        data=4,
+        expert=8,
+        global_batch=8,
+    )
+    model = config_of(run, line_of(run), KNOWN)
+
+    def hidden(run: MeasuredRun, *, virtual_stages: int, fast_domain: int) -> float:
+        asked = configuration_of(
+            run,
+            line_of(run),
+            model,
+            microbatch_size=1,
+            recompute="none",
+            virtual_stages=virtual_stages,
+            fast_domain=fast_domain,
+        )
+        cut = 1 if run.settings["software"] == "nemo" else 2
+        assert asked.parallelism.expert_shards == cut
+        return asked.overlap.experts
+
+    assert hidden(run, virtual_stages=2, fast_domain=4) > 0
+    assert hidden(run, virtual_stages=1, fast_domain=4) == 0
+    assert hidden(run, virtual_stages=2, fast_domain=8) == 0
+    other = replace(run, settings=MappingProxyType({"software": "megatron-core"}))
+    assert hidden(other, virtual_stages=2, fast_domain=4) == 0
 
 
 def test_software_is_read_from_its_column() -> None:

@@ -54,6 +54,8 @@ class Accelerator:
 
     `host` is absent where nothing is known of it. Where states lie there, each byte that an update
     touches on the device takes `update_delay_s_per_byte` longer (`step.zero.with_host_updates`).
+    Where software `adds_gradients_apart`, kernels of their own add those of a microbatch to what
+    the step has, instead of the products that make them.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Accelerator:
     cores: ChipCores | None = None
     host: Host | None = None
     update_delay_s_per_byte: float = field(default=0.0, metadata={RARE: True})
+    adds_gradients_apart: bool = field(default=False, metadata={RARE: True})
 
     def __post_init__(self) -> None:
         refuse(self._faults())

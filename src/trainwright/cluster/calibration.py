@@ -192,9 +192,14 @@ class Calibration:
 
     def on_pool(self, pool: Pool) -> Pool:
         """The same of one pool."""
-        inner, *outer = pool.levels
-        levels = (self._level(inner, "scale_up"), *(self._level(o, "scale_out") for o in outer))
-        return replace(pool, accelerator=self._accelerator(pool.accelerator), levels=levels)
+        fastest = pool.levels[0].bandwidth_bytes_per_s
+        levels = (
+            self._level(
+                level, "scale_up" if level.bandwidth_bytes_per_s >= fastest else "scale_out"
+            )
+            for level in pool.levels
+        )
+        return replace(pool, accelerator=self._accelerator(pool.accelerator), levels=tuple(levels))
 
     def _accelerator(self, device: Accelerator) -> Accelerator:
         given = device.efficiency
@@ -312,6 +317,22 @@ class Software:
         (huggingface/transformers, pull request 48163).
         """
         return self.name.startswith(("trl", "deepspeed"))
+
+    @property
+    def adds_gradients_apart(self) -> bool:
+        """Whether kernels of their own add the gradients of each microbatch to those before.
+
+        Megatron's pipelines under DeepSpeed: autograd adds those of fp16 in place, and
+        `BF16_Optimizer.update_hp_grads` casts those of bf16 before it adds them. ZeRO 2 and 3,
+        which keep shards alone, exclude DeepSpeed's pipelines (`PipelineEngine.__init__`).
+        """
+        return self.kind is SoftwareClass.DEEPSPEED and not self.name.startswith("deepspeed")
+
+    def on(self, device: Accelerator) -> Accelerator:
+        """The device as this program uses it."""
+        if device.adds_gradients_apart == self.adds_gradients_apart:
+            return device
+        return replace(device, adds_gradients_apart=self.adds_gradients_apart)
 
     @property
     def school(self) -> str | None:
@@ -621,6 +642,7 @@ class PooledEfficiencies:
         """
         given = pool.accelerator
         found = self.calibration(given.name, software, publication).on_pool(pool)
+        found = replace(found, accelerator=software.on(found.accelerator))
         if not software.picks_fastest_attention:
             return found
         described = {name: getattr(given.efficiency, name) for name in _OF_ATTENTION}

@@ -8,7 +8,12 @@ from functools import lru_cache
 from typing import Final
 
 from trainwright.cluster import Accelerator, Hop
-from trainwright.costing.communication import beyond_s, exchange_time_s, operator_time_s
+from trainwright.costing.communication import (
+    beyond_s,
+    exchange_time_s,
+    memory_time_s,
+    operator_time_s,
+)
 from trainwright.costing.tiled import TiledTimer, timer_of
 from trainwright.model import (
     Exchange,
@@ -250,6 +255,7 @@ def price_layer(
     }
     dense, expert = trained_per_device(layer)
     weight, gradient = run.precision.weight_bytes, run.precision.sync_bytes
+    adding_s = _adding_s(dense + expert, run.precision, platform.accelerator)
     host_pass_s = platform.accelerator.host_pass_s * _host_passes(layer, platform)
     host_pass_s *= 1 - recorded_share(layer, run.cuda_graph, run.cuda_graph_modules)
     for mode, wanted in rules.items():
@@ -257,6 +263,7 @@ def price_layer(
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])
         exchanges = _exchanges(layer, rule)
         phase_s = {phase: sum(times.values()) for phase, times in operator_s.items()}
+        phase_s[Phase.WEIGHT_GRAD] += adding_s
         kind_s = [0.0] * len(TimeKind)
         kind_s[TimeKind.COMPUTE] = sum(phase_s.values())
         for (phase, kind), exposed_s in _exposed_s(exchanges, operator_s, platform).items():
@@ -290,6 +297,18 @@ def price_layer(
             trained_weight_bytes=(dense * weight, expert * weight),
             collectives=tuple(map(_collective, exchanges)),
         )
+
+
+def _adding_s(trained: float, precision: Precision, device: Accelerator) -> float:
+    """Seconds of the kernels that add a microbatch's gradients, where they are kernels apart.
+
+    They read the new and the old, write the sum and, where it is wider than the new, the cast, too.
+    """
+    if not device.adds_gradients_apart:
+        return 0.0
+    new, held = precision.activation_bytes, precision.gradient_bytes
+    cast = 2 * held if held > new else 0.0
+    return memory_time_s(trained * (new + cast + 2 * held), device)
 
 
 def _host_passes(layer: LayerClass, platform: Platform) -> float:

@@ -89,6 +89,7 @@ def configuration_of(
     microbatch_size: int,
     recompute: str,
     virtual_stages: int,
+    fast_domain: int,
 ) -> Configuration:
     """The settings of a run as its launcher would state them; raises `UnsupportedFeature`."""
     assert run.global_batch is not None
@@ -102,7 +103,7 @@ def configuration_of(
             data=run.data,
             context=run.context,
             expert=run.expert,
-            expert_tensor=run.expert_tensor,
+            expert_tensor=run.expert_tensor or line.expert_tensor,
             virtual_stages=virtual_stages,
             sequence_parallel=bool(sequence_parallel) and run.tensor > 1,
             zero_stage=run.zero_stage or 0,
@@ -123,7 +124,7 @@ def configuration_of(
             run.number("make_vocab_size_divisible_by") or line.vocabulary_multiple
         ),
         recipe=_recipe(run, line, model, microbatch_size * run.sequence_length // run.context),
-        overlap=_overlap(run, line),
+        overlap=_overlap(run, line, virtual_stages, fast_domain),
         overheads=MemoryOverheads(workspace_bytes=line.fixed_bytes),
     )
 
@@ -136,11 +137,24 @@ def _recompute_blocks(
     return None if blocks is None else min(blocks // virtual_stages, model.num_layers)
 
 
-def _overlap(run: MeasuredRun, line: SoftwareLine) -> Overlap:
-    """What the line's software hides, and tensor exchanges where the run splits them to do so."""
+def _overlap(
+    run: MeasuredRun, line: SoftwareLine, virtual_stages: int, fast_domain: int
+) -> Overlap:
+    """What the line's software hides, and tensor exchanges where the run splits them to do so.
+
+    Tokens of experts that span nodes travel under the other pass of an interleaved pipeline, where
+    the software pairs passes to that end.
+    """
     share = 0.9 if line.overlaps_gradients else 0.0
     splits = run.flag("async_tp") or run.flag("tp_comm_overlap")
-    return Overlap(gradients=share, parameters=share, tensor=0.9 if splits else 0.0)
+    spans = run.expert * (run.expert_tensor or line.expert_tensor or run.tensor)
+    pairs = line.pairs_passes and virtual_stages > 1 and spans > fast_domain
+    return Overlap(
+        gradients=share,
+        parameters=share,
+        tensor=0.9 if splits else 0.0,
+        experts=0.9 if pairs else 0.0,
+    )
 
 
 def _stage_blocks(

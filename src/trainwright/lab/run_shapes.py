@@ -50,6 +50,8 @@ class SoftwareLine:
     default_recompute: str | None = None
     pads_experts: bool = False
     dispatches_once: bool = False
+    pairs_passes: bool = False
+    expert_tensor: int | None = None
     caches_dummy_gradients: bool = False
     fixed_bytes: float = 0.0
 
@@ -71,9 +73,17 @@ _BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
         "caches_dummy_gradients": True,
         "fixed_bytes": 300.0 * MIB,
     },
-    # Its recipes of mixtures send a token once to each node (DeepEP), and those whose times are
-    # published reduce gradients in 16 bit (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
-    "nemo": {"dispatches_once": True, "gradient_dtype": "bf16"},
+    # Its recipes of mixtures send a token once to each node (DeepEP) and cut no expert; where
+    # experts span nodes and pipelines interleave, a microbatch computes while another's tokens
+    # travel (`moe_a2a_overlap`, `expert_tensor_parallel_size=1` in Megatron-Bridge's
+    # `scripts/performance/configs`). Those whose times are published reduce gradients in 16 bit
+    # (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
+    "nemo": {
+        "dispatches_once": True,
+        "pairs_passes": True,
+        "expert_tensor": 1,
+        "gradient_dtype": "bf16",
+    },
     # Models come from Hugging Face, unpadded.
     "deepspeed": {"vocabulary_multiple": 1},
     "llm-foundry": {"vocabulary_multiple": 1},
@@ -164,6 +174,7 @@ def cluster_of(run: MeasuredRun, line: SoftwareLine, known: Known) -> Cluster:
     device = known.accelerators.get(run.accelerator)
     if device is None:
         raise UnsupportedFeature(f"accelerator {run.accelerator} is not in the catalog")
+    device = line.software.on(device)
     cluster = Cluster(
         name="measured", pools=(Pool(accelerator=device, levels=_levels(run, known)),)
     )
@@ -488,6 +499,8 @@ def _like(run: MeasuredRun, architectures: Sequence[TransformerConfig]) -> Trans
             return False  # what its layers are is listed one by one
         if model.towers:
             return False  # no row of sizes says what images it was trained on
+        if model.sliding_window is not None and model.vocabulary_size != run.vocabulary_size:
+            return False  # many attend in full at such sizes; the vocabulary is a model's own
         return same and run.ffn_size in widths
 
     def nearness(model: TransformerConfig) -> tuple[bool, ...]:
