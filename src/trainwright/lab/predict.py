@@ -103,7 +103,7 @@ def configuration_of(
             data=run.data,
             context=run.context,
             expert=run.expert,
-            expert_tensor=run.expert_tensor or line.expert_tensor,
+            expert_tensor=run.expert_tensor,
             virtual_stages=virtual_stages,
             sequence_parallel=bool(sequence_parallel) and run.tensor > 1,
             zero_stage=run.zero_stage or 0,
@@ -147,7 +147,7 @@ def _overlap(
     """
     share = 0.9 if line.overlaps_gradients else 0.0
     splits = run.flag("async_tp") or run.flag("tp_comm_overlap")
-    spans = run.expert * (run.expert_tensor or line.expert_tensor or run.tensor)
+    spans = run.expert * (run.expert_tensor or run.tensor)
     pairs = line.pairs_passes and virtual_stages > 1 and spans > fast_domain
     return Overlap(
         gradients=share,

@@ -51,7 +51,6 @@ class SoftwareLine:
     pads_experts: bool = False
     dispatches_once: bool = False
     pairs_passes: bool = False
-    expert_tensor: int | None = None
     caches_dummy_gradients: bool = False
     fixed_bytes: float = 0.0
 
@@ -73,15 +72,13 @@ _BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
         "caches_dummy_gradients": True,
         "fixed_bytes": 300.0 * MIB,
     },
-    # Its recipes of mixtures send a token once to each node (DeepEP) and cut no expert; where
-    # experts span nodes and pipelines interleave, a microbatch computes while another's tokens
-    # travel (`moe_a2a_overlap`, `expert_tensor_parallel_size=1` in Megatron-Bridge's
-    # `scripts/performance/configs`). Those whose times are published reduce gradients in 16 bit
-    # (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
+    # Its recipes of mixtures send a token once to each node (DeepEP); where experts span nodes and
+    # pipelines interleave, a microbatch computes while another's tokens travel (`moe_a2a_overlap`
+    # in Megatron-Bridge's `scripts/performance/configs`). Those whose times are published reduce
+    # gradients in 16 bit (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
     "nemo": {
         "dispatches_once": True,
         "pairs_passes": True,
-        "expert_tensor": 1,
         "gradient_dtype": "bf16",
     },
     # Models come from Hugging Face, unpadded.
