@@ -126,6 +126,24 @@ def test_trays_of_one_nvlink_domain_are_as_fast_as_a_node() -> None:
     assert network.efficiency == pytest.approx(math.exp(-0.75))
 
 
+@pytest.mark.parametrize(
+    ("name", "joined"),
+    [("dgx-h100", ["nvlink"]), ("gb200-nvl72", ["tray", "nvlink-domain"]),
+     ("tpu-v4", ["cube", "optical-torus"])],
+)  # fmt: skip
+def test_a_fabric_ends_at_the_networks_between_nodes(name: str, joined: list[str]) -> None:
+    pool = catalog.cluster(name).pool_of()
+    assert [level.name for level in pool.fabric] == joined
+
+
+def test_the_outermost_switch_is_a_network_however_fast() -> None:
+    pool = catalog.cluster("dgx-h100").pool_of()
+    node, network = pool.levels
+    fast = replace(network, bandwidth_bytes_per_s=2 * node.bandwidth_bytes_per_s)
+    assert replace(pool, levels=(node, fast)).fabric == (node,)
+    assert replace(pool, levels=(node,)).fabric == (node,)
+
+
 def test_a_run_that_hosts_bind_has_a_range_that_says_something() -> None:
     for software in ("megatron-core", "nemo", "nanotron", "torchtitan", ""):
         device = built_in_efficiencies().calibration("H100-80GB-SXM", software_named(software))

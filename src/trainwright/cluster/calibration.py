@@ -192,7 +192,11 @@ class Calibration:
 
     def on_pool(self, pool: Pool) -> Pool:
         """The same of one pool."""
-        levels = [self._level(level, _place(level, pool)) for level in pool.levels]
+        inside = len(pool.fabric)
+        levels = [
+            self._level(level, "scale_up" if number < inside else "scale_out")
+            for number, level in enumerate(pool.levels)
+        ]
         return replace(pool, accelerator=self._accelerator(pool.accelerator), levels=tuple(levels))
 
     def _accelerator(self, device: Accelerator) -> Accelerator:
@@ -239,18 +243,6 @@ class Calibration:
         return replace(
             level, sources=tuple(sources.items()), efficiency=efficiency, latency_s=latency_s
         )
-
-
-def _place(level: NetworkLevel, pool: Pool) -> str:
-    """Whose constants a level has: of the fabric inside a node, or of networks between nodes.
-
-    Trays that one fabric joins are no nodes of their own; the outermost switch is a network.
-    """
-    inner, outermost = pool.levels[0], pool.levels[-1]
-    is_fabric = level.bandwidth_bytes_per_s >= inner.bandwidth_bytes_per_s
-    if level is inner or (is_fabric and (level is not outermost or level.kind is LevelKind.TORUS)):
-        return "scale_up"
-    return "scale_out"
 
 
 def pooled_for(device: Accelerator) -> str | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -190,6 +191,21 @@ class Pool:
         """Levels up to the one that is named as a node, or the innermost; never the outermost."""
         names = [level.name for level in self.levels[:-1]]
         return names.index(NODE) + 1 if NODE in names else 1
+
+    @property
+    def fabric(self) -> tuple[NetworkLevel, ...]:
+        """The levels that one fabric joins: the innermost, and those around it that are as fast.
+
+        Trays that share a fabric are no nodes of their own; the outermost switch is a network
+        between nodes, however fast it is.
+        """
+        inner, outermost = self.levels[0], self.levels[-1]
+        ends = len(self.levels) if outermost.kind is LevelKind.TORUS else len(self.levels) - 1
+        around = takewhile(
+            lambda level: level.bandwidth_bytes_per_s >= inner.bandwidth_bytes_per_s,
+            self.levels[1:ends],
+        )
+        return (inner, *around)
 
     @property
     def devices_per_node(self) -> int:

@@ -12,7 +12,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -162,19 +161,12 @@ def _questions(
                 microbatch_size=microbatch_size,
                 recompute=recompute,
                 virtual_stages=virtual_stages,
-                fast_domain=_fast_domain(cluster),
+                fast_domain=math.prod(level.size for level in cluster.pool_of().fabric),
             )
             if share < 1:
                 blocks = math.ceil(share * model.num_layers / asked.num_stages)
                 asked = replace(asked, recompute_blocks=blocks)
             yield Question(run=run, line=line, model=model, cluster=cluster, configuration=asked)
-
-
-def _fast_domain(cluster: Cluster) -> int:
-    """Devices that the fastest network joins: a node, or all trays of one NVLink domain."""
-    fastest = cluster.levels[0].bandwidth_bytes_per_s
-    near = takewhile(lambda level: level.bandwidth_bytes_per_s >= fastest, cluster.levels)
-    return math.prod(level.size for level in near)
 
 
 def _microbatches(run: MeasuredRun) -> Iterator[int]:
