@@ -104,11 +104,11 @@ def test_a_run_that_fits_without_graphs_alone_is_told_so() -> None:
     ]
     small = replace(DEVICE, memory_bytes=sum(needed) / 2, usable_fraction=1.0)
 
-    def fits(run: Configuration, step: Any) -> bool:
-        return missing_bytes(MODEL, run, step, small, MEGATRON) <= 0
+    def fits(model: Any, run: Configuration, step: Any) -> bool:
+        return missing_bytes(model, run, step, small, MEGATRON) <= 0
 
-    assert fits(RUN, step)
-    assert not fits(with_graphs, price_configuration(MODEL, CLUSTER, with_graphs))
+    assert fits(MODEL, RUN, step)
+    assert not fits(MODEL, with_graphs, price_configuration(MODEL, CLUSTER, with_graphs))
     changes = changes_that_fit(MODEL, CLUSTER, with_graphs, fits)
     assert "--cuda-graph none" in [change.options for change in changes]
 

@@ -138,13 +138,45 @@ def test_states_in_fewer_bits_are_offered_where_they_are_enough() -> None:
     plain = price(Recipe()).peak_memory_bytes
     eight = price(Recipe(moment_dtypes=("int8",))).peak_memory_bytes
     found = changes_that_fit(
-        MODEL, CLUSTER, RUN, lambda _, step: step.peak_memory_bytes <= (plain + eight) / 2
+        MODEL, CLUSTER, RUN, lambda _, __, step: step.peak_memory_bytes <= (plain + eight) / 2
     )
     offered = {change.options for change in found}
     assert "--moment-dtype int8" in offered
     assert not any("--gradient-dtype" in options for options in offered)
     lion = replace(RUN, recipe=Recipe(optimizer=Optimizer.LION))
     never = changes_that_fit(
-        MODEL, CLUSTER, lion, lambda run, _: "int8" in run.recipe.moment_dtypes
+        MODEL, CLUSTER, lion, lambda _, run, __: "int8" in run.recipe.moment_dtypes
     )
+    assert not never
+
+
+LARGE = catalog.model("llama3-8b").config
+ALONE = replace(RUN, parallelism=Parallelism(), global_batch=1, sequence_length=1024)
+
+
+def adapted(bits: int | None = None) -> TransformerConfig:
+    low_rank = LowRank(rank=16, targets=("query", "value"), bits=bits)
+    return replace(LARGE, tuning=Tuning(low_rank=low_rank))
+
+
+@pytest.mark.parametrize("bits", [None, 4])
+def test_adapters_come_last_and_nothing_adds_to_a_change_that_is_enough(bits: int | None) -> None:
+    enough = price_configuration(adapted(bits), CLUSTER, ALONE)
+    found = changes_that_fit(
+        LARGE,
+        CLUSTER,
+        ALONE,
+        lambda _, __, step: step.peak_memory_bytes <= enough.peak_memory_bytes,
+    )
+    last = found[-1]
+    assert (last.model, last.step) == (adapted(bits), enough)
+    assert last.options == "--lora-rank 16" + (" --weight-bits 4" if bits else "")
+    assert all(change.model is LARGE for change in found[:-1])
+    assert bits or last.device_s < min(change.device_s for change in found[:-1])
+    said = [{*f" {change.options}".split(" --")} for change in found]
+    assert not any(one < other for one in said for other in said)
+
+
+def test_a_run_of_adapters_is_offered_no_others() -> None:
+    never = changes_that_fit(adapted(), CLUSTER, ALONE, lambda model, *_: model != adapted())
     assert not never

@@ -49,6 +49,7 @@ from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
 from trainwright.plans.capability import known_target
 from trainwright.plans.configuration import CommandLine, Configuration, Embedded
+from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.profile.measured_model import MeasuredModel
@@ -527,19 +528,23 @@ def changes_enough(
     if missing_bytes:
         most_bytes = run.overheads.needed_bytes(step.peak_memory_bytes) - missing_bytes
 
-    def is_enough(changed: Configuration, other: StepPrediction) -> bool:
+    def is_enough(trained: Trained, changed: Configuration, other: StepPrediction) -> bool:
         spared = run.overheads.needed_bytes(other.peak_memory_bytes) <= most_bytes
-        return spared and run_fits(model, changed, other, cluster, framework=software)
+        return spared and run_fits(trained, changed, other, cluster, framework=software)
 
-    def gaps(asked: Configuration) -> set[str]:
-        if framework is None or isinstance(model, MeasuredModel):
+    def gaps(trained: Trained, asked: Configuration) -> set[str]:
+        if isinstance(trained, MeasuredModel):
             return set()
-        job = job_of_configuration(asked, model, cluster, model_name="model")
-        return {gap.field for gap in gaps_of(job, framework)}
+        found = () if trained is model or trains_adapters(software) else ("lora_rank",)
+        if framework is None:
+            return {*found}
+        job = job_of_configuration(asked, trained, cluster, model_name="model")
+        unsaid = (each.path for each in unsaid_training(trained, asked.recipe, framework))
+        return {*found, *unsaid, *(gap.field for gap in gaps_of(job, framework))}
 
-    now = set() if runs_whole else gaps(run)
+    now = set() if runs_whole else gaps(model, run)
     found = changes_that_fit(
-        model, with_host(cluster), run, is_enough, wanted=lambda new: not gaps(new) - now
+        model, with_host(cluster), run, is_enough, wanted=lambda *new: not gaps(*new) - now
     )
     device_s = step.step_time_s * run.parallelism.num_devices
     return tuple(

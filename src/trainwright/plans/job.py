@@ -28,7 +28,7 @@ from trainwright.model import (
     TransformerConfig,
 )
 from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_modules
-from trainwright.plans.capability import Demands, RecomputeForm
+from trainwright.plans.capability import Demands, RecomputeForm, known_target
 from trainwright.plans.capability_table import PRODUCTS
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
@@ -512,6 +512,18 @@ OWN_CODE: Final = frozenset(
 # Targets whose files say which low-rank adapters are trained; with weights in few bits beside them.
 _ADAPTS: Final = frozenset({"trl", "axolotl", "llamafactory", "automodel"})
 _QUANTIZES: Final = _ADAPTS - {"automodel"}
+# Programs with adapters of their own, or around a script of the user's that can have some.
+_TRAIN_ADAPTERS: Final = _ADAPTS | {
+    *("deepspeed", "accelerate", "pytorch", "transformers", "torchtune", "verl", "llm-foundry")
+}
+
+
+def trains_adapters(software: str | None) -> bool:
+    """Whether a program can train adapters beside frozen weights; a program that nobody names can.
+
+    Those are left out of which it is not known.
+    """
+    return software is None or (known_target(software) or software) in _TRAIN_ADAPTERS
 
 
 def unsaid_training(model: TransformerConfig, recipe: Recipe, target: str) -> tuple[Fault, ...]:

@@ -33,20 +33,21 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.model import NO_OFFLOAD, CudaGraph, LayerKind, Optimizer, layer_graph
-from trainwright.model.config import Norm
+from trainwright.model.config import TRAIN_ALL, LowRank, Norm, Tuning
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import NORM
 from trainwright.model.recipe import is_recorded
 from trainwright.model.run_shape import AUTOCAST
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import price_configuration, shape_of
 from trainwright.step.zero import gathered_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
@@ -742,11 +743,15 @@ _MOST_DEVICES: Final = 64  # times those of the run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Options as on the command line, what they mean, and the run with them, priced."""
+    """Options as on the command line, what they mean, and the run with them, priced.
+
+    `model` is what then trains: that of the run, or adapters beside it.
+    """
 
     options: str
     description: str
     configuration: Configuration
+    model: Trained
     step: StepPrediction
 
     @property
@@ -759,34 +764,46 @@ def changes_that_fit(
     model: Trained,
     cluster: Cluster,
     configuration: Configuration,
-    fits: Callable[[Configuration, StepPrediction], bool],
+    fits: Callable[[Trained, Configuration, StepPrediction], bool],
     *,
-    wanted: Callable[[Configuration], bool] = lambda _: True,
+    wanted: Callable[[Trained, Configuration], bool] = lambda *_: True,
 ) -> tuple[Change, ...]:
     """Each wanted change that alone is enough, by device time of a step; empty where none is.
 
-    What two families come to alike is named once.
+    What trains another model than the run does comes last. What two families come to alike is named
+    once, and nothing that adds to a change that is enough.
     """
     found: list[Change] = []
-    for attempts in _families(configuration, cluster, model):
-        for options, description, changed in attempts:
+
+    def is_told(options: str, *both: Trained | Configuration) -> bool:
+        own = {*f" {options}".split(" --")}
+        return any(
+            both == (each.model, each.configuration) or {*f" {each.options}".split(" --")} <= own
+            for each in found
+        )
+
+    same = (
+        ((*attempt, model) for attempt in family)
+        for family in _families(configuration, cluster, model)
+    )
+    for attempts in (*same, _adapters(model, configuration)):
+        for options, description, changed, trained in attempts:
             try:
-                step = price_configuration(model, _grown(cluster, changed), changed)
+                step = price_configuration(trained, _grown(cluster, changed), changed)
             except InvalidInput:  # the model, the schedule or the network does not allow it
                 continue
-            if fits(changed, step) and wanted(changed):
-                if any(changed == each.configuration for each in found):
-                    break
-                found.append(
-                    Change(
+            if fits(trained, changed, step) and wanted(trained, changed):
+                if not is_told(options, trained, changed):
+                    change = Change(
                         options=options,
                         description=description,
                         configuration=changed,
+                        model=trained,
                         step=step,
                     )
-                )
+                    found.append(change)
                 break
-    return tuple(sorted(found, key=lambda change: change.device_s))
+    return tuple(sorted(found, key=lambda change: (change.model is not model, change.device_s)))
 
 
 def _grown(cluster: Cluster, run: Configuration) -> Cluster:
@@ -799,11 +816,10 @@ def _grown(cluster: Cluster, run: Configuration) -> Cluster:
 
 def _families(run: Configuration, cluster: Cluster, model: Trained) -> Iterator[Attempts]:
     smaller, more = _smaller_microbatches(run), _more_recompute(run, model.num_layers)
-    steps = list(_leanest_steps(run))
-    sharded = _sharded_and_lean(run, steps)
-    if len(steps) == 1:  # the other is there already: only where this one alone is too little
-        yield chain(smaller, more, sharded)
-    else:
+    steps, sharded = len(list(_leanest_steps(run))), list(_leanest(run))
+    if steps == 1:  # the other is there already: only where this one alone is too little
+        yield chain(smaller, more, sharded[1:])
+    elif steps:
         yield from (smaller, more, sharded)
     yield _more_sharding(run)
     yield _more_of("tensor", "tp", run, cluster)
@@ -829,18 +845,34 @@ def _leanest_steps(run: Configuration) -> Iterator[tuple[str, str]]:
         yield "--recompute full", "recompute every block"
 
 
-def _sharded_and_lean(
-    run: Configuration, steps: Sequence[tuple[str, str]]
-) -> Iterator[tuple[str, str, Configuration]]:
-    """All of these steps together, if they are several, then with more sharding too."""
-    if not steps:
-        return
+def _leanest(run: Configuration) -> Attempts:
+    """All of these steps together, then with more sharding too."""
+    steps = list(_leanest_steps(run))
     lean = replace(run, microbatch_size=1, recompute=Recompute.FULL, recompute_blocks=None)
-    flags, words = " ".join(flag for flag, _ in steps), ", ".join(word for _, word in steps)
-    if len(steps) > 1:
-        yield flags, words, lean
-    for options, description, changed in _more_sharding(lean):
-        yield f"{flags} {options}", f"{description}, {words}", changed
+    for flag, word, changed in (("", "", lean), *_more_sharding(lean)):
+        flags, words = zip(*steps, (flag, word), strict=True)
+        yield " ".join(filter(None, flags)), ", ".join(filter(None, (word, *words[:-1]))), changed
+
+
+_RANK: Final = 16  # of adapters, beside the products that `--lora-targets` means if absent
+
+
+def _adapters(
+    model: Trained, run: Configuration
+) -> Iterator[tuple[str, str, Configuration, Trained]]:
+    """Adapters beside frozen weights, those in 4 bits at last; with the leanest steps, and sharded.
+
+    It is another training than was asked for, of a model that trains in full.
+    """
+    if isinstance(model, MeasuredModel) or model.tuning != TRAIN_ALL:
+        return
+    for bits, own, name in ((None, "", "LoRA"), (4, " --weight-bits 4", "QLoRA")):
+        low_rank = LowRank(rank=_RANK, targets=("query", "value"), bits=bits)
+        adapted = replace(model, tuning=Tuning(low_rank=low_rank))
+        trains = f"{name}, another training: adapters of rank {_RANK} alone"
+        for flags, words, changed in (("", "", run), *_leanest(run)):
+            options = f"--lora-rank {_RANK}{own} {flags}".rstrip()
+            yield options, f"{trains}, {words}" if words else trains, changed, adapted
 
 
 def _smaller_microbatches(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
@@ -987,6 +1019,10 @@ def _to_the_host(run: Configuration) -> Iterator[tuple[str, str, Configuration]]
         moved = replace(pieces.recipe, offload=replace(states, activations=1.0))
         more = f"{flags} --offload activations=1 {flag}"
         yield more, f"all of these on the host, {words}", replace(pieces, recipe=moved)
+    for flag, words, lean in _leanest(run):
+        moved = replace(run.recipe, offload=states)
+        said = f"optimizer states and gradients on the host, {words}"
+        yield f"{flags} {flag}", said, replace(lean, recipe=moved)
 
 
 def _without_graphs(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
