@@ -25,7 +25,7 @@ from trainwright.documents.runs import job_of_configuration
 from trainwright.formats.catalog import cluster
 from trainwright.formats.catalog import model as catalog_model
 from trainwright.frameworks.dry_run import case_of
-from trainwright.lab.dry_run import RankDryRun, dry_runs
+from trainwright.lab.verify_runs import RankDryRun, dry_runs
 from trainwright.model import Recipe, TransformerConfig
 from trainwright.plans import Parallelism
 from trainwright.plans.configuration import Configuration

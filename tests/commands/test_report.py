@@ -26,7 +26,7 @@ from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput
 from trainwright.pages.command import command_of
 from trainwright.pages.gantt import SCRIPTS
-from trainwright.pages.open import subject_of
+from trainwright.pages.page import subject_of
 from trainwright.plans.configuration import CommandLine
 from trainwright.plans.status import Status
 from trainwright.units import format_bytes, format_seconds
@@ -309,7 +309,7 @@ def test_a_page_of_a_hundred_thousand_bars_stays_below_its_limit():
 
 
 def test_schedules_beyond_drawing_are_left_out_and_that_is_said(monkeypatch):
-    monkeypatch.setattr("trainwright.pages.open.MOST_DRAWN_ACTIONS", 10)
+    monkeypatch.setattr("trainwright.pages.page.MOST_DRAWN_ACTIONS", 10)
     page = trainwright.report(reported.model_plan())
     (one,) = page.document.documents
     assert "more than 10 are not drawn" in one.left_out[0]

@@ -15,7 +15,7 @@ from trainwright.documents.printing import Report
 from trainwright.documents.registry import REPORTED
 from trainwright.errors import InvalidInput
 from trainwright.pages.command import command_of
-from trainwright.pages.open import subject_of
+from trainwright.pages.page import subject_of
 from trainwright.units import format_bytes, format_seconds
 
 

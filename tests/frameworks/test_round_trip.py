@@ -27,13 +27,10 @@ from trainwright.frameworks.jobs.hugging_face import (
 )
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.pretraining import read_maxtext, read_nanotron, read_primus
-from trainwright.frameworks.jobs.settings import Beside
-from trainwright.frameworks.jobs.stages import read_stages
-from trainwright.frameworks.jobs.torchtitan import read_torchtitan
+from trainwright.frameworks.jobs.settings import Beside, StatedRun
+from trainwright.frameworks.jobs.torchtitan import read_stages, read_torchtitan
 from trainwright.frameworks.launch import Launcher
-from trainwright.frameworks.primus import recomputed
-from trainwright.frameworks.stated_run import StatedRun
-from trainwright.frameworks.trainers import hub_name
+from trainwright.frameworks.trainers import hub_name, recomputed
 from trainwright.plans.capability import TARGETS, RecomputeForm
 from trainwright.plans.job import Job
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE, mapping_name

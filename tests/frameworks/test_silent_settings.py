@@ -9,7 +9,7 @@ import pytest
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
-from trainwright.frameworks.stated_run import StatedRun
+from trainwright.frameworks.jobs.settings import StatedRun
 from trainwright.model import Norm
 
 GPT = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --vocab-size 1024"

@@ -11,9 +11,9 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks import write
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
+from trainwright.frameworks.jobs.settings import StatedRun
 from trainwright.frameworks.launch import Launcher
 from trainwright.frameworks.read_job import job_format, open_stated
-from trainwright.frameworks.stated_run import StatedRun
 
 FSDP = ("torchtitan@0.2", "torchtitan@0.3", "accelerate", "axolotl", "automodel", "maxtext")
 OTHERS = ("deepspeed", "nanotron", "llamafactory")

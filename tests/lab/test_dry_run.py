@@ -7,7 +7,7 @@ import pytest
 from trainwright.documents.runs import job_of_configuration
 from trainwright.formats.catalog import cluster, model
 from trainwright.frameworks.dry_run import case_of
-from trainwright.lab.dry_run import RankDryRun, dry_run_check, dry_runs
+from trainwright.lab.verify_runs import RankDryRun, dry_run_check, dry_runs
 from trainwright.plans import Parallelism
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import Job

@@ -9,7 +9,7 @@ from statistics import median
 
 import pytest
 
-from trainwright.cluster.efficiency import LEFT_OUT, UNFITTED
+from trainwright.cluster.accelerator import LEFT_OUT, UNFITTED
 from trainwright.commands.validate import known
 from trainwright.formats.measured_csv import measured_files, read_measured_table
 from trainwright.lab.validate import outcomes, predictor

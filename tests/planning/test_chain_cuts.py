@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oracles_chain import cuts_of, finish_of_cut_s, fitting_time_s
 from trainwright._native import _core
 from trainwright.planning.splits.chain import ChainTables
-from trainwright.planning.splits.chain_cuts import cuts_below
+from trainwright.planning.splits.cuts import cuts_below
 
 SECONDS = st.floats(0.1, 4.0)
 ORDERS = {  # w, then i, j and k of a rank, by the number of ranks after it and before it

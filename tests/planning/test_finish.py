@@ -17,9 +17,9 @@ from random_spaces import CHAINS, LOOPED, random_question
 from trainwright.planning.search.plans import price_cuts
 from trainwright.planning.search.prefetch import Shelf, asked_of
 from trainwright.planning.search.search import finish_candidate
-from trainwright.planning.splits.chain_cuts import finish_chain
-from trainwright.planning.splits.loop_cuts import (
+from trainwright.planning.splits.cuts import (
     every_lengths,
+    finish_chain,
     finish_loop,
     num_lengths,
     unbeaten,

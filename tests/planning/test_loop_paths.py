@@ -13,8 +13,8 @@ from family_cases import case, rows_of_split, step_of
 from random_cases import cases
 from trainwright._native import _core
 from trainwright.planning.question.layouts import LOOPED
+from trainwright.planning.splits.cuts import every_lengths
 from trainwright.planning.splits.loop import Count, Loop, bound_dealt_loops, program_of
-from trainwright.planning.splits.loop_cuts import every_lengths
 from trainwright.planning.splits.types import best_family_split, bound_every_split
 from trainwright.scheduling.simulate import native_orders
 from trainwright.step.pipeline import (

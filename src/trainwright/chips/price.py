@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.chips.built_in import USUAL_PROCESS, built_in
 from trainwright.chips.design_times import (
     ProductCache,
     Rates,
@@ -37,6 +39,19 @@ if TYPE_CHECKING:
     from trainwright.chips.workload import Chain, TrainingJob
     from trainwright.cluster import Surroundings
     from trainwright.costing.tiled import ChipKernel, TiledMachine, Tiles
+
+# What chips are made of and what things cost, with sources
+# ---------------------------------------------------------
+
+
+USUAL_PROCESS: Final = "7nm"  # that of the reference design, TPU v4
+
+
+@lru_cache(maxsize=1)
+def built_in() -> Mapping[str, Any]:
+    """The tables of `technology.toml`, as they are written."""
+    file = resources.files("trainwright.chips") / "technology.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 # Joules of kernels, layers and steps, from a table of energies per event

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 
 from trainwright.cluster import REFERENCE_DESIGN, ChipTemplate
-from trainwright.cluster.template import CORE_BUFFER_BYTES_PER_UNIT, LEAST_CORE_BUFFER_BYTES
+from trainwright.cluster.accelerator import CORE_BUFFER_BYTES_PER_UNIT, LEAST_CORE_BUFFER_BYTES
 from trainwright.errors import InvalidInput
 from trainwright.units import KIB, MIB
 

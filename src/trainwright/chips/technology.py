@@ -43,8 +43,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.chips.built_in import USUAL_PROCESS, built_in
-from trainwright.chips.price import OF_LOGIC, EnergyTable, VoltageCurve
+from trainwright.chips.price import OF_LOGIC, USUAL_PROCESS, EnergyTable, VoltageCurve, built_in
 from trainwright.chips.space import (
     FIELDS,
     NUMBER_FORMATS,

@@ -14,7 +14,7 @@ import numpy as np
 from trainwright._native._core import Sharing
 from trainwright.chips.space import FIELDS
 from trainwright.cluster import Hop, NetworkLevel, Surroundings, group_hops, levels_of
-from trainwright.cluster.template import UPDATE_BYTES_PER_LANE_CYCLE
+from trainwright.cluster.accelerator import UPDATE_BYTES_PER_LANE_CYCLE
 from trainwright.costing.communication import exchange_time_s, point_to_point_time_s
 from trainwright.costing.layer import (
     KEEP_ALL,

@@ -1,6 +1,20 @@
 """Where a model runs: accelerators, the networks between them, and clusters of both."""
 
-from trainwright.cluster.accelerator import Accelerator, Host
+from trainwright.cluster.accelerator import (
+    ELEMENT_BYTES,
+    NO_LOSS,
+    REFERENCE_DESIGN,
+    Accelerator,
+    ChipCores,
+    ChipTemplate,
+    Circumstance,
+    Efficiency,
+    Host,
+    Saturating,
+    Spread,
+    Surroundings,
+    peak_flops_per_s,
+)
 from trainwright.cluster.calibration import CONSTANTS, Calibration, Constant
 from trainwright.cluster.cluster import (
     Cluster,
@@ -15,21 +29,6 @@ from trainwright.cluster.cluster import (
     nested_hops,
     networked,
     template_device,
-)
-from trainwright.cluster.efficiency import (
-    NO_LOSS,
-    Circumstance,
-    Efficiency,
-    Saturating,
-    Spread,
-)
-from trainwright.cluster.template import (
-    ELEMENT_BYTES,
-    REFERENCE_DESIGN,
-    ChipCores,
-    ChipTemplate,
-    Surroundings,
-    peak_flops_per_s,
 )
 
 __all__ = [

@@ -16,9 +16,8 @@ from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from trainwright.cluster.accelerator import Accelerator
+from trainwright.cluster.accelerator import Accelerator, Circumstance, Saturating, Spread
 from trainwright.cluster.cluster import Cluster, LevelKind, NetworkLevel, Pool
-from trainwright.cluster.efficiency import Circumstance, Saturating, Spread
 from trainwright.errors import Fault, refuse
 from trainwright.provenance import Origin, Provenance
 

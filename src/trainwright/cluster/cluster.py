@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster.accelerator import Accelerator
-from trainwright.cluster.template import ChipCores, ChipTemplate, Surroundings
+from trainwright.cluster.accelerator import Accelerator, ChipCores, ChipTemplate, Surroundings
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.provenance import Origin, Provenance
 

@@ -87,8 +87,7 @@ def report(*documents: Reportable, title: str | None = None, date: str | None = 
     printed as given. Raises `InvalidInput` with every fault of the first file that has one, without
     documents, and for a verification of a document that is not among them.
     """
-    from trainwright.pages.open import subject_of
-    from trainwright.pages.page import page_html
+    from trainwright.pages.page import page_html, subject_of
 
     if not documents:
         raise InvalidInput.of("documents", "must be at least 1 document, got none")

@@ -183,8 +183,8 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.frameworks.dry_run import case_of
-    from trainwright.lab.dry_run import dry_run_check
     from trainwright.lab.verify_orders import check_document
+    from trainwright.lab.verify_runs import dry_run_check
     from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
 
     if not isinstance(document, (ModelPlanResult, ModelEstimateResult)):

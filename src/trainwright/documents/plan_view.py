@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from trainwright.cluster.accelerator import UNFITTED
 from trainwright.cluster.calibration import POOLED
-from trainwright.cluster.efficiency import UNFITTED
 from trainwright.documents.fit import figure_table, fit_line
 from trainwright.documents.printing import (
     NEGLIGIBLE,

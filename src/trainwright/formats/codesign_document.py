@@ -14,7 +14,7 @@ from trainwright.cluster import (
     networked,
     template_device,
 )
-from trainwright.cluster.template import CORE_BUFFER_BYTES_PER_UNIT
+from trainwright.cluster.accelerator import CORE_BUFFER_BYTES_PER_UNIT
 from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import decode_document
 from trainwright.plans.configuration import FORMAT_VERSION, CommandLine, Embedded

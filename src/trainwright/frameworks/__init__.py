@@ -35,7 +35,7 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
         "megatron": ("megatron", "export_megatron"),
         "megatron-bridge": ("megatron_bridge", "export_megatron_bridge"),
-        "primus": ("primus", "export_primus"),
+        "primus": ("trainers", "export_primus"),
         "torchtitan@0.2": ("torchtitan", "export_torchtitan_02"),
         "torchtitan@0.3": ("torchtitan", "export_torchtitan_03"),
         "pytorch": ("pytorch", "export_pytorch"),

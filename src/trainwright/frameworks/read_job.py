@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.cluster import Accelerator
-    from trainwright.frameworks.stated_run import StatedRun
+    from trainwright.frameworks.jobs.settings import StatedRun
     from trainwright.model import TransformerConfig
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options

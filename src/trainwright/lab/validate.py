@@ -15,7 +15,7 @@ from enum import StrEnum
 from statistics import NormalDist, median
 from typing import Any, Final
 
-from trainwright.cluster.efficiency import UNFITTED
+from trainwright.cluster.accelerator import UNFITTED
 from trainwright.documents.validation import (
     CoverageCheck,
     DatasetScore,

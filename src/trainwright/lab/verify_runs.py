@@ -8,9 +8,14 @@ with real autograd on small stages, and gradients and kept bytes are compared.
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,12 +31,14 @@ from trainwright.formats.schedule_json import (
     format_compute_comms,
     format_compute_only,
 )
+from trainwright.frameworks.dry_run import case_of, program_text
 from trainwright.lab.gloo_check import (
     MOST_RANKS,
     OWN_RUNTIME,
     PipelineRun,
     check_gradients,
     format_orders,
+    require_pytorch,
     with_exchanged_messages,
     with_swapped_microbatches,
     without_gradient_reduction,
@@ -43,17 +50,17 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.schedule import ActionKind, Placement, Schedule
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.lower import as_pytorch_runs, lower
-from trainwright.units import format_seconds
+from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trainwright.documents.verification import GradientCheck, KeptBytes
     from trainwright.lab.token_replay import Replayed, Stage
     from trainwright.lab.verify_orders import Replicas, Verifiable
+    from trainwright.plans.job import Job
     from trainwright.plans.lowered import LoweredSchedule, Timeline
     from trainwright.plans.schedule import ScheduleCosts
-
 
 # The same kind of schedule on fewer ranks, where the machine at hand cannot run all of them
 # ------------------------------------------------------------------------------------------
@@ -581,3 +588,83 @@ def _check(run: GradientCheck, small: Small) -> Check:
 def _kept_checks(runs: tuple[GradientCheck, ...]) -> tuple[Check, ...]:
     kept = tuple(each for run in runs for each in run.kept)
     return (kept_check(2, kept),) if kept else ()
+
+
+# What the ranks of a plan hold, from PyTorch itself: its program run here on fake tensors
+# ----------------------------------------------------------------------------------------
+# `rank_program.py` is started as a process of its own, because PyTorch remembers process groups.
+# The ranks that it runs are those of the pipeline; the others of a pipeline rank hold the same.
+# Costs one to five seconds a rank and no memory to speak of, whatever the size of the model.
+
+
+LEVEL: Final = 2
+# Above the prediction by this share of it, a rank was promised memory that it does not have.
+TOLERANCE: Final = 0.05
+_SECONDS_A_RANK: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankDryRun:
+    """The peak of a pipeline rank as tensors hold it, and its classes at that moment."""
+
+    name: str
+    rank: int
+    torch: str
+    allocated_bytes: float
+    static_bytes: float
+    by_class: dict[str, float]
+    cpu_s: float
+
+
+def dry_runs(cases: Sequence[dict[str, Any]]) -> tuple[RankDryRun, ...]:
+    """Every rank of cases that `frameworks.dry_run.case_of` made, in their order.
+
+    Raises `MissingExtra` without PyTorch, `UnsupportedFeature` with PyTorch's own words where a
+    case does not run.
+    """
+    require_pytorch()
+    ranks = sum(len(case["ranks"]) for case in cases)
+    with tempfile.TemporaryDirectory() as folder:
+        program, case = Path(folder, "dry_run.py"), Path(folder, "case.json")
+        program.write_text(program_text(), encoding="utf-8")
+        case.write_text(json.dumps(list(cases)), encoding="utf-8")
+        ran = subprocess.run(
+            [sys.executable, "-W", "ignore", str(program), str(case), "--fake"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SECONDS_A_RANK * ranks,
+        )
+    if ran.returncode:
+        said = [line for line in ran.stderr.splitlines() if "Error" in line] or [ran.stderr[-300:]]
+        raise UnsupportedFeature(f"PyTorch could not run this rank: {said[-1].strip()}")
+    return tuple(RankDryRun(**json.loads(line)) for line in ran.stdout.splitlines())
+
+
+def dry_run_check(job: Job, predicted_bytes: Sequence[float]) -> Check:
+    """Hold the predicted peak of every rank, without what no tensor holds, against the dry run."""
+    found = dry_runs([case_of(job)])
+    fullest = max(found, key=lambda run: run.allocated_bytes)
+    lines, exceeded = [], []
+    for run, predicted in zip(found, predicted_bytes, strict=True):
+        error = predicted / run.allocated_bytes - 1
+        line = (
+            f"rank {run.rank}: {format_bytes(run.allocated_bytes)} allocated, "
+            f"{format_bytes(predicted)} predicted ({error:+.1%})"
+        )
+        lines.append(line)
+        if run.allocated_bytes > predicted * (1 + TOLERANCE):
+            exceeded.append(run.rank)
+    detail = (
+        f"PyTorch {fullest.torch} on fake tensors: rank {fullest.rank} is the fullest, "
+        f"{format_bytes(fullest.allocated_bytes)}"
+    )
+    if exceeded:
+        detail += f"; predicted more than {TOLERANCE:.0%} too low for ranks {exceeded}"
+    return Check(
+        level=LEVEL,
+        name="memory of a dry run",
+        outcome=Outcome.FAIL if exceeded else Outcome.PASS,
+        detail=detail,
+        where=tuple(lines),
+    )

@@ -48,15 +48,17 @@ from trainwright.pages.blocks import (
     section,
     time_against_memory,
 )
-from trainwright.pages.first_screen import (
+from trainwright.pages.model_plan import cost_cards, model_plan_content, waiting_card
+from trainwright.pages.step import (
     estimate_changes,
     estimate_verdict,
     evidence,
     first_blocks,
     first_pictures,
+    step_figures,
+    step_sections,
+    term_table,
 )
-from trainwright.pages.model_plan import cost_cards, model_plan_content, waiting_card
-from trainwright.pages.step import step_figures, step_sections, term_table
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.units import (
     format_bytes,

@@ -38,16 +38,14 @@ from trainwright.pages.blocks import (
     section,
     time_against_memory,
 )
-from trainwright.pages.first_screen import (
-    first_blocks,
-    first_pictures,
-    plan_changes,
-    plan_verdict,
-)
 from trainwright.pages.step import (
     TIME_PARTS,
+    first_blocks,
+    first_pictures,
     memory_bars,
     network_blocks,
+    plan_changes,
+    plan_verdict,
     schedule_section,
     step_figures,
     term_table,

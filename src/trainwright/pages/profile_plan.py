@@ -32,7 +32,7 @@ from trainwright.pages.blocks import (
     proved_state,
     section,
 )
-from trainwright.pages.first_screen import fixing_changes
+from trainwright.pages.step import fixing_changes
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
 from trainwright.units import format_bandwidth, format_bytes, format_count, format_seconds
 

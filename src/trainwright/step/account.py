@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from trainwright.cluster import nested_hops
-from trainwright.cluster.efficiency import Circumstance
+from trainwright.cluster.accelerator import Circumstance
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plans.prediction import AxisUse, LevelUse
 from trainwright.plans.schedule import ActionKind, ScheduleMemory

@@ -8,9 +8,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.jobs.settings import NOTHING, Beside
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, StatedRun
 from trainwright.frameworks.launch import settings_beside
-from trainwright.frameworks.stated_run import StatedRun
 
 __all__ = ["FORMATS", "NOTHING", "Beside", "read"]
 
@@ -35,7 +34,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "olmo": ("pretraining", "read_olmo"),
         "maxtext": ("pretraining", "read_maxtext"),
         "primus": ("pretraining", "read_primus"),
-        "pytorch": ("stages", "read_stages"),
+        "pytorch": ("torchtitan", "read_stages"),
     }
 )
 # Formats that are read by themselves where a script starts their trainer.

@@ -25,11 +25,11 @@ from trainwright.frameworks.jobs.settings import (
     DEEPEST,
     NOTHING,
     Beside,
+    StatedRun,
     catalog_name,
     parse_settings,
 )
 from trainwright.frameworks.shell import Value
-from trainwright.frameworks.stated_run import StatedRun
 
 Values = dict[str, Any]
 _SHARED: Final[Mapping[str, Any]] = {

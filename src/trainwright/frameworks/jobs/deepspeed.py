@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trainwright.formats.json_text import parse_json
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, format_named
-from trainwright.frameworks.stated_run import StatedRun
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, StatedRun, format_named
 from trainwright.model.recipe import Optimizer, optimizer_named
 
 _MICS: Final = "mics_shard_size"

@@ -36,7 +36,7 @@ from trainwright.frameworks.launch import settings_beside
 from trainwright.frameworks.shell import Value
 
 if TYPE_CHECKING:
-    from trainwright.frameworks.stated_run import StatedRun
+    from trainwright.frameworks.jobs.settings import StatedRun
 
 _LOG: Final = re.compile(r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$", re.MULTILINE)
 _SCRIPT: Final = re.compile(

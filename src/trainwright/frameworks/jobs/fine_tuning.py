@@ -15,12 +15,12 @@ from trainwright.frameworks.jobs.settings import (
     NOTHING,
     Beside,
     Settings,
+    StatedRun,
     format_named,
     parse_yaml,
 )
 from trainwright.frameworks.megatron import dispatcher_of
 from trainwright.frameworks.shell.values import Value
-from trainwright.frameworks.stated_run import StatedRun
 from trainwright.plans.plan import usual_schedule
 
 _TUNE_HARMLESS: Final = re.compile(

@@ -33,9 +33,8 @@ from trainwright.frameworks.jobs.script import (
     read_launch,
     text_beside,
 )
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, parse_yaml
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, StatedRun, parse_yaml
 from trainwright.frameworks.shell import Value
-from trainwright.frameworks.stated_run import StatedRun
 from trainwright.frameworks.torchtitan import ROTATES
 from trainwright.model import ContextExchange
 from trainwright.options.run import ALL_TARGETS

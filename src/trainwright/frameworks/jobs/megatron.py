@@ -23,6 +23,7 @@ from trainwright.frameworks.jobs.settings import (
     NOTHING,
     Beside,
     Settings,
+    StatedRun,
     parse_yaml,
     vocabulary_of,
 )
@@ -35,7 +36,6 @@ from trainwright.frameworks.megatron import (
     parse_layout,
     stated_graphs,
 )
-from trainwright.frameworks.stated_run import StatedRun
 from trainwright.model import (
     ContextExchange,
     DeltaRule,

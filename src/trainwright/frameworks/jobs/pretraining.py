@@ -29,12 +29,12 @@ from trainwright.frameworks.jobs.settings import (
     NOTHING,
     Beside,
     Settings,
+    StatedRun,
     catalog_name,
     parse_settings,
     vocabulary_of,
 )
 from trainwright.frameworks.jobs.torchtitan import read_tables
-from trainwright.frameworks.stated_run import StatedRun
 from trainwright.model import TransformerConfig
 from trainwright.model.config import Activation, Experts, Norm
 

@@ -43,9 +43,8 @@ from trainwright.planning.search.prefetch import (
     SplitAnswers,
     asked_of,
 )
-from trainwright.planning.splits.chain_cuts import finish_chain
+from trainwright.planning.splits.cuts import finish_chain, finish_loop
 from trainwright.planning.splits.loop import bound_dealt_loops
-from trainwright.planning.splits.loop_cuts import finish_loop
 from trainwright.planning.splits.types import (
     HAIR,
     Effort,

@@ -17,7 +17,7 @@ follows backward n, so w microbatches take no less than F + I + q (third line). 
 min(p - r, m), nothing is split, and i is w - 1. A step ends no earlier than any rank, its exposed
 synchronisation and its optimizer. The least of these over all splits follows from the last rank
 backwards, each stage at its fastest recomputation that fits at the order's fullest instants. The
-recurrence is native (`native/chain/chain_cuts.hpp`), O(p·L·N), N the longest stage; `chain_cuts`
+recurrence is native (`native/chain/chain_cuts.hpp`), O(p·L·N), N the longest stage; `cuts`
 has it on arrays, for cuts that are made from the first rank on.
 """
 

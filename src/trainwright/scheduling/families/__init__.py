@@ -16,16 +16,14 @@ from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import ScheduleCosts
 from trainwright.plugins import SCHEDULES, plug_in
 from trainwright.scheduling.bounds import limit_below_all, misfit
-from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V
-from trainwright.scheduling.families.breadth_first import BREADTH_FIRST
+from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V, ZB_V_HANDMADE
 from trainwright.scheduling.families.chimera import CHIMERA
-from trainwright.scheduling.families.dualpipe import DUALPIPE
-from trainwright.scheduling.families.dualpipe_v import DUALPIPE_V
+from trainwright.scheduling.families.dualpipe import DUALPIPE, DUALPIPE_V
 from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
 from trainwright.scheduling.families.gpipe import GPIPE
 from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H
 from trainwright.scheduling.families.hanayo import HANAYO
-from trainwright.scheduling.families.interleaved import DEPTH_FIRST, INTERLEAVED
+from trainwright.scheduling.families.interleaved import BREADTH_FIRST, DEPTH_FIRST, INTERLEAVED
 from trainwright.scheduling.families.one_f_one_b import EAGER_ONE_F_ONE_B, ONE_F_ONE_B
 from trainwright.scheduling.families.one_f_one_b_v import ONE_F_ONE_B_V
 from trainwright.scheduling.families.pipe_offload import PIPE_OFFLOAD, PIPE_OFFLOAD_HALF
@@ -35,9 +33,7 @@ from trainwright.scheduling.families.two_stage_backward import TWO_STAGE_BACKWAR
 from trainwright.scheduling.families.v_shape import V_HALF, V_MIN
 from trainwright.scheduling.families.vocabulary import VOCABULARY_1, VOCABULARY_2
 from trainwright.scheduling.families.wave import WAVE
-from trainwright.scheduling.families.zb_v_handmade import ZB_V_HANDMADE
-from trainwright.scheduling.families.zero_bubble import ZB_H1, ZB_H2
-from trainwright.scheduling.families.zero_bubble_greedy import ZB_1P, ZB_2P
+from trainwright.scheduling.families.zero_bubble import ZB_1P, ZB_2P, ZB_H1, ZB_H2
 from trainwright.scheduling.orders import cut_microbatches
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trainwright.plans.schedule import ActionKind, Schedule
 from trainwright.scheduling.block import (
     SOURCE,
     blocks_within,
@@ -24,7 +25,6 @@ from trainwright.scheduling.block import (
     rewritten_order,
     v_min_block,
 )
-from trainwright.scheduling.families import zb_v_handmade
 from trainwright.scheduling.families.family import (
     Family,
     FamilyRequest,
@@ -35,13 +35,85 @@ from trainwright.scheduling.families.family import (
     limited_costs,
     two_chunks_in_v,
 )
-from trainwright.scheduling.orders import drop_weight_grads
+from trainwright.scheduling.families.zero_bubble import SOURCE as PUBLISHED
+from trainwright.scheduling.orders import counted, drop_weight_grads
 from trainwright.scheduling.weight_grads import best_of
 
 if TYPE_CHECKING:
     from trainwright.arrays import Ints
-    from trainwright.plans.schedule import Schedule
+    from trainwright.plans.schedule import Actions
     from trainwright.scheduling.weight_grads import Order
+
+# The published order of ZB-V: no bubble for equal times, at the memory of 1F1B (2p half chunks)
+# ----------------------------------------------------------------------------------------------
+# Warm-up and cool-down are stairs, the stable phase is F0 I0 W0 F1 I1 W1 (Qi et al., ICLR 2024).
+
+
+_F0, _I0, _W0, _F1, _I1, _W1 = range(6)
+
+
+def published_order(request: FamilyRequest) -> Schedule:
+    """Fewer than 2p-1 microbatches are the first of a schedule of so many."""
+    p, m = request.num_ranks, request.num_microbatches
+    return Schedule.of_ranks(
+        [_rank_order(p, rank, m) for rank in range(p)],
+        placement=two_chunks_in_v(request),
+        num_microbatches=m,
+    )
+
+
+def _rank_order(num_ranks: int, rank: int, num_microbatches: int) -> Actions:
+    """The places of the first m of each letter in the word of the rank, O(m)."""
+    p, r, m = num_ranks, rank, num_microbatches
+    forwards_0, forwards_1 = 2 * p - 1 - r, p
+    parts = [
+        ((_F0,), 2 * (p - r) - 1),
+        ((_F1, _F0), r),
+        ((_F1, _I1, _W1), p - r),
+        ((_F0, _I0, _W0, _F1, _I1, _W1), max(m, 2 * p - 1) - forwards_0),
+        ((_I0, _W0, _F1, _I1, _W1), forwards_0 - forwards_1),  # chunk 1 lags, F0 is through
+        ((_I0, _I1), r),
+        ((_I0, _W0), p - r),
+        ((_W1,), m),
+        ((_W0,), m),
+    ]
+    left = np.full(6, m)
+    places, letters, begin = [], [], 0
+    for pattern, times in parts:
+        for offset, letter in enumerate(pattern):
+            count = min(times, left[letter])
+            left[letter] -= count
+            places.append(begin + offset + len(pattern) * np.arange(count))
+            letters.append(np.full(count, letter))
+        begin += len(pattern) * times
+    word = np.concatenate(letters)[np.argsort(np.concatenate(places))]
+    kinds = (ActionKind.F, ActionKind.I, ActionKind.W)
+    return counted(word, [(kind, stage) for stage in (r, 2 * p - 1 - r) for kind in kinds])
+
+
+def published_in_flight(num_ranks: int, num_microbatches: int) -> tuple[Ints, Ints]:
+    """Of stage r and of stage 2p-1-r on every rank, waiting for input gradients, [2, p] each.
+
+    With F0, and with F1, of the steady word begun last; fewer microbatches are all begun.
+    """
+    p, m, r = num_ranks, num_microbatches, np.arange(num_ranks)
+    near, far = 2 * p - 1 - r, r + 1
+    held = np.stack((near, np.where(m > near, near + 1, near))), np.stack((far, far - 1))
+    return np.minimum(held[0], m), np.minimum(held[1], m)
+
+
+ZB_V_HANDMADE = Family(
+    name="zb-v-handmade",
+    summary="the published zero-bubble order in V",
+    source=PUBLISHED,
+    place=two_chunks_in_v,
+    order=published_order,
+    splits_backward=True,
+)
+
+
+# The orders of every limit
+# -------------------------
 
 
 def order(request: FamilyRequest) -> Schedule | None:
@@ -101,13 +173,13 @@ def least_in_flight(num_ranks: int, num_microbatches: int) -> tuple[Ints, Ints]:
 
     So blocks that hold less are of no use where there are no limits.
     """
-    near, far = zb_v_handmade.in_flight(num_ranks, num_microbatches)
+    near, far = published_in_flight(num_ranks, num_microbatches)
     return near[:1], far[:1]
 
 
 def _handmade_order(num_ranks: int, num_microbatches: int) -> Schedule:
     request = FamilyRequest(num_ranks=num_ranks, num_microbatches=num_microbatches)
-    return drop_weight_grads(zb_v_handmade.order(request))
+    return drop_weight_grads(published_order(request))
 
 
 ADAPTIVE_V = Family(
@@ -123,7 +195,7 @@ ADAPTIVE_V = Family(
     searched=Searched.ASKED,  # without a limit on memory its orders are those of ZB-V
     warm_up=lambda ranks: ranks,
     most_activations=lambda p: 2 * p,
-    published_in_flight=zb_v_handmade.in_flight,
+    published_in_flight=published_in_flight,
     least_in_flight=least_in_flight,
 )
 ZB_V = replace(
