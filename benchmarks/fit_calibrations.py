@@ -15,11 +15,15 @@ from pathlib import Path
 from trainwright.cluster import Calibration
 from trainwright.commands.validate import find_profiles
 from trainwright.formats.calibration_toml import load_calibrations, write_calibrations
-from trainwright.formats.measured_csv import measured_files, read_layer_tables, read_measured
+from trainwright.formats.measured_csv import (
+    MeasuredRun,
+    measured_files,
+    read_layer_tables,
+    read_measured,
+)
 from trainwright.lab.fitting import Prior, fit, interval
 from trainwright.lab.validate import DEFAULTS as STAGED_DEFAULTS
 from trainwright.lab.validate import predict_staged
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_model import MeasuredLayers
 from trainwright.units import GIB
 

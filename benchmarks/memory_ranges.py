@@ -27,11 +27,15 @@ from typing import Final
 from trainwright.commands.validate import known
 from trainwright.errors import TrainwrightError
 from trainwright.formats.calibration_toml import framework_memory
-from trainwright.formats.measured_csv import measured_files, read_beside, read_measured_table
+from trainwright.formats.measured_csv import (
+    MeasuredRun,
+    measured_files,
+    read_beside,
+    read_measured_table,
+)
 from trainwright.lab.fitting import answer
 from trainwright.lab.run_shapes import cluster_of, config_of, line_of
 from trainwright.lab.validate import Quality, quality_of, repeat_key
-from trainwright.plans.measured_run import MeasuredRun
 
 STUDENT: Final = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02, 6: 1.94, 7: 1.89, 8: 1.86}
 

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Calibration
     from trainwright.cluster.calibration import PooledEfficiencies
+    from trainwright.formats.measured_csv import MeasuredRun
     from trainwright.lab.pooling import PooledFit
     from trainwright.lab.predict import Question
     from trainwright.lab.run_shapes import Known, SoftwareLine
-    from trainwright.plans.measured_run import MeasuredRun
 
 MOST_ROWS = 60  # of a table and chip, evenly chosen
 SHOWN = 4

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.memory_snapshot import class_of, is_snapshot, read_snapshot
+from trainwright.frameworks.training_logs import class_of, is_snapshot, read_snapshot
 from trainwright.units import MIB
 
 FRAMES = {

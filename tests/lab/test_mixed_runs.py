@@ -18,14 +18,13 @@ import pytest
 from trainwright.cluster import Accelerator, Cluster, Efficiency, NetworkLevel, Pool, Saturating
 from trainwright.costing.measured import profile_of_tables
 from trainwright.formats import catalog
-from trainwright.formats.measured_csv import read_layer_tables, read_measured
+from trainwright.formats.measured_csv import MeasuredRun, read_layer_tables, read_measured
 from trainwright.model import precision_named
 from trainwright.planning.bounds.pools import Beside, MixedShelf
 from trainwright.planning.question.question import Allowed, ModelQuestion, Point, Workload
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans import Parallelism, Plan, ReplicaGroup, Stage
 from trainwright.plans.configuration import Overlap
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.plans.prediction import MixedPrediction
 from trainwright.profile import PhaseTimes, Profile
 from trainwright.step.pools import predict_mixed_step

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from random_cases import cases
 from trainwright.commands.validate import validate
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.validate import DEFAULTS, predict_staged
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_model import MeasuredLayers
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "measured" / "korthikanti.csv"

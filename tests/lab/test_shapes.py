@@ -9,6 +9,7 @@ import pytest
 
 from trainwright.commands.validate import known
 from trainwright.errors import UnsupportedFeature
+from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.predict import configuration_of
 from trainwright.lab.run_shapes import (
     config_of,
@@ -20,7 +21,6 @@ from trainwright.lab.run_shapes import (
     uses_fused_attention,
 )
 from trainwright.model import count_parameters
-from trainwright.plans.measured_run import MeasuredRun
 
 KNOWN = known()
 ROW = MeasuredRun(

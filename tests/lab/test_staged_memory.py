@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from trainwright.errors import UnsupportedFeature
+from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.validate import stage_peak_bytes
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_model import LayerSizes
 
 RUN = MeasuredRun(

@@ -13,11 +13,10 @@ import pytest
 from reference import needs_reference, reference
 from trainwright.commands.validate import known
 from trainwright.costing.tiled import A100_80GB, TiledTimer
-from trainwright.formats.measured_csv import read_measured
+from trainwright.formats.measured_csv import MeasuredRun, read_measured
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import Question
 from trainwright.lab.run_shapes import cluster_of, config_of, line_of
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.step import predict_step
 from trainwright.step.predict import estimator_of, plan_of, point_of
 

@@ -10,7 +10,7 @@ from trainwright.errors import InvalidInput
 from trainwright.plans.schedule import Action, ActionKind, Placement, ScheduleCosts
 from trainwright.scheduling import BuildingBlock, Pace, path_block, repeat
 from trainwright.scheduling.families.grouped_interleaved import block as gis_block
-from trainwright.scheduling.families.one_f_one_b_v import block as one_f_one_b_v_block
+from trainwright.scheduling.families.v_shape import one_f_one_b_block as one_f_one_b_v_block
 from trainwright.scheduling.simulate import simulate, validate
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741

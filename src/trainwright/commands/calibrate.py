@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.calibration import CalibrationResult, FitRecord
+    from trainwright.formats.measured_csv import MeasuredRun
     from trainwright.lab.fitting import LineFit, Prior
     from trainwright.lab.predict import Question
-    from trainwright.plans.measured_run import MeasuredRun
 
 OWN_LINE: Final = "own"
 DEFAULT_CONSTANTS: Final = ("gemm_max", "memory_max")
@@ -175,10 +175,10 @@ def _question(path: str | Path, line: str) -> Question:
     """What the document of an estimate or a plan asked, as the fit takes it."""
     from trainwright.cluster.calibration import software_named
     from trainwright.documents.jobs import run_of_document
+    from trainwright.formats.measured_csv import MeasuredRun
     from trainwright.lab.predict import Question
     from trainwright.lab.run_shapes import SoftwareLine
     from trainwright.planning.question.question import described
-    from trainwright.plans.measured_run import MeasuredRun
 
     found = run_of_document(path)
     model, cluster, configuration = described(found.model), found.cluster, found.configuration

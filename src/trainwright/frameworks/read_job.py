@@ -85,7 +85,7 @@ def snapshot_of(path: str | Path) -> MemorySnapshot | None:
 
     Raises `InvalidInput` for a pickle that is none.
     """
-    from trainwright.frameworks.memory_snapshot import LARGEST, is_snapshot, read_snapshot
+    from trainwright.frameworks.training_logs import LARGEST, is_snapshot, read_snapshot
 
     where = Path(path)
     try:

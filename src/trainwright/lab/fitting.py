@@ -19,10 +19,10 @@ import numpy as np
 from trainwright.cluster import CONSTANTS, Calibration, Circumstance, Cluster, Constant, Spread
 from trainwright.cluster.calibration import OVERHEAD_WIDTH, SHARE_WIDTH, SoftwareClass
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
+from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.predict import Question, RunPrediction, configuration_of, predict
 from trainwright.lab.run_shapes import Known, SoftwareLine, cluster_of, config_of, line_of
 from trainwright.model import TransformerConfig
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.plans.plan import usual_schedule
 from trainwright.step.account import circumstances
 

@@ -37,11 +37,11 @@ from trainwright.cluster.calibration import (
     keys_of,
 )
 from trainwright.errors import InvalidInput, TrainwrightError
+from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import Question, price
 from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
 from trainwright.lab.validate import median_of, repeat_key
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.step.account import circumstances
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from trainwright.cluster.calibration import SoftwareClass
 from trainwright.cluster.framework_memory import figure_in
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.calibration_toml import framework_memory
+from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.run_shapes import (
     SoftwareLine,
     stage_blocks,
@@ -33,7 +34,6 @@ from trainwright.plans.configuration import (
     Overlap,
     run_shape,
 )
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
 from trainwright.step import predict_step

@@ -21,6 +21,7 @@ from typing import Any, Final
 from trainwright.cluster import Accelerator, Calibration, Cluster, NetworkLevel, Pool
 from trainwright.cluster.calibration import PooledEfficiencies, Software, software_named
 from trainwright.errors import UnsupportedFeature
+from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.model import (
     Activation,
     Experts,
@@ -29,7 +30,6 @@ from trainwright.model import (
     TransformerConfig,
 )
 from trainwright.model.config import LowRank, Tuning
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.units import MIB
 
 # How the software behind a row behaves where the row does not say so itself

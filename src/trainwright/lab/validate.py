@@ -25,10 +25,10 @@ from trainwright.documents.validation import (
     SkippedRecord,
 )
 from trainwright.errors import TrainwrightError, UnsupportedFeature
+from trainwright.formats.measured_csv import MeasuredRun
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import RunPrediction
 from trainwright.lab.run_shapes import Known, cluster_of, config_of, line_of
-from trainwright.plans.measured_run import MeasuredRun
 from trainwright.profile.measured_model import LayerSizes, LayerTimes, MeasuredLayers
 from trainwright.step.pipeline import PipelineStage, one_f_one_b_ends_s
 from trainwright.units import GIB

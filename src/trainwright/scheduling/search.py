@@ -42,8 +42,7 @@ from trainwright.plans.schedule import (
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Objective, Status, relative_gap
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, one_at_a_time
 from trainwright.scheduling.families import FAMILIES, Family, FamilyRequest
-from trainwright.scheduling.families.hanayo import HANAYO
-from trainwright.scheduling.families.wave import WAVE
+from trainwright.scheduling.families.wave import HANAYO, WAVE
 from trainwright.scheduling.orders import cut_stages
 from trainwright.scheduling.simulate import native_costs, native_orders, simulate
 

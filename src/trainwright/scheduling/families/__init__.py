@@ -22,17 +22,18 @@ from trainwright.scheduling.families.dualpipe import DUALPIPE, DUALPIPE_V
 from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
 from trainwright.scheduling.families.gpipe import GPIPE
 from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H
-from trainwright.scheduling.families.hanayo import HANAYO
 from trainwright.scheduling.families.interleaved import BREADTH_FIRST, DEPTH_FIRST, INTERLEAVED
-from trainwright.scheduling.families.one_f_one_b import EAGER_ONE_F_ONE_B, ONE_F_ONE_B
-from trainwright.scheduling.families.one_f_one_b_v import ONE_F_ONE_B_V
+from trainwright.scheduling.families.one_f_one_b import (
+    EAGER_ONE_F_ONE_B,
+    ONE_F_ONE_B,
+    TWO_STAGE_BACKWARD,
+)
 from trainwright.scheduling.families.pipe_offload import PIPE_OFFLOAD, PIPE_OFFLOAD_HALF
 from trainwright.scheduling.families.sequence_slices import SEQ_ONE_F_ONE_B, SLIMPIPE
 from trainwright.scheduling.families.stp import STP
-from trainwright.scheduling.families.two_stage_backward import TWO_STAGE_BACKWARD
-from trainwright.scheduling.families.v_shape import V_HALF, V_MIN
+from trainwright.scheduling.families.v_shape import ONE_F_ONE_B_V, V_HALF, V_MIN
 from trainwright.scheduling.families.vocabulary import VOCABULARY_1, VOCABULARY_2
-from trainwright.scheduling.families.wave import WAVE
+from trainwright.scheduling.families.wave import HANAYO, WAVE
 from trainwright.scheduling.families.zero_bubble import ZB_1P, ZB_2P, ZB_H1, ZB_H2
 from trainwright.scheduling.orders import cut_microbatches
 
