@@ -20,9 +20,8 @@ from pathlib import Path
 from trainwright.execution import Budget
 from trainwright.plans.schedule import Placement, ScheduleCosts
 from trainwright.plans.status import Objective
+from trainwright.scheduling.candidates import SearchOutcome, SearchQuestion
 from trainwright.scheduling.search import (
-    SearchOutcome,
-    SearchQuestion,
     default_evaluations,
     named_front,
     search_schedule,

@@ -14,13 +14,12 @@ from oracles_loop import rank_times_s as reference_times_s
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.planning.bounds.layers import Blocks
+from trainwright.planning.bounds.loop import rank_ends, rank_times_s
 from trainwright.planning.bounds.stages import StageKinds, nearly_even
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
 from trainwright.planning.splits.loop import (
     Loop,
     best_loop_split,
-    rank_ends,
-    rank_times_s,
     spread_order,
 )
 from trainwright.planning.splits.types import SplitQuestion

@@ -16,8 +16,8 @@ from trainwright._native import _core
 from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory, TransferModel
 from trainwright.plans.status import BoundName, Objective
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, lower_bounds
+from trainwright.scheduling.candidates import activation_steps
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
-from trainwright.scheduling.search import activation_steps
 from trainwright.scheduling.simulate import simulate
 
 ROUNDING = 1 + 1e-9

@@ -13,8 +13,9 @@ from trainwright.errors import Contradiction, InvalidInput, MissingExtra, Unsupp
 from trainwright.execution.budget import Budget
 from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory, TransferModel
 from trainwright.plans.status import Bound, BoundName, Objective, Status
+from trainwright.scheduling.candidates import SearchOutcome, SearchQuestion
 from trainwright.scheduling.exact import solve_exactly
-from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
+from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.simulate import validate
 
 needs_solver = pytest.mark.skipif(

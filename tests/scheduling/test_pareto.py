@@ -7,14 +7,9 @@ import pytest
 from trainwright.execution.budget import Budget
 from trainwright.plans.schedule import Placement, ScheduleCosts
 from trainwright.plans.status import Objective
+from trainwright.scheduling.candidates import SearchQuestion
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
-from trainwright.scheduling.search import (
-    ParetoPoint,
-    SearchQuestion,
-    named_front,
-    searched_front,
-    some_limits,
-)
+from trainwright.scheduling.search import ParetoPoint, named_front, searched_front, some_limits
 from trainwright.scheduling.simulate import simulate, validate
 
 

@@ -21,15 +21,10 @@ from trainwright.plans.schedule import (
 )
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LimitTooSmall
+from trainwright.scheduling.candidates import Backward, SearchOutcome, SearchQuestion, in_modes
 from trainwright.scheduling.families import FAMILIES, FamilyRequest, generate
 from trainwright.scheduling.orders import cut_stages
-from trainwright.scheduling.search import (
-    Backward,
-    SearchOutcome,
-    SearchQuestion,
-    in_modes,
-    search_schedule,
-)
+from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.simulate import simulate, timeline_faults, validate
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741

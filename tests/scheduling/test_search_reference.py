@@ -10,7 +10,8 @@ from reference import needs_reference, reference
 from trainwright.execution.budget import Budget
 from trainwright.plans.schedule import Placement, ScheduleCosts
 from trainwright.plans.status import Objective, Status
-from trainwright.scheduling.search import SearchOutcome, SearchQuestion, search_schedule
+from trainwright.scheduling.candidates import SearchOutcome, SearchQuestion
+from trainwright.scheduling.search import search_schedule
 from trainwright.scheduling.simulate import validate
 
 SMALL = [4, 5, 6, 7, 8]

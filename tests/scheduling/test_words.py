@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from trainwright.errors import InvalidInput
 from trainwright.plans.plan import SearchedOrder
 from trainwright.plans.schedule import Placement, ScheduleCosts
+from trainwright.scheduling.candidates import in_modes
 from trainwright.scheduling.families import FamilyRequest, family_named
 from trainwright.scheduling.orders import schedule_of_words, words_of
-from trainwright.scheduling.search import in_modes
 
 WORDS = ("0F*2 0I 0W 0I 0W", "1F 1I 1W 1F 1I 1W")
 

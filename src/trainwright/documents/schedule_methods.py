@@ -28,6 +28,12 @@ from trainwright.options.schedule import DEFAULT_CHUNKS, OPTION_OF, Method, requ
 from trainwright.plans.schedule import Placement, Schedule, ScheduleMemory
 from trainwright.plans.status import Objective
 from trainwright.scheduling.bounds import LimitTooSmall, limit_below_all, misfit
+from trainwright.scheduling.candidates import (
+    DEFAULT_SEED,
+    PLACEMENT_NAMES,
+    SearchQuestion,
+    named_schedules,
+)
 from trainwright.scheduling.exact import load_solver, solve_exactly
 from trainwright.scheduling.families import (
     FAMILIES,
@@ -38,12 +44,8 @@ from trainwright.scheduling.families import (
 )
 from trainwright.scheduling.families.family import without_limits
 from trainwright.scheduling.search import (
-    DEFAULT_SEED,
-    PLACEMENT_NAMES,
-    SearchQuestion,
     many_limits,
     named_front,
-    named_schedules,
     search_schedule,
     searched_front,
     some_limits,

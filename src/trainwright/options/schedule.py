@@ -13,8 +13,8 @@ import numpy as np
 from trainwright.errors import Fault, InvalidInput
 from trainwright.options.inputs import display_name
 from trainwright.plans.schedule import ActionKind, Placement, Schedule, broadcast
+from trainwright.scheduling.candidates import with_recompute
 from trainwright.scheduling.orders import cut_microbatches, cut_stages
-from trainwright.scheduling.search import with_recompute
 from trainwright.units import TimeUnit, parse_action_time, parse_memory
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import numpy as np
 from trainwright.errors import Contradiction, Fault, InvalidInput, MissingExtra, UnsupportedFeature
 from trainwright.plans.schedule import ActionKind, Schedule, TransferModel
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Bound, BoundName, Objective
-from trainwright.scheduling.search import Candidate, SearchOutcome, candidates
+from trainwright.scheduling.candidates import Candidate, SearchOutcome, candidates
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats
     from trainwright.execution import Budget
-    from trainwright.scheduling.search import SearchQuestion
+    from trainwright.scheduling.candidates import SearchQuestion
 
 _F, _I, _W, _B, _R, *_ = ActionKind
 _MAX_DIGITS = 6

@@ -62,8 +62,9 @@ from trainwright.plans.schedule import ActionKind, FamilyShape
 from trainwright.plans.status import Objective, Status
 from trainwright.profile.profile import divisors
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound
+from trainwright.scheduling.candidates import Backward, SearchQuestion
 from trainwright.scheduling.orders import words_of
-from trainwright.scheduling.search import Backward, SearchQuestion, search_schedule
+from trainwright.scheduling.search import search_schedule
 from trainwright.step.account import timeline_of
 from trainwright.step.figures import num_groups
 from trainwright.step.predict import predict_step, work_of_plan

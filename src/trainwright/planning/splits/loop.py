@@ -11,8 +11,7 @@ it: it is simulated like the others, and priced where it is about as short.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, reduce
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -20,22 +19,31 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.layers import Blocks
+from trainwright.planning.bounds.loop import (
+    ROUNDING,
+    Exchanged,
+    LoopChain,
+    LoopMemory,
+    LoopStep,
+    RankSharing,
+    least_step_s,
+    most_within,
+    rank_ends,
+    rank_sharing,
+    rank_times_s,
+)
 from trainwright.planning.bounds.stages import (
     LayerTimes,
-    Sharing,
     StageLengths,
     any_lengths,
     fullest_rows,
-    held_static_bytes,
     least_transfers_s,
     nearly_even,
     optimizer_s,
     orders_of,
-    slowest_s,
 )
 from trainwright.planning.splits.chain import Split
-from trainwright.plans.configuration import DEFAULT_OVERLAP, even_blocks
-from trainwright.plans.schedule import ActionKind
+from trainwright.plans.configuration import even_blocks
 from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
 from trainwright.scheduling.simulate import native_orders
@@ -43,468 +51,18 @@ from trainwright.step import zero
 from trainwright.step.pipeline import (
     PipelineShape,
     PipelineTimes,
-    peak_shape,
     placement_of,
     quick_ends_s,
 )
 from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
     from trainwright.planning.bounds.stages import StageKinds
     from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
-    from trainwright.plans.schedule import Schedule
     from trainwright.step.zero import Replicas
-
-
-# What the chunks of a rank in a loop exchange with replicas, at the least, by its blocks
-# ---------------------------------------------------------------------------------------
-# Every chunk gathers and scatters its own state, hidden under its own compute (`step.zero`).
-# So what a rank exchanges depends on how its blocks are dealt to its chunks, and the least of all
-# ways to deal them is the min-plus convolution of what each chunk exchanges with so many blocks.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankSharing:
-    """Of a rank with its least blocks, one more, ...: [E] each.
-
-    What is added to the forward and to the backward of every microbatch, the latter without
-    recomputation, under which more of it would hide; and what follows the last microbatch.
-    """
-
-    forward_s: Floats
-    backward_s: Floats
-    tail_s: Floats
-
-    @classmethod
-    def none(cls, size: int) -> RankSharing:
-        """Nothing."""
-        zeros = np.zeros(size)
-        return cls(forward_s=zeros, backward_s=zeros, tail_s=zeros)
-
-
-def rank_sharing(
-    kinds: StageKinds,
-    replicas: Replicas,
-    chunks_of_rank: list[list[Ints]],
-    *,
-    most: int,
-    group: int,
-) -> tuple[RankSharing, ...]:
-    """The least of every rank, whose chunks are listed as the kinds they may be.
-
-    Those of a chunk are in the order of its blocks, from its least on. No rank has more than `most`
-    blocks beyond the least of its chunks, each of which `group` microbatches pass in turn.
-    """
-    exchanged = Exchanged.of(kinds, replicas, group=group)
-    made: dict[bytes, RankSharing] = {}
-    found = []
-    for chunks in chunks_of_rank:
-        key = b"|".join(own.tobytes() for own in chunks)
-        if key not in made:
-            before = (None, *chunks)
-            tails = [exchanged.tail_s(b)[own] for b, own in zip(before, chunks, strict=False)]
-            forward, backward, tail = (
-                _dealt_least(each, most)
-                for each in (
-                    [exchanged.forward_s[own] for own in chunks],
-                    [exchanged.backward_s[own] for own in chunks],
-                    tails,
-                )
-            )
-            made[key] = RankSharing(forward_s=forward, backward_s=backward, tail_s=tail)
-        found.append(made[key])
-    return tuple(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchanged:
-    """Of a chunk by kind [K]: what is added to forward and backward, and follows the last of these.
-
-    What is exchanged once a step hides under `ahead` microbatches of the chunk before it, too.
-    """
-
-    kinds: StageKinds
-    sharing: Sharing
-    forward_s: Floats
-    backward_s: Floats
-    slowest_s: Floats
-    ahead: float
-    _tails: dict[tuple[float, float], Floats] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, kinds: StageKinds, replicas: Replicas, *, group: int) -> Exchanged:
-        """Of chunks that `group` microbatches pass in turn."""
-        sharing = Sharing.of(kinds, replicas)
-        added = sharing.exposed(kinds.forward_s, kinds.counts @ LayerTimes.of(kinds).total_s)
-        return cls(
-            kinds=kinds,
-            sharing=sharing,
-            forward_s=added.forward_s,
-            backward_s=added.backward_s,
-            slowest_s=slowest_s(kinds),
-            ahead=float(zero.group_hiding(replicas.zero_stage, group)) - 1.0,
-        )
-
-    def tail_s(self, before: Ints | None) -> Floats:
-        """What follows the last microbatch, behind a chunk of one of the kinds `before`, if any."""
-        forward_s, most = self.kinds.forward_s, (0.0, 0.0)
-        if before is not None and self.ahead:
-            backward_s = np.maximum(self.slowest_s - forward_s, 0.0)[before]
-            most = float(forward_s[before].max()), float(backward_s.max())
-        if most not in self._tails:
-            forward_s = forward_s + self.ahead * most[0]
-            time_s = self.slowest_s + self.ahead * (most[0] + most[1])
-            self._tails[most] = self.sharing.exposed(forward_s, time_s).last_s
-        return self._tails[most]
-
-
-def _dealt_least(chunks: list[Floats], most: int) -> Floats:
-    """The least sum over chunks, by all extra blocks together."""
-    if not any(chunk.any() for chunk in chunks):
-        return np.zeros(min(most + 1, 1 + sum(len(chunk) - 1 for chunk in chunks)))
-    alike: dict[bytes, list[Floats]] = {}
-    for chunk in chunks:
-        alike.setdefault(chunk.tobytes(), []).append(chunk)
-    each = (_dealt_to_alike(own[0], len(own), most) for own in alike.values())
-    return reduce(lambda a, b: _convolved(a, b, most + 1), each)
-
-
-def _dealt_to_alike(chunk: Floats, count: int, most: int) -> Floats:
-    """Of so many chunks that are alike, in as few steps as there are digits in their number."""
-    if count == 1:
-        return chunk
-    half = _dealt_to_alike(chunk, count // 2, most)
-    both = _convolved(half, half, most + 1)
-    return _convolved(both, chunk, most + 1) if count % 2 else both
-
-
-def _convolved(a: Floats, b: Floats, size: int) -> Floats:
-    least = np.full(min(size, len(a) + len(b) - 1), np.inf)
-    for extra, own in enumerate(a[:size].tolist()):
-        left = least[extra : extra + len(b)]
-        np.minimum(left, own + b[: len(left)], out=left)
-    return least
-
-
-# What chunks in a loop recompute so that every rank fits, switched where it frees most per
-# second
-# -----------------------------------------------------------------------------------------
-# A rank starts with the fastest option of every layer. While its fullest instant does not fit,
-# layers of one chunk and one option switch to another: those that free most bytes there per second
-# that they take longer, so that chunks with many microbatches waiting go first.
-
-_HAIR: Final = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoopMemory:
-    """Of each rank, at the instants that can be its fullest: microbatches of each chunk, [N, v].
-
-    `held` are kept, and the transients of those `running` lie beside them.
-    """
-
-    kinds: StageKinds
-    replicas: Replicas
-    usable_bytes: float
-    held: list[Floats]
-    running: list[Floats]
-    switches_of_row: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
-    # A move of one block leaves most chunks and ranks as they were.
-    fastest_of_kind: dict[int, Ints] = field(default_factory=dict)
-    choice_of_rank: dict[tuple[int, tuple[int, ...]], list[Ints] | None] = field(
-        default_factory=dict
-    )
-
-    def recomputed(self, lengths: Ints) -> tuple[tuple[int, ...], ...] | None:
-        """Layers by row for every stage, [S, R], so that all ranks fit; None if some cannot."""
-        chosen: dict[int, Ints] = {}
-        cuts = np.concatenate(([0], np.cumsum(lengths)))
-        for rank in range(len(self.held)):
-            stages = list(range(rank, len(lengths), len(self.held)))
-            kinds = tuple(int(self.kinds.kind_of[cuts[s], cuts[s + 1]]) for s in stages)
-            key = (rank, kinds)
-            if key not in self.choice_of_rank:
-                self.choice_of_rank[key] = self._rank_choice(rank, kinds)
-            own = self.choice_of_rank[key]
-            if own is None:
-                return None
-            chosen.update(zip(stages, own, strict=True))
-        return tuple(tuple(chosen[stage].tolist()) for stage in range(len(lengths)))
-
-    def _rank_choice(self, rank: int, kind_of: tuple[int, ...]) -> list[Ints] | None:
-        costs = self.kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
-        held, running = self.held[rank], self.running[rank]
-        choice = [self._fastest(kind) for kind in kind_of]
-        room = self.room_bytes(kind_of)
-        while True:
-            kept = np.array([own @ costs.saved_bytes for own in choice])
-            transient = np.array([costs.transient_bytes[own > 0].max() for own in choice])
-            needed = held @ kept + running @ transient
-            fullest = int(needed.argmax())
-            if needed[fullest] <= room:
-                return choice
-            if not self._recompute_more(choice, held[fullest], float(needed[fullest]) - room):
-                return None
-
-    def room_bytes(self, kind_of: Sequence[int]) -> float:
-        """What the state of a rank with chunks of these kinds leaves of a device."""
-        own = list(kind_of)
-        static = held_static_bytes(self.kinds, self.replicas, np.array(own)).sum()
-        layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
-        whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
-        static += zero.gathered_bytes(layers, self.kinds.weight_bytes[own].max(), whole)
-        return self.usable_bytes * (1 - _HAIR) - float(static)
-
-    def _fastest(self, kind: int) -> Ints:
-        if kind in self.fastest_of_kind:
-            return self.fastest_of_kind[kind]
-        costs = self.kinds.profile.costs
-        assert costs.phases is not None, "an estimate has phases"
-        own, total_s = np.zeros(costs.num_rows, dtype=np.int64), costs.phases.total_s
-        for layer_class, count in enumerate(self.kinds.counts[kind].tolist()):
-            rows = list(costs.rows_of(layer_class))
-            own[rows[int(np.argmin(total_s[rows]))]] = count
-        self.fastest_of_kind[kind] = own
-        return own
-
-    def _recompute_more(self, choice: list[Ints], held: Floats, over_bytes: float) -> bool:
-        """Switches layers where that frees most bytes of the fullest instant per second.
-
-        As many as that instant asks for, so that few steps suffice.
-        """
-        best, switch, each = 0.0, None, 0.0
-        for chunk, own in enumerate(choice):
-            for row in np.flatnonzero(own).tolist():
-                for other, freed, longer_s in self._switches(row):
-                    rate = float(held[chunk]) * freed / longer_s
-                    if rate > best:
-                        best, switch, each = rate, (chunk, row, other), float(held[chunk]) * freed
-        if switch is None:
-            return False
-        chunk, row, other = switch
-        count = min(int(choice[chunk][row]), max(1, math.ceil(over_bytes / each)))
-        choice[chunk] = choice[chunk].copy()
-        choice[chunk][row] -= count
-        choice[chunk][other] += count
-        return True
-
-    def _switches(self, row: int) -> list[tuple[int, float, float]]:
-        """Other rows of the same class, with bytes freed and seconds added per microbatch."""
-        if row not in self.switches_of_row:
-            costs = self.kinds.profile.costs
-            total_s, saved = costs.duration_s, costs.saved_bytes
-            layer_class = int(np.searchsorted(costs.class_offsets, row, side="right")) - 1
-            self.switches_of_row[row] = [
-                (
-                    other,
-                    float(saved[row] - saved[other]),
-                    max(float(total_s[other] - total_s[row]), 1e-12),
-                )
-                for other in costs.rows_of(layer_class)
-                if saved[other] < saved[row]
-            ]
-        return self.switches_of_row[row]
-
-
-# A bound on all splits over v chunks per rank in a loop, whose orders ignore times
-# ---------------------------------------------------------------------------------
-# Blocks of one class make up most of a model. Of n of them over S = p·v stages every stage has one
-# or more, but for the first and the last, which have other layers. A rank with k blocks then takes
-# at least
-#
-#     m·P_r(k) + the longest of four idle times
-#
-# P_r(k) is the work of k blocks, recomputing what memory asks for at its fullest instants: a
-# fractional knapsack over its chunks, extra blocks where fewest microbatches wait. Idle times
-# follow from paths through the order's graph, with all that other stages run at its least:
-#
-#     forwards that lead to the rank's first action, backwards that follow its last one
-#     forwards to the loss and back to its first backward, less its own forwards before it
-#     its last forward to the loss and all the way back, less its own backwards after it
-#     both of these ends
-#
-# The least step that lets the ranks hold n blocks between them is a bound.
-
-_F, _B = ActionKind.F, ActionKind.B
-
-
-class RankEnds(NamedTuple):
-    """Own forwards of a rank before its first backward, and backwards after its last forward.
-
-    Both are counts by chunk [v]. The stages are those of its first action, first backward, last
-    forward and last action.
-    """
-
-    warm: Floats
-    drain: Floats
-    begins: int
-    turns: int
-    leaves: int
-    ends: int
-    waits_twice: bool
-
-
-@lru_cache(maxsize=64)
-def rank_ends(shape: PipelineShape) -> tuple[RankEnds, ...]:
-    """Of a family's own orders, backwards fused; the same for any number of microbatches."""
-    schedule = orders_of(peak_shape(shape))
-    return tuple(_rank_ends(schedule, rank) for rank in range(shape.num_ranks))
-
-
-def _rank_ends(schedule: Schedule, rank: int) -> RankEnds:
-    rows = schedule.actions[schedule.rows_of(rank)]
-    kinds, stages = rows[:, 0], rows[:, 1]
-    first_backward = int(np.argmax(kinds == _B))
-    last_forward = len(kinds) - 1 - int(np.argmax(kinds[::-1] == _F))
-    p, v = schedule.num_ranks, schedule.placement.num_stages // schedule.num_ranks
-    warm, drain = stages[:first_backward], stages[last_forward + 1 :]
-    return RankEnds(
-        warm=np.bincount(warm // p, minlength=v).astype(np.float64),
-        drain=np.bincount(drain // p, minlength=v).astype(np.float64),
-        begins=int(stages[0]),
-        turns=int(stages[first_backward]),
-        leaves=int(stages[last_forward]),
-        ends=int(stages[-1]),
-        waits_twice=first_backward < last_forward,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoopChain:
-    """Blocks between a head and a tail, laid over S stages in a loop of p ranks.
-
-    What lies before the blocks is in the first stage, what follows them in the last: `edges` of
-    both. `least` [S] and `most` [S] blocks are in each stage. `forward_all_s` and
-    `backward_all_s` are of one microbatch through all layers, `optimizer_s` of one block.
-    `beside_bytes` lie on every rank beside its layers' state; `sharing` is of each rank with its
-    least blocks, one more, ..., and hides under the share `under_backward` of what they recompute.
-    """
-
-    blocks: Blocks
-    num_ranks: int
-    num_microbatches: int
-    least: Ints
-    most: Ints
-    edges: _core.LoopEdges
-    optimizer_s: float
-    forward_all_s: float
-    backward_all_s: float
-    transfer_s: Floats
-    usable_bytes: float
-    beside_bytes: float
-    sharing: tuple[RankSharing, ...]
-    under_backward: float = DEFAULT_OVERLAP.gradients
-
-    def stages_of(self, rank: int) -> slice:
-        """Of one rank, in order."""
-        return slice(rank, None, self.num_ranks)
-
-
-def least_step_s(
-    chain: LoopChain,
-    ends: tuple[RankEnds, ...],
-    instants: list[Floats],
-    running: list[Floats],
-) -> LoopStep:
-    """The bound; `instants` [N, v] of each rank count what is held, `running` what runs then."""
-    times_s = rank_times_s(chain, ends, instants, running)
-    fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
-    num_blocks = chain.blocks.count
-    values = np.unique(np.concatenate(times_s))
-    values = values[np.isfinite(values)]
-    low, high = 0, len(values)
-    while low < high:
-        middle = (low + high) // 2
-        if _held_within(times_s, fewest, float(values[middle])) >= num_blocks:
-            high = middle
-        else:
-            low = middle + 1
-    if low == len(values):
-        return LoopStep(math.inf, ())
-    step_s = float(values[low])
-    counts = [_most_within(own, least, step_s) for own, least in zip(times_s, fewest, strict=True)]
-    while sum(counts) > num_blocks:
-        spare = [
-            (float(own[count - least]), rank)
-            for rank, (own, least, count) in enumerate(zip(times_s, fewest, counts, strict=True))
-            if count > least
-        ]
-        if not spare:
-            return LoopStep(math.inf, ())
-        counts[max(spare)[1]] -= 1
-    return LoopStep(step_s, tuple(counts))
-
-
-class LoopStep(NamedTuple):
-    """The bound, and blocks of each rank that may reach it."""
-
-    step_s: float
-    blocks_of_rank: tuple[int, ...]
-
-
-def _held_within(times_s: list[Floats], fewest: list[int], step_s: float) -> int:
-    """Blocks that all ranks can hold within a step; -1 where one rank cannot hold its least."""
-    counts = [_most_within(own, least, step_s) for own, least in zip(times_s, fewest, strict=True)]
-    return -1 if min(counts) < 0 else sum(counts)
-
-
-def _most_within(times_s: Floats, least: int, step_s: float) -> int:
-    within = np.flatnonzero(times_s <= step_s)
-    return least + int(within[-1]) if len(within) else -1
-
-
-def rank_times_s(
-    chain: LoopChain,
-    ends: tuple[RankEnds, ...],
-    instants: list[Floats],
-    running: list[Floats],
-) -> list[Floats]:
-    """The bound from each rank alone with its least blocks, one more, ...; see `least_step_s`."""
-    blocks, sharing = chain.blocks, chain.sharing
-    offset = np.cumsum([0, *(len(own.tail_s) for own in sharing)])
-    loop = _core.LoopRanks(
-        num_ranks=chain.num_ranks,
-        num_microbatches=chain.num_microbatches,
-        forward_all_s=chain.forward_all_s,
-        backward_all_s=chain.backward_all_s,
-        usable_bytes=chain.usable_bytes,
-        gathered_bytes=chain.beside_bytes,
-        least=chain.least,
-        most=chain.most,
-        transfer_s=chain.transfer_s,
-        blocks=_core.LoopBlocks(
-            forward_s=blocks.forward_s,
-            static_bytes=blocks.static_bytes,
-            optimizer_s=chain.optimizer_s,
-            transient_bytes=blocks.transient_bytes,
-            time_s=blocks.time_s,
-            kept_bytes=blocks.kept_bytes,
-        ),
-        edges=chain.edges,
-        sharing=_core.LoopSharing(
-            under_backward=chain.under_backward,
-            offset=offset,
-            forward_s=np.concatenate([own.forward_s for own in sharing]),
-            backward_s=np.concatenate([own.backward_s for own in sharing]),
-            tail_s=np.concatenate([own.tail_s for own in sharing]),
-        ),
-        order=_core.LoopOrder(
-            instant_offset=np.cumsum([0, *map(len, instants)]),
-            held=np.concatenate(instants),
-            running=np.concatenate(running),
-            warm=np.stack([own.warm for own in ends]),
-            drain=np.stack([own.drain for own in ends]),
-            turns=np.array([own[2:6] for own in ends], dtype=np.int64),
-            waits_twice=np.array([own.waits_twice for own in ends], dtype=np.int64),
-        ),
-    )
-    return np.split(_core.loop_rank_times_s(loop), offset[1:-1])
 
 
 # A bound on all splits of a loop from every path through its order
@@ -662,7 +220,7 @@ class PathsProgram(NamedTuple):
             most = sign * [each.blocks for each in counts]
             splits = splits.replace(
                 block_held=np.concatenate((self.held, sign[:, np.newaxis] * own)),
-                room=np.concatenate((self.room, (most + _HAIR) / self.num_blocks)),
+                room=np.concatenate((self.room, (most + ROUNDING) / self.num_blocks)),
             )
         found = _core.least_of_order(splits, self.orders, start)
         blocks = found.blocks.reshape(-1, ways).sum(axis=1) if len(found.blocks) else None
@@ -747,7 +305,7 @@ def _rooms(
             held.append(taken.reshape(-1))
             room.append(left)
     usable = chain.usable_bytes
-    return np.array(held) / usable, np.array(room) / usable + _HAIR
+    return np.array(held) / usable, np.array(room) / usable + ROUNDING
 
 
 # A good split over v chunks per rank in a loop, with a bound on all of them
@@ -895,7 +453,7 @@ class Loop:
         chain = self.chain(self._most_blocks(limit_s))
         times_s = rank_times_s(chain, rank_ends(self.shape), self.memory.held, self.memory.running)
         fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
-        most = [_most_within(*own, limit_s) for own in zip(times_s, fewest, strict=True)]
+        most = [most_within(*own, limit_s) for own in zip(times_s, fewest, strict=True)]
         if min(most) < 0 or sum(most) < chain.blocks.count:
             return None
         return tuple(Count(rank, own, True) for rank, own in enumerate(most))
@@ -1110,7 +668,7 @@ class Loop:
                 moved[giver] -= 1
                 moved[taker] += 1
                 found = self._found(moved)
-                if found is not None and found.step_s < best.step_s * (1 - _HAIR):
+                if found is not None and found.step_s < best.step_s * (1 - ROUNDING):
                     best, improving = found, True
                     break
         return best

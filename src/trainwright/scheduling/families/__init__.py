@@ -17,8 +17,7 @@ from trainwright.plans.schedule import ScheduleCosts
 from trainwright.plugins import SCHEDULES, plug_in
 from trainwright.scheduling.bounds import limit_below_all, misfit
 from trainwright.scheduling.families.adaptive_v import ADAPTIVE_V, ZB_V, ZB_V_HANDMADE
-from trainwright.scheduling.families.chimera import CHIMERA
-from trainwright.scheduling.families.dualpipe import DUALPIPE, DUALPIPE_V
+from trainwright.scheduling.families.bidirectional import CHIMERA, DUALPIPE, DUALPIPE_V
 from trainwright.scheduling.families.family import Family, FamilyRequest, without_limits
 from trainwright.scheduling.families.gpipe import GPIPE
 from trainwright.scheduling.families.grouped_interleaved import GIS, GIS_H

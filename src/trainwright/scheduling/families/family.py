@@ -133,6 +133,8 @@ class Family:
     reads_group, whole_groups, like
         Whether it looks at the `group` of a request; whether all microbatches pass each chunk in
         groups of p, so that p must divide their number; the family whose order it has where p does.
+    starts_searches
+        In which placements a search of orders begins with its order, among others.
     steady
         How soon its order repeats itself; None where what is in flight grows with the microbatches
         or is not known.
@@ -180,6 +182,7 @@ class Family:
     reads_group: bool = False
     whole_groups: bool = False
     like: str | None = None
+    starts_searches: Callable[[Placement], bool] = lambda placement: True
     steady: Steady | None = None
     planned: bool = False
     searched: Searched = Searched.NAMED

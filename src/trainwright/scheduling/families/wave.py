@@ -97,6 +97,7 @@ WAVE = Family(
     splits_backward=True,
     obeys_limits=True,
     reads_costs=True,
+    starts_searches=lambda placement: not placement.is_v,  # there it is `adaptive-v`
 )
 
 
@@ -168,4 +169,5 @@ HANAYO = Family(
     place=place,
     order=order_by_rules,
     reads_costs=True,
+    starts_searches=lambda placement: False,  # its rule is slow to follow, `wave` is a better start
 )
