@@ -49,8 +49,10 @@ def test_every_change_spares_what_was_missing_though_the_run_was_predicted_to_fi
     for change in failed["changes"]:
         spared = plain["peak_memory_bytes"] - change["peak_memory_bytes"]
         assert spared * 1.05 >= 8 * GIB
-    slowdowns = [change["device_time_ratio"] for change in failed["changes"]]
+    others = [change for change in failed["changes"] if "--lora" not in change["options"]]
+    slowdowns = [change["device_time_ratio"] for change in others]
     assert slowdowns == sorted(slowdowns)
+    assert failed["changes"][: len(others)] == others
 
 
 def test_the_table_tells_the_story(run, log):
@@ -81,6 +83,30 @@ def test_a_log_that_states_what_was_run_needs_nothing_beside(run, tmp_path):
     assert found["failure"]["pipeline_rank"] == 1
     assert found["request"]["configuration"]["microbatch_size"] == 2
     assert found["memory_account"] == "megatron"
+
+
+def test_a_log_and_the_file_of_its_job_are_read_together(run, log, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "model_name_or_path: Meta-Llama-3-8B\nstage: sft\nfinetuning_type: full\nbf16: true\n"
+        "cutoff_len: 4096\nper_device_train_batch_size: 4\ndeepspeed: ds_z3_config.json\n"
+    )
+    asked = ("estimate", str(job), "--from", "log", str(log), "--cluster", "dgx-h100", "--json")
+    found = run(*asked).document
+    assert found["failure"]["rank"] == 5
+    assert found["request"]["configuration"]["microbatch_size"] == 4
+    assert found["memory_account"] == "hugging-face"
+
+
+def test_a_message_without_bytes_is_a_failure_all_the_same(run, tmp_path):
+    path = tmp_path / "job.log"
+    path.write_text("[rank5]:   in backward\n[rank5]: RuntimeError: CUDA error: out of memory\n")
+    done = run("estimate", *RUN, "--from", "log", str(path), "--json")
+    assert (done.code, done.document["fits"]) == (3, False)
+    assert done.document["failure"].get("tried_bytes") is None
+    assert done.document["changes"]
+    said = " ".join(run("estimate", *RUN, "--from", "log", str(path)).out.split())
+    assert "on rank 5 (pipeline rank 1) in backward: the message does not name the bytes" in said
 
 
 def test_a_log_without_a_run_asks_for_one(run, log):

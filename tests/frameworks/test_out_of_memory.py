@@ -172,3 +172,101 @@ def test_what_xla_says_before_the_first_step_is_read() -> None:
     of_a_gpu = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes."
     assert read_out_of_memory(of_a_gpu) == OutOfMemory(tried_bytes=8 * GIB)
     assert read_out_of_memory("RESOURCE_EXHAUSTED: quota of requests") is None
+
+
+SAID = "Of the allocated memory 30.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by "
+DIED = f"OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. {SAID}PyTorch but un"
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "gpu", "phase"),
+    [
+        (  # lines that srun labels, awslabs/awsome-distributed-ai issue 220
+            "3:   File adamw.py, line 608, in _multi_tensor_adamw\n3: torch.cuda." + DIED,
+            3,
+            None,
+            Phase.OPTIMIZER,
+        ),
+        (  # weights are read before anything trains, axolotl issue 998
+            f"[ERROR] [PID:34] [RANK:1] CUDA out of memory. {DIED}\n"
+            "Traceback (most recent call last):\n  File x.py, in _load_state_dict_into_meta_model",
+            1,
+            None,
+            Phase.INITIALISATION,
+        ),
+        (  # a frame that is drawn and folded, DeepSpeed issue 3448
+            "╭──── Traceback (most recent call last) ────╮\n│ deepspeed/engine.py:268 in │\n"
+            f"│ __init__   │\n│ ❱  268 │ │   self._configure_model() │\n╰───╯\n{DIED}",
+            None,
+            None,
+            Phase.INITIALISATION,
+        ),
+        (  # LlamaFactory issue 7532
+            f"  File zero/stage3.py, line 947, in _optimizer_step\ntorch.cuda.{DIED}",
+            None,
+            None,
+            Phase.OPTIMIZER,
+        ),
+        (DIED.replace("CUDA", "NPU").replace(". Of", " (NPU 3; 1.00 GiB free). Of"), None, 3, None),
+    ],
+    ids=["srun", "loading", "rich", "deepspeed", "npu"],
+)
+def test_more_programs_say_rank_and_phase_in_their_own_way(
+    text: str, rank: int | None, gpu: int | None, phase: Phase | None
+) -> None:
+    found = read_out_of_memory(text)
+    assert found is not None
+    assert (found.rank, found.gpu, found.phase) == (rank, gpu, phase)
+    assert found.tried_bytes == GIB
+
+
+def test_of_several_processes_of_a_container_the_one_that_ran_out_holds_the_most() -> None:
+    said = "GPU 0 has a total capacity of 39.00 GiB of which 93.81 MiB is free. Process 3 has "
+    said += "398.00 MiB memory in use. Process 7 has 32.50 GiB memory in use. "
+    found = read_out_of_memory(DIED.replace("Of the", said + "Of the"))
+    assert found is not None
+    assert found.in_use_bytes == 32.5 * GIB
+    alone = read_out_of_memory(DIED.replace("Of the", said.replace("32.50", "2.50") + "Of the"))
+    assert alone is not None
+    assert alone.in_use_bytes is None  # less than its tensors: it is not said
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "gpu", "phase"),
+    [
+        (  # axolotl issue 1717
+            "[rank1]:     return run_backward(\n[rank1]:   File graph.py, line 1, in backward\n"
+            "[rank1]: RuntimeError: CUDA error: out of memory\n[rank1]: CUDA kernel errors might",
+            1,
+            None,
+            Phase.BACKWARD,
+        ),
+        (  # Megatron-Bridge issue 771
+            "Training ...\n[2025-09-24 16:15:28] node-26:3000032:3004399 [4] include/alloc.h:228 "
+            "NCCL WARN Cuda failure 2 'out of memory'",
+            None,
+            4,
+            None,
+        ),
+        (  # llama-cookbook issue 45
+            "    state = model.state_dict()\n"
+            "OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
+            None,
+            None,
+            Phase.CHECKPOINT,
+        ),
+    ],
+    ids=["driver", "nccl", "too-many"],
+)
+def test_where_no_bytes_are_told_a_segment_of_the_allocator_is_missing_at_least(
+    text: str, rank: int | None, gpu: int | None, phase: Phase | None
+) -> None:
+    found = read_out_of_memory(text)
+    assert found == OutOfMemory(rank=rank, gpu=gpu, phase=phase)
+    assert found.missing_bytes == 2 * MIB
+    commented = "\n".join(f"# {line}" for line in text.splitlines())
+    assert "NCCL" in text or read_out_of_memory(commented) is None
+
+
+def test_a_script_that_catches_the_error_has_not_failed() -> None:
+    assert read_out_of_memory("try:\n    step()\nexcept torch.cuda.OutOfMemoryError:\n") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -257,6 +258,17 @@ def test_a_script_of_llamafactory_is_read_in_its_own_words() -> None:
         found = read(form, script)
         assert (found.lora_rank, found.weight_bits, found.sequence) == (8, 4, 32768)
         assert (found.recompute, found.lora_targets) == ("full", ("query", "value"))
+
+
+def test_a_script_of_llamafactory_shards_as_its_deepspeed_file_says(tmp_path: Path) -> None:
+    """Shortened from github.com/hiyouga/LlamaFactory issue 747, of 2023."""
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 3}}')
+    script = """deepspeed --num_gpus 8 src/train_bash.py --deepspeed ds.json --stage sft \\
+    --do_train --model_name_or_path meta-llama/Llama-2-70b-hf --finetuning_type lora \\
+    --fp16 --max_source_length 1024 --max_target_length 512 --per_device_train_batch_size 16
+"""
+    found = read("trl", script, Beside(folder=tmp_path))
+    assert (found.zero, found.sequence, found.unknown) == (3, 1536, ())
 
 
 MAXTEXT = "base_config: base.yml\nmodel_name: mixtral-8x7b\nnum_experts: 8\n"

@@ -72,7 +72,10 @@ def estimate(
         if snapshot is not None:
             source = None
         elif failure is not None and model is not None and job_format(source[1]) is None:
-            source = None  # a log that says how it ended, not what was run
+            # A log says how it ended; what was run, the job's own file beside it, or options.
+            source = None
+            if isinstance(model, (str, Path)) and (own := job_format(model)) is not None:
+                source, model = (own, model), None
         elif failure is not None and job_format(source[1]) is None:
             raise _unstated(failure)
     if source is not None:
@@ -150,11 +153,12 @@ def _unstated(failure: OutOfMemory) -> InvalidInput:
 
     where = "" if failure.rank is None else f" on rank {failure.rank}"
     where += "" if failure.phase is None else f" in {failure.phase}"
+    if failure.tried_bytes is not None:
+        where += f", {format_bytes(failure.missing_bytes)} short"
     return InvalidInput.of(
         "--from",
-        f"says that the job ran out of memory{where}, {format_bytes(failure.missing_bytes)} short, "
-        "and not what was run: give the model before it, and --cluster, degrees and batch, or the "
-        "job's own file",
+        f"says that the job ran out of memory{where}, and not what was run: give the "
+        "model before it, and --cluster, degrees and batch, or the job's own file",
     )
 
 

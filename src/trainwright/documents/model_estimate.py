@@ -98,7 +98,7 @@ class FailureRecord:
     pipeline_rank: int | None = None
     gpu: int | None = None
     phase: Phase | None = None
-    tried_bytes: float
+    tried_bytes: float | None = None
     missing_bytes: float
     allocated_bytes: float | None = None
     reserved_bytes: float | None = None
@@ -226,10 +226,11 @@ def failure_lines(found: FailureRecord) -> Iterator[str]:
         where = f"on rank {found.rank}"
         where += "" if found.pipeline_rank is None else f" (pipeline rank {found.pipeline_rank})"
     phase = "" if found.phase is None else f" in {found.phase}"
-    yield (
-        f"the job ran out of memory {where}{phase}: {format_bytes(found.tried_bytes)} were asked "
-        f"for, {format_bytes(found.missing_bytes)} were missing"
-    )
+    tried, missing = found.tried_bytes, format_bytes(found.missing_bytes)
+    lacks = "the message does not name the bytes"
+    if tried is not None:
+        lacks = f"{format_bytes(tried)} were asked for, {missing} were missing"
+    yield f"the job ran out of memory {where}{phase}: {lacks}"
     held = {
         "tensors": found.allocated_bytes,
         "the allocator": found.reserved_bytes,

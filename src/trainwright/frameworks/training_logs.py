@@ -102,7 +102,8 @@ def _numbers(pattern: re.Pattern[str], text: str) -> tuple[float, ...]:
 #
 # XLA says before the first step what a whole program needs, `Ran out of memory in memory space hbm.
 # Used 21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G.`, or that it tried `to allocate 85899
-# bytes`.
+# bytes`. Who asks the driver itself says no bytes: `RuntimeError: CUDA error: out of memory`, and
+# NCCL `Cuda failure 2 'out of memory'`.
 
 
 _SIZE: Final = r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([KMGT]?i?)[Bb](?:ytes)?"
@@ -126,21 +127,29 @@ _OF_XLA: Final = re.compile(
     r"|RESOURCE_EXHAUSTED:[^\n]*?allocat(?:e|ing) ([0-9]+) bytes",
     re.IGNORECASE,
 )
-_GPU: Final = re.compile(r"\bGPU (\d+)\b")
+# No bytes are told: no comment of a script either.
+_BARE: Final = re.compile(
+    r"^(?!\s*#).*(?:(?:Error|Exception):\s+(?:CUDA|HIP|NPU|XPU) (?:error: )?out of memory"
+    r"|NCCL WARN Cuda failure (?:\d+ )?'out of memory')",
+    re.MULTILINE,
+)
+_GPU: Final = re.compile(r"\b[GNX]PU (\d+)\b|\[(\d+)\] \S+ NCCL WARN")
+_PROCESS: Final = re.compile(rf"\bProcess \d+ has {_SIZE} memory in use")
 _UNALLOCATED: Final = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
-_PREFIX: Final = re.compile(r"^\W*(?:rank\W?|default)(\d+)\]?\W?:", re.MULTILINE)
+_PREFIX: Final = re.compile(r"^(?:\W*(?:rank\W?|default)(\d+)\]?\W?:|(\d+): )", re.MULTILINE)
 _SAYS_RANK: Final = re.compile(r"\b(?:global_rank|local_rank|rank)\s*[:=]\s*(\d+)", re.IGNORECASE)
+_BOX: Final = re.compile(r"[\s│❱]+")  # of a trace that `rich` frames and folds
 _LOOKED_BACK: Final = 20_000  # characters of a trace before its message
 
 # Words in frames of a trace: the one that stands last before the message decides.
 _FRAMES: Final = (
     (
         Phase.CHECKPOINT,
-        r"save_checkpoint|load_checkpoint|load_state_dict|state_dict\(|torch\.save|torch\.load",
+        r"save_checkpoint|load_checkpoint|\bload_state_dict|\bstate_dict\(|torch\.save|torch\.load",
     ),
     (
         Phase.OPTIMIZER,
-        r"optimizer\.step|\bin step\b|adamw?\.py|_multi_tensor_adam|_init_group|fused_adam|"
+        r"optimizer[._]step|\bin step\b|adamw?\.py|_multi_tensor_adam|_init_group|fused_adam|"
         r"clip_grad|exp_avg",
     ),
     (Phase.BACKWARD, r"loss\.backward|\.backward\(|_run_backward|in backward\b|backward_step"),
@@ -149,8 +158,9 @@ _FRAMES: Final = (
         Phase.INITIALISATION,
         r"from_pretrained|setup_model_and_optimizer|get_megatron_optimizer|"
         r"_configure_(?:zero_)?optimizer|partition_size|DeepSpeedZeroOptimizer|"
-        r"initialize_optimizer_states|_load_pretrained_model|build_model|in __init__|init_weights|"
-        r"to_empty|\.cuda\(|deepspeed\.initialize|in fully_shard|_move_states_to_device",
+        r"initialize_optimizer_states|_load_pretrained_model|_into_meta_model|build_model|"
+        r"in __init__|init_weights|to_empty|\.cuda\(|deepspeed\.initialize|"
+        r"in fully_shard|_move_states_to_device",
     ),
     (Phase.FORWARD, r"in forward\b|forward_step|_call_impl"),
 )
@@ -160,7 +170,11 @@ def read_out_of_memory(text: str) -> OutOfMemory | None:
     """The first allocation that a log says has failed; None where it says of none."""
     found = _MESSAGE.search(text)
     if found is None:
-        return _read_xla(text)
+        if (of_xla := _read_xla(text)) is not None:
+            return of_xla
+        found = _BARE.search(text)
+        if found is None:
+            return None
     # A message may be folded over lines, each with the prefix of its rank.
     said = " ".join(text[found.start() : found.start() + 1500].split())
     said = re.sub(r"\[rank\d+\]:\s*", "", said)
@@ -168,22 +182,26 @@ def read_out_of_memory(text: str) -> OutOfMemory | None:
     unallocated = _UNALLOCATED.search(said)
     if sizes["reserved_bytes"] is None and unallocated and sizes["allocated_bytes"] is not None:
         sizes["reserved_bytes"] = sizes["allocated_bytes"] + _bytes(unallocated)
+    if sizes["in_use_bytes"] is None:  # of a container: the one that ran out holds the most
+        held = max(map(_bytes, _PROCESS.finditer(said)), default=None)
+        sizes["in_use_bytes"] = held if held and held >= (sizes["allocated_bytes"] or 0.0) else None
     sizes["in_use_bytes"] = _at_most(sizes["capacity_bytes"], sizes["in_use_bytes"])
     before = text[max(0, found.start() - _LOOKED_BACK) : found.start()]
     # The launcher may repeat the message before it shows any trace.
     after = text[found.end() : found.end() + _LOOKED_BACK]
-    rank, phase, gpu = _rank(text, found.start(), before), _phase(before), _GPU.search(said)
+    at = found.start() if found.re is _MESSAGE else found.end()
+    rank, phase, gpu = _rank(text, at, before), _phase(before), _GPU.search(said)
     if phase is None:
         again = _MESSAGE.search(after)
         after = after if again is None else after[: again.start()]
         follows = _PREFIX.search(after)
         phase = _phase(after)
-        rank = int(follows.group(1)) if rank is None and follows else rank
+        rank = _number_in(follows) if rank is None and follows else rank
     return OutOfMemory(
         rank=rank,
-        gpu=None if gpu is None else int(gpu.group(1)),
+        gpu=None if gpu is None else _number_in(gpu),
         phase=phase,
-        tried_bytes=_bytes(found),
+        tried_bytes=_bytes(found) if found.re is _MESSAGE else None,
         **sizes,
     )
 
@@ -225,13 +243,18 @@ def _bytes(found: re.Match[str]) -> float:
 def _rank(text: str, at: int, before: str) -> int | None:
     line = text[text.rfind("\n", 0, at) + 1 : at]
     if found := _PREFIX.match(line):
-        return int(found.group(1))
+        return _number_in(found)
     stated = list(_SAYS_RANK.finditer(before))
     return int(stated[-1].group(1)) if stated else None
 
 
+def _number_in(found: re.Match[str]) -> int:
+    return int(found.group(1) or found.group(2))
+
+
 def _phase(lines: str) -> Phase | None:
     """Of the last trace in them; a loss and an update stand inside other calls."""
+    lines = _BOX.sub(" ", lines)
     start = lines.rfind("Traceback")
     trace = lines[start:] if start >= 0 else lines
     last = {

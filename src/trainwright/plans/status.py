@@ -128,6 +128,9 @@ class Phase(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
+_SMALLEST_SEGMENT: Final = 2 * 2**20  # c10/cuda/CUDACachingAllocator: kSmallBuffer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
     """The first allocation that failed, in bytes; what the message leaves out is absent.
@@ -141,7 +144,7 @@ class OutOfMemory:
     rank: int | None = None
     gpu: int | None = None
     phase: Phase | None = None
-    tried_bytes: float
+    tried_bytes: float | None = None
     capacity_bytes: float | None = None
     free_bytes: float | None = None
     in_use_bytes: float | None = None
@@ -150,8 +153,13 @@ class OutOfMemory:
 
     @property
     def missing_bytes(self) -> float:
-        """What must be spared at least for the allocation to succeed."""
-        return max(0.0, self.tried_bytes - (self.free_bytes or 0.0))
+        """What must be spared at least for the allocation to succeed.
+
+        Where nobody says what was asked for, it is the smallest segment that PyTorch's allocator
+        asks a device for.
+        """
+        tried = _SMALLEST_SEGMENT if self.tried_bytes is None else self.tried_bytes
+        return max(0.0, tried - (self.free_bytes or 0.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -774,14 +774,6 @@ def changes_that_fit(
     once, and nothing that adds to a change that is enough.
     """
     found: list[Change] = []
-
-    def is_told(options: str, *both: Trained | Configuration) -> bool:
-        own = {*f" {options}".split(" --")}
-        return any(
-            both == (each.model, each.configuration) or {*f" {each.options}".split(" --")} <= own
-            for each in found
-        )
-
     same = (
         ((*attempt, model) for attempt in family)
         for family in _families(configuration, cluster, model)
@@ -793,7 +785,7 @@ def changes_that_fit(
             except InvalidInput:  # the model, the schedule or the network does not allow it
                 continue
             if fits(trained, changed, step) and wanted(trained, changed):
-                if not is_told(options, trained, changed):
+                if not any((trained, changed) == (c.model, c.configuration) for c in found):
                     change = Change(
                         options=options,
                         description=description,
@@ -803,7 +795,14 @@ def changes_that_fit(
                     )
                     found.append(change)
                 break
-    return tuple(sorted(found, key=lambda change: (change.model is not model, change.device_s)))
+    parts = [{*f" {change.options}".split(" --")} for change in found]
+    least = [own for own in parts if not any(other < own for other in parts)]
+    return tuple(
+        sorted(
+            (change for change, own in zip(found, parts, strict=True) if own in least),
+            key=lambda change: (change.model is not model, change.device_s),
+        )
+    )
 
 
 def _grown(cluster: Cluster, run: Configuration) -> Cluster:

@@ -405,14 +405,18 @@ def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
     if is_trainer_script(text):
         return read_trl(text, beside)
     found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
-    return _llamafactory(found, beside, _deepspeed(found, beside))
+    return _llamafactory(found, beside, None)
 
 
 _OF_LLAMAFACTORY: Final = ("cutoff_len", "finetuning_type", "quantization_bit")
 
 
 def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) -> StatedRun:
-    """LLaMA-Factory's own words; it recomputes every block unless told otherwise."""
+    """LLaMA-Factory's own words; it recomputes every block unless told otherwise.
+
+    Until 2023 question and answer had a longest length each.
+    """
+    parts = (found.count("max_source_length") or 0, found.count("max_target_length") or 0)
     kind = found.text("finetuning_type") or "lora"
     adapters = _adapters(
         found,
@@ -433,12 +437,12 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
     return _trainer(
         found,
         beside,
-        sequence=found.count("cutoff_len"),
+        sequence=found.count("cutoff_len") or sum(parts) or None,
         usual_sequence=2048,
         recompute=not off,
         adapters=adapters,
         bits=bits,
-        sharding=sharding,
+        sharding=_deepspeed(found, beside) if sharding is None else sharding,
         packing=found.switch("packing"),
         degrees=_megatron_degrees(found),
         more_notes=notes,
