@@ -17,10 +17,11 @@ from trainwright.frameworks.jobs.bridge import read_bridge
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.pretraining import read_primus
 from trainwright.model import CudaGraph, LayerKind, Phase, Recipe, RunShape, layer_graph
+from trainwright.planning.reasons.improve import changes_that_fit
 from trainwright.plans.configuration import USUAL_OVERHEADS, Configuration, run_shape
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
-from trainwright.step.figures import MemoryFigures, changes_that_fit, memory_figures, missing_bytes
+from trainwright.step.figures import MemoryFigures, memory_figures, missing_bytes
 from trainwright.step.predict import price_configuration
 
 MODEL = catalog.model("llama3-8b").config

@@ -47,6 +47,7 @@ from trainwright.options.clusters import with_host
 from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
+from trainwright.planning.reasons.improve import changes_that_fit
 from trainwright.plans.capability import known_target
 from trainwright.plans.configuration import CommandLine, Configuration, Embedded
 from trainwright.plans.job import trains_adapters, unsaid_training
@@ -55,7 +56,7 @@ from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
-from trainwright.step.figures import PhaseMemory, changes_that_fit, phase_memories
+from trainwright.step.figures import PhaseMemory, phase_memories
 from trainwright.step.predict import price_configuration, profile_of_run
 from trainwright.units import (
     GIB,

@@ -24,40 +24,31 @@ other (`most_allocated_bytes`): so planner, bounds and estimate share the rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
-from trainwright.errors import InvalidInput
-from trainwright.model import NO_OFFLOAD, CudaGraph, LayerKind, Optimizer, layer_graph
-from trainwright.model.config import TRAIN_ALL, LowRank, Norm, Tuning
+from trainwright.model import CudaGraph, LayerKind, layer_graph
+from trainwright.model.config import Norm
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import NORM
 from trainwright.model.recipe import is_recorded
 from trainwright.model.run_shape import AUTOCAST
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
-from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
 from trainwright.step.pipeline import placement_of
-from trainwright.step.predict import price_configuration, shape_of
+from trainwright.step.predict import shape_of
 from trainwright.step.zero import gathered_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from trainwright.cluster import Accelerator, Cluster
+    from trainwright.cluster import Accelerator
     from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
     from trainwright.model import LayerClass, LayerGraph, Recipe, TransformerConfig
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.plan import Parallelism
     from trainwright.plans.prediction import StageMemory, StepPrediction
-    from trainwright.profile.measured_model import Trained
-
-    Attempts = Iterable[tuple[str, str, Configuration]]
 
 _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.95)
@@ -729,311 +720,3 @@ def _reused_bytes(graph: LayerGraph, held: StageMemory, ends: _Ends, gathered: f
     with_loss = logits + max(c.transient_bytes for c in at_loss) + gathered
     both = logits + held.transient_bytes
     return max(0.0, both - max(with_loss, held.transient_bytes - in_place))
-
-
-# ----------------------------------------------------------------------------------------------
-# What would make a run fit that does not: single changes of it, each priced, cheapest first.
-#
-# Model and batch stay; devices are added as a last resort. A family of changes (ever smaller
-# microbatches, ever more blocks recomputed) stops at the first that is enough.
-
-
-_MOST_DEVICES: Final = 64  # times those of the run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """Options as on the command line, what they mean, and the run with them, priced.
-
-    `model` is what then trains: that of the run, or adapters beside it.
-    """
-
-    options: str
-    description: str
-    configuration: Configuration
-    model: Trained
-    step: StepPrediction
-
-    @property
-    def device_s(self) -> float:
-        """What a step costs: seconds times devices."""
-        return self.step.step_time_s * self.configuration.parallelism.num_devices
-
-
-def changes_that_fit(
-    model: Trained,
-    cluster: Cluster,
-    configuration: Configuration,
-    fits: Callable[[Trained, Configuration, StepPrediction], bool],
-    *,
-    wanted: Callable[[Trained, Configuration], bool] = lambda *_: True,
-) -> tuple[Change, ...]:
-    """Each wanted change that alone is enough, by device time of a step; empty where none is.
-
-    What trains another model than the run does comes last. What two families come to alike is named
-    once, and nothing that adds to a change that is enough.
-    """
-    found: list[Change] = []
-    same = (
-        ((*attempt, model) for attempt in family)
-        for family in _families(configuration, cluster, model)
-    )
-    for attempts in (*same, _adapters(model, configuration)):
-        for options, description, changed, trained in attempts:
-            try:
-                step = price_configuration(trained, _grown(cluster, changed), changed)
-            except InvalidInput:  # the model, the schedule or the network does not allow it
-                continue
-            if fits(trained, changed, step) and wanted(trained, changed):
-                if not any((trained, changed) == (c.model, c.configuration) for c in found):
-                    change = Change(
-                        options=options,
-                        description=description,
-                        configuration=changed,
-                        model=trained,
-                        step=step,
-                    )
-                    found.append(change)
-                break
-    parts = [{*f" {change.options}".split(" --")} for change in found]
-    least = [own for own in parts if not any(other < own for other in parts)]
-    return tuple(
-        sorted(
-            (change for change, own in zip(found, parts, strict=True) if own in least),
-            key=lambda change: (change.model is not model, change.device_s),
-        )
-    )
-
-
-def _grown(cluster: Cluster, run: Configuration) -> Cluster:
-    """The cluster with as many nodes as the run needs."""
-    needed, pool = run.parallelism.num_devices, cluster.pool_of()
-    if needed <= pool.num_devices:
-        return cluster
-    return cluster.with_nodes(-(-needed // pool.devices_per_node))
-
-
-def _families(run: Configuration, cluster: Cluster, model: Trained) -> Iterator[Attempts]:
-    smaller, more = _smaller_microbatches(run), _more_recompute(run, model.num_layers)
-    steps, sharded = len(list(_leanest_steps(run))), list(_leanest(run))
-    if steps == 1:  # the other is there already: only where this one alone is too little
-        yield chain(smaller, more, sharded[1:])
-    elif steps:
-        yield from (smaller, more, sharded)
-    yield _more_sharding(run)
-    yield _more_of("tensor", "tp", run, cluster)
-    yield _more_of("pipeline", "pp", run, cluster)
-    yield _more_of("context", "cp", run, cluster)
-    yield _leaner_kernels(run)
-    yield _without_graphs(run)
-    yield _in_pieces(run)
-    yield _narrower_states(run)
-    if cluster.accelerator.host is not None:
-        yield _to_the_host(run)
-    if model.experts is not None:
-        yield _more_expert_parallel(run, model.experts.num_experts)
-    yield _more_devices(run, cluster)
-    yield _more_replicas(run, cluster)
-
-
-def _leanest_steps(run: Configuration) -> Iterator[tuple[str, str]]:
-    """Options and words of what the run lacks to hold the fewest activations."""
-    if run.microbatch_size > 1:
-        yield "--micro-batch 1", "microbatches of 1"
-    if run.recompute is not Recompute.FULL or run.recompute_blocks is not None:
-        yield "--recompute full", "recompute every block"
-
-
-def _leanest(run: Configuration) -> Attempts:
-    """All of these steps together, then with more sharding too."""
-    steps = list(_leanest_steps(run))
-    lean = replace(run, microbatch_size=1, recompute=Recompute.FULL, recompute_blocks=None)
-    for flag, word, changed in (("", "", lean), *_more_sharding(lean)):
-        flags, words = zip(*steps, (flag, word), strict=True)
-        yield " ".join(filter(None, flags)), ", ".join(filter(None, (word, *words[:-1]))), changed
-
-
-_RANK: Final = 16  # of adapters, beside the products that `--lora-targets` means if absent
-
-
-def _adapters(
-    model: Trained, run: Configuration
-) -> Iterator[tuple[str, str, Configuration, Trained]]:
-    """Adapters beside frozen weights, those in 4 bits at last; with the leanest steps, and sharded.
-
-    It is another training than was asked for, of a model that trains in full.
-    """
-    if isinstance(model, MeasuredModel) or model.tuning != TRAIN_ALL:
-        return
-    for bits, own, name in ((None, "", "LoRA"), (4, " --weight-bits 4", "QLoRA")):
-        low_rank = LowRank(rank=_RANK, targets=("query", "value"), bits=bits)
-        adapted = replace(model, tuning=Tuning(low_rank=low_rank))
-        trains = f"{name}, another training: adapters of rank {_RANK} alone"
-        for flags, words, changed in (("", "", run), *_leanest(run)):
-            options = f"--lora-rank {_RANK}{own} {flags}".rstrip()
-            yield options, f"{trains}, {words}" if words else trains, changed, adapted
-
-
-def _smaller_microbatches(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
-    size = run.microbatch_size
-    while size > 1:
-        size = next(s for s in range(size - 1, 0, -1) if run.microbatch_size % s == 0)
-        changed = replace(run, microbatch_size=size)
-        yield f"--micro-batch {size}", f"{size} sequences per microbatch", changed
-
-
-def _more_recompute(
-    run: Configuration, num_blocks: int
-) -> Iterator[tuple[str, str, Configuration]]:
-    if run.recompute is Recompute.NONE:
-        changed = replace(run, recompute=Recompute.SELECTIVE, recompute_blocks=None)
-        yield "--recompute selective", "recompute cheap operators", changed
-    full = replace(run, recompute=Recompute.FULL, recompute_blocks=None)
-    whole = run.recompute is Recompute.FULL and run.recompute_blocks is None
-    largest = max(run.blocks_per_stage or even_blocks(num_blocks, run.num_stages))
-    for blocks in () if whole else (1, 2, 4, 8, 16, 32, 64):
-        if blocks >= largest:
-            break
-        changed = replace(full, recompute_blocks=blocks)
-        yield f"--recompute full:{blocks}", f"recompute {blocks} blocks of each stage", changed
-    if not whole:
-        yield "--recompute full", "recompute every block", full
-
-
-def _more_sharding(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
-    degrees = run.parallelism
-    for stage in range(degrees.zero_stage + 1, 4):
-        changed = replace(run, parallelism=replace(degrees, zero_stage=stage))
-        yield f"--zero {stage}", f"ZeRO stage {stage}", changed
-    if degrees.state_copies > 1:
-        changed = replace(run, parallelism=replace(degrees, state_copies=1))
-        yield "--state-copies 1", "one copy of sharded state", changed
-
-
-def _more_of(
-    axis: str, flag: str, run: Configuration, cluster: Cluster
-) -> Iterator[tuple[str, str, Configuration]]:
-    """Twice as much of an axis, four times, …, in exchange for replicas."""
-    degrees, factor = run.parallelism, 2
-    node = cluster.pool_of().devices_per_node
-    while degrees.data % factor == 0 and run.blocks_per_stage is None:
-        count = getattr(degrees, axis) * factor
-        if axis == "tensor" and count > node:
-            return
-        data = degrees.data // factor
-        more = {axis: count, "data": data}
-        if axis == "tensor":
-            more["sequence_parallel"] = True
-        changed = replace(run, parallelism=replace(degrees, **more))
-        yield f"--{flag} {count} --dp {data}", f"{axis} {count}, data {data}", changed
-        factor *= 2
-
-
-def _more_expert_parallel(
-    run: Configuration, num_experts: int
-) -> Iterator[tuple[str, str, Configuration]]:
-    """Experts over twice as many devices, four times, …, of those that share a rank's data."""
-    degrees, count = run.parallelism, 2 * run.parallelism.expert
-    while count <= num_experts:
-        changed = replace(run, parallelism=replace(degrees, expert=count))
-        yield f"--ep {count}", f"expert parallel {count}", changed
-        count *= 2
-
-
-def _more_replicas(
-    run: Configuration, cluster: Cluster
-) -> Iterator[tuple[str, str, Configuration]]:
-    """Twice as many replicas that share all state, four times, …, where there is no pipeline."""
-    degrees, factor = run.parallelism, 2
-    while factor <= _MOST_DEVICES and degrees.pipeline == 1:
-        data = degrees.data * factor
-        changed = replace(run, parallelism=replace(degrees, data=data, zero_stage=3))
-        devices = changed.parallelism.num_devices
-        nodes = -(-devices // cluster.pool_of().devices_per_node)
-        yield (
-            f"--dp {data} --zero 3 --nodes {nodes}",
-            f"{data} replicas, {devices} devices",
-            changed,
-        )
-        factor *= 2
-
-
-def _more_devices(run: Configuration, cluster: Cluster) -> Iterator[tuple[str, str, Configuration]]:
-    """Twice as many pipeline ranks, four times, …, on as many more devices; the batch stays."""
-    degrees, factor = run.parallelism, 2
-    while factor <= _MOST_DEVICES and run.blocks_per_stage is None:
-        count = degrees.pipeline * factor
-        changed = replace(run, parallelism=replace(degrees, pipeline=count))
-        devices = changed.parallelism.num_devices
-        nodes = -(-devices // cluster.pool_of().devices_per_node)
-        options = f"--pp {count} --dp {degrees.data} --nodes {nodes}"
-        yield options, f"{count} pipeline ranks, {devices} devices", changed
-        factor *= 2
-
-
-_LOSS_CHUNK: Final = 1024  # tokens: enough for a product to fill a device
-_MLP_TILE: Final = 8192
-
-
-def _in_pieces(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
-    """Loss and feed-forward parts over some of the tokens at a time."""
-    if run.recipe.loss_chunk is None:
-        run = replace(run, recipe=replace(run.recipe, loss_chunk=_LOSS_CHUNK))
-        yield f"--loss-chunk {_LOSS_CHUNK}", "logits of some tokens at a time", run
-    if run.recipe.mlp_tile is None:
-        tiled = replace(run, recipe=replace(run.recipe, mlp_tile=_MLP_TILE))
-        more = f"--loss-chunk {_LOSS_CHUNK} --mlp-tile {_MLP_TILE}"
-        yield more, "logits and feed-forward parts of some tokens at a time", tiled
-
-
-def _narrower_states(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
-    """Moments of Adam in 8 bit, then gradients in 16 bit besides."""
-    recipe, flags, words = run.recipe, list[str](), list[str]()
-    for own, flag, word, narrow in (
-        (recipe.moment_dtypes, "--moment-dtype int8", "moments", {"moment_dtypes": ("int8",)}),
-        (recipe.gradient_dtype, "--gradient-dtype bf16", "gradients", {"gradient_dtype": "bf16"}),
-    ):
-        if recipe.optimizer is not Optimizer.ADAM or own not in (None, ("fp32",)):
-            continue
-        recipe = replace(recipe, **narrow)
-        flags, words = [*flags, flag], [*words, word]
-        said = f"{' and '.join(words)} in fewer bits, which changes what is computed"
-        yield " ".join(flags), said, replace(run, recipe=recipe)
-
-
-def _to_the_host(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
-    """The states of the optimizer, what blocks keep, or both in the memory of the host."""
-    now = run.recipe.offload or NO_OFFLOAD
-    states = replace(now, optimizer=1.0, gradients=1.0)
-    flags = "--offload optimizer=1 --offload gradients=1"
-    for words, flag, there in (
-        ("optimizer states and gradients", flags, states),
-        ("activations", "--offload activations=1", replace(now, activations=1.0)),
-        ("all of these", f"{flags} --offload activations=1", replace(states, activations=1.0)),
-    ):
-        if there != now:
-            changed = replace(run, recipe=replace(run.recipe, offload=there))
-            yield flag, f"{words} on the host", changed
-    for flag, words, pieces in _in_pieces(run):
-        moved = replace(pieces.recipe, offload=replace(states, activations=1.0))
-        more = f"{flags} --offload activations=1 {flag}"
-        yield more, f"all of these on the host, {words}", replace(pieces, recipe=moved)
-    for flag, words, lean in _leanest(run):
-        moved = replace(run.recipe, offload=states)
-        said = f"optimizer states and gradients on the host, {words}"
-        yield f"{flags} {flag}", said, replace(lean, recipe=moved)
-
-
-def _without_graphs(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
-    if run.recipe.cuda_graph is not CudaGraph.NONE:
-        plain = replace(run.recipe, cuda_graph=CudaGraph.NONE, cuda_graph_modules=())
-        changed = replace(run, recipe=plain)
-        yield "--cuda-graph none", "no CUDA graphs, whose pool serves nothing else", changed
-
-
-def _leaner_kernels(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
-    if not run.fused_attention:
-        yield "--flash-attention", "fused attention", replace(run, fused_attention=True)
-    if not run.fused_cross_entropy:
-        changed = replace(run, fused_cross_entropy=True)
-        yield "--fused-cross-entropy", "fused cross entropy", changed

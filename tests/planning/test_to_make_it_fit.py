@@ -11,11 +11,11 @@ from trainwright.documents.model_estimate import host_bytes
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.model import LowRank, Offload, Optimizer, Recipe, TransformerConfig, Tuning
+from trainwright.planning.reasons.improve import changes_that_fit
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import StepPrediction
 from trainwright.profile import Recompute
-from trainwright.step.figures import changes_that_fit
 from trainwright.step.predict import price_configuration
 
 MODEL = catalog.model("qwen3-0.6b").config
