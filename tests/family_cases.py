@@ -51,7 +51,7 @@ class Case:
         if family in CUTS_HEAD:
             kinds = StageKinds.of(without_head(self.profile), kinds.overlap)
             head = cut_head(self.profile, self.degrees, self.cluster.levels, {})
-        slices = slices_of(family)  # each is a microbatch of a part of the costs
+        slices = slices_of(family, self.degrees.pipeline)  # each a microbatch of cut costs
         if family in SLICED:
             kinds = StageKinds.of(in_slices(self.profile, slices), kinds.overlap)
         hosted = None

@@ -23,4 +23,4 @@ def test_a_proof_is_about_every_plan_that_the_request_admits():
 
 def test_a_proof_says_which_schedules_it_is_not_about():
     words = "no plan that the request admits is faster, proved; nothing is claimed of"
-    assert proof(planned(None, None)) == f"{words} stp, seq1f1b, po-f unless named"
+    assert proof(planned(None, None)) == f"{words} stp, seq1f1b, slimpipe, po-f unless named"

@@ -154,7 +154,7 @@ def test_a_block_hides_no_more_than_it_waits_for():
     assert outcome.lower_bound_s < outcome.priced[0].step.step_time_s
 
 
-@pytest.mark.parametrize("schedule", ["stp", "seq1f1b"])
+@pytest.mark.parametrize("schedule", ["stp", "seq1f1b", "slimpipe"])
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "pytorch"])
 def test_frameworks_without_braids_and_slices_refuse_them_by_name(framework, schedule):
     with pytest.raises(TrainwrightError, match=f"must name one that {framework}.* runs"):

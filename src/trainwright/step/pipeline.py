@@ -131,7 +131,7 @@ class PipelineShape:
     @property
     def request(self) -> FamilyRequest:
         """As a family takes it."""
-        slices = slices_of(self.family)
+        slices = slices_of(self.family, self.num_ranks)
         return FamilyRequest(
             num_ranks=self.num_ranks,
             num_microbatches=-(-self.num_microbatches // slices),
@@ -404,10 +404,10 @@ def _fixed_ends_s(order: _core.FixedOrder, times: PipelineTimes) -> Floats:
     return order.ends_s(_durations(times), times.transfer_s, times.transfer_s)
 
 
-def slices_of(family: str) -> int:
+def slices_of(family: str, num_ranks: int) -> int:
     """Into how many slices plans under a family cut each sequence; 1 for unknown ones."""
     known = FAMILIES.get(ALIASES.get(family, family))
-    return 1 if known is None else known.slices
+    return 1 if known is None or known.slices is None else known.slices(num_ranks)
 
 
 def has_cut_head(shape: PipelineShape) -> bool:

@@ -432,7 +432,7 @@ def predict_step(
     compare `peak_memory_bytes` with the device.
     """
     _require_legal(plan, profile, cluster)
-    whole, slices = plan, slices_of(plan.schedule)
+    whole, slices = plan, _slices(plan)
     point = profile.point
     plan, profile = _cut_in_slices(plan, profile)
     placement = Placement(plan=plan, pool=cluster.pool_of())
@@ -510,9 +510,17 @@ def _is_chain(feeds: list[Feeds]) -> bool:
     return all(target == index + 1 for index, sent in enumerate(feeds) for target, *_ in sent)
 
 
+def _slices(plan: Plan) -> int:
+    """Of each sequence, under the plan's schedule."""
+    if plan.order is not None:
+        return 1
+    degrees = plan.parallelism
+    return slices_of(plan.schedule, len(plan.stages) if degrees is None else degrees.pipeline)
+
+
 def _cut_in_slices(plan: Plan, profile: Profile) -> tuple[Plan, Profile]:
     """As if each slice of a sequence were a microbatch, where the schedule cuts sequences."""
-    slices = slices_of(plan.schedule) if plan.order is None else 1
+    slices = _slices(plan)
     if slices == 1:
         return plan, profile
     cut = replace(plan, num_microbatches=slices * plan.num_microbatches)
@@ -886,7 +894,10 @@ def require_legal(model: Trained, cluster: Cluster, configuration: Configuration
     """Raise `InvalidInput` with every rule that is broken: of arithmetic, model and schedule."""
     faults = list(broken_rules(configuration, model, cluster.pool_of()))
     faults += schedule_faults(configuration)
-    faults += slice_faults(configuration.schedule, model, configuration.sequence_length)
+    ranks = configuration.parallelism.pipeline
+    faults += slice_faults(
+        configuration.schedule, model, configuration.sequence_length, num_ranks=ranks
+    )
     if uses_host(shape_of(configuration)):
         faults += offload_faults(cluster.pool_of().accelerator)
     if faults:
@@ -896,10 +907,11 @@ def require_legal(model: Trained, cluster: Cluster, configuration: Configuration
 def shape_of(configuration: Configuration) -> PipelineShape:
     """The pipeline of the configuration."""
     degrees = configuration.parallelism
+    slices = slices_of(configuration.schedule, degrees.pipeline)
     return PipelineShape(
         family=configuration.schedule,
         num_ranks=degrees.pipeline,
-        num_microbatches=max(1, configuration.num_microbatches) * slices_of(configuration.schedule),
+        num_microbatches=max(1, configuration.num_microbatches) * slices,
         virtual_stages=degrees.virtual_stages,
     )
 

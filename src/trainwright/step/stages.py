@@ -166,13 +166,15 @@ def without_head(profile: Profile) -> Profile:
     )
 
 
-def slice_faults(family: str, model: Trained, sequence_length: int) -> Iterator[Fault]:
+def slice_faults(
+    family: str, model: Trained, sequence_length: int, *, num_ranks: int
+) -> Iterator[Fault]:
     """Why a family that cuts sequences cannot cut these: slices are equal, and look back alone."""
-    slices = slices_of(family)
+    slices, many = slices_of(family, num_ranks), slices_of(family, max(2, num_ranks))
     if sequence_length % slices:
         wanted = f"must be a multiple of {slices} slices for the schedule {family}"
         yield Fault("sequence_length", f"{wanted}, got {sequence_length}")
-    if slices > 1 and isinstance(model, TransformerConfig) and (model.towers or not model.causal):
+    if many > 1 and isinstance(model, TransformerConfig) and (model.towers or not model.causal):
         problem = f"must leave sequences whole, got {family}: tokens of this model see later ones"
         yield Fault("schedule", problem)
 

@@ -602,7 +602,8 @@ def any_order_bounds_s(question: ModelQuestion) -> Floats:
             shared_s = batch / (point.microbatch_size * groups) * work_s.sum()
             replicas = np.minimum(groups, batch // point.microbatch_size)
             slowest_s = batch / (point.microbatch_size * replicas) * work_s.max()
-        passes_s = there_s.sum() / max(map(slices_of, question.allowed.schedules or ("",)))
+        most = [slices_of(f, question.model.num_layers) for f in question.allowed.schedules or ()]
+        passes_s = there_s.sum() / max(most, default=1)
         own_s = np.maximum(np.maximum(shared_s, slowest_s), passes_s)
         found = np.where(groups > 0, np.minimum(found, own_s), found)
     named = frozenset(question.allowed.schedules or ())
@@ -640,12 +641,17 @@ class Space(NamedTuple):
     schedules: Sequence[Schedule]
     num_blocks: int
     allowed: Allowed
+    sequence_length: int = 0
 
     def num_candidates(self, point: Point, layouts: Layouts) -> int:
         """How many candidates some pairs are."""
-        chunks = sum(each.chunks_at(layouts, self.num_blocks) for each in self.schedules)
+        chunks = sum(self.chunks_at(each, layouts) for each in self.schedules)
         stages = sum(kept.astype(np.int64) for _, kept in self.by_zero_stage(point, layouts))
         return int(np.sum(chunks * stages))
+
+    def chunks_at(self, schedule: Schedule, layouts: Layouts) -> Ints:
+        """With how many numbers of chunks each pair is legal under one of them, [N]."""
+        return schedule.chunks_at(layouts, self.num_blocks, self.sequence_length)
 
     def of(self, families: Collection[str]) -> Space:
         """Some families alone."""
@@ -687,7 +693,7 @@ class Batch:
         numbers = np.arange(layouts.size)
         picked, chunks, parts, size = [numbers[:0]], [numbers[:0]], [], 0
         for schedule in space.schedules:
-            counts = schedule.chunks_at(layouts, space.num_blocks)
+            counts = space.chunks_at(schedule, layouts)
             for zero_stage, kept in stages:
                 own = np.where(kept, counts, 0)
                 after = np.cumsum(own)
@@ -780,7 +786,8 @@ class PointPairs:
 
     def __post_init__(self) -> None:
         asked = self.question
-        self.space = Space(self.schedules, asked.model.num_layers, asked.allowed)
+        blocks, length = asked.model.num_layers, asked.workload.sequence_length
+        self.space = Space(self.schedules, blocks, asked.allowed, length)
 
     @property
     def cuts_head(self) -> bool:

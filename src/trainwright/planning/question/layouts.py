@@ -27,6 +27,7 @@ from trainwright.plans.schedule import Placing
 from trainwright.profile.profile import divisors
 from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
 from trainwright.scheduling.families.family import Searched
+from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ ON_HOST: Final = frozenset(family.name for family in _PLANNED if family.host_of 
 # Pairs of actions hide what each waits for in the network (`planning.bounds.step.Hidden`).
 BRAIDED: Final = frozenset(family.name for family in _PLANNED if family.braids)
 # Sequences are cut into slices, which bounds and splits take for microbatches (`step.in_slices`).
-SLICED: Final = frozenset(family.name for family in _PLANNED if family.slices > 1)
+SLICED: Final = frozenset(family.name for family in _PLANNED if family.slices is not None)
 # One stage per rank and whole backwards, which lead from the last rank to the first.
 WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD
 # min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
@@ -410,10 +411,10 @@ class Schedule:
     virtual_stages: Span
     from_ranks: int = 1
 
-    def chunks_at(self, layouts: Layouts, num_blocks: int) -> Ints:
+    def chunks_at(self, layouts: Layouts, num_blocks: int, sequence_length: int) -> Ints:
         """With how many numbers of virtual stages each pair is legal, from the least on, [N].
 
-        Every virtual stage can hold a block, and the family has an order.
+        Every virtual stage can hold a block, the family has an order, and slices are equal.
         """
         p, least = layouts.pipeline, self.virtual_stages.least
         most = num_blocks // p
@@ -422,8 +423,17 @@ class Schedule:
         legal = p >= self.from_ranks
         if self.family in WHOLE_GROUPS:
             legal &= layouts.num_microbatches % p == 0
+        if self.family in SLICED:
+            legal &= sequence_length % slices_at(self.family, p) == 0
         found: Ints = np.where(legal, np.maximum(0, most - least + 1), 0)
         return found
+
+
+def slices_at(family: str, ranks: Ints) -> Ints:
+    """Into how many slices a family cuts each sequence on so many ranks, [N] each."""
+    depths, index = np.unique(ranks, return_inverse=True)
+    counts: Ints = np.array([slices_of(family, depth) for depth in depths.tolist()], np.int64)
+    return counts[index]
 
 
 def schedules_of(allowed: Allowed, *, cuts_head: bool = True) -> tuple[Schedule, ...]:

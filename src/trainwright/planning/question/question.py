@@ -443,7 +443,9 @@ class ModelQuestion:
         if waits or self.settings.recipe.offload is not None:
             yield from offload_faults(self.cluster.accelerator)
         for family in self.allowed.schedules or ():
-            yield from slice_faults(family, self.model, self.workload.sequence_length)
+            depths, length = self.allowed.pipeline, self.workload.sequence_length
+            ranks = depths.least if depths.least == depths.most else 1
+            yield from slice_faults(family, self.model, length, num_ranks=ranks)
         recipe = self.settings.recipe
         yield from recipe_graph_faults(recipe, self.model)
         if recipe.cuda_graph.is_per_block and Recompute.FULL in self.allowed.recompute:
@@ -743,7 +745,7 @@ def room_of_candidate(
 def rank_buffer_bytes(candidate: Candidate, profile: Profile) -> float:
     """Communication buffers of one device of the rank with most boundaries, cut between blocks."""
     passed = min((edge.bytes for edge in profile.structure.edges), default=0.0)
-    passed /= slices_of(candidate.schedule)
+    passed /= slices_of(candidate.schedule, candidate.pipeline)
     gathered = passed * candidate.tensor if candidate.tensor > 1 else 0.0
     return 2 * passed * _most_boundaries(_shape_of(candidate)) + gathered
 

@@ -26,7 +26,13 @@ from trainwright.planning.bounds.step import (
     PointPairs,
     head_bounds_s,
 )
-from trainwright.planning.question.layouts import BRAIDED, CUTS_HEAD, SLICED, schedules_of
+from trainwright.planning.question.layouts import (
+    BRAIDED,
+    CUTS_HEAD,
+    SLICED,
+    schedules_of,
+    slices_at,
+)
 from trainwright.planning.question.question import (
     Candidate,
     StepAim,
@@ -37,7 +43,6 @@ from trainwright.planning.question.question import (
 from trainwright.planning.search.prefetch import Shelf
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.step.pipeline import slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -426,16 +431,17 @@ class Frontier:
             devices = point.devices * batch.layouts.pipeline * batch.layouts.data
             self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
 
-        for family in SLICED.intersection(schedule.family for schedule in left.schedules):
-            slices = slices_of(family)  # each is bounded as a microbatch
+        for family in sorted(SLICED.intersection(each.family for each in left.schedules)):
+            slices = slices_at(family, near.pipeline)  # each is bounded as a microbatch
             cut = replace(near, num_microbatches=slices * near.num_microbatches)
-            batch = Batch.of(left.of({family}), point, cut)
-            if not batch.parts:
-                continue
-            own = self.shelf.sliced(point, slices)
-            bounds_s = self._coarse.bounds_s(own.work, point, batch, chain=own.chain)
-            devices = point.devices * batch.layouts.pipeline * batch.layouts.data
-            self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
+            for count in np.unique(slices).tolist():
+                batch = Batch.of(left.of({family}), point, cut.at(slices == count))
+                if not batch.parts:
+                    continue
+                own = self.shelf.sliced(point, count)
+                bounds_s = self._coarse.bounds_s(own.work, point, batch, chain=own.chain)
+                devices = point.devices * batch.layouts.pipeline * batch.layouts.data
+                self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
 
     def _take_off_hidden(self, point: Point, batch: Batch, bounds_s: Floats) -> None:
         """What braided orders may hide, from the bounds of their pairs, in place."""

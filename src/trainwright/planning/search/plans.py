@@ -510,7 +510,8 @@ def price_own_stages(
     shape = PipelineShape(
         family=candidate.schedule,
         num_ranks=candidate.pipeline,
-        num_microbatches=slices_of(candidate.schedule) * candidate.num_microbatches(workload),
+        num_microbatches=slices_of(candidate.schedule, candidate.pipeline)
+        * candidate.num_microbatches(workload),
     )
     site = Site(kinds=kinds, cluster=room, replicas=replicas)
     chosen = fastest_ways([site] * candidate.pipeline, cuts, shape)

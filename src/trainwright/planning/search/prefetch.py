@@ -152,7 +152,8 @@ class Shelf:
     def kinds_of(self, candidate: Candidate) -> StageKinds:
         """Those that a candidate's splits are made of."""
         if candidate.schedule in SLICED:
-            return self.sliced(candidate.point, slices_of(candidate.schedule)).kinds
+            slices = slices_of(candidate.schedule, candidate.pipeline)
+            return self.sliced(candidate.point, slices).kinds
         return self.kinds(candidate.point, without=candidate.schedule in CUTS_HEAD)
 
     def hosted_of(self, candidate: Candidate) -> StageKinds | None:
@@ -297,7 +298,7 @@ def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
         degrees=candidate.degrees,
         cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
         family=candidate.schedule,
-        num_microbatches=slices_of(candidate.schedule)
+        num_microbatches=slices_of(candidate.schedule, candidate.pipeline)
         * candidate.num_microbatches(question.workload),
         effort=question.effort,
     )

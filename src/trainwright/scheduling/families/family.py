@@ -129,7 +129,8 @@ class Family:
         Whether a forward and a backward of one chunk run as a pair, each hiding what the other
         communicates inside its layers.
     slices
-        Into how many slices a plan under it cuts each sequence; 1 where microbatches stay whole.
+        Into how many slices a plan under it cuts each sequence, by the number of ranks; None where
+        microbatches stay whole.
     reads_group, whole_groups, like
         Whether it looks at the `group` of a request; whether all microbatches pass each chunk in
         groups of p, so that p must divide their number; the family whose order it has where p does.
@@ -178,7 +179,7 @@ class Family:
     head_barriers: int = 0
     host_of: str | None = None
     braids: bool = False
-    slices: int = 1
+    slices: Callable[[int], int] | None = None
     reads_group: bool = False
     whole_groups: bool = False
     like: str | None = None
@@ -210,7 +211,7 @@ class Family:
         number of their slices, whose head may be cut, or whose activations wait on the host.
         """
         beside = self.head_barriers > 0 or self.host_of is not None
-        return self.is_plain or beside or self.slices > 1
+        return self.is_plain or beside or self.slices is not None
 
     @property
     def placing(self) -> Placing:

@@ -11,7 +11,8 @@ slices take equal times; plans cut them into four so.
 SlimPipe (Li et al., 2025): v chunks per rank in a loop, chunk by chunk with all q slices of one
 microbatch; q is a multiple of p. A rank warms up with vq - 1 + 2(p-1-r) slices and holds at most
 vq + 2(p-1) of them, 1/p + 2(p-1)/(qvp) of a microbatch's activations; it loses the share
-(p-1)/(p-1+qvm).
+(p-1)/(p-1+qvm). Slices are equal there and ranks exchange keys and values until they take equal
+times. Plans cut sequences into p of them, which hides that exchange.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ SEQ_ONE_F_ONE_B = Family(
     place=one_chunk,
     order=seq_order,
     is_plain=False,
-    slices=_SLICES,
+    slices=lambda ranks: _SLICES,
     planned=True,
     searched=Searched.ASKED,
     warm_up=lambda ranks: ranks + _SLICES - 1,
@@ -109,4 +110,8 @@ SLIMPIPE = Family(
     order=slim_order,
     is_plain=False,
     rules=slim_rules,
+    slices=lambda ranks: ranks,
+    planned=True,
+    searched=Searched.ASKED,
+    held_at_once=lambda ranks: ranks,
 )
