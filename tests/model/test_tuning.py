@@ -27,7 +27,7 @@ from trainwright.model import (
     model_flops_per_sequence,
 )
 from trainwright.model.run_shape import BF16, FP8
-from trainwright.model.transformer import adapter_targets
+from trainwright.model.transformer import adapter_targets, usual_targets
 
 ATTENTION = ("query", "key", "value", "attention_output")
 EVERYWHERE = (*ATTENTION, "gate", "up", "down")
@@ -370,7 +370,11 @@ def test_adapters_and_freezing_hold_on_every_kind_of_layer() -> None:
     for name, config in families.items():
         plain, targets = layer_graph(config, shape), adapter_targets(config)
         assert targets, name
-
+        usual = usual_targets(config)  # what adapters lie beside if nobody says so
+        assert usual == ("query", "value") or not {"query", "value"} <= {*targets}, name
+        assert usual, name
+        assert {*usual} <= {*targets}, name
+        assert not any(each.startswith("expert_") for each in usual), name
         alone = sum(_beside(config, (each,), plain) for each in targets)
         assert _beside(config, targets, plain) == alone, name
         resting = Tuning(num_frozen_blocks=config.num_layers)

@@ -73,7 +73,7 @@ from trainwright.model.operator import (
     norm,
     residual_add,
 )
-from trainwright.model.recipe import adapted_chain, frozen_chain, offered_targets
+from trainwright.model.recipe import EXPERT_MARK, adapted_chain, frozen_chain, offered_targets
 from trainwright.model.recurrence import (
     first_products,
     mixer_context_exchanges,
@@ -617,6 +617,23 @@ def kind_names(config: TransformerConfig) -> list[str]:
 def adapter_targets(config: TransformerConfig) -> tuple[str, ...]:
     """The products of a model that an adapter can lie beside, by name."""
     return offered_targets(_chain(config, RunShape(microbatch_size=1, sequence_length=1)), config)
+
+
+_USUAL_TARGETS: Final = ("query", "value")  # Hu et al., LoRA, 2021, section 7.1
+
+
+def usual_targets(config: TransformerConfig) -> tuple[str, ...]:
+    """Products beside which adapters lie unless others are named: query and value.
+
+    Where a model has no such two, as with latent attention, `linear_targets`.
+    """
+    has_both = {*_USUAL_TARGETS} <= {*adapter_targets(config)}
+    return _USUAL_TARGETS if has_both else linear_targets(config)
+
+
+def linear_targets(config: TransformerConfig) -> tuple[str, ...]:
+    """Every product but those of routed experts, which are no linear layers of their libraries."""
+    return tuple(t for t in adapter_targets(config) if not t.startswith(EXPERT_MARK))
 
 
 def _tuned(chain: list[LayerClass], config: TransformerConfig, run: RunShape) -> list[LayerClass]:

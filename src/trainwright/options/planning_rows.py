@@ -669,7 +669,8 @@ ROWS += section(
     row(
         "lora-targets",
         LIST,
-        "Products with adapters, as query,value (the default), or all; see docs/formats.md.",
+        "Products with adapters, as query,value (if absent; all where there are none), or all; "
+        "see docs/formats.md.",
         metavar="NAMES",
         also="tuning.low_rank.targets",
     ),

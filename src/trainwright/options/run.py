@@ -293,7 +293,6 @@ def config_with_images(
 # ------------------------------------------------------------------------------------------
 
 ALL_TARGETS = "all"  # every product of the model's blocks that an adapter can lie beside
-DEFAULT_TARGETS = ("query", "value")  # as in Hu et al., LoRA, 2021, section 7.1
 
 
 def tuned(given: ModelInput, options: Options) -> ModelInput:
@@ -344,12 +343,11 @@ def _faults(given: ModelInput, options: Options) -> Iterator[Fault]:
 
 def _low_rank(options: Options, model: TransformerConfig) -> LowRank:
     from trainwright.model import LowRank
-    from trainwright.model.recipe import EXPERT_MARK
-    from trainwright.model.transformer import adapter_targets
+    from trainwright.model.transformer import linear_targets, usual_targets
 
-    targets = tuple(options.get("lora_targets") or DEFAULT_TARGETS)
-    if targets == (ALL_TARGETS,):  # experts are no linear layers of their libraries
-        targets = tuple(t for t in adapter_targets(model) if not t.startswith(EXPERT_MARK))
+    targets = tuple(options.get("lora_targets") or usual_targets(model))
+    if targets == (ALL_TARGETS,):
+        targets = linear_targets(model)
     return LowRank(
         rank=options.get("lora_rank") or 0,
         targets=targets,

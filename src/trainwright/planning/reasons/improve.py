@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.model import NO_OFFLOAD, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL, LowRank, Tuning
+from trainwright.model.transformer import usual_targets
 from trainwright.planning.question.layouts import chunks_per_rank
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, mapping_name
@@ -561,7 +562,7 @@ def _adapters(
     if isinstance(model, MeasuredModel) or model.tuning != TRAIN_ALL:
         return
     for bits, own, name in ((None, "", "LoRA"), (4, " --weight-bits 4", "QLoRA")):
-        low_rank = LowRank(rank=_RANK, targets=("query", "value"), bits=bits)
+        low_rank = LowRank(rank=_RANK, targets=usual_targets(model), bits=bits)
         adapted = replace(model, tuning=Tuning(low_rank=low_rank))
         trains = f"{name}, another training: adapters of rank {_RANK} alone"
         for flags, words, changed in (("", "", run), *_leanest(run)):
