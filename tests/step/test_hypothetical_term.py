@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -28,6 +29,8 @@ from trainwright.chips.plans import Shape, order_of, problem_of
 from trainwright.chips.population import populate
 from trainwright.chips.price import JobPricer
 from trainwright.chips.request import CodesignQuestion
+from trainwright.chips.room import Limits, RoomPricer, read_room
+from trainwright.chips.room_search import RoomOutcome, RoomSearch
 from trainwright.chips.search import least_bytes, search
 from trainwright.chips.workload import TrainingJob
 from trainwright.errors import InvalidInput
@@ -275,6 +278,44 @@ def test_kernels_of_chip_plans_have_it_once_for_each_stage(
     for (step_s, starts), (other_s, others) in zip(found, usual, strict=True):
         assert starts == others
         assert step_s == pytest.approx(other_s + chunks * TERM_S, rel=1e-12)
+
+
+@SLOW
+def test_a_machine_room_is_bounded_and_priced_with_it() -> None:
+    room = replace(
+        read_room(None, devices=8),
+        devices=(4, 8),
+        stacks=(1, 3),
+        stack_gib=(2.0, 8.0),
+        node_devices=(2,),
+        node_gbytes_per_s=(50.0, 300.0),
+        topology=("switch",),
+        cards=(0.5,),
+        oversubscription=(1.0,),
+    )
+    rows, asked_for = np.arange(6), question(CHIP_JOB, space=some_designs(6, 5), devices=8)
+
+    def searched() -> tuple[RoomOutcome, float]:
+        pricer = RoomPricer(asked_for, room, None)
+        every = (
+            pricer.price(stacks, room.system(place), rows)[0].pace_s.min()
+            for stacks in room.stacks
+            for place in product(*(range(size) for size in room.sizes))
+            if pricer.is_sound(stacks, room.system(place))
+        )
+        found = RoomSearch(pricer, aim="time", limits=Limits(), gap=0.01, budget=Budget()).run()
+        return found, min(every)
+
+    usual, usual_least = searched()
+    with pytest.MonkeyPatch.context() as patch:
+        add_the_term(patch)
+        outcome, least = searched()
+    for found, exact in ((usual, usual_least), (outcome, least)):
+        assert found.best is not None
+        assert found.lower_bound is not None
+        assert found.lower_bound <= exact <= found.best.value
+        assert found.lower_bound >= found.best.value * 0.99 * (1 - 1e-9)
+    assert least >= usual_least + TERM_S / (CHIP_JOB.global_batch * CHIP_JOB.sequence_length)
 
 
 @pytest.mark.parametrize("data_degree", [1, 2])
