@@ -21,10 +21,10 @@ from trainwright.planning.search.framework import (
     runnable_spaces,
     sketch_runnable,
 )
-from trainwright.planning.search.plans import own_split
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported
+from trainwright.plans.configuration import own_split
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import family_named
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from trainwright.documents.model_plan import PlannedStep, memory_assumption, mfu_in_words
+from trainwright.documents.model_plan import PlannedStep
+from trainwright.documents.plan_view import memory_assumption, mfu_in_words
 from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.model import precision_named

@@ -17,15 +17,16 @@ from trainwright.documents.fit import (
     fit_line,
     run_fits,
 )
-from trainwright.documents.model_plan import (
+from trainwright.documents.plan_view import (
+    evidence_line,
     measured_words,
     memory_assumption,
     mfu_in_words,
     overlap_in_words,
     state_in_words,
     to_fit_in_words,
+    unfitted_line,
 )
-from trainwright.documents.plan_view import evidence_line, unfitted_line
 from trainwright.documents.printing import sharding_words
 from trainwright.documents.runs import gaps_of, job_of_configuration, range_of, trained_and_cluster
 from trainwright.documents.view import (

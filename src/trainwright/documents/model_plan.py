@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainwright.documents.fit import StepDocument, doubt, figure_fields
+from trainwright.documents.plan_view import (
+    measured_words,
+    memory_assumption,
+    mfu_in_words,
+    overlap_in_words,
+    state_in_words,
+    to_fit_in_words,
+)
 from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
 from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import able_targets, family_shape, layer_kinds, range_of, stage_part
@@ -77,20 +85,18 @@ from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from trainwright.cluster import Accelerator, Cluster
+    from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
-    from trainwright.model import Precision, Recipe, TransformerConfig
+    from trainwright.model import TransformerConfig
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import Allowed, ModelQuestion
     from trainwright.planning.search.search import ModelOutcome
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import StepPrediction
-    from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.profile import Profile
-    from trainwright.profile.measured_model import Trained
     from trainwright.step.account import TimeRange
 
 
@@ -438,33 +444,6 @@ def _stage_records(
     )
 
 
-def mfu_in_words(devices: Iterable[Accelerator], numbers: Precision) -> str:
-    """What MFU and HFU count, and the peak per device that they are shares of."""
-    dtype = numbers.matmul_dtype
-    peaks = ", ".join(
-        f"{device.peak(dtype) / 1e12:,.4g} TFLOP/s of {device.name}"
-        for device in dict.fromkeys(devices)
-    )
-    return (
-        "FLOPs of forward and backward, attention in full (a causal mask halves nothing, a sliding "
-        "window limits it), without recomputation, which HFU adds; of the dense "
-        f"{dtype} peak, {peaks}"
-    )
-
-
-def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
-    """What of a device a run may fill, and what is kept beside it."""
-    parts = [
-        f"{device.usable_fraction:.0%} of the device usable",
-        f"fragmentation {overheads.fragmentation:.0%}",
-    ]
-    if overheads.reserve_bytes:
-        parts.append(f"{format_bytes(overheads.reserve_bytes)} kept free")
-    if overheads.fit_probability:
-        parts.append(f"fits with a probability of {overheads.fit_probability:.0%} or more")
-    return ", ".join(parts)
-
-
 def _assumptions(
     question: ModelQuestion, profile: Profile, plan: Plan, spread: TimeRange | None
 ) -> dict[str, str]:
@@ -498,66 +477,10 @@ def _assumptions(
     return found
 
 
-def measured_words(
-    model: Trained, profile: Profile, cluster: Cluster, overheads: MemoryOverheads
-) -> dict[str, str]:
-    """What is taken for granted about a profile: nothing of it was estimated."""
-    point, provenance = profile.point, profile.costs.provenance
-    told = model.assumptions if isinstance(model, MeasuredModel) else {}
-    return {
-        "times": f"{provenance.origin}: {provenance.source}; taken as they are on this cluster",
-        "network": "exchanges between stages and replicas are estimated for the profile's bytes",
-        **told,
-        "range": "not known: no step made of measured layers was held against a real one",
-        "memory": memory_assumption(cluster.accelerator, overheads),
-        **({} if point.precision is None else {"precision": point.precision}),
-    }
-
-
 def _schedule_in_words(plan: Plan) -> str:
     if plan.order is None:
         return f"{plan.schedule}, simulated"
     return f"{plan.schedule}, simulated: an order found from {plan.order.family}"
-
-
-def state_in_words(recipe: Recipe, numbers: Precision) -> str:
-    """The optimizer, and what a parameter keeps."""
-    summed = f"; gradients summed in {recipe.reduce_dtype}" if recipe.reduce_dtype else ""
-    return (
-        f"{recipe.optimizer}: {numbers.weight_bytes} + {numbers.gradient_bytes} + "
-        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer){summed}"
-    )
-
-
-def overlap_in_words(overlap: Overlap, recipe: Recipe) -> str:
-    """The share of every kind; that of the host where something goes there."""
-    return ", ".join(
-        f"{name} {share:.0%}"
-        for name, share in asdict(overlap).items()
-        if name != "host" or recipe.offload is not None
-    )
-
-
-def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
-    """What makes a run smaller, by subject; empty where nothing is asked for."""
-    found = {
-        "loss": recipe.loss_chunk and f"{recipe.loss_chunk} tokens at a time, again backward",
-        "feed-forward": recipe.mlp_tile and f"{recipe.mlp_tile} tokens at a time, again backward",
-        "activations": recipe.activation_input_dtype
-        and f"inputs of feed-forward activations kept in {recipe.activation_input_dtype}",
-        "on the host": recipe.offload and recipe.offload.in_words,
-        "CUDA graphs": _graphs_in_words(recipe),
-    }
-    return {subject: words for subject, words in found.items() if words}
-
-
-def _graphs_in_words(recipe: Recipe) -> str:
-    """What is recorded, and by whom; empty where nothing is."""
-    kind, modules = recipe.cuda_graph, ", ".join(recipe.cuda_graph_modules)
-    if not kind.is_per_block:
-        return "of all passes of a step" * (kind is not type(kind).NONE)
-    pool = "their pool serves nothing else; counted from its source, no public run measures it"
-    return f"of {modules or 'each block'}, by {kind}; {pool}"
 
 
 # `plan` on a model without a profile: the best plan on a cluster, as a document

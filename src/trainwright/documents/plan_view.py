@@ -7,7 +7,7 @@ for granted, and the plans that were considered and not chosen. A plan on one po
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from trainwright.cluster.accelerator import UNFITTED
@@ -40,19 +40,25 @@ from trainwright.documents.view import (
 from trainwright.plans.capability import TARGETS
 from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import Origin
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.families.family import Searched
 from trainwright.units import format_bytes, format_count, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from trainwright.cluster import Accelerator, Cluster
     from trainwright.documents.mixed_plan import MixedAlternative, MixedPlanResult, MixedRankRecord
     from trainwright.documents.model_plan import Alternative, Launchable, ModelPlanResult
     from trainwright.documents.view import Line
+    from trainwright.model import Precision, Recipe
+    from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.plan import Parallelism
     from trainwright.plans.prediction import StageMemory, StagePrediction
+    from trainwright.profile import Profile
+    from trainwright.profile.measured_model import Trained
 
     Planned: TypeAlias = ModelPlanResult | MixedPlanResult
     Considered: TypeAlias = Alternative | MixedAlternative
@@ -598,3 +604,90 @@ def _other_cells(
 def losses(other: Considered) -> str:
     """The one or two parts of the step in which a plan loses most."""
     return ", ".join(f"{name} +{format_seconds(s)}" for name, s in main_losses(other))
+
+
+# What is taken for granted of a step
+# -----------------------------------
+
+
+def mfu_in_words(devices: Iterable[Accelerator], numbers: Precision) -> str:
+    """What MFU and HFU count, and the peak per device that they are shares of."""
+    dtype = numbers.matmul_dtype
+    peaks = ", ".join(
+        f"{device.peak(dtype) / 1e12:,.4g} TFLOP/s of {device.name}"
+        for device in dict.fromkeys(devices)
+    )
+    return (
+        "FLOPs of forward and backward, attention in full (a causal mask halves nothing, a sliding "
+        "window limits it), without recomputation, which HFU adds; of the dense "
+        f"{dtype} peak, {peaks}"
+    )
+
+
+def memory_assumption(device: Accelerator, overheads: MemoryOverheads) -> str:
+    """What of a device a run may fill, and what is kept beside it."""
+    parts = [
+        f"{device.usable_fraction:.0%} of the device usable",
+        f"fragmentation {overheads.fragmentation:.0%}",
+    ]
+    if overheads.reserve_bytes:
+        parts.append(f"{format_bytes(overheads.reserve_bytes)} kept free")
+    if overheads.fit_probability:
+        parts.append(f"fits with a probability of {overheads.fit_probability:.0%} or more")
+    return ", ".join(parts)
+
+
+def measured_words(
+    model: Trained, profile: Profile, cluster: Cluster, overheads: MemoryOverheads
+) -> dict[str, str]:
+    """What is taken for granted about a profile: nothing of it was estimated."""
+    point, provenance = profile.point, profile.costs.provenance
+    told = model.assumptions if isinstance(model, MeasuredModel) else {}
+    return {
+        "times": f"{provenance.origin}: {provenance.source}; taken as they are on this cluster",
+        "network": "exchanges between stages and replicas are estimated for the profile's bytes",
+        **told,
+        "range": "not known: no step made of measured layers was held against a real one",
+        "memory": memory_assumption(cluster.accelerator, overheads),
+        **({} if point.precision is None else {"precision": point.precision}),
+    }
+
+
+def state_in_words(recipe: Recipe, numbers: Precision) -> str:
+    """The optimizer, and what a parameter keeps."""
+    summed = f"; gradients summed in {recipe.reduce_dtype}" if recipe.reduce_dtype else ""
+    return (
+        f"{recipe.optimizer}: {numbers.weight_bytes} + {numbers.gradient_bytes} + "
+        f"{numbers.optimizer_bytes} bytes per parameter (weight, gradient, optimizer){summed}"
+    )
+
+
+def overlap_in_words(overlap: Overlap, recipe: Recipe) -> str:
+    """The share of every kind; that of the host where something goes there."""
+    return ", ".join(
+        f"{name} {share:.0%}"
+        for name, share in asdict(overlap).items()
+        if name != "host" or recipe.offload is not None
+    )
+
+
+def to_fit_in_words(recipe: Recipe) -> dict[str, str]:
+    """What makes a run smaller, by subject; empty where nothing is asked for."""
+    found = {
+        "loss": recipe.loss_chunk and f"{recipe.loss_chunk} tokens at a time, again backward",
+        "feed-forward": recipe.mlp_tile and f"{recipe.mlp_tile} tokens at a time, again backward",
+        "activations": recipe.activation_input_dtype
+        and f"inputs of feed-forward activations kept in {recipe.activation_input_dtype}",
+        "on the host": recipe.offload and recipe.offload.in_words,
+        "CUDA graphs": _graphs_in_words(recipe),
+    }
+    return {subject: words for subject, words in found.items() if words}
+
+
+def _graphs_in_words(recipe: Recipe) -> str:
+    """What is recorded, and by whom; empty where nothing is."""
+    kind, modules = recipe.cuda_graph, ", ".join(recipe.cuda_graph_modules)
+    if not kind.is_per_block:
+        return "of all passes of a step" * (kind is not type(kind).NONE)
+    pool = "their pool serves nothing else; counted from its source, no public run measures it"
+    return f"of {modules or 'each block'}, by {kind}; {pool}"

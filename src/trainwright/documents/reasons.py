@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.printing import NEGLIGIBLE, layout_cells, layout_columns
 from trainwright.documents.view import column, percent, seconds, size, table_of, words
-from trainwright.planning.reasons.infeasible import option_of
 from trainwright.plans.plan import DATA_INSIDE, Parallelism, mapping_name
 from trainwright.plans.status import Status
 from trainwright.units import format_count
@@ -141,7 +140,7 @@ def fixes_of(relaxations: Iterable[Relaxation]) -> Iterator[Change]:
         used = ""
         if fix.change != "devices" and fix.devices_used:
             used = f", on {format_count(fix.devices_used, 'device')}"
-        options = option_of(fix) or ""
+        options = fix.option or ""
         what = f"{fix.description}{used}"
         yield Change(what=what, options=options, step_time_s=fix.step_time_s)
 

@@ -11,9 +11,8 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode
 from trainwright.model import BESIDE_BLOCKS, LayerKind, RunShape, TransformerConfig, layer_graph
 from trainwright.options.question import call_of, trained_in
-from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import OTHER_TARGETS, TARGETS, unsupported
-from trainwright.plans.configuration import PlanRequest, even_blocks
+from trainwright.plans.configuration import PlanRequest, even_blocks, own_split
 from trainwright.plans.job import Job, StagePart
 from trainwright.plans.schedule import FamilyShape
 from trainwright.profile import Recompute

@@ -27,7 +27,6 @@ from trainwright.errors import (
 )
 from trainwright.formats.calibration_toml import deciding_memory
 from trainwright.frameworks.megatron import megatron_fields
-from trainwright.planning.search.plans import own_split
 from trainwright.plans.capability import (
     RecomputeForm,
     capability_of,
@@ -35,7 +34,7 @@ from trainwright.plans.capability import (
     dispatch_features,
 )
 from trainwright.plans.capability_table import Feature
-from trainwright.plans.configuration import even_blocks
+from trainwright.plans.configuration import even_blocks, own_split
 from trainwright.plans.plan import mapping_name, usual_schedule
 from trainwright.step.figures import missing_bytes
 from trainwright.units import format_bytes

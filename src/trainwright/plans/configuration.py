@@ -22,6 +22,7 @@ from trainwright.units import MIB
 
 if TYPE_CHECKING:
     from trainwright.cluster import Accelerator, Pool
+    from trainwright.model import TransformerConfig
     from trainwright.profile.measured_model import Trained
 
 # How far communication hides under compute, and what a device keeps free
@@ -430,6 +431,25 @@ def even_blocks(num_blocks: int, num_stages: int) -> tuple[int, ...]:
         return tuple(counts)
     share, rest = divmod(num_blocks, num_stages)
     return tuple(share + (stage < rest) for stage in range(num_stages))
+
+
+def own_split(model: TransformerConfig, num_stages: int) -> tuple[int, ...]:
+    """The blocks that nanotron gives each stage.
+
+    A stage ends after the block with which the running sum of costs passes its share: that of a
+    block by its matrices, of the head by its own; nothing else counts.
+    """
+    hidden, heads = model.hidden_size, model.num_heads
+    block = 4 * heads * (hidden // heads) * hidden + 3 * model.ffn_size * hidden
+    head = model.vocabulary_size * hidden
+    total = model.num_layers * block + head
+    counts, stage, done = [0] * num_stages, 0, 0
+    for _ in range(model.num_layers):
+        counts[stage] += 1
+        done += block
+        if done * num_stages > total * (stage + 1):
+            stage += 1
+    return tuple(counts)
 
 
 # ----------------------------------------------------------------------------------------------

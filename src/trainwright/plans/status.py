@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from trainwright.units import format_bytes_up
 
 if TYPE_CHECKING:
     from trainwright.plans.lowered import Timeline
@@ -77,6 +81,20 @@ class Bound(NamedTuple):
     name: BoundName
 
 
+_FREE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "tensor-parallel": "--tp 1..",
+        "data-parallel": "--dp 1..",
+        "pipeline-parallel": "--pp 1..",
+        "context-parallel": "--cp 1..",
+        "expert-parallel": "--ep 1..",
+        "expert-tensor-parallel": "--etp 1..",
+        "micro-batch": "--micro-batch 1..",
+        "recompute": "--recompute none,selective,full",
+    }
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relaxation:
     """One change that, alone, makes a plan fit; `value` is in the unit of what is changed.
@@ -90,6 +108,18 @@ class Relaxation:
     time_per_sample_s: float | None = None
     step_time_s: float | None = None
     devices_used: int | None = None
+
+    @property
+    def option(self) -> str | None:
+        """The option of `plan` that asks for the change, None for what only Python can ask."""
+        if self.value is None:
+            return _FREE.get(self.change)
+        match self.change:
+            case "memory":
+                return f"--memory {format_bytes_up(self.value).replace(' ', '')}"
+            case "devices" | "sequence" | "zero":
+                return f"--{self.change} {int(self.value)}"
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

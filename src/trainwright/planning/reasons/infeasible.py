@@ -8,10 +8,9 @@ found. All layouts are tried under 1F1B; where one fits, it is the families aske
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count, takewhile
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -341,32 +340,6 @@ def _eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
     for stage in range(max(allowed.zero_stages) + 1, 4):
         fix = Relaxation(change="zero", value=stage, description=f"ZeRO stage {stage}")
         yield fix, replace(allowed, zero_stages=(stage,))
-
-
-_FREE: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "tensor-parallel": "--tp 1..",
-        "data-parallel": "--dp 1..",
-        "pipeline-parallel": "--pp 1..",
-        "context-parallel": "--cp 1..",
-        "expert-parallel": "--ep 1..",
-        "expert-tensor-parallel": "--etp 1..",
-        "micro-batch": "--micro-batch 1..",
-        "recompute": "--recompute none,selective,full",
-    }
-)
-
-
-def option_of(fix: Relaxation) -> str | None:
-    """The option of `plan` that asks for a change, None for what only Python can ask."""
-    if fix.value is None:
-        return _FREE.get(fix.change)
-    match fix.change:
-        case "memory":
-            return f"--memory {format_bytes_up(fix.value).replace(' ', '')}"
-        case "devices" | "sequence" | "zero":
-            return f"--{fix.change} {int(fix.value)}"
-    return None
 
 
 def _shorter_sequence(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.planning.question.layouts import chunks_per_rank
 from trainwright.planning.question.question import Allowed, Span
-from trainwright.planning.reasons.infeasible import SHARE_S, eased, option_of
+from trainwright.planning.reasons.infeasible import SHARE_S, eased
 from trainwright.planning.search.framework import plan_runnable, sketch_runnable
 from trainwright.planning.search.orders import with_searched_orders
 from trainwright.planning.search.pools import plan_mixed, sketch_mixed
@@ -235,7 +235,7 @@ def memory_gain(
 def freed(question: ModelQuestion) -> Iterator[tuple[Relaxation, str, ModelQuestion]]:
     """Each thing that was fixed or forbidden, the option that frees it, and the question then."""
     for fix, allowed in eased(question.allowed):
-        if option := option_of(fix):
+        if option := fix.option:
             yield fix, option, replace(question, allowed=allowed)
 
 

@@ -41,6 +41,7 @@ from trainwright.planning.splits.vee_cuts import (
 from trainwright.plans import Plan, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
+from trainwright.plans.configuration import own_split
 from trainwright.profile import StaticKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats
     from trainwright.cluster import Accelerator
     from trainwright.execution import Budget
-    from trainwright.model import TransformerConfig
     from trainwright.planning.bounds.stages import StageKinds
     from trainwright.planning.question.question import Allowed, Candidate, ModelQuestion
     from trainwright.planning.splits.chain import CutsAndRows, Split
@@ -456,27 +456,6 @@ def _priced(
     if not _host_holds(question, plan, profile, step):
         return None
     return Priced(candidate=candidate, plan=plan, profile=profile, step=step)
-
-
-# The stages that nanotron makes of a model by itself
-# ---------------------------------------------------
-# A stage ends after the block with which the running sum of costs passes its share: that of a block
-# by its matrices, of the head by its own; nothing else counts.
-
-
-def own_split(model: TransformerConfig, num_stages: int) -> tuple[int, ...]:
-    """The blocks that nanotron gives each stage."""
-    hidden, heads = model.hidden_size, model.num_heads
-    block = 4 * heads * (hidden // heads) * hidden + 3 * model.ffn_size * hidden
-    head = model.vocabulary_size * hidden
-    total = model.num_layers * block + head
-    counts, stage, done = [0] * num_stages, 0, 0
-    for _ in range(model.num_layers):
-        counts[stage] += 1
-        done += block
-        if done * num_stages > total * (stage + 1):
-            stage += 1
-    return tuple(counts)
 
 
 # The stages that a framework makes itself, where a plan cannot tell it others
