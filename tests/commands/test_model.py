@@ -178,3 +178,12 @@ def test_the_catalog_lists_the_types_that_are_read_and_says_what_happens_to_othe
             assert f'model_type "{name}" is not modelled' not in str(error)
         except InvalidInput:
             pass
+
+
+def test_a_document_stands_for_the_model_that_it_describes(tmp_path) -> None:
+    found = trainwright.describe_model(LLAMA, sequence=64)
+    found.save(tmp_path / "model.json")
+    assert (
+        trainwright.describe_model(tmp_path / "model.json", sequence=64).document == found.document
+    )
+    assert trainwright.describe_model("llama3-8b").document.description is None

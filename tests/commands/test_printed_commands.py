@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from shutil import copytree
 
 import pytest
 
@@ -197,6 +198,8 @@ CALLS = {
     "what is changed": lambda folder: trainwright.what_if(own(folder), bandwidth="nvlink=100GB/s"),
     "an improvement": lambda folder: trainwright.improve(CALLS["an estimate"](folder)),
     "what fits": lambda folder: trainwright.fit(folder / "config.json", gpu="h100"),
+    "a model": lambda folder: trainwright.describe_model(folder / "config.json", sequence=512),
+    "a model as a value": lambda folder: trainwright.describe_model(json.loads(CONFIG)),
     "runs of a folder": lambda folder: trainwright.validate(
         reported.EXAMPLES / "measured", files=("korthikanti",)
     ),
@@ -207,6 +210,25 @@ CALLS = {
 def test_a_call_from_python_is_printed_as_a_command_that_runs(name, tmp_path, capsys, monkeypatch):
     made = CALLS[name](written(tmp_path / "files"))
     check_printed(made, tmp_path, capsys, monkeypatch)
+
+
+def test_the_plan_before_a_change_is_named_as_the_part_of_its_file_that_it_is(tmp_path):
+    changed = trainwright.what_if(own(written(tmp_path / "files")), bandwidth="nvlink=100GB/s")
+    changed.save(tmp_path / "changed.json")
+    html = trainwright.report(tmp_path / "changed.json").html
+    before, after = (t for _, t in Page(html).all("pre") if t.startswith("trainwright plan "))
+    assert before.startswith("trainwright plan before.json --cluster before.json")
+    assert after.startswith("trainwright plan changed.json --cluster changed.json")
+    assert "before.json is &#34;before&#34; of changed.json, saved" in html
+
+
+def test_runs_of_two_folders_of_one_name_are_asked_for_from_above(tmp_path):
+    for name in ("a", "b"):
+        copytree(reported.EXAMPLES / "measured", tmp_path / name / "runs")
+    places = (tmp_path / "a" / "runs", tmp_path / "b" / "runs")
+    asked = trainwright.validate(*places, files=("korthikanti",)).document.command_line
+    assert asked.words[:3] == ("validate", "a/runs", "b/runs")
+    assert asked.files == ("a/runs", "b/runs")
 
 
 def test_what_is_left_out_needs_another_file():

@@ -11,6 +11,7 @@ from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.options.run import config_with_images
+from trainwright.plans.configuration import Embedded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,8 +38,9 @@ def describe_model(
     side where the model takes any).
 
     `model` is a catalog name, the path of a `config.json` or its folder, a hub id in the local
-    cache, or the content of such a file. A type that no formula of ours describes is built by the
-    transformers library without content and counted, where the extra `[torch]` is installed.
+    cache, the content of such a file, or a document of this command. A type that no formula of ours
+    describes is built by the transformers library without content and counted, where the extra
+    `[torch]` is installed.
     Raises `InvalidInput` for a file that breaks a rule, `UnsupportedFeature` for a type that
     nothing here knows.
 
@@ -48,17 +50,21 @@ def describe_model(
     from trainwright.formats.catalog import open_model
     from trainwright.formats.hf_config import read_config
 
+    carried = _carried(model)
+    if carried is not None:
+        model = carried.content
+    kept = carried or _description(model)
     try:
         if isinstance(model, (str, Path)):
             found = open_model(str(model))
         else:
-            found = read_config(model, name="model")
+            found = read_config(model, name=kept.name if kept else "model")
     except UnsupportedFeature as error:
         summary = _by_library(model, error, sequence_length=sequence)
         if images:
             problem = f"must be 0: {summary.model_type} is only counted, with text alone"
             raise InvalidInput.of("images", problem) from None
-        return Report(summary)
+        return Report(replace(summary, description=kept))
     if images or image_size is not None:
         config = config_with_images(
             found.config,
@@ -68,7 +74,43 @@ def describe_model(
             sequence=sequence,
         )
         found = replace(found, config=config)
-    return Report(summary_of(found, sequence_length=sequence))
+    summary = summary_of(found, sequence_length=sequence)
+    return Report(replace(summary, description=kept, images=images, image_size=image_size))
+
+
+def _carried(model: object) -> Embedded | None:
+    """What a document of this command describes; None of any other input."""
+    from trainwright.formats.document_json import decode
+
+    if not isinstance(model, (str, Path)) or Path(model).suffix != ".json":
+        return None
+    _, content = _content(model)
+    if content is None or content.get("kind") != "model" or "description" not in content:
+        return None
+    return decode(Embedded, content["description"], path="description", source=str(model))
+
+
+def _description(model: str | Path | Mapping[str, Any]) -> Embedded | None:
+    """A description as documents carry it; None of a built-in model, adapters, or what is no JSON.
+
+    NaN is none, which files of the hub may hold.
+    """
+    import json
+
+    from trainwright.formats.catalog import model_names
+    from trainwright.formats.document_json import content_hash
+    from trainwright.formats.hf_config import is_adapter
+
+    if isinstance(model, (str, Path)) and (str(model) in model_names() or is_adapter(Path(model))):
+        return None
+    name, found = _content(model)
+    if found is None:
+        return None
+    try:
+        content = json.loads(json.dumps(dict(found), allow_nan=False))
+    except (TypeError, ValueError):
+        return None
+    return Embedded(kind="config", name=name, sha256=content_hash(content), content=content)
 
 
 # What the library itself counts

@@ -122,19 +122,24 @@ def validate(
 def _command_line(
     places: Sequence[Path], *, files: Sequence[str], leave_out: str | None, **beside: Any
 ) -> CommandLine | None:
-    """The words that ask this again beside its files; None where two have one name."""
+    """The words that ask this again beside its files, from below one folder where names meet."""
     from trainwright.plans.configuration import CommandLine
 
     named = {flag: Path(path) for flag, path in beside.items() if path is not None}
     known = {path.resolve() for path in (*places, *named.values())}
-    if len({path.name for path in known}) < len(known):
-        return None
-    words = ["validate", *(path.resolve().name for path in places)]
+    names = {path: path.name for path in known}
+    if len(set(names.values())) < len(known):
+        try:
+            root = os.path.commonpath([path.parent for path in known])
+        except ValueError:  # on several drives
+            return None
+        names = {path: path.relative_to(root).as_posix() for path in known}
+    words = ["validate", *(names[path.resolve()] for path in places)]
     for flag, path in named.items():
-        words += [f"--{flag}", path.resolve().name]
+        words += [f"--{flag}", names[path.resolve()]]
     words += ["--files", ",".join(files)] if files else []
     words += ["--leave-out", leave_out] if leave_out is not None else []
-    return CommandLine(words=tuple(words), files=tuple(path.name for path in sorted(known)))
+    return CommandLine(words=tuple(words), files=tuple(names[path] for path in sorted(known)))
 
 
 def _chosen(paths: Sequence[Path], files: Sequence[str]) -> list[Path]:

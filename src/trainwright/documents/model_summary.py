@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from trainwright.documents.view import Cell, Table, column, words
 from trainwright.model import LayerGraph, LayerKind, RunShape, TransformerConfig, layer_graph
 from trainwright.model.transformer import cache_bytes, kind_names
-from trainwright.plans.configuration import FORMAT_VERSION, CommandLine
+from trainwright.plans.configuration import FORMAT_VERSION, CommandLine, Embedded
+from trainwright.provenance import RARE
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -44,7 +45,11 @@ class LayersOfKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSummary:
-    """A model in figures; `counted_by` says whether our formulas or a library's own code did it."""
+    """A model in figures; `counted_by` says whether our formulas or a library's own code did it.
+
+    `description` is the config.json of a model that is not built in, so that the document stands
+    for it; FLOPs are with `images` of `image_size` pixels a side in each sequence, where there are.
+    """
 
     kind: str = "model"
     format_version: int = FORMAT_VERSION
@@ -62,6 +67,9 @@ class ModelSummary:
     cache_bytes: float | None
     limits: tuple[str, ...]
     notes: tuple[str, ...]
+    images: int = field(default=0, metadata={RARE: True})
+    image_size: int | None = None
+    description: Embedded | None = None
     command_line: CommandLine | None = None
 
 

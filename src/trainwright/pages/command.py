@@ -69,25 +69,26 @@ class Command:
         return shlex.join(self.words)
 
 
-def command_of(document: Any, *, file: str = "") -> Command:
+def command_of(document: Any, *, file: str = "", part: str = "", of: str = "") -> Command:
     """The command of a document: what was typed, where that was kept, else by its fields.
 
     `file` is the name of the document's own file, which stands for the inputs that no other name
-    means; without one it is a name to save it under. Raises TypeError for a document that no
-    command makes.
+    means; without one it is a name to save it under, that of the `part` that it is `of` another
+    file. Raises TypeError for a document that no command makes.
     """
     typed = getattr(getattr(document, "request", document), "command_line", None)
     if typed is not None:
         files = " and ".join(typed.files)
         note = f"in the folder that holds {files}" if files else ""
         return Command(words=("trainwright", *typed.words), note=note)
-    own = file or f"{document.kind}.json"
+    own = file or f"{part or document.kind}.json"
     own = f"./{own}" if own.startswith("-") else own  # which is no option
     made = _of_fields(document, own)
     if made.note or own not in made.words:
         return made
     saved = "" if file else ", saved"
-    return replace(made, note=f"{own} is this document{saved}; it carries what was asked")
+    what = f'"{part}" of {of}' if part else "this document"
+    return replace(made, note=f"{own} is {what}{saved}; it carries what was asked")
 
 
 @singledispatch
@@ -165,10 +166,16 @@ def _(document: ModelExplanation, own: str) -> Command:
 def _(document: ModelSummary, own: str) -> Command:
     from trainwright.formats.catalog import model_names
 
-    known = document.name in model_names()
-    words = ("trainwright", "model", document.name if known else "config.json")
-    note = "" if known else f"config.json is the description of {document.name}"
-    return Command(words=(*words, "--sequence", str(document.sequence_length)), note=note)
+    is_own = document.description is not None or document.name not in model_names()
+    words = ["trainwright", "model", own if is_own else document.name]
+    words += ["--sequence", str(document.sequence_length)]
+    words += ["--images", str(document.images)] if document.images else []
+    words += ["--image-size", str(document.image_size)] if document.image_size else []
+    if is_own and document.description is None:
+        words[2] = document.name
+        note = f"{document.name} is the folder of its adapters"
+        return Command(words=tuple(words), note=note)
+    return Command(words=tuple(words))
 
 
 @_of_fields.register(RoomResult)

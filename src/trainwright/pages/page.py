@@ -63,12 +63,14 @@ MOST_DRAWN_ACTIONS: Final = 1_000_000  # a page of about 3 MB; more would not op
 def subject_of(document: Any, *, name: str, file: str = "") -> Subject[Any]:
     """The document with its timeline, network use and constants, as far as it has them.
 
-    `name` is what it is called on the page, `file` the name of its own file, if it has one.
+    `name` is what it is called on the page, `file` the name of its own file, if it has one. What
+    lies inside another document is called after that: "whatif.json: before".
     """
     from trainwright.formats.document_json import encode
     from trainwright.pages.subject import Subject
 
-    command = command_of(document, file=file)
+    of, _, part = ("", "", "") if file else name.rpartition(": ")
+    command = command_of(document, file=file, part=part if of else "", of=of)
     parts = _following(document, name)
     return Subject(
         name=name,
