@@ -16,6 +16,7 @@ from trainwright.formats.schedule_json import (
     read_compute_only,
     read_orders,
     read_orders_bytes,
+    read_schedule_spec,
     write_orders,
 )
 from trainwright.plans.schedule import Action, ActionKind, Schedule
@@ -101,6 +102,17 @@ def test_documents_of_another_shape_are_refused(change, problem):
     with pytest.raises(InvalidInput) as refused:
         read_orders({**SMALL, **change})
     assert str(refused.value).startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("read", "own"), [(read_orders, "orders"), (read_schedule_spec, "schedule_spec")]
+)
+def test_a_document_of_a_result_is_refused_in_one_sentence(read, own):
+    with pytest.raises(InvalidInput) as refused:
+        read({"kind": "model-plan", "format_version": 1, "request": {}}, source="plan.json")
+    (fault,) = refused.value.faults
+    assert str(fault).startswith(f'kind: must be "{own}" or "schedule", got "model-plan"')
+    assert "trainwright report plan.json" in str(fault)
 
 
 def test_files_are_told_apart_by_content(tmp_path):

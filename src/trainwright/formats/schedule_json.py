@@ -8,7 +8,7 @@ and the number of microbatches, keeps ranks without actions, and allows recomput
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import count
@@ -294,6 +294,7 @@ def read_orders(
 
     Only what a schedule needs to exist is checked; whether it is legal is for `validate`.
     """
+    _refuse_results(value, "orders", source=source)
     refuse_newer_version(value, FORMAT_VERSION, source=source)
     faults = list(text_faults)
     record = decoder_for(OrdersRecord)(value, (), faults)
@@ -658,5 +659,14 @@ def read_schedule_spec(
     value: dict[str, Any], *, source: str | None = None, text_faults: Iterable[PathFault] = ()
 ) -> ScheduleSpec:
     """Turn a parsed spec into a value; raises InvalidInput with all faults."""
+    _refuse_results(value, "schedule_spec", source=source)
     refuse_newer_version(value, FORMAT_VERSION, source=source)
     return decode(ScheduleSpec, value, source=source, text_faults=text_faults)
+
+
+def _refuse_results(value: Mapping[str, Any], own: str, *, source: str | None) -> None:
+    """Raise `InvalidInput` for a document of a result, which has none of the keys that are read."""
+    kind = value.get("kind")
+    if isinstance(kind, str) and kind != own and "request" in value:
+        problem = f'must be "{own}" or "schedule", got "{kind}"; what its own schedule is like'
+        raise InvalidInput.of("kind", f"{problem}: trainwright report {source or 'FILE'}")
