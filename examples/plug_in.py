@@ -9,19 +9,16 @@ from trainwright.plans.schedule import Action, ActionKind, Schedule
 
 def halves(profile, setting, restrictions):
     """Half of the layers and half of the devices each."""
-    ids, stages, n = profile.structure.ids, [], setting.num_devices // 2
-    for part in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-        kept = ("vanilla",) * len(part)
-        stages.append(Stage.uniform(part, kept, data_parallel=n, tensor_parallel=1))
+    ids, n = profile.structure.ids, len(profile.structure.ids) // 2
+    run = {"data_parallel": setting.num_devices // 2, "tensor_parallel": 1}
+    stages = [Stage.uniform(part, ("vanilla",) * len(part), **run) for part in (ids[:n], ids[n:])]
     return Plan(stages=tuple(stages), num_microbatches=setting.num_microbatches)
 
 
-def one_at_a_time(request):
+def one_at_a_time(job):
     """Both passes of a microbatch, then the next one."""
-    todo = [(ActionKind[kind], m) for m in range(request.num_microbatches) for kind in "FB"]
-    return Schedule.from_orders(
-        [[Action(k, r, m) for k, m in todo] for r in range(request.num_ranks)]
-    )
+    todo = [(ActionKind[kind], m) for m in range(job.num_microbatches) for kind in "FB"]
+    return Schedule.from_orders([[Action(k, r, m) for k, m in todo] for r in range(job.num_ranks)])
 
 
 def slower(profile):
