@@ -66,6 +66,19 @@ def test_the_clusters_people_ask_for_are_there() -> None:
     assert all(entry.source for entry in catalog.cluster_entries())
 
 
+def test_a_known_layout_has_whole_replicas_of_the_model_it_names_on_devices_of_the_catalog() -> (
+    None
+):
+    for known in catalog.known_layouts():
+        assert known.num_devices % (known.tensor * known.pipeline * known.context) == 0, known
+        assert catalog.accelerator(known.device).memory_bytes > 0
+        assert known.source and known.by
+        if known.model in catalog.model_names():
+            config = catalog.model(known.model).config
+            assert known.parameters == pytest.approx(count_parameters(config), rel=0.03), known
+            assert known.has_experts == (config.experts is not None)
+
+
 WITHOUT_A_SHEET = {"H800-80GB-SXM", "H100-96GB-HBM2e-500W"}  # labelled as assumed
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import trainwright
+from model_questions import SMALL, question
+from model_questions import planned as planned_model
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.errors import InvalidInput
-from trainwright.planning.reasons.objectives import PAIRED_ERROR
+from trainwright.execution import Budget
+from trainwright.planning.reasons.objectives import PAIRED_ERROR, as_published
+from trainwright.planning.search.search import plan_model
+from trainwright.planning.splits.types import Priced
+from trainwright.plans.plan import KnownLayout
 
 RUN = {"cluster": "dgx-a100", "nodes": 2, "global_batch": 32, "sequence": 16384}
 
@@ -46,6 +54,57 @@ def test_runners_up_differ_in_kind_and_a_roofline_tells_every_plan() -> None:
     for one in (document, *document.alternatives):
         degrees = one.parallelism
         assert degrees is not None
-        kinds.append((degrees.tensor, degrees.pipeline, degrees.context, one.schedule))
+        if getattr(one, "published", None) is None:
+            shared = degrees.context > 1
+            kinds.append((degrees.tensor, degrees.pipeline, shared, one.schedule))
     assert len(set(kinds)) == len(kinds)
     assert all(other.reason is None for other in planned(calibration="none").alternatives)
+
+
+LAYOUT = KnownLayout(
+    model="a gpt",
+    parameters=124e6,
+    has_experts=False,
+    device="A100-80GB-SXM",
+    num_devices=8,
+    sequence_length=1024,
+    tensor=2,
+    pipeline=2,
+    context=1,
+    expert=1,
+    by="somebody",
+    source="somewhere",
+)
+
+
+def told(*layouts: KnownLayout) -> tuple[KnownLayout, Priced] | None:
+    return as_published(question(), layouts, lambda _: 80 * 2**30, Budget())
+
+
+def test_the_layout_that_people_run_is_the_nearest_that_the_job_can_have() -> None:
+    far = replace(LAYOUT, num_devices=64, tensor=4)
+    found = told(far, LAYOUT)
+    assert found is not None and found[0] is LAYOUT
+    degrees = found[1].candidate
+    assert (degrees.tensor, degrees.pipeline, degrees.context, degrees.data) == (2, 2, 1, 2)
+    assert planned_model(SMALL).priced[0].step.step_time_s <= found[1].step.step_time_s
+    whole = replace(LAYOUT, pipeline=3, num_devices=6)  # no replicas of it on 8 devices
+    found = told(whole, far)
+    assert found is not None and found[0] is far
+
+
+def test_a_layout_of_another_size_or_with_experts_is_not_what_people_run_here() -> None:
+    assert told(replace(LAYOUT, parameters=1e9), replace(LAYOUT, has_experts=True)) is None
+
+
+def test_runners_up_that_differ_in_kind_change_neither_plan_nor_bound() -> None:
+    usual, told = planned_model(SMALL), plan_model(SMALL, Budget(), in_kind=True)
+    assert told.priced[0].plan == usual.priced[0].plan
+    assert told.lower_bound_s == usual.lower_bound_s
+    kinds = [
+        ((one.tensor, one.pipeline, one.num_devices, one.schedule), one.context > 1)
+        for one in (each.candidate for each in told.priced)
+    ]
+    assert len(kinds) > 1
+    for cut, shared in kinds:  # one that shares sequences comes before one that does not, or alone
+        assert [each for own, each in kinds if own == cut] in ([shared], [True, False])

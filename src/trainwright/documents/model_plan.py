@@ -19,6 +19,7 @@ from trainwright.documents.profile_plan import check_stage, count_recomputed, re
 from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import able_targets, family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.formats.catalog import accelerator, known_layouts
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import DEFAULT_RECIPE, precision_named
 from trainwright.options.inputs import inside, naming_options
@@ -34,9 +35,9 @@ from trainwright.planning.question.question import (
 )
 from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations
 from trainwright.planning.reasons.objectives import (
+    as_published,
     expects_runs,
     extras,
-    of_kinds,
     simple_question,
     simplest,
     why,
@@ -49,7 +50,7 @@ from trainwright.planning.search.orders import (
     with_searched_orders,
 )
 from trainwright.planning.search.plans import bytes_on_host, predicted
-from trainwright.planning.search.search import NUM_ALTERNATIVES
+from trainwright.planning.search.search import NUM_ALTERNATIVES, of_kinds
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import (
@@ -126,7 +127,8 @@ class Alternative:
 
     `lost_s` says by part of the step (as `time_by_part_s`) what it takes more than the best plan,
     less where negative; the parts add up to the difference. `reason` says why to take it
-    nevertheless, of the simpler plan where predictions do not tell the two apart.
+    nevertheless, of the simpler plan where predictions do not tell the two apart; `published` who
+    ran the layout, of which model and on what, of the one that people run.
     """
 
     layout: ClassVar[str] = "alone"
@@ -142,6 +144,7 @@ class Alternative:
     peak_memory_bytes: float
     lost_s: dict[str, float] = field(default_factory=dict)
     reason: str | None = None
+    published: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,8 +361,13 @@ def named_step_s(question: ModelQuestion, plan: Plan, profile: Profile) -> float
     return predicted(question, named, profile).step_time_s
 
 
-def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[Alternative]:
-    """The runners-up that have one degree for all stages, and what they lose to the first."""
+def alternatives(
+    question: ModelQuestion, priced: Sequence[Priced], published: tuple[Priced, str] | None
+) -> Iterator[Alternative]:
+    """The runners-up that have one degree for all stages, and what they lose to the first.
+
+    Of one of them the layout may be `published`: by whom, and of which run.
+    """
     if not priced:
         return
     best = priced[0]
@@ -381,6 +389,7 @@ def alternatives(question: ModelQuestion, priced: Sequence[Priced]) -> Iterator[
             peak_memory_bytes=other.step.peak_memory_bytes,
             lost_s={name: parts[name] - spent_s for name, spent_s in best_parts.items()},
             reason=why(best, other) if other is simple else None,
+            published=published[1] if published and other is published[0] else None,
         )
 
 
@@ -525,9 +534,13 @@ def _outcome(call: ModelCall, budget: Budget, *, crew: Crew | None) -> ModelOutc
     plan = plan_per_stage if call.per_stage_degrees else plan_runnable
     question = call.question
     most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
+    options: dict[str, Any] = {"num_alternatives": most, "crew": crew}
+    if expects_runs(question) and question.allowed.searches_orders:
+        options["num_alternatives"] = _OF_A_KIND * most  # orders are sought behind alike ones, too
+    elif not call.per_stage_degrees:
+        options["in_kind"] = expects_runs(question)
     with naming_options(QUESTION_OPTION_OF):
-        told = most * _OF_A_KIND if expects_runs(question) else most
-        outcome = plan(question, budget, num_alternatives=told, crew=crew)
+        outcome = plan(question, budget, **options)
         if call.prefers_simple and outcome.priced:
             outcome = _simple_first(question, outcome, budget)
     return outcome
@@ -575,9 +588,10 @@ def plan_model(
         _refuse_full_host(question, best)
         document = replace(
             with_plan(document, question, best.plan, best.profile, best.step),
-            alternatives=tuple(alternatives(question, outcome.priced)),
             left_open=_left_open(call, outcome, budget),
         )
+        told, published = _with_published(call, outcome.priced, budget)
+        document = replace(document, alternatives=tuple(alternatives(question, told, published)))
         gaps = tuple(_gaps(document, question))
         sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
         doubts = () if sure else tuple(filter(None, [doubt(document)]))
@@ -599,6 +613,46 @@ def plan_model(
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
+_PUBLISHED_S: Final = 60.0  # wall seconds for the best plan of a layout; it takes about one
+_OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of another kind
+
+
+def _with_published(
+    call: ModelCall, priced: tuple[Priced, ...], budget: Budget
+) -> tuple[tuple[Priced, ...], tuple[Priced, str] | None]:
+    """The plans with one of the layout that people run, and who published that one.
+
+    Nothing is added where the plan itself has it.
+    """
+    question = call.question
+    described = not isinstance(question.model, MeasuredModel)
+    if not call.top or budget.stopped or not (priced and described and expects_runs(question)):
+        return priced, None
+
+    def memory_of(name: str) -> float:
+        return accelerator(name).memory_bytes
+
+    found = as_published(
+        question, known_layouts(), memory_of, budget.part(_PUBLISHED_S, stage="runners-up")
+    )
+    if found is None or _cut_of(found[1]) == _cut_of(priced[0]):
+        return priced, None
+    known, plan = found
+    alike = [each for each in priced if _cut_of(each) == _cut_of(plan)]
+    best = min((*alike, plan), key=_step_s)
+    others = [each for each in priced[1:] if _cut_of(each) != _cut_of(plan)]
+    return (priced[0], *sorted((*others, best), key=_step_s)), (best, str(known))
+
+
+def _step_s(priced: Priced) -> float:
+    return priced.step.step_time_s
+
+
+def _cut_of(priced: Priced) -> tuple[int, ...]:
+    one = priced.candidate
+    return one.tensor, one.pipeline, one.context, one.expert, one.data
+
+
 def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
     """Raise `InvalidInput` where a host would hold more than it has: a search may leave it out."""
     host = question.cluster.accelerator.host
@@ -607,9 +661,6 @@ def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
         has = format_bytes(host.memory_bytes)
         problem = f"would keep {format_bytes(held)} of each device on its host, which has {has}"
         raise InvalidInput.of("offload", f"{problem}: give smaller shares, or --recompute full")
-
-
-_OF_A_KIND: Final = 3  # plans that are priced for a runner-up of another kind
 
 
 def _simple_first(question: ModelQuestion, outcome: ModelOutcome, budget: Budget) -> ModelOutcome:

@@ -104,7 +104,7 @@ def plan_view(document: Planned) -> Iterator[Line]:
             count, within = len(document.alternatives), document.alternatives[-1].slowdown - 1
             line = f"runners-up: {count} within {format_percent_up(within)} of the plan"
             yield Folded(line=line, full=(others,))
-        yield from _simpler(document)
+        yield from notable_lines(document)
     yield from taken_for_granted(document.assumptions)
     yield from warning_lines(document.warnings)
 
@@ -558,11 +558,14 @@ def alternative_table(document: Planned) -> Table:
     )
 
 
-def _simpler(document: Planned) -> Iterator[str]:
-    """The runner-up that there is a reason to take, and the option that takes it."""
+def notable_lines(document: Planned) -> Iterator[str]:
+    """The runner-up that there is a reason to take, and the one that people run."""
     for other in document.alternatives:
         if (reason := getattr(other, "reason", None)) and other.parallelism is not None:
             yield f"{layout_line(other.parallelism)}, {other.schedule}: {reason} (--prefer simple)"
+        if (who := getattr(other, "published", None)) and other.parallelism is not None:
+            slower = f"{other.slowdown - 1:.1%} slower"
+            yield f"{layout_line(other.parallelism)}: as published by {who}; here {slower}"
 
 
 def _own_cells(

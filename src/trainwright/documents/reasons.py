@@ -107,7 +107,8 @@ class Change:
     """Something to change, in words, and the `options` that ask for it beside the plan's own.
 
     `ratio` is the step then by the plan's own; absent where the plan has no step. Where `is_bound`
-    the plan was looked for briefly: its options may find one whose step is shorter.
+    the plan was looked for briefly: its options may find one whose step is shorter. A layout that
+    people run `is_published`.
     """
 
     what: str
@@ -116,6 +117,7 @@ class Change:
     ratio: float | None = None
     peak_memory_bytes: float | None = None
     is_bound: bool = False
+    is_published: bool = False
 
 
 def changes_of(document: ModelPlanResult | MixedPlanResult) -> tuple[Change, ...]:
@@ -160,10 +162,12 @@ def _faster(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
 
 
 def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Change, object]]:
-    """Plans without something, and runners-up that are not this plan in other chunks."""
+    """Plans without something, and runners-up that cut the model otherwise than these."""
     reasons, step_s = getattr(document, "reasons", None), document.step_time_s or 0.0
+    cuts = {_cut(document)}
     for each in reasons.without if reasons else ():
         if each.slowdown is not None and each.slowdown <= _WORST:
+            cuts.add(_cut(each))
             change = Change(
                 what=f"without {each.name}",
                 options=each.options,
@@ -175,19 +179,30 @@ def _others(document: ModelPlanResult | MixedPlanResult) -> Iterator[tuple[Chang
             yield change, _kind(each, document)
     if document.kind != "model-plan" or document.parallelism is None:
         return
-    kinds = {_kind(document, document)}
     for other in document.alternatives:
-        if (kind := _kind(other, document)) in kinds or other.slowdown > _WORST:
+        published = getattr(other, "published", None) is not None
+        if not published and (_cut(other) in cuts or other.slowdown > _WORST):
             continue
-        kinds.add(kind)
+        cuts.add(_cut(other))
+        differs = ", ".join(_differences(document, other))  # type: ignore[arg-type]
         change = Change(
-            what=", ".join(_differences(document, other)),  # type: ignore[arg-type]
+            what=f"as published: {differs}" if published else differs,
             options=_options(other),  # type: ignore[arg-type]
             step_time_s=other.step_time_s,
             ratio=other.step_time_s / step_s,
             peak_memory_bytes=other.peak_memory_bytes,
+            is_published=published,
         )
-        yield change, kind
+        yield change, _kind(other, document)
+
+
+def _cut(plan: Any) -> tuple[object, ...]:
+    """How a plan cuts the model: what it has beside is no news in a runner-up."""
+    degrees = plan.parallelism
+    if degrees is None:
+        return (id(plan),)
+    shared = degrees.context > 1
+    return degrees.tensor, degrees.pipeline, degrees.expert, shared, plan.schedule
 
 
 def _kind(plan: Any, own: Any) -> object:
@@ -256,9 +271,12 @@ def change_table(
     document: ModelPlanResult | MixedPlanResult, *, most: int | None = None
 ) -> Table | None:
     """The changes as a table; None where there is none."""
-    found = changes_of(document)[:most]
+    every = changes_of(document)
+    found = every[:most]
     if not found:
         return None
+    if published := [each for each in every[len(found) :] if each.is_published]:
+        found = (*found[: -len(published)], *published)
     fixes = document.step_time_s is None
     sizes = any(each.peak_memory_bytes for each in found)
     return table_of(

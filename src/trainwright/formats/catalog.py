@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,6 +28,7 @@ from trainwright.formats.hf_config import (
     read_config,
 )
 from trainwright.model import RunShape, Tuning, layer_graph
+from trainwright.plans.plan import KnownLayout
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
@@ -118,6 +119,25 @@ def cluster(name: str) -> Cluster:
     _require(name, cluster_names(), what="cluster")
     document = _read("trainwright.cluster", name)
     return make_cluster(document, name=name, accelerators=accelerators())
+
+
+@cache
+def known_layouts() -> tuple[KnownLayout, ...]:
+    """Layouts that were published of runs, in no order."""
+    file = resources.files("trainwright.plans") / "known_layouts.toml"
+    document = tomllib.loads(file.read_text(encoding="utf-8"))
+    return tuple(
+        KnownLayout(**_layout(row), by=by, source=source)
+        for name, rows in document["layouts"].items()
+        for by, source in (document["sources"][name],)
+        for row in rows
+    )
+
+
+def _layout(row: list[Any]) -> dict[str, Any]:
+    names = [field.name for field in fields(KnownLayout)]
+    found = dict(zip(names, row, strict=False))
+    return {**found, "parameters": found["parameters"] * 1e9}
 
 
 def open_model(name_or_path: str) -> ModelDescription:

@@ -16,6 +16,7 @@ from trainwright.documents.plan_view import (
     busiest_rank,
     fullest_rank,
     layers_of,
+    notable_lines,
     pool_table,
     proved_space,
     rank_rows,
@@ -406,6 +407,8 @@ def alternative_blocks(document: Planned) -> Iterator[object]:
     else:
         yield _scatter(document)  # type: ignore[arg-type]
     yield alternative_table(document)
+    if lines := tuple(f"{line}." for line in notable_lines(document)):
+        yield Notes(lines=lines)
 
 
 def _scatter(document: ModelPlanResult) -> Scatter:

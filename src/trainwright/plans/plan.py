@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -126,6 +127,44 @@ class Parallelism:
 # -------------------------------------------------------------------
 
 ANY_DEVICE: Final = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownLayout:
+    """Degrees that somebody published of a run: of which model, on what, and where it is said.
+
+    `parameters` counts all of them, those of every expert; `zero_stage` is the published one.
+    """
+
+    model: str
+    parameters: float
+    has_experts: bool
+    device: str
+    num_devices: int
+    sequence_length: int
+    tensor: int
+    pipeline: int
+    context: int
+    expert: int
+    zero_stage: int = 1
+    by: str
+    source: str
+
+    def __str__(self) -> str:
+        run = f"{self.model} on {self.num_devices} {self.device} at {self.sequence_length} tokens"
+        return f"{self.by} for {run} ({self.source})"
+
+    def distance(
+        self, *, parameters: float, num_devices: int, sequence_length: int, memory: float
+    ) -> float:
+        """How far another job is: ratios of four sizes as logarithms, `memory` that of devices."""
+        ratios = (
+            self.parameters / parameters,
+            self.num_devices / num_devices,
+            self.sequence_length / sequence_length,
+            memory,
+        )
+        return sum(abs(math.log(ratio)) for ratio in ratios)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,22 +16,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright.cluster.calibration import POOLED
-from trainwright.errors import Fault, refuse
+from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.model.transformer import count_parameters
 from trainwright.planning.question.question import Span, WeightedAim
+from trainwright.planning.search.framework import sketch_runnable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trainwright.arrays import Floats
+    from trainwright.execution import Budget
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.planning.splits.types import Priced
+    from trainwright.plans.plan import KnownLayout
 
 HOUR_S: Final = 3600.0
 # 419 unexpected interruptions of 16,384 devices in 54 days: The Llama 3 Herd of Models, table 5.
@@ -300,7 +306,7 @@ def pareto_excess(points: Sequence[tuple[float, float]], one: Floats, other: Flo
 
 
 # ----------------------------------------------------------------------------------------------
-# The simpler of plans that predictions do not tell apart, and runners-up that differ in kind.
+# The simpler of plans that predictions do not tell apart.
 #
 # Two layouts of one job share most of the error of their predictions: the device, the software and
 # the model are the same. What is left decides which of them is faster. Of 157 pairs of public runs
@@ -383,17 +389,63 @@ def simple_question(question: ModelQuestion) -> ModelQuestion | None:
     )
 
 
-def of_kinds(priced: Sequence[Priced], count: int) -> tuple[Priced, ...]:
-    """The first of each kind: plans of other degrees or of another schedule, not of other chunks.
+# What people run: of the published layouts the nearest one that this job can have
+# ------------------------------------------------------------------------------
 
-    Plans come best first; where fewer than `count` kinds are known, there are fewer.
+_LIKE: Final = 2.0  # times as many parameters, or as few, as a model that counts as alike
+_TRIED: Final = 3  # of the nearest layouts; the first that fits is told
+
+
+def as_published(
+    question: ModelQuestion,
+    layouts: Iterable[KnownLayout],
+    memory_of: Callable[[str], float],
+    budget: Budget,
+) -> tuple[KnownLayout, Priced] | None:
+    """The nearest published layout that fits here, with the best plan of its degrees.
+
+    Near are jobs of a like model, both with experts or both without, by the ratios of parameters,
+    devices, tokens of a sequence and memory of a device (`memory_of` a name, in bytes). Chunks,
+    microbatch, stages and recomputation are planned. None where no such plan is found.
     """
-    found: dict[object, Priced] = {}
-    for each in priced:
-        degrees = each.plan.parallelism
-        kind: object = id(each)
-        if degrees is not None:
-            cut = (degrees.tensor, degrees.pipeline, degrees.context, degrees.expert)
-            kind = (*cut, degrees.data, each.plan.schedule)
-        found.setdefault(kind, each)
-    return tuple(found.values())[:count]
+    parameters = count_parameters(question.config)
+    own_bytes = question.cluster.pool_of().accelerator.memory_bytes
+
+    def far(known: KnownLayout) -> float:
+        return known.distance(
+            parameters=parameters,
+            num_devices=question.num_devices,
+            sequence_length=question.workload.sequence_length,
+            memory=memory_of(known.device) / own_bytes,
+        )
+
+    like = (
+        known
+        for known in layouts
+        if known.has_experts == (question.config.experts is not None)
+        and 1 / _LIKE <= known.parameters / parameters <= _LIKE
+    )
+    asked = ((known, _of_layout(question, known)) for known in sorted(like, key=far))
+    for known, narrowed in islice(((k, n) for k, n in asked if n is not None), _TRIED):
+        with suppress(InvalidInput):  # a framework that has no such plan
+            if (found := sketch_runnable(narrowed, budget)) is not None:
+                return known, found
+    return None
+
+
+def _of_layout(question: ModelQuestion, known: KnownLayout) -> ModelQuestion | None:
+    """The question for plans of these degrees on all devices; None where it has none."""
+    allowed, cut = question.allowed, known.tensor * known.pipeline * known.context
+    data, rest = divmod(question.num_devices, cut)
+    stages = (3,) if known.zero_stage == 3 else (0, 1, 2)
+    zero = tuple(stage for stage in allowed.zero_stages if stage in stages)
+    degrees = {name: getattr(known, name) for name in ("tensor", "pipeline", "context", "expert")}
+    degrees["data"] = data
+    schedules = tuple(name for name in _USUAL if name in (allowed.schedules or _USUAL))
+    if rest or not zero or not schedules:
+        return None
+    if any(degree not in getattr(allowed, name) for name, degree in degrees.items()):
+        return None
+    spans = {name: Span.only(degree) for name, degree in degrees.items()}
+    narrowed = replace(allowed, **spans, zero_stages=zero, schedules=schedules)  # type: ignore[arg-type]
+    return replace(question, allowed=narrowed)

@@ -32,10 +32,11 @@ from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     ModelOutcome,
-    best_first,
     key_of,
+    of_kinds,
     plan_model,
     sketch_model,
+    told_of,
 )
 from trainwright.plans.capability import (
     Capability,
@@ -72,6 +73,7 @@ _FULL: Final = (Recompute.FULL,)
 _PIPELINED: Final = Parallelism(pipeline=2)
 _USUAL_S: Final = 5.0  # wall seconds for a usual plan; of DeepSeek-V3 on 2,048 devices it takes one
 _SEARCHES: Final = 4  # for plans that fit when they are counted
+_OF_A_KIND: Final = 3  # plans that are counted for each that is told
 _NEEDED: Final = (
     ("tensor", Feature.TENSOR),
     ("tensor", Feature.SEQUENCE_PARALLEL),
@@ -198,6 +200,7 @@ def plan_runnable(
     budget: Budget,
     *,
     num_alternatives: int = NUM_ALTERNATIVES,
+    in_kind: bool = False,
     aim: Aim | None = None,
     crew: Crew | None = None,
     to_beat: float = math.inf,
@@ -205,19 +208,25 @@ def plan_runnable(
 ) -> ModelOutcome:
     """The best plan of all parts of the space, its runners-up, and a bound on every other.
 
-    A `crew` helps, and changes nothing. Where no runners-up are asked for, what a part of the space
-    has found is to beat in the next; so is the figure `to_beat` of a plan from elsewhere.
+    Runners-up may be asked to differ `in_kind`. A `crew` helps, and changes nothing. Where none are
+    asked for, what a part of the space has found is to beat in the next; so is the figure `to_beat`
+    of a plan from elsewhere.
     The bound is 0 unless it `is_bounded`. Where the account counts tensors one by one, which takes
     too long for every candidate, the margins decide in the search, and what it finds is counted;
     where nothing of that fits, it searches again with less room. Where hosts are too small for what
     is offloaded, it searches what keeps least.
     """
 
+    account = question.account
+    counts = account is not None and account.may_hold_less and question.keeps_beside
+
     def whole(asked: ModelQuestion) -> ModelOutcome:
+        # Where tensors are counted afterwards, few may be left of all that are near the best.
         return _plan_all(
             asked,
             budget,
-            num_alternatives=num_alternatives,
+            num_alternatives=(_OF_A_KIND if counts and in_kind else 1) * num_alternatives,
+            in_kind=in_kind and not counts,
             aim=aim,
             crew=crew,
             to_beat=to_beat,
@@ -233,8 +242,7 @@ def plan_runnable(
         leaner = whole(replace(asked, allowed=replace(asked.allowed, recompute=_FULL)))
         return replace(found, priced=leaner.priced)
 
-    account = question.account
-    if account is None or not account.may_hold_less or not question.keeps_beside:
+    if not counts:
         return searched(question)
     alone, less_bytes = replace(question, account=None), 0.0
     first = found = searched(alone)
@@ -247,7 +255,8 @@ def plan_runnable(
         usable_bytes = question.cluster.accelerator.usable_bytes - less_bytes
         found = searched(replace(alone, cluster=with_usable(question.cluster, usable_bytes)))
     proved = first.exhausted and bool(fitting or not first.priced)
-    return replace(first, priced=tuple(fitting), exhausted=proved)
+    told = of_kinds(fitting, len(fitting)) if in_kind else tuple(fitting)
+    return replace(first, priced=told[: 1 + num_alternatives], exhausted=proved)
 
 
 def _plan_all(
@@ -255,6 +264,7 @@ def _plan_all(
     budget: Budget,
     *,
     num_alternatives: int,
+    in_kind: bool,
     aim: Aim | None,
     crew: Crew | None,
     to_beat: float,
@@ -269,6 +279,7 @@ def _plan_all(
             replace(question, allowed=space),
             part,
             num_alternatives=num_alternatives,
+            in_kind=in_kind,
             aim=aim,
             crew=crew,
             to_beat=to_beat,
@@ -282,7 +293,9 @@ def _plan_all(
             to_beat = min((to_beat, *(key_of(each, aim) for each in outcome.priced)))
     loosest = _loosest(found)
     outcome = ModelOutcome(
-        priced=best_first((p for each in found for p in each.priced), aim)[: 1 + num_alternatives],
+        priced=told_of(
+            (p for each in found for p in each.priced), aim, 1 + num_alternatives, in_kind=in_kind
+        ),
         lower_bound_s=loosest.lower_bound_s,
         loosest=loosest.loosest,
         lower_bound_one_stage_s=found[0].lower_bound_one_stage_s if len(found) == 1 else None,

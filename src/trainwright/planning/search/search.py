@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -55,9 +55,10 @@ from trainwright.planning.splits.types import (
 from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
 from trainwright.planning.splits.vee_cuts import best_of_space, worth_uneven
 from trainwright.plans.plan import AXIS_ORDERS
+from trainwright.plans.status import OPTIMAL_TOLERANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from trainwright.planning.search.prefetch import Ask, SplitSearch
     from trainwright.planning.splits.chain import CutsAndRows, Split
     from trainwright.planning.splits.types import Finished, Priced
+    from trainwright.plans.plan import Parallelism
 
 
 # Which of several priced plans comes first, and which of those that are alike stands for all
@@ -86,6 +88,45 @@ def best_first(priced: Iterable[Priced], aim: Aim | None = None) -> tuple[Priced
             seen.add(alike)
             kept.append(found)
     return tuple(kept)
+
+
+def of_kinds(ranked: Sequence[Priced], count: int) -> tuple[Priced, ...]:
+    """The first `count` that differ in kind, of plans best first; fewer where no more are known.
+
+    Plans of one kind cut the model alike: they differ in chunks, microbatches, ZeRO, or in how many
+    devices share a sequence. What shares sequences is no kind of its own beside a better plan that
+    does not. Each plan with degrees of its own per stage is a kind.
+    """
+    found: list[Priced] = []
+    seen: set[_Kind] = set()
+    for each in ranked:
+        if each.plan.parallelism is not None:
+            kind = _kind(each.plan.parallelism, each.plan.schedule)
+            if _is_known(kind, seen):
+                continue
+            seen.add(kind)
+        found.append(each)
+    return tuple(found[:count])
+
+
+_Kind: TypeAlias = "tuple[bool, int, int, int, int, str]"
+
+
+def _kind(degrees: Parallelism, schedule: str) -> _Kind:
+    cut = (degrees.tensor, degrees.pipeline, degrees.expert, degrees.num_devices)
+    return (degrees.context > 1, *cut, schedule)
+
+
+def _is_known(kind: _Kind, seen: Collection[_Kind]) -> bool:
+    return kind in seen or (False, *kind[1:]) in seen
+
+
+def told_of(
+    priced: Iterable[Priced], aim: Aim | None, count: int, *, in_kind: bool
+) -> tuple[Priced, ...]:
+    """The plans that an outcome tells: the best ones, or the best of each kind."""
+    ranked = best_first(priced, aim)
+    return of_kinds(ranked, count) if in_kind else ranked[:count]
 
 
 def key_of(found: Priced, aim: Aim | None) -> float:
@@ -202,6 +243,7 @@ _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simp
 _MOST_IN_CHUNKS: Final = 6000  # splits of several chunks per rank that are searched beside others
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
 _TRIES: Final = 6  # nodes opened for each runner-up, and splits that have no plan
+_PASSES: Final = 200  # candidates of a kind that is known, passed over for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
 _NEAR: Final = 1.2  # times the coarse bound: how far splits are searched the first time
 _SOON_PRICED: Final = 2  # splits whose plans are made ahead of the search
@@ -313,24 +355,54 @@ class ModelSearch:
             if taken is not None:
                 self._sharpen(*taken, limit=_WORTH_KEEPING * self.best_s)
 
-    def add_runners_up(self, count: int) -> None:
-        """Price the next best splits until there are enough alternatives, or it takes too long."""
+    def add_runners_up(self, count: int, *, in_kind: bool = False) -> None:
+        """Price the next best splits until there are enough alternatives, or it takes too long.
+
+        Where these are to differ `in_kind`, candidates of a kind that is known wait aside.
+        """
         tries = misses = _TRIES * count
-        while len(best_first(self.priced, self.aim)) <= count and misses:
+        passes = _PASSES * count if in_kind else 0
+        waiting: list[tuple[float, Candidate]] = []
+        cut: list[tuple[float, tuple[Candidate, Split]]] = []
+
+        def is_alike(candidate: Candidate) -> bool:
+            kind = _kind(candidate.degrees, candidate.schedule)
+            return passes > 0 and _is_known(kind, self._kinds())
+
+        while self._num_told(in_kind=in_kind) <= count and misses:
             if self.poll():
-                return
+                break
             if self.splits and (not tries or self.splits.least <= self.frontier.least_s):
-                _, (candidate, split) = self.splits.take()
+                key, (candidate, split) = self.splits.take()
+                if is_alike(candidate):
+                    passes -= 1
+                    cut.append((key, (candidate, split)))
+                    continue
                 known = len(self.priced)
                 self._price(candidate, split)
                 misses -= len(self.priced) == known
             elif tries and math.isfinite(self.frontier.least_s):
-                tries -= 1
                 taken = self.frontier.take()
+                if taken is not None and is_alike(taken[1]):
+                    passes -= 1
+                    waiting.append(taken)
+                    continue
+                tries -= 1
                 if taken is not None:
                     self._sharpen(*taken, limit=math.inf)
             else:
-                return
+                break
+        for one in waiting:
+            self.frontier.put_back(*one)
+        for each in cut:
+            self.splits.add(*each)
+
+    def _kinds(self) -> set[_Kind]:
+        return {_kind(each.candidate.degrees, each.candidate.schedule) for each in self.priced}
+
+    def _num_told(self, *, in_kind: bool) -> int:
+        ranked = best_first(self.priced, self.aim)
+        return len(of_kinds(ranked, len(ranked)) if in_kind else ranked)
 
     def key(self, step_s: float, candidate: Candidate) -> float:
         """The aim's figure of a step of the candidate."""
@@ -740,6 +812,7 @@ def plan_model(
     budget: Budget,
     *,
     num_alternatives: int = NUM_ALTERNATIVES,
+    in_kind: bool = False,
     aim: Aim | None = None,
     crew: Crew | None = None,
     to_beat: float = math.inf,
@@ -747,6 +820,8 @@ def plan_model(
     shelves: Shelves | None = None,
 ) -> ModelOutcome:
     """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
+
+    The runners-up may be asked to differ `in_kind` (see `of_kinds`).
 
     With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
     outcome of a search that runs to its end does not depend on the `crew` that helps. With the
@@ -771,7 +846,7 @@ def plan_model(
     )
     search.run()
     finish(search)
-    search.add_runners_up(num_alternatives)
+    search.add_runners_up(num_alternatives, in_kind=in_kind)
     try_uneven(search)
     try_small_spaces(search)
     chain_s = search.chain_bound_s
@@ -783,8 +858,10 @@ def plan_model(
     reached = len({each.candidate for each in search.priced} | search.undecided)
     not_reached = frontier.count_below(best_s) + sum(bound < best_s for bound, _ in search.splits)
     not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
+    if bound_s >= best_s * (1 - OPTIMAL_TOLERANCE):  # the proof excludes them with sharper bounds
+        not_reached = 0
     return ModelOutcome(
-        priced=best_first(search.priced, aim)[: 1 + num_alternatives],
+        priced=told_of(search.priced, aim, 1 + num_alternatives, in_kind=in_kind),
         lower_bound_s=bound_s if proved else 0.0,
         lower_bound_one_stage_s=chain_s if one_stage and proved else None,
         loosest=proof.loosest,
