@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 ACCUMULATOR_BYTES: Final = 4.0
-BUFFER_CONSTANT: Final = 2.0
 
 
 class Stationary(StrEnum):

@@ -420,7 +420,6 @@ class _Kept:
         self.sizes: dict[int, int] = {}
         self.keys: set[int] = set()
         self.product_keys: set[int] = set()
-        self._held: list[torch.Tensor] = []
         self._products = 0
 
     def run(self, layer: RunnableLayer) -> tuple[torch.Tensor, ...]:

@@ -244,11 +244,6 @@ def alternatives(feature: Feature) -> tuple[str, ...]:
     return tuple(name for name in TARGETS if capability_of(name).can(feature))
 
 
-def targets_for(demands: Demands) -> tuple[str, ...]:
-    """The targets that can express everything a plan demands."""
-    return tuple(name for name in TARGETS if not unsupported(demands, name))
-
-
 def unsupported(demands: Demands, target: str) -> tuple[Gap, ...]:
     """Everything demanded that `target` cannot express; empty where it can run the plan."""
     return tuple(_gaps(demands, capability_of(target)))

@@ -111,12 +111,6 @@ class BuildingBlock:
         return self.start_slots[last] + self.length_slots[last] - self.start_slots[_F]
 
     @property
-    def peak_bounds(self) -> tuple[int, ...]:
-        """Per rank, activations it can never exceed: the sum of ceil(lifespan / T)."""
-        held = np.ceil(self.lifespan_slots / self.period_slots).sum(axis=1)
-        return tuple(int(held[list(s)].sum()) for s in self.placement.stages_of_rank)
-
-    @property
     def peak_activations(self) -> tuple[int, ...]:
         """Per rank, most activations held in the steady state: live intervals modulo T."""
         starts = self.start_slots[_F]
