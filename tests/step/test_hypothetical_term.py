@@ -24,7 +24,7 @@ from chips.jobs import job, question, some_designs
 from exhaustive import LLAMA, asked, least_steps_s
 from random_spaces import CHAINS, LOOPED, random_question
 from trainwright._native._core import fastest_family_plans
-from trainwright.chips.document import Strategy, expert_plan
+from trainwright.chips.document import expert_plan
 from trainwright.chips.plans import Shape, order_of, problem_of
 from trainwright.chips.population import populate
 from trainwright.chips.price import JobPricer
@@ -322,7 +322,7 @@ def test_a_machine_room_is_bounded_and_priced_with_it() -> None:
 def test_a_published_strategy_has_it(data_degree: int) -> None:
     asked_for = chips(40)
     (times,) = JobPricer(CHIP_JOB, asked_for.variants[0], asked_for).times(np.arange(1))
-    strategy = Strategy(pipeline=3, data=data_degree, tensor=1)
+    strategy = Parallelism(pipeline=3, data=data_degree, tensor=1)
     around = {"job": CHIP_JOB, "surroundings": asked_for.variants[0].surroundings}
     usual = expert_plan(CHIP_JOB.chain(1), times, strategy, **around)
     with pytest.MonkeyPatch.context() as patch:

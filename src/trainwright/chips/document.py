@@ -33,6 +33,7 @@ from trainwright.formats.codesign_document import (
 )
 from trainwright.model import Phase, precision_named
 from trainwright.model.config import LayerKind
+from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import relative_gap
 from trainwright.profile import Recompute
 
@@ -58,28 +59,14 @@ if TYPE_CHECKING:
 # last. The table is PHAZE's (Wang et al., ICML 2024), after the papers of the models.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
-    """Pipeline depth, data and tensor degree."""
-
-    pipeline: int
-    data: int
-    tensor: int
-
-    @property
-    def num_devices(self) -> int:
-        """Devices it asks for."""
-        return self.pipeline * self.data * self.tensor
-
-
 EXPERTS: Final = {
-    "opt-350m": Strategy(pipeline=12, data=85, tensor=1),
-    "bert-large": Strategy(pipeline=8, data=128, tensor=1),
-    "gpt2-xl": Strategy(pipeline=32, data=32, tensor=1),
-    "megatron-gpt2-2.5b": Strategy(pipeline=8, data=32, tensor=4),
-    "megatron-gpt2-8.3b": Strategy(pipeline=8, data=16, tensor=8),
-    "gpt3-175b": Strategy(pipeline=32, data=8, tensor=4),
-    "llama2-7b": Strategy(pipeline=8, data=128, tensor=1),
+    "opt-350m": Parallelism(pipeline=12, data=85, tensor=1),
+    "bert-large": Parallelism(pipeline=8, data=128, tensor=1),
+    "gpt2-xl": Parallelism(pipeline=32, data=32, tensor=1),
+    "megatron-gpt2-2.5b": Parallelism(pipeline=8, data=32, tensor=4),
+    "megatron-gpt2-8.3b": Parallelism(pipeline=8, data=16, tensor=8),
+    "gpt3-175b": Parallelism(pipeline=32, data=8, tensor=4),
+    "llama2-7b": Parallelism(pipeline=8, data=128, tensor=1),
 }
 
 
@@ -93,7 +80,7 @@ def even_starts(chain: Chain, depth: int) -> tuple[int, ...]:
 def expert_plan(
     chain: Chain,
     times: LayerTimes,
-    strategy: Strategy,
+    strategy: Parallelism,
     *,
     job: TrainingJob,
     surroundings: Surroundings,

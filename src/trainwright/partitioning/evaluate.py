@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plans import Plan, Stage, StageCost, TimeBreakdown
@@ -207,6 +207,14 @@ def _cut_bytes(plan: Plan, rows: Sequence[list[int]], prices: PriceList) -> list
     return terms
 
 
+def exchanged_share(d: Any, num_microbatches: int) -> Any:
+    """Of a stage's gradients, what each of d replicas exchanges for a microbatch: 4 (d - 1) / d.
+
+    The gradients of a step are exchanged once for all its microbatches. `d` may be an array.
+    """
+    return 4 * (d - 1) / (d * num_microbatches)
+
+
 def _stage_cost(
     rows: Sequence[int],
     cut_bytes: Sequence[float],
@@ -221,7 +229,7 @@ def _stage_cost(
     breakdown = TimeBreakdown(
         compute_s=duration_s / d,
         edge_traffic_s=_finite(2 * (_sum(cut_bytes) / bandwidth) / d),
-        gradient_sync_s=_finite(4 * (d - 1) / (d * num_microbatches) * sync_bytes / bandwidth),
+        gradient_sync_s=_finite(exchanged_share(d, num_microbatches) * sync_bytes / bandwidth),
     )
     y = -(-s // d)
     parts = (breakdown.compute_s, breakdown.edge_traffic_s, breakdown.gradient_sync_s)

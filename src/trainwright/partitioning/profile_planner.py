@@ -22,6 +22,7 @@ from trainwright.partitioning.downset_dp import (
 from trainwright.partitioning.evaluate import (
     PriceList,
     evaluate,
+    exchanged_share,
     find_faults,
     find_overflows,
     price,
@@ -265,7 +266,7 @@ def _times(
     sync_bytes = np.bincount(split.stage_of, choice.gradient_sync_bytes)
     d = degrees[:, np.newaxis]
     base_s = np.bincount(split.stage_of, choice.duration_s) + 2 * (cut_bytes / bandwidth)
-    share = 4 * (d - 1) / (d * setting.num_microbatches)
+    share = exchanged_share(d, setting.num_microbatches)
     sync_s = share * np.minimum(sync_bytes, np.finfo(np.float64).max) / bandwidth
     times: Floats = (base_s / d + sync_s).max(axis=1)
     return times
