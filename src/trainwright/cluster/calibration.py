@@ -260,9 +260,8 @@ def line_of(sources: Iterable[str]) -> str | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------------
-# Training software as far as it changes how fast kernels and networks run.
-#
+# Training software as far as it changes how fast kernels and networks run
+# ------------------------------------------------------------------------
 # Constants carry over with the software more than with the chip: who launches kernels, fuses them
 # and overlaps exchanges is a property of the code. A class of software shares these; a single
 # program differs from its class by less than classes differ from each other.
@@ -396,9 +395,8 @@ def software_named(text: str | None, *, compiled: bool | None = None) -> Softwar
     return Software(name=name, kind=kind)
 
 
-# ----------------------------------------------------------------------------------------------
-# Efficiencies of any device under any software, pooled over all public runs.
-#
+# Efficiencies of any device under any software, pooled over all public runs
+# --------------------------------------------------------------------------
 # One set of constants for each pair of device and software would fit noise where runs are few, and
 # say nothing of a pair that nobody measured. So each constant is a sum of effects on its logarithm,
 #
@@ -409,10 +407,8 @@ def software_named(text: str | None, *, compiled: bool | None = None) -> Softwar
 # class, the program, the pairs and whose runs they are, each shrunk towards zero where its runs say
 # little (hierarchical or partial pooling; Gelman and Hill, 2007, chapter 12). A pair without runs
 # borrows from its neighbours: the constants are those of its family and its class. `lab.pooling`
-# fits
-# them; the ranges come from tables of runs that were left out whole, and widen with the distance
-# from
-# evidence.
+# fits them; the ranges come from tables of runs that were left out whole, and widen with the
+# distance from evidence.
 
 
 # What a device does with all its kernels: an effect on the pace moves these together.

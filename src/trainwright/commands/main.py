@@ -217,9 +217,8 @@ def _said(error: TrainwrightError) -> Iterator[str]:
         yield f"error{where}: {error.faults[0]}"
 
 
-# ----------------------------------------------------------------------------------------------
-# The command line, made from the table of options: parsing, help, `--config`.
-#
+# The command line, made from the table of options: parsing, help, `--config`
+# ---------------------------------------------------------------------------
 # A command is built when it is asked for, and its help loads nothing of what it does.
 
 

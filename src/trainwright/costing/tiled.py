@@ -272,7 +272,6 @@ def product_times_of_rows(rows: NDArray[np.float64], products: Sequence[Product]
 # What a layer asks of a chip: products for the tensor cores, lane cycles, bytes, collectives
 # -------------------------------------------------------------------------------------------
 # Nothing here depends on the chip, so that one description serves every design of a search.
-#
 # - A linear layer is one product forward and two backward, [rows, out]·[out, in] for its input's
 #   gradient and [in, rows]·[rows, out] for its weight's, which adds to an accumulator.
 # - A fused attention kernel (Dao et al., 2022) is two products per head forward and five backward,

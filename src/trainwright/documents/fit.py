@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import Configuration
     from trainwright.step.figures import MemoryFigures
 
-# ----------------------------------------------------------------------------------------------
-# Allocated, reserved and device memory of the fullest rank, as documents and screens have them.
+# Allocated, reserved and device memory of the fullest rank, as documents and screens have them
+# ---------------------------------------------------------------------------------------------
 
 
 _WORDS: Final = {

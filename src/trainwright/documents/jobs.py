@@ -229,8 +229,8 @@ def _run_of_measured(question: ModelQuestion, plan: Plan, profile: Profile) -> C
     return None
 
 
-# ----------------------------------------------------------------------------------------------
-# The document of `export`: which files were written, and what they do not say.
+# The document of `export`: which files were written, and what they do not say
+# ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

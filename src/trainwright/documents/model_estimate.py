@@ -80,8 +80,8 @@ if TYPE_CHECKING:
     from trainwright.plans.prediction import StageMemory, StagePrediction, StepPrediction
     from trainwright.profile.measured_model import Trained
 
-# ----------------------------------------------------------------------------------------------
-# What a job left behind of its memory, beside what was predicted: where it ran out, a snapshot.
+# What a job left behind of its memory, beside what was predicted: where it ran out, a snapshot
+# ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

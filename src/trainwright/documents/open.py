@@ -48,17 +48,14 @@ if TYPE_CHECKING:
     Explained: TypeAlias = Comparable | MixedPlanResult | ImprovementResult
     AnyDocument: TypeAlias = str | Path | Report[Any] | Readable
 
-# ----------------------------------------------------------------------------------------------
-# Whether a document still says what its own request makes of its decisions.
-#
+# Whether a document still says what its own request makes of its decisions
+# -------------------------------------------------------------------------
 # A document carries its inputs and its decisions, so it can be made again; a file that was edited
-# by
-# hand says something else and is refused, each lying field by name with the value that it must
-# have.
-# What only the search knows (the bound, other plans' times, the reasons) is taken over and held
-# against the rest. Prices of a profile or of given costs are a matter of definition; estimates
-# belong
-# to the version that made them, so a document of another version is let through with a warning.
+# by hand says something else and is refused, each lying field by name with the value that it must
+# have. What only the search knows (the bound, other plans' times, the reasons) is taken over and
+# held against the rest. Prices of a profile or of given costs are a matter of definition; estimates
+# belong to the version that made them, so a document of another version is let through with a
+# warning.
 
 
 Document = TypeVar("Document")

@@ -285,8 +285,8 @@ def _is_public(name: str) -> bool:
     return not name.startswith("_")
 
 
-# ----------------------------------------------------------------------------------------------
-# A refusal as a document: what `--json` prints where a command ends without a result.
+# A refusal as a document: what `--json` prints where a command ends without a result
+# -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

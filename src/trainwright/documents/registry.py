@@ -213,8 +213,8 @@ def kind_of(document: object) -> Kind:
     return KINDS[word]
 
 
-# ----------------------------------------------------------------------------------------------
-# JSON Schemas of what the program reads and writes, made from the types of readers and records.
+# JSON Schemas of what the program reads and writes, made from the types of readers and records
+# ---------------------------------------------------------------------------------------------
 
 
 # Input files by name, each with the function that makes its schema; documents are inputs, too.

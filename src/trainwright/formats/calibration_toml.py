@@ -245,9 +245,8 @@ def built_in_efficiencies() -> PooledEfficiencies:
     )
 
 
-# ----------------------------------------------------------------------------------------------
-# The accounts of frameworks' memory that ship with the package: `cluster/memory/*.toml`.
-#
+# The accounts of frameworks' memory that ship with the package: `cluster/memory/*.toml`
+# --------------------------------------------------------------------------------------
 # ```toml
 # name = "deepspeed"
 # software = ["deepspeed"]          # parts of the names of programs

@@ -331,9 +331,8 @@ def _sources(stated: Mapping[str, str]) -> tuple[tuple[str, Provenance], ...]:
     return tuple(found)
 
 
-# ----------------------------------------------------------------------------------------------
-# Output of nccl-tests (or rccl-tests) as the latency and bandwidth of a link.
-#
+# Output of nccl-tests (or rccl-tests) as the latency and bandwidth of a link
+# ---------------------------------------------------------------------------
 # Each row of the table is a payload and a time. A collective over n ranks takes steps · latency +
 # share · payload / bandwidth (see `costing.communication`), so two numbers explain the whole
 # column:

@@ -24,9 +24,8 @@ from trainwright.formats.hf_towers import TEXT_FAMILIES, WRAPPERS
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.model import Head, LowRank, TransformerConfig, count_parameters
 
-# Finds the `config.json` of a Hugging Face hub id in the local cache; nothing is ever
-# downloaded
-# ------------------------------------------------------------------------------------
+# Finds the `config.json` of a Hugging Face hub id in the local cache; nothing is ever downloaded
+# -----------------------------------------------------------------------------------------------
 # The cache holds a folder `models--ORGANISATION--NAME` per model, with the commit of each branch in
 # `refs/` and the files of each commit in `snapshots/`. Its place follows the variables that the
 # hub's own client reads: HF_HUB_CACHE, then HF_HOME, then XDG_CACHE_HOME, then `~/.cache`.

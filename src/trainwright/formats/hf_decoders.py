@@ -319,12 +319,10 @@ def dense_between(keys: KeyReader, num_layers: int) -> tuple[int, ...]:
     return tuple(i for i in range(num_layers) if i in listed or (i + 1) % step)
 
 
+# Families of an encoder and a decoder that attends to it: T5, BART and Whisper with their lines
 # ----------------------------------------------------------------------------------------------
-# Families of an encoder and a decoder that attends to it: T5, BART and Whisper with their lines.
-#
 # The decoder is the model; the encoder is its tower, over as many words as the text has (or over
-# the
-# sound of a Whisper window), and both read one embedding. Defaults are those of the public
+# the sound of a Whisper window), and both read one embedding. Defaults are those of the public
 # configuration classes of transformers 5, and so are ties: its T5 has no head of its own.
 
 

@@ -39,9 +39,8 @@ from trainwright.model import (
     Norm,
 )
 
-# Dense decoders with RMS norms and rotary positions: Llama, Mistral, Qwen2, Qwen3, Phi-3,
-# Granite
-# ----------------------------------------------------------------------------------------
+# Dense decoders with RMS norms and rotary positions: Llama, Mistral, Qwen2, Qwen3, Phi-3, Granite
+# ------------------------------------------------------------------------------------------------
 # Defaults are those of the public configuration classes (transformers 4.x).
 
 

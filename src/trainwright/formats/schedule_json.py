@@ -51,16 +51,14 @@ from trainwright.profile.profile import LARGEST_COUNT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# ----------------------------------------------------------------------------------------------
-# Orders as PyTorch's pipeline runtime reads them (`_load_csv`, torch 2.13).
-#
+# Orders as PyTorch's pipeline runtime reads them (`_load_csv`, torch 2.13)
+# -------------------------------------------------------------------------
 # One row per rank, one cell per action, such as `3F0`: stage, letter, microbatch. A forward and a
 # backward that overlap share a cell: `(0F1;7B0)OVERLAP_F_B`. Which rank owns a stage follows from
-# the
-# rows. In the form "compute_only" an empty cell is idle time, which orders do not keep; in the form
-# "compute_comms" transfers and parameter steps have cells too, such as `3SEND_F0` and `3UNSHARD`,
-# and
-# no cell is empty. Unlike PyTorch's, these readers take nothing they do not understand.
+# the rows. In the form "compute_only" an empty cell is idle time, which orders do not keep; in the
+# form "compute_comms" transfers and parameter steps have cells too, such as `3SEND_F0` and
+# `3UNSHARD`, and no cell is empty. Unlike PyTorch's, these readers take nothing they do not
+# understand.
 
 
 TESTED_TORCH_VERSION = "2.13.0"

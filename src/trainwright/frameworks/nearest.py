@@ -233,9 +233,8 @@ def _pattern(job: Job) -> str:
     return form.value
 
 
-# ----------------------------------------------------------------------------------------------
-# Exported files through the framework's own parser, where it is installed.
-#
+# Exported files through the framework's own parser, where it is installed
+# ------------------------------------------------------------------------
 # This module is the only one of the exporters that imports a framework, and it does so when asked.
 # What a parser does not look at is ours to check (`frameworks.megatron_rules`, the capability
 # table).

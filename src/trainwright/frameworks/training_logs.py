@@ -85,9 +85,8 @@ def _numbers(pattern: re.Pattern[str], text: str) -> tuple[float, ...]:
     return tuple(found or cut)
 
 
-# ----------------------------------------------------------------------------------------------
-# Reads the end of a job that ran out of device memory, as PyTorch prints it.
-#
+# Reads the end of a job that ran out of device memory, as PyTorch prints it
+# --------------------------------------------------------------------------
 #     torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total
 #     capacity of 79.10 GiB of which 1.23 GiB is free. Including non-PyTorch memory, this process
 #     has

@@ -299,9 +299,8 @@ class RunFolder:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-# Does a schedule file train the same model? Run it on PyTorch, one process per rank, and
-# compare
-# ---------------------------------------------------------------------------------------
+# Does a schedule file train the same model? Run it on PyTorch, one process per rank, and compare
+# -----------------------------------------------------------------------------------------------
 
 MOST_RANKS = 4
 STALL_TIMEOUT_S = 60.0

@@ -264,9 +264,8 @@ def _loss_phase_bytes(question: Question) -> float:
     return _ELEMENT * width * max(at_loss, at_head)
 
 
-# Memory of a megatron-core process as its allocator reports it: more than weights and
-# activations
-# ------------------------------------------------------------------------------------
+# Memory of a megatron-core process as its allocator reports it: more than weights and activations
+# ------------------------------------------------------------------------------------------------
 #     static = parameters · bytes + matrix libraries' workspaces + tensors between stages
 #              + one shared buffer + what rounding of blocks adds
 #     peak   = static + activations in flight + loss + final norm

@@ -33,9 +33,8 @@ from trainwright.profile.measured_model import LayerSizes, LayerTimes, MeasuredL
 from trainwright.step.pipeline import PipelineStage, one_f_one_b_ends_s
 from trainwright.units import GIB
 
-# ----------------------------------------------------------------------------------------------
-# How far predictions are from measurements, and whether they rank plans rightly.
-#
+# How far predictions are from measurements, and whether they rank plans rightly
+# ------------------------------------------------------------------------------
 # With e = predicted / measured - 1: mean, median, 90th percentile and largest |e|, and the mean of
 # e.
 # Kendall's tau-b and the regret of picking the plan predicted fastest are taken inside groups of
@@ -346,13 +345,11 @@ def quality_of(runs: Sequence[MeasuredRun]) -> Quality:
 # ----------------------------------------------------------------------------------------------
 
 
-# ----------------------------------------------------------------------------------------------
-# Runs whose stages are stated replica by replica, priced from measured layer times.
-#
+# Runs whose stages are stated replica by replica, priced from measured layer times
+# ---------------------------------------------------------------------------------
 # The layers of each stage cost what a profile of the same model on the same device says; the step
-# is
-# a 1F1B pipeline over them, the gradient reduction of the slowest stage and the update. Where the
-# replicas of a stage differ in kind, each works at its own pace and the slowest ends the step.
+# is a 1F1B pipeline over them, the gradient reduction of the slowest stage and the update. Where
+# the replicas of a stage differ in kind, each works at its own pace and the slowest ends the step.
 
 
 # What one device of a stage holds at its fullest, where the sizes of its layers were measured

@@ -147,9 +147,8 @@ def fewer_microbatches(count: int, ranks: int) -> int:
     return fewer - fewer % ranks if fewer >= ranks else fewer
 
 
-# Does a schedule train the same model? Its files run for real, and so do files broken on
-# purpose
-# ---------------------------------------------------------------------------------------
+# Does a schedule train the same model? Its files run for real, and so do files broken on purpose
+# -----------------------------------------------------------------------------------------------
 # The orders are written in both of PyTorch's forms and executed on this machine's CPU, one process
 # per rank (`lab.gloo_check`); those that PyTorch has no actions for run in lowered form without its
 # runtime (`lab.gloo_steps`). Beside them run two files that must fail: one without the reduction

@@ -459,9 +459,8 @@ def residual_add(name: str, run: RunShape, *, width: int, dropout: float) -> Ope
     )
 
 
-# ----------------------------------------------------------------------------------------------
-# The layer graph of a model at one run shape: what precedes what, and what each layer does.
-#
+# The layer graph of a model at one run shape: what precedes what, and what each layer does
+# -----------------------------------------------------------------------------------------
 # Identical layers share a class, so a model with 126 blocks holds one description of a block.
 
 

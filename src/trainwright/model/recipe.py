@@ -383,8 +383,8 @@ class Recipe:
 DEFAULT_RECIPE: Final = Recipe()
 
 
-# ----------------------------------------------------------------------------------------------
-# Low-rank adapters as operators beside the products they adapt (see `tuning`).
+# Low-rank adapters as operators beside the products they adapt (see `tuning`)
+# ----------------------------------------------------------------------------
 
 
 # Takes out of a chain of layers what freezing saves: gradients, their collectives, tensors

@@ -207,9 +207,8 @@ def _nice_step(at_least: float) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= at_least * (1 - 1e-9))
 
 
-# One schedule in a picture: its timeline, its name, its critical path, and what a row of it
-# shows
-# ------------------------------------------------------------------------------------------
+# One schedule in a picture: its timeline, its name, its critical path, and what a row of it shows
+# ------------------------------------------------------------------------------------------------
 
 KIND_NAMES: Final = {
     ActionKind.F: "forward",
@@ -359,9 +358,8 @@ def _counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-# ----------------------------------------------------------------------------------------------
-# A schedule as text for a terminal: a line of actions per rank, then a line of memory per rank.
-#
+# A schedule as text for a terminal: a line of actions per rank, then a line of memory per rank
+# ---------------------------------------------------------------------------------------------
 # Where every action is wide enough it carries its name, as much of it as fits everywhere: `3F0`
 # (stage, kind, microbatch), `F0`, or `F`. Where actions are narrower than a character each column
 # shows what the rank does for most of it.

@@ -160,8 +160,8 @@ def enough_block(changes: Sequence[PricedChange]) -> Table | Notes:
     return Notes(lines=(f"{NONE_ENOUGH.capitalize()}.",), tone="bad")
 
 
-# ----------------------------------------------------------------------------------------------
-# The page of a model's plans on several numbers of devices: the rows, then the preferred plan.
+# The page of a model's plans on several numbers of devices: the rows, then the preferred plan
+# --------------------------------------------------------------------------------------------
 
 
 def model_sweep_content(subject: Subject[ModelSweepResult]) -> Content:
@@ -277,8 +277,8 @@ def _throughput(planned: list[SweepRow], swept: tuple[str, ...]) -> BarChart:
     return plain_bars(f"Tokens per second by {by}", by, rows, what="tokens per second")
 
 
-# ----------------------------------------------------------------------------------------------
-# The pages of what a model is, and of what fits on devices.
+# The pages of what a model is, and of what fits on devices
+# ---------------------------------------------------------
 
 
 def fit_content(subject: Subject[FitResult]) -> Content:
@@ -410,8 +410,8 @@ def _model_cards(document: ModelSummary) -> Iterator[Card]:
     yield card("layers", f"{sum(each.count for each in document.layers):,}")
 
 
-# ----------------------------------------------------------------------------------------------
-# The page of `improve`: a run beside the best plan, and the changes on the way there.
+# The page of `improve`: a run beside the best plan, and the changes on the way there
+# -----------------------------------------------------------------------------------
 
 
 def improvement_content(subject: Subject[ImprovementResult]) -> Content:

@@ -652,8 +652,8 @@ def picture_form(path: str | Path) -> str:
     raise InvalidInput.of("gantt", f'must end in one of {", ".join(_PICTURES)}, got "{path}"')
 
 
-# ----------------------------------------------------------------------------------------------
-# The page of a pipeline schedule.
+# The page of a pipeline schedule
+# -------------------------------
 
 
 _COLORS = {"F": "compute", "I": "traffic", "W": "sync", "B": "tensor", "R": "recompute"}

@@ -169,8 +169,8 @@ def _error_bars(document: ValidationResult) -> Iterator[BarChart]:
             yield plain_bars(title, "file", rows, what="mean error")
 
 
-# ----------------------------------------------------------------------------------------------
-# What `verify` found about a document, as a card of its summary and a section of its page.
+# What `verify` found about a document, as a card of its summary and a section of its page
+# ----------------------------------------------------------------------------------------
 
 
 _CARDS: Final = frozenset({"verification", "verified"})  # that pages have by themselves

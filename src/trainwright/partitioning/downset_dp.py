@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from trainwright.plans import Stage, StageCost
     from trainwright.profile import CostTable, Profile, Setting, Structure
 
-# ----------------------------------------------------------------------------------------------
-# Profile and setting → the flat arrays of the native partitioner, and its answer → a plan.
-#
+# Profile and setting → the flat arrays of the native partitioner, and its answer → a plan
+# ----------------------------------------------------------------------------------------
 # The core knows layers by index and options by row, sorted by (layer, tensor degree); it never sees
 # ids, classes or units. Options that the restrictions exclude are not handed over at all.
 

@@ -608,9 +608,8 @@ def _work_bound_s(table: WidthTable, case: PlacementCase, max_data_parallel: int
     return min(bounds)
 
 
-# A placement on the event simulator: what 1F1B makes of it, where the price assumes equal
-# rounds
-# ----------------------------------------------------------------------------------------
+# A placement on the event simulator: what 1F1B makes of it, where the price assumes equal rounds
+# -----------------------------------------------------------------------------------------------
 # The price of a batch has every stage take as long as the slowest. In a 1F1B pipeline of unequal
 # stages the quicker ones fill and drain sooner, so the simulated batch is never longer.
 

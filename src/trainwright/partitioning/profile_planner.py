@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from trainwright.partitioning.downset_dp import Restrictions
     from trainwright.profile import Profile, Setting
 
-# ----------------------------------------------------------------------------------------------
-# The equal-split baseline: as many like stages as possible, everything else uniform.
-#
+# The equal-split baseline: as many like stages as possible, everything else uniform
+# ----------------------------------------------------------------------------------
 # The planner of PipeDream-2BW (Narayanan et al., ICML 2021) as Piper's evaluation uses it. The
 # *block* layers of a repetitive model are dealt out evenly to b stages; layers before them join the
 # first stage or form one, layers after them likewise at the end. One data-parallel degree, one

@@ -122,9 +122,8 @@ USUAL_OVERHEADS: Final = overheads_at(USUAL_FIT_PROBABILITY)
 NO_OVERHEADS: Final = MemoryOverheads(workspace_bytes=0.0, fragmentation=0.0, buffers=False)
 
 
-# Which combinations of degrees, batch and kernels can run at all: every rule, each with its
-# fault
-# ------------------------------------------------------------------------------------------
+# Which combinations of degrees, batch and kernels can run at all: every rule, each with its fault
+# ------------------------------------------------------------------------------------------------
 # The rules are those of the common launchers (Megatron-LM, DeepSpeed, torchtitan), and of
 # arithmetic. What a model's sizes allow is said by the model (`TransformerConfig.faults_at`), what
 # a schedule allows by its family.
@@ -452,8 +451,8 @@ def own_split(model: TransformerConfig, num_stages: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-# ----------------------------------------------------------------------------------------------
-# What was asked, in full: a document can be explained and re-run without any other file.
+# What was asked, in full: a document can be explained and re-run without any other file
+# --------------------------------------------------------------------------------------
 
 
 FORMAT_VERSION = 1

@@ -217,12 +217,11 @@ def _inexpressible(schedule: Schedule) -> Iterator[UnsupportedFeature]:
         )
 
 
-# ----------------------------------------------------------------------------------------------
-# A schedule with times: when every action and transfer starts and ends, and what it fills.
-#
+# A schedule with times: when every action and transfer starts and ends, and what it fills
+# ----------------------------------------------------------------------------------------
 # `span` is the busiest rank's window from its first action to its last, `makespan` that of all
-# ranks
-# together. Published bubble rates are of span, which hides the stair at the start; both are here.
+# ranks together. Published bubble rates are of span, which hides the stair at the start; both are
+# here.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,8 +10,8 @@ from typing import Final
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 
-# ----------------------------------------------------------------------------------------------
-# How many ways each axis is cut, where all stages agree.
+# How many ways each axis is cut, where all stages agree
+# ------------------------------------------------------
 
 
 # How devices are numbered over the axes of a plan, from the axis whose neighbours lie closest

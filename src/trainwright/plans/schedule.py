@@ -435,12 +435,10 @@ class Schedule(RankOrders):
         return tuple(int(np.cumsum(step[rows]).max(initial=0)) for rows in slices)
 
 
-# ----------------------------------------------------------------------------------------------
-# What the actions of a schedule cost in time.
-#
+# What the actions of a schedule cost in time
+# -------------------------------------------
 # Tables have one row per `ActionKind` and one column per virtual stage, so a backend's rule (a
-# stage
-# whose input gradient is free, say) is a change of tables and nothing in a simulator.
+# stage whose input gradient is free, say) is a change of tables and nothing in a simulator.
 
 
 # What the actions of a schedule allocate and free

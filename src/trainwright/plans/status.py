@@ -143,8 +143,8 @@ class Baseline:
     num_stages: int | None = None
 
 
-# ----------------------------------------------------------------------------------------------
-# What a job left behind of its memory: a message that it ran out, or a snapshot.
+# What a job left behind of its memory: a message that it ran out, or a snapshot
+# ------------------------------------------------------------------------------
 
 
 class Phase(StrEnum):

@@ -680,14 +680,11 @@ def _whole_state_bytes(
     return max(0.0, total)
 
 
-# ----------------------------------------------------------------------------------------------
-# Times and sizes of single layers that somebody measured, by model, device and tensor degree.
-#
+# Times and sizes of single layers that somebody measured, by model, device and tensor degree
+# -------------------------------------------------------------------------------------------
 # Layer 0 is the embedding, the last one the head. A microbatch that was not measured is
-# interpolated
-# between its neighbours in log space (times grow as a power of the size between two points);
-# outside
-# the measured range the nearest two points are continued, and the caller is told.
+# interpolated between its neighbours in log space (times grow as a power of the size between two
+# points); outside the measured range the nearest two points are continued, and the caller is told.
 #
 # A single measured time repeats within some percent only, and more where the host is as slow as the
 # device. `steady_times_at` therefore reads a + c·b off all microbatches b of a layer: what starting

@@ -250,9 +250,8 @@ class _TakenSlots:
         return slot
 
 
-# ----------------------------------------------------------------------------------------------
-# Orders of forwards and input gradients in V placement, for any memory limit.
-#
+# Orders of forwards and input gradients in V placement, for any memory limit
+# ---------------------------------------------------------------------------
 # Rank r owns stages r (chunk 0) and 2p-1-r (chunk 1); one microbatch visits it four times: F0, F1,
 # I1, I0. With unit times a period is 6 slots, four visits and two weight gradients. Going away from
 # the turn (F0 and I1) neighbours differ by some steps, coming back (F1 and I0) by 1; the larger the
@@ -261,8 +260,7 @@ class _TakenSlots:
 # parity of the rank, F1 and I0 have the other.
 #
 # Warm-up and cool-down are rewritten from the repeated block as in Qi et al. (NeurIPS 2024): with
-# at
-# most k activations, rank r runs min(r+1, k/2) F1 and otherwise F0 before its first I1, then one
+# at most k activations, rank r runs min(r+1, k/2) F1 and otherwise F0 before its first I1, then one
 # action after each I1; in the end I1 and I0 alternate, and one slot separates neighbours. Nothing
 # here depends on times: weight gradients are filled in, and everything is timed, later.
 

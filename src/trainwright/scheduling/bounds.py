@@ -367,12 +367,10 @@ def _holdings(
 #
 # start   until the first I of b can start, at A, only forwards: idle >= A - X, X the most forward
 #         work that fits. Or until the first I of a, at A': no a is released, so that at most so
-#     many
-#         microbatches can pass through the other stages.
+#         many microbatches can pass through the other stages.
 # trips   between F_b(j) and I_b(j) at least D passes, while j blocks a place on every stage of the
 #         rank. In the other places, at most I and W of what they hold at the beginning and F of
-#     what
-#         they hold at the end can run. With room for h microbatches through b, F_b(j+h) comes
+#         what they hold at the end can run. With room for h microbatches through b, F_b(j+h) comes
 #         after I_b(j): the trips of 0, h, 2h, ... do not overlap.
 # end     after F_b of the last microbatch, Z passes to the end of W_0 (Z' to the end of W_a), while
 #         only what is held then is left to do, at most Y of work.

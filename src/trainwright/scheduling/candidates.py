@@ -159,9 +159,8 @@ def activation_steps(num_stages: int) -> np.ndarray[tuple[int, int], np.dtype[np
     return steps
 
 
-# The pipelines a question leaves open: placement, chunks per rank, fused stages, recomputed
-# ones
-# ------------------------------------------------------------------------------------------
+# The pipelines a question leaves open: placement, chunks per rank, fused stages, recomputed ones
+# -----------------------------------------------------------------------------------------------
 # A candidate is one of them, with its own costs. Where a fused backward is no shorter than I + W,
 # splitting can only help and fused candidates are left out; in between all and none of the stages
 # there are those whose fusion gains most, half of them.

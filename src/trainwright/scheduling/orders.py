@@ -251,9 +251,8 @@ def _transfers(per_edge_s: Floats, parts: int) -> Floats:
     return np.repeat(np.concatenate([per_edge_s, last]), parts)[:-1]
 
 
-# ----------------------------------------------------------------------------------------------
-# Passes over schedules: each takes one, returns one, keeps it legal, and stands on its own.
-#
+# Passes over schedules: each takes one, returns one, keeps it legal, and stands on its own
+# -----------------------------------------------------------------------------------------
 # repeat      a building block for m microbatches (`scheduling.block.repeat`)
 # squeeze     earliest times in the given order (`scheduling.simulate.simulate`)
 # fill        weight gradients into waits, as late as memory allows
@@ -261,8 +260,7 @@ def _transfers(per_edge_s: Floats, parts: int) -> Floats:
 # trim        without the last microbatches
 #
 # Sources: the weight gradient as filler is Qi et al. (ICLR 2024), building blocks and reordering
-# are
-# Qi et al. (NeurIPS 2024).
+# are Qi et al. (NeurIPS 2024).
 
 
 SWEEPS = 16  # at most, of closing gaps

@@ -618,9 +618,8 @@ def _misfit(candidate: Candidate, *, offload: bool) -> LimitTooSmall | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------------
-# Memory against time: the schedules that no other beats in both.
-#
+# Memory against time: the schedules that no other beats in both
+# --------------------------------------------------------------
 # Named families give the first points, at many limits those that take one; the search then fills in
 # limits of its own. Memory is the largest rank's peak: chunk activations, or the bytes of the costs
 # where those are limited. A dominated point (no less memory and no less time than another) is

@@ -276,9 +276,8 @@ def _reorder_ends(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
     return reorder(schedule, costs, window=Window(from_s=float(forwards.max())))
 
 
-# ----------------------------------------------------------------------------------------------
-# Orders by list scheduling: a rank that is free takes the first of its streams that is ready.
-#
+# Orders by list scheduling: a rank that is free takes the first of its streams that is ready
+# -------------------------------------------------------------------------------------------
 # A stream is one kind of action of one stage, in the order of microbatches. Streams of a rank have
 # priorities; a forward is ready only while its rank holds fewer activations than it may, room for
 # one of each of its later chunks left free, so that what has begun can end. Backwards are whole.

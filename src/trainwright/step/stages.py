@@ -489,13 +489,12 @@ def boundary_bytes(structure: Structure) -> float:
 _EMBEDDING = "embedding"
 
 
-# ----------------------------------------------------------------------------------------------
-# Which devices a plan's stages lie on, and which networks lie between them.
-#
+# Which devices a plan's stages lie on, and which networks lie between them
+# -------------------------------------------------------------------------
 # Pipeline ranks take consecutive devices in order. Inside a rank tensor groups are innermost, then
 # context groups, then replicas: replica k of a stage that starts at device o with c context ranks
-# of
-# t devices runs on o + k·c·t to o + (k + 1)·c·t − 1. Experts are dealt out over the same devices.
+# of t devices runs on o + k·c·t to o + (k + 1)·c·t − 1. Experts are dealt out over the same
+# devices.
 #
 # With the pipeline inside the replicas (`plans.plan`), replica k is a whole pipeline of p
 # ranks of c·t devices each: rank r of it runs on (k·p + r)·c·t to (k·p + r + 1)·c·t − 1.

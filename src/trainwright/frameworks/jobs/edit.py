@@ -481,13 +481,11 @@ def _with_flag(
                 yield f"{text[:after]}\n{indent}{flag}{rest}{text[after:]}"
 
 
-# ----------------------------------------------------------------------------------------------
-# A job's own file, changed to another run: `improve --patch`.
-#
+# A job's own file, changed to another run: `improve --patch`
+# -----------------------------------------------------------
 # The change is spelled in the file's own settings (`jobs.dialects`) and written into a copy of its
 # text where each of them stands (`jobs.edit`). The copy is read back by the reader of the format,
-# and
-# only one that states exactly the wanted run is given out.
+# and only one that states exactly the wanted run is given out.
 
 
 _NO_COPY: Final = "is read only: no copy of such a file is written"

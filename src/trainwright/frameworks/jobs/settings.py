@@ -451,9 +451,8 @@ def parse_settings(text: str, *, variables: Mapping[str, str] | None = None) -> 
     return parse_yaml(text, variables=variables)
 
 
-# ----------------------------------------------------------------------------------------------
-# Names of models and tokenizers in files of jobs, as what the catalog calls them.
-#
+# Names of models and tokenizers in files of jobs, as what the catalog calls them
+# -------------------------------------------------------------------------------
 # Hubs and frameworks spell the same model in many ways: `Qwen/Qwen3-30B-A3B-Instruct-2507`,
 # `qwen3_30B_A3B.yaml`, `torchtune.models.llama3_1.llama3_1_8b`. A name is brought into one form
 # (lower case, one sign between words, without what changes no size: instruct, base, chat, a date);

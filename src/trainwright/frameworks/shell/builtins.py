@@ -619,9 +619,8 @@ BUILTINS: Final[dict[str, Builtin]] = {
 }  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------------------
-# Programs that a script starts: computed, followed, or written down.
-#
+# Programs that a script starts: computed, followed, or written down
+# ------------------------------------------------------------------
 # Small tools of text are computed where what they read is known. A shell inside a command
 # (`srun … bash -c "…"`, a script beside this one) is followed. All others are written down; their
 # output and their status are not known, and whoever asks is told so.

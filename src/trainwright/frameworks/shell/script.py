@@ -42,8 +42,8 @@ from trainwright.frameworks.shell.values import (
     too_much,
 )
 
-# ----------------------------------------------------------------------------------------------
-# What a batch script asks of Slurm: its `#SBATCH` lines, as data and as variables of the job.
+# What a batch script asks of Slurm: its `#SBATCH` lines, as data and as variables of the job
+# -------------------------------------------------------------------------------------------
 
 
 _DIRECTIVE: Final = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)

@@ -72,9 +72,8 @@ class Continue(Leave):
         self.levels = levels
 
 
-# ----------------------------------------------------------------------------------------------
-# Files as a script sees them: those it has written so far, and those beside it.
-#
+# Files as a script sees them: those it has written so far, and those beside it
+# -----------------------------------------------------------------------------
 # A script that is read may come from anyone: only regular files inside its own folder are opened,
 # and nothing outside it is even looked at.
 

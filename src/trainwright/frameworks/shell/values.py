@@ -288,9 +288,8 @@ class Budget:
         return words
 
 
-# ----------------------------------------------------------------------------------------------
-# What a running script knows: variables, arguments, functions, and the files it has written.
-#
+# What a running script knows: variables, arguments, functions, and the files it has written
+# ------------------------------------------------------------------------------------------
 # A state is copied where a condition cannot be known, both ways are followed, and the two states
 # are merged: what differs becomes unknown, with what it would be either way beside it. Options that
 # one way adds to a list leave the rest of the list known.

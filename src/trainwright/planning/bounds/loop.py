@@ -170,9 +170,8 @@ def _convolved(a: Floats, b: Floats, size: int) -> Floats:
     return least
 
 
-# What chunks in a loop recompute so that every rank fits, switched where it frees most per
-# second
-# -----------------------------------------------------------------------------------------
+# What chunks in a loop recompute so that every rank fits, switched where it frees most per second
+# ------------------------------------------------------------------------------------------------
 # A rank starts with the fastest option of every layer. While its fullest instant does not fit,
 # layers of one chunk and one option switch to another: those that free most bytes there per second
 # that they take longer, so that chunks with many microbatches waiting go first.

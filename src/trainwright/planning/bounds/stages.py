@@ -294,9 +294,8 @@ def least_transfers_s(
     return np.array(times_s, dtype=np.float64)
 
 
-# Every stage a chain of layers can be cut into, told apart by its number of layers of each
-# class
-# -----------------------------------------------------------------------------------------
+# Every stage a chain of layers can be cut into, told apart by its number of layers of each class
+# -----------------------------------------------------------------------------------------------
 
 
 class Front(NamedTuple):

@@ -612,9 +612,8 @@ def any_order_bounds_s(question: ModelQuestion) -> Floats:
     return found
 
 
-# ----------------------------------------------------------------------------------------------
-# All pairs of a point under every schedule and ZeRO stage, one after the other, as arrays.
-#
+# All pairs of a point under every schedule and ZeRO stage, one after the other, as arrays
+# ----------------------------------------------------------------------------------------
 # A pair comes once for each number of chunks that a rank may have under a schedule, and under each
 # ZeRO stage at which it differs from others. They are counted without being made.
 

@@ -40,22 +40,18 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Allowed, Point
     from trainwright.step.zero import Replicas
 
-# ----------------------------------------------------------------------------------------------
-# The schedule families that plans are searched under, and what bounds and splits ask of them.
-#
+# The schedule families that plans are searched under, and what bounds and splits ask of them
+# -------------------------------------------------------------------------------------------
 # All of it is read off the families themselves (`scheduling.families`): a family that is `planned`
 # takes part in the search by how its stages lie on the ranks, and is bounded by what it says of its
 # orders.
 #
 # Families in V order actions by the times of their stages, so what a rank holds is known when a
-# split
-# is. But each of them is published as one order for equal times, made for a memory, and repeats it
-# in
-# the middle of a step whatever the times are: ZB-V the word F0 I0 W0 F1 I1 W1 after a warm-up,
-# V-Half
-# and V-Min a block every six slots. How many microbatches wait for their input gradients then
-# depends
-# on the rank alone, and the families promise that they have held as many (`least_in_flight`).
+# split is. But each of them is published as one order for equal times, made for a memory, and
+# repeats it in the middle of a step whatever the times are: ZB-V the word F0 I0 W0 F1 I1 W1 after a
+# warm-up, V-Half and V-Min a block every six slots. How many microbatches wait for their input
+# gradients then depends on the rank alone, and the families promise that they have held as many
+# (`least_in_flight`).
 
 
 _PLANNED = tuple(family for family in FAMILIES.values() if family.planned)
@@ -262,9 +258,8 @@ def layouts_of(
     )
 
 
-# How many copies of sharded state there may be: groups of replicas that fill units of the
-# network
-# ----------------------------------------------------------------------------------------
+# How many copies of sharded state there may be: groups of replicas that fill units of the network
+# ------------------------------------------------------------------------------------------------
 # A copy on fewer devices gathers and scatters over nearer links, takes more memory, and its
 # gradients are reduced over all copies once per step. That pays where microbatches exchange (ZeRO 2
 # and 3) and a group just fills a node or a domain, so unless the user narrows the number these are
@@ -310,9 +305,8 @@ def _copied(layouts: Layouts, copies: Ints, asked: Flags, point: Point) -> Layou
     return replace(layouts, copies=copies).at(kept & (data > copies))
 
 
-# Where the pipeline may lie inside the replicas: which pairs of depth and data degree gain by
-# it
-# --------------------------------------------------------------------------------------------
+# Where the pipeline may lie inside the replicas: which pairs of depth and data degree gain by it
+# -----------------------------------------------------------------------------------------------
 # With the pipeline inside (`plans.plan`), ranks lie as many devices apart as one of them has
 # for one replica, and replicas a whole pipeline apart. Transfers between ranks get no slower for it
 # and the exchange of replicas no faster, but for the latency of rings of other lengths. So where

@@ -704,19 +704,15 @@ def run_of(point: Point, sequence_length: int) -> RunShape:
     )
 
 
+# What a plan may fill of a device: all that is usable, less what its run keeps beside the model
 # ----------------------------------------------------------------------------------------------
-# What a plan may fill of a device: all that is usable, less what its run keeps beside the model.
-#
 # Libraries keep workspaces, the allocator loses some to fragmentation, the user wants some free
 # (`plans.configuration.MemoryOverheads`); a pipeline rank keeps a tensor and its gradient for each
-# of
-# its boundaries, and a tensor group the gathered input of a layer. The search counts on every rank
-# the boundaries of the rank that has most, one more than the first and the last need; pricing
-# counts
-# each rank's own. So what is found here fits there, under the rule by which `estimate` decides
-# (`step.figures.missing_bytes`). What a framework keeps beside the model's tensors is known of a
-# plan
-# alone: one that misses the device by it is looked for again with less room.
+# of its boundaries, and a tensor group the gathered input of a layer. The search counts on every
+# rank the boundaries of the rank that has most, one more than the first and the last need; pricing
+# counts each rank's own. So what is found here fits there, under the rule by which `estimate`
+# decides (`step.figures.missing_bytes`). What a framework keeps beside the model's tensors is known
+# of a plan alone: one that misses the device by it is looked for again with less room.
 
 
 _LEAST_BYTES: Final = 1.0  # a device with nothing left still is one

@@ -305,9 +305,8 @@ def pareto_excess(points: Sequence[tuple[float, float]], one: Floats, other: Flo
     return max(0.0, float(nearest.max()) - 1)
 
 
-# ----------------------------------------------------------------------------------------------
-# The simpler of plans that predictions do not tell apart.
-#
+# The simpler of plans that predictions do not tell apart
+# -------------------------------------------------------
 # Two layouts of one job share most of the error of their predictions: the device, the software and
 # the model are the same. What is left decides which of them is faster. Of 157 pairs of public runs
 # of one job, predicted by efficiencies fitted without their table, half of the predicted ratios

@@ -324,14 +324,12 @@ def _priced(question: ModelQuestion, start: Priced, schedule: Schedule) -> Price
     return replace(start, plan=plan, step=step)
 
 
-# ----------------------------------------------------------------------------------------------
-# A model with degrees of its own in every stage: Piper's problem on an estimated profile.
-#
+# A model with degrees of its own in every stage: Piper's problem on an estimated profile
+# ---------------------------------------------------------------------------------------
 # No framework runs such plans yet; they show what uniform degrees give away. Uniform plans are
-# plans
-# of this space too, so the answer is never slower. The partitioner minimises the steady-state time
-# per microbatch, the step is then priced like any other, so the bound on the step is only that of
-# the least work.
+# plans of this space too, so the answer is never slower. The partitioner minimises the steady-state
+# time per microbatch, the step is then priced like any other, so the bound on the step is only that
+# of the least work.
 
 
 def plan_per_stage(

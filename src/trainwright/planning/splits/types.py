@@ -166,9 +166,8 @@ def price_below(
     return Finished(bound_s=min(others_s, limit_s), found=best)
 
 
-# ----------------------------------------------------------------------------------------------
-# The best split of a candidate under a schedule family, and a bound on every other.
-#
+# The best split of a candidate under a schedule family, and a bound on every other
+# ---------------------------------------------------------------------------------
 # Which search answers depends on how a family lays its stages on the ranks:
 #
 # - one stage per rank: a chain DP from the last rank on, for every split (`chain`)

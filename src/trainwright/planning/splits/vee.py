@@ -421,9 +421,8 @@ def shortest_split(v: VProblem, space: _core.PeelProblem) -> _core.PeelResult:
     return _core.peel(space)
 
 
-# The best split for V placement: rank r owns stages r and 2p-1-r, cut from both ends of the
-# chain
-# ------------------------------------------------------------------------------------------
+# The best split for V placement: rank r owns stages r and 2p-1-r, cut from both ends of the chain
+# ------------------------------------------------------------------------------------------------
 # Two splits are found. One is even and has room for as many activations as its family allows at
 # most, so that it fits whatever order is found. The other attains the bound, with room
 # for what the published order of its family holds. Which of them steps faster the simulation tells.
