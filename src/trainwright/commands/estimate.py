@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.frameworks.read_job import StatedJob
-    from trainwright.options.inputs import ProfileInput
+    from trainwright.options.inputs import ModelInput, ProfileInput
     from trainwright.plans.plan import Plan, Stage
     from trainwright.plans.status import MemorySnapshot, OutOfMemory
     from trainwright.profile import Profile, ProfileFile, Setting
+
+    Priceable = str | Path | Profile | ProfileFile
+    Source = tuple[str | None, str | Path]
+    Told = tuple[Source | None, Priceable | None, OutOfMemory | None, MemorySnapshot | None]
 
 
 @verb
@@ -48,56 +52,14 @@ def estimate(
     is broken; what only overflows memory is priced in full, with `fits` false, and `changes` prices
     what would make it fit.
     """
-    from pathlib import Path
-
-    from trainwright.commands.model import open_model_of
-    from trainwright.options.inputs import ModelInput, kind_of, no_placement, setting_overrides
+    from trainwright.options.inputs import ModelInput, kind_of, setting_overrides
     from trainwright.options.table import refuse_foreign
 
     options = read("estimate", options, own=("source",))
     overrides = setting_overrides(options)
     on_cluster = options.get("cluster") is not None
-    job: StatedJob | None = None
-    failure: OutOfMemory | None = None
-    snapshot: MemorySnapshot | None = None
-    if source is None and isinstance(model, (str, Path)):
-        from trainwright.frameworks.read_job import job_format
-
-        if (known := job_format(model)) is not None:
-            source, model = (known, model), None
-    if source is not None:
-        from trainwright.frameworks.read_job import failure_of, job_format, snapshot_of
-
-        failure, snapshot = failure_of(source[1]), snapshot_of(source[1])
-        if snapshot is not None:
-            source = None
-        elif failure is not None and model is not None and job_format(source[1]) is None:
-            # A log says how it ended; what was run, the job's own file beside it, or options.
-            source = None
-            if isinstance(model, (str, Path)) and (own := job_format(model)) is not None:
-                source, model = (own, model), None
-        elif failure is not None and job_format(source[1]) is None:
-            raise _unstated(failure)
-    if source is not None:
-        from trainwright.frameworks.read_job import (
-            how_to_read,
-            job_of_model,
-            open_stated,
-            stated_model,
-            stated_options,
-        )
-
-        job = open_stated(*source, names_model=model is None, **how_to_read(options))
-        if not (model is None or isinstance(model, (str, Path))):
-            raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
-        found = stated_model(job, model)
-        job = job_of_model(job, found.config)
-        options = stated_options(job, options)
-        given: ModelInput | ProfileInput = found
-    elif model is None:
-        raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
-    else:
-        given = no_placement(open_model_of(model, options, given=overrides), model)
+    source, model, failure, snapshot = _told(source, model)
+    given, job, options = _opened(source, model, options, overrides)
     refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), options)
     if not isinstance(given, ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)
@@ -145,6 +107,68 @@ def estimate(
         warnings=warnings,
     )
     return Report(document)
+
+
+def _told(source: Source | None, model: Priceable | None) -> Told:
+    """The run to price, as a job's own file or as a model, and how an earlier run ended.
+
+    A log or a snapshot of memory says how a run ended; what was run stands in the job's own file,
+    which may be given as the model, or in options.
+    """
+    from pathlib import Path
+
+    if source is None:
+        if not isinstance(model, (str, Path)):
+            return None, model, None, None
+        from trainwright.frameworks.read_job import job_format
+
+        if (known := job_format(model)) is None:
+            return None, model, None, None
+        source, model = (known, model), None
+    from trainwright.frameworks.read_job import failure_of, job_format, snapshot_of
+
+    failure, snapshot = failure_of(source[1]), snapshot_of(source[1])
+    if snapshot is not None:
+        return None, model, failure, snapshot
+    if failure is None or job_format(source[1]) is not None:
+        return source, model, failure, None
+    if model is None:
+        raise _unstated(failure)
+    if isinstance(model, (str, Path)) and (own := job_format(model)) is not None:
+        return (own, model), None, failure, None
+    return None, model, failure, None
+
+
+def _opened(
+    source: Source | None,
+    model: Priceable | None,
+    options: dict[str, Any],
+    overrides: Mapping[str, float],
+) -> tuple[ModelInput | ProfileInput, StatedJob | None, dict[str, Any]]:
+    """What is priced, the job that states it, and the options with what the job states."""
+    from pathlib import Path
+
+    if source is not None:
+        from trainwright.frameworks.read_job import (
+            how_to_read,
+            job_of_model,
+            open_stated,
+            stated_model,
+            stated_options,
+        )
+
+        job = open_stated(*source, names_model=model is None, **how_to_read(options))
+        if not (model is None or isinstance(model, (str, Path))):
+            raise InvalidInput.of("model", "must be a name or a file beside a framework's file")
+        found = stated_model(job, model)
+        job = job_of_model(job, found.config)
+        return found, job, stated_options(job, options)
+    if model is None:
+        raise InvalidInput.of("model", "must be given, or a framework's file, as --from")
+    from trainwright.commands.model import open_model_of
+    from trainwright.options.inputs import no_placement
+
+    return no_placement(open_model_of(model, options, given=overrides), model), None, options
 
 
 def _unstated(failure: OutOfMemory) -> InvalidInput:
