@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import trainwright
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
 from trainwright.formats.hf_decoder_rules import DECODERS
@@ -62,6 +63,55 @@ OWN: dict[str, dict[str, Any]] = {
 
 def parameters(kind: str, **stated: Any) -> int:
     return count_parameters(read_config({"model_type": kind, **SMALL, **stated}, name="x").config)
+
+
+def test_a_null_is_what_follows_from_other_sizes_and_no_silence() -> None:
+    as_many = parameters("smollm3", num_key_value_heads=8)
+    assert parameters("smollm3", num_key_value_heads=None) == as_many
+    narrow = parameters("ernie4_5", head_dim=16)
+    assert parameters("ernie4_5", head_dim=None) == narrow
+    assert parameters("ernie4_5") == parameters("ernie4_5", head_dim=128) > narrow
+
+
+NOT_BUILT: list[dict[str, Any]] = [
+    {"model_type": "mpt", "expansion_ratio": 3},
+    {"model_type": "mpt", "no_bias": False},
+    {"model_type": "mpt", "attn_config": {"alibi": False}},
+    {"model_type": "helium", "head_dim": 64},
+    {"model_type": "nemotron_h", "attention_bias": True},
+    {"model_type": "nemotron_h", "tie_word_embeddings": True},
+    {"model_type": "kimi_linear", "tie_word_embeddings": True},
+    {"model_type": "deepseek_v4", "n_shared_experts": 2},
+    {"model_type": "hy_v3", "num_shared_experts": 0},
+]
+
+
+@pytest.mark.parametrize("document", NOT_BUILT, ids=lambda each: " ".join(map(str, each)))
+def test_sizes_that_the_class_does_not_build_are_not_read_as_if_it_did(document) -> None:
+    with pytest.raises(UnsupportedFeature, match="is not modelled"):
+        read_config(document, name="x")
+
+
+def test_a_kind_of_layer_of_another_family_is_refused() -> None:
+    for kind, other in (("qwen3_next", "conv"), ("minimax", "mamba"), ("lfm2", "mamba")):
+        with pytest.raises(InvalidInput, match=f"layer_types: must be .*, got {other}"):
+            parameters(kind, layer_types=[other] * 8)
+
+
+def test_text_behind_images_takes_what_its_own_class_does() -> None:
+    def text(kind: str, **stated: Any) -> TransformerConfig:
+        document = {"model_type": kind, "text_config": stated, "vision_config": {}}
+        return read_config(document, name="x").config
+
+    assert text("qwen2_5_vl").hidden_size == 8192
+    assert text("qwen3_vl_moe", num_experts=32).experts.experts_per_token == 4
+    assert text("glm4v_moe").query_key_value_bias
+    assert not text("glm4v_moe", attention_bias=False).query_key_value_bias
+
+
+def test_an_untied_head_of_bert_has_a_bias_beside_that_of_its_transform() -> None:
+    own = parameters("bert", tie_word_embeddings=False) - parameters("bert")
+    assert own == 300 * 128 + 300
 
 
 def test_norms_without_weights_leave_none() -> None:

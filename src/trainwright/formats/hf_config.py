@@ -20,7 +20,7 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_decoders import ENCODER_DECODERS, has_head
 from trainwright.formats.hf_families import ALIASES, BERTS, FAMILIES
 from trainwright.formats.hf_keys import KeyReader, effect_of, is_silent
-from trainwright.formats.hf_towers import TEXT_FAMILIES, WRAPPERS
+from trainwright.formats.hf_towers import TEXT_DEFAULTS, TEXT_FAMILIES, WRAPPERS
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.model import Head, LowRank, TransformerConfig, count_parameters
 
@@ -223,11 +223,12 @@ def _wrapped(
     inner = keys.section("text_config") if isinstance(text, Mapping) else keys
     stated = inner.text("model_type", wrapper.text)
     inner.defaults.pop(f"{inner.prefix}model_type", None)
-    family = TEXT_FAMILIES.get(stated, stated)
     if inner is keys:
-        family = wrapper.text
+        stated = wrapper.text
     else:
         keys.pass_over("vocabulary_size")  # older files repeat the text's own
+    family = TEXT_FAMILIES.get(stated, stated)
+    inner.assume(TEXT_DEFAULTS.get(stated, {}))
     if family not in FAMILIES:
         raise UnsupportedFeature(
             f'text_config.model_type "{stated}" is not modelled', alternative=_nearest(stated)

@@ -7,7 +7,7 @@ and what the family takes where the file is silent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -43,14 +43,16 @@ class MixtureRule:
     """Which keys hold a family's experts, and which blocks have none.
 
     `width` names the key of an expert's width (that of dense blocks where absent), `shared` that of
-    the number of shared experts, `shared_width` that of their whole width. Dense are the first
-    blocks that `first_dense` counts, or those that `dense` finds.
+    the number of shared experts (where `shared_needed`, the class takes none for a dense block's),
+    `shared_width` that of their whole width. Dense are the first blocks that `first_dense` counts,
+    or those that `dense` finds.
     """
 
     num_experts: tuple[str, int]
     visited: tuple[str, int] | int
     width: tuple[str, int] | None = None
     shared: tuple[str, int] | None = None
+    shared_needed: bool = False
     shared_width: tuple[str, int] | None = None
     first_dense: tuple[str, int] | None = None
     dense: Callable[[KeyReader, int], tuple[int, ...]] | None = None
@@ -145,7 +147,8 @@ def read_decoder(rule: Decoder, keys: KeyReader) -> Fields:
     if rule.plain_heads:
         fields["num_kv_heads"] = fields["num_heads"]
     if rule.head_size and latent is None:
-        fields["head_size"] = keys.count("head_size", rule.head_size)
+        stated = keys.nullable_count("head_size", rule.head_size)
+        fields["head_size"] = stated or max(1, fields["hidden_size"] // fields["num_heads"])
     if rule.activation_key != "hidden_act":
         keys.defaults.pop("hidden_act", None)
         fields["activation"] = activation(keys, rule.activation_key, rule.activation)
@@ -181,6 +184,19 @@ def refuse_flags(keys: KeyReader, *names: str) -> None:
                 f"{keys.prefix}{name}: true is not modelled", alternative="files without it are"
             )
     keys.pass_over(*names)
+
+
+def refuse_others(keys: KeyReader, built: Mapping[str, object], stated: Mapping[str, Any]) -> None:
+    """Raise `UnsupportedFeature` where a file states another value than its class has `built` in.
+
+    The classes pass such keys over, so that what they say is no size of theirs.
+    """
+    for name, value in stated.items():
+        if value != built[name]:
+            raise UnsupportedFeature(
+                f"{keys.prefix}{name}: {str(value).lower()} is not modelled",
+                alternative=f"the library's class has {str(built[name]).lower()}",
+            )
 
 
 def _quotient(keys: KeyReader, rule: Decoder) -> int | None:
@@ -278,6 +294,8 @@ def _experts(keys: KeyReader, rule: MixtureRule, fields: Fields) -> Experts:
     shared = 0
     if rule.shared is not None:
         shared = width * keys.natural(*rule.shared)
+        if rule.shared_needed and not shared:
+            raise UnsupportedFeature(f"{rule.shared[0]}: 0 is not modelled")
     elif rule.shared_width is not None:
         shared = keys.natural(*rule.shared_width)
     first = keys.natural(*rule.first_dense) if rule.first_dense is not None else 0

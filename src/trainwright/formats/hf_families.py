@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from trainwright.errors import UnsupportedFeature
 from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE, TEXT_DECODERS
 from trainwright.formats.hf_decoders import (
     ENCODER_DECODERS,
     read_decoder,
     refuse_flags,
+    refuse_others,
 )
 from trainwright.formats.hf_hybrids import HYBRIDS
 from trainwright.formats.hf_keys import (
@@ -103,7 +105,7 @@ def read_qwen3(keys: KeyReader) -> Fields:
     )
     return {
         **upper_windows(keys, decoder),
-        "head_size": keys.count("head_size", 128),
+        "head_size": keys.nullable_count("head_size", 128) or decoder["head_size"],
         "query_key_norm": True,
         "query_key_value_bias": bias,
         "attention_output_bias": bias,
@@ -364,8 +366,16 @@ def _kinds(stated: object) -> list[str]:
     return kinds
 
 
+_MPT: Final[Fields] = {
+    "attn_type": "multihead_attention",
+    "no_bias": True,
+    "alibi": True,
+    "expansion_ratio": 4,
+}
+
+
 def read_mpt(keys: KeyReader) -> Fields:
-    """Fields of an `mpt` config; with ALiBi there is no table of positions."""
+    """Fields of an `mpt` config: ALiBi, so no table of positions, whatever a file says of one."""
     keys.prefer(hidden_size="d_model", num_layers="n_layers", num_heads="n_heads")
     keys.prefer(max_positions="max_seq_len", hidden_dropout="resid_pdrop")
     keys.prefer(embedding_dropout="emb_pdrop")
@@ -374,21 +384,19 @@ def read_mpt(keys: KeyReader) -> Fields:
     attention.prefer(attention_dropout="attn_pdrop")
     if attention.flag("qk_ln", False):
         attention.refuse("qk_ln", "must be false: norms over all query features are not modelled")
-    biased = not keys.flag("no_bias", True)
-    learned = keys.flag("learned_pos_emb", True) and not attention.flag("alibi", True)
-    positions = keys.count("max_positions", 2048)
-    kind = attention.text("attn_type", "multihead_attention")
-    kv_heads = 1 if kind == "multiquery_attention" else sizes["num_heads"]
+    keys.pass_over("learned_pos_emb", "max_positions")
+    kinds: Fields = {"attn_type": attention.text("attn_type", _MPT["attn_type"])}
+    if heads := attention.optional_count("kv_n_heads"):
+        kinds["kv_n_heads"] = heads
+    flags = {"no_bias": keys.flag("no_bias", True), "alibi": attention.flag("alibi", True)}
+    ratio = keys.count("expansion_ratio", 4)
+    built = {**_MPT, "kv_n_heads": sizes["num_heads"]}
+    refuse_others(keys, built, {**kinds, **flags, "expansion_ratio": ratio})
     return {
         **sizes,
-        "num_kv_heads": attention.optional_count("kv_n_heads") or kv_heads,
-        "norm": Norm.LAYER if biased else Norm.LAYER_WITHOUT_BIAS,
-        "query_key_value_bias": biased,
-        "attention_output_bias": biased,
-        "mlp_bias": biased,
-        "ffn_size": keys.count("expansion_ratio", 4) * sizes["hidden_size"],
+        "norm": Norm.LAYER_WITHOUT_BIAS,
+        "ffn_size": ratio * sizes["hidden_size"],
         "activation": Activation.GELU,
-        "max_positions": positions if learned else 0,
         "tied_embeddings": keys.flag("tied_embeddings", True),
         "hidden_dropout": _shared_dropout(keys, keys.fraction("hidden_dropout", 0.0)),
         "attention_dropout": attention.fraction("attention_dropout", 0.0),
@@ -403,7 +411,8 @@ def read_nemotron(keys: KeyReader) -> Fields:
     keys.optional_count("max_positions")
     return {
         **sizes,
-        "num_kv_heads": keys.count("num_kv_heads", sizes["num_heads"]),
+        "num_kv_heads": keys.nullable_count("num_kv_heads", sizes["num_heads"])
+        or sizes["num_heads"],
         "norm": Norm.LAYER,
         "activation": activation(keys, "hidden_act", "relu2"),
         "ffn_size": keys.count("ffn_size", 24576),
@@ -473,8 +482,8 @@ def read_grok(keys: KeyReader) -> Fields:
 
 # DeepSeek-V2, DeepSeek-V3 and Kimi-K2: latent attention, shared experts, dense first blocks
 # ------------------------------------------------------------------------------------------
-# Where a file is silent it takes the sizes of the model that the family is named after; its groups
-# of experts only where it has as many experts.
+# Where a file is silent it takes what the library's class does (of DeepSeek-V3 its own sizes), and
+# groups of experts only where it has as many experts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -497,19 +506,19 @@ class _DeepSeekDefaults:
 
 
 _V2 = _DeepSeekDefaults(
-    layers=60,
-    hidden=5120,
-    ffn=12288,
-    heads=128,
+    layers=32,
+    hidden=4096,
+    ffn=11008,
+    heads=32,
     vocabulary=102400,
-    num_experts=160,
+    num_experts=64,
     experts_per_token=6,
-    expert_ffn=1536,
+    expert_ffn=1407,
     num_shared=2,
-    num_dense=1,
+    num_dense=0,
     num_mtp=0,
-    num_groups=8,
-    groups_per_token=3,
+    num_groups=1,
+    groups_per_token=1,
 )
 _V3 = _DeepSeekDefaults(
     layers=61,
@@ -539,7 +548,7 @@ _K2 = replace(
 
 
 def read_deepseek_v2(keys: KeyReader) -> Fields:
-    """Fields of a `deepseek_v2` config, with the defaults of DeepSeek-V2 itself."""
+    """Fields of a `deepseek_v2` config; a token visits 6 experts, of which the class is silent."""
     return _deepseek(keys, _V2)
 
 
@@ -595,12 +604,18 @@ def read_deepseek_v4(keys: KeyReader) -> Fields:
         head_size=keys.count("index_head_dim", 128),
         num_keys=keys.count("index_topk", 512),
     )
+    refuse_others(
+        keys, {"n_shared_experts": 1}, {"n_shared_experts": keys.natural("n_shared_experts", 1)}
+    )
     near = CompressedAttention(
         query_rank=keys.count("q_lora_rank", 1024),
         output_groups=keys.count("o_groups", 8),
         output_rank=keys.count("o_lora_rank", 1024),
     )
     kinds, (few, many) = _v4_kinds(keys, decoder["num_layers"])
+    streams = keys.count("hc_mult", 4)
+    if min(streams, few, many) < 2:
+        raise UnsupportedFeature("one residual stream, or entries of one token, is not modelled")
     choices = (
         BlockChoice(compressed=near),
         BlockChoice(compressed=replace(near, ratio=few, indexer=indexer)),
@@ -614,12 +629,12 @@ def read_deepseek_v4(keys: KeyReader) -> Fields:
         "compressed": near,
         "choices": choices,
         "choice_of_layer": tuple(map(_V4_KINDS.index, kinds)),
-        "streams": keys.count("hc_mult", 4),
+        "streams": streams,
         "experts": Experts(
             num_experts=keys.count("num_experts", 256),
             experts_per_token=keys.count("num_experts_per_tok", 6),
             ffn_size=width,
-            shared_ffn_size=width * keys.natural("n_shared_experts", 1),
+            shared_ffn_size=width,
             routed_bias=False,
         ),
         "mlp_bias": keys.flag("mlp_bias", False),

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from trainwright.errors import UnsupportedFeature
 from trainwright.formats.hf_decoders import (
     Decoder,
     LatentRule,
     MixtureRule,
     dense_between,
     read_decoder,
+    refuse_others,
 )
 from trainwright.formats.hf_keys import MAX_LAYERS, Fields, KeyReader, activation, stack
 from trainwright.model import (
@@ -36,9 +38,19 @@ _ATTENDS: Final = BlockChoice()
 _BIAS: Final = ("attention_bias", False)
 
 
-def _mixed(keys: KeyReader, fields: Fields, mixer: Mixer, *, own: Callable[[int], bool]) -> Fields:
-    """Blocks of the mixer where `layer_types` says so, or the pattern; the others attend."""
-    kinds = _kinds(keys, fields["num_layers"], own=own)
+def _mixed(
+    keys: KeyReader,
+    fields: Fields,
+    mixer: Mixer,
+    *,
+    own: Callable[[int], bool],
+    words: tuple[str, ...] = ("linear_attention",),
+) -> Fields:
+    """Blocks of the mixer where `layer_types` has one of its `words`, or by the pattern.
+
+    The others attend.
+    """
+    kinds = _kinds(keys, fields["num_layers"], own=own, words=words)
     choices = (BlockChoice(mixer=mixer, attends=False), _ATTENDS)
     return fields | {
         "choices": choices,
@@ -46,20 +58,22 @@ def _mixed(keys: KeyReader, fields: Fields, mixer: Mixer, *, own: Callable[[int]
     }
 
 
-_MIXES: Final = ("linear_attention", "mamba", "conv", "ssm", "kda", "hybrid")
+_MAMBA: Final = ("linear_attention", "mamba")
 
 
-def _kinds(keys: KeyReader, num_layers: int, *, own: Callable[[int], bool]) -> Sequence[str]:
-    """`full_attention` or another word for each layer; `own` says which attend in the pattern."""
+def _kinds(
+    keys: KeyReader, num_layers: int, *, own: Callable[[int], bool], words: tuple[str, ...]
+) -> Sequence[str]:
+    """`full_attention` or one of `words` for each layer; `own` says which attend in the pattern."""
     stated = keys.optional_texts("layer_types")
     if not stated:
-        return ["full_attention" if own(i) else _MIXES[0] for i in range(num_layers)]
+        return ["full_attention" if own(i) else words[0] for i in range(num_layers)]
     if len(stated) != num_layers:
         keys.refuse("layer_types", f"must have one entry per layer ({num_layers})")
         return ["full_attention"] * num_layers
     named = ["full_attention" if kind == "attention" else kind for kind in stated]
-    if unknown := sorted(set(named) - {"full_attention", *_MIXES}):
-        keys.refuse("layer_types", f"must be full_attention or {_MIXES[0]}, got {unknown[0]}")
+    if unknown := sorted(set(named) - {"full_attention", *words}):
+        keys.refuse("layer_types", f"must be full_attention or {words[0]}, got {unknown[0]}")
     return named
 
 
@@ -171,6 +185,9 @@ _KIMI: Final = Decoder(
 )
 
 
+_UNTIED: Final = {"tie_word_embeddings": False}  # no class of theirs ties its head
+
+
 def read_kimi_linear(keys: KeyReader) -> Fields:
     """Fields of a `kimi_linear` config."""
     inner = keys.section("linear_attn_config")
@@ -191,7 +208,10 @@ def read_kimi_linear(keys: KeyReader) -> Fields:
     attends = {i - 1 for i in inner.counts("full_attn_layers", ())}  # counted from 1
     inner.pass_over("kda_layers")
     own = attends.__contains__ if attends else lambda i: i > 0 and i % 4 == 0
-    return _mixed(keys, read_decoder(_KIMI, keys), mixer, own=own)
+    refuse_others(keys, _UNTIED, {"tie_word_embeddings": keys.flag("tied_embeddings", False)})
+    return _mixed(
+        keys, read_decoder(_KIMI, keys), mixer, own=own, words=("linear_attention", "kda")
+    )
 
 
 # MiniMax-01: lightning attention, softmax attention in every other block
@@ -262,7 +282,9 @@ def read_bamba(keys: KeyReader) -> Fields:
     """Fields of a `bamba` config: attention in the blocks that it lists."""
     fields = read_decoder(_BAMBA, keys)
     attends = set(keys.counts("attn_layer_indices", ()))
-    return _mixed(keys, fields, _mamba2(keys, fields["hidden_size"]), own=attends.__contains__)
+    return _mixed(
+        keys, fields, _mamba2(keys, fields["hidden_size"]), own=attends.__contains__, words=_MAMBA
+    )
 
 
 _GRANITE_HYBRID: Final = Decoder(
@@ -300,7 +322,9 @@ def read_granite_hybrid(keys: KeyReader) -> Fields:
         )
     else:
         fields["ffn_size"] = shared
-    return _mixed(keys, fields, _mamba2(keys, fields["hidden_size"]), own=lambda _: False)
+    return _mixed(
+        keys, fields, _mamba2(keys, fields["hidden_size"]), own=lambda _: False, words=_MAMBA
+    )
 
 
 _FALCON: Final = Decoder(
@@ -389,7 +413,7 @@ def read_jamba(keys: KeyReader) -> Fields:
             dense_layers=tuple(i for i in layers if i % step != first),
         )
     period, offset = keys.count("attn_layer_period", 8), keys.natural("attn_layer_offset", 4)
-    return _mixed(keys, fields, mixer, own=lambda i: i % period == offset)
+    return _mixed(keys, fields, mixer, own=lambda i: i % period == offset, words=_MAMBA)
 
 
 # Nemotron-H and Nemotron 3: every layer a mixer, attention or a feed-forward part alone
@@ -420,7 +444,7 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
         num_groups=keys.count("n_groups", 8),
         kernel=keys.count("conv_kernel", 4),
         convolution_bias=keys.flag("use_conv_bias", True),
-        bias=keys.flag("mamba_proj_bias", False) or keys.flag("use_bias", False),
+        bias=keys.flag("use_bias", False),
     )
     keys.pass_over(*_NEMOTRON_SILENT)
     further: Sequence[str] = ()
@@ -450,7 +474,11 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
     else:
         keys.pass_over("num_experts", "num_experts_per_tok", "moe_intermediate_size")
         keys.pass_over("moe_latent_size")
-    bias = keys.flag("attention_bias", False)
+    tied, bias = keys.flag("tied_embeddings", False), keys.flag("attention_bias", False)
+    built: Fields = {**_UNTIED, "attention_bias": False}
+    refuse_others(keys, built, {"tie_word_embeddings": tied, "attention_bias": bias})
+    if "moe" in kinds and not shared:
+        raise UnsupportedFeature("moe_shared_expert_intermediate_size: 0 is not modelled")
     ordered = ["linear_attention", *sorted(_NEMOTRON_KINDS)]
     return fields | {
         "num_mtp_layers": num_further,
@@ -462,9 +490,6 @@ def read_nemotron_h(keys: KeyReader) -> Fields:
         "activation": activation(keys, "mlp_hidden_act", "relu2"),
         "gated": False,
         "mlp_bias": keys.flag("mlp_bias", False),
-        "query_key_value_bias": bias,
-        "attention_output_bias": bias,
-        "tied_embeddings": keys.flag("tied_embeddings", False),
         "hidden_dropout": keys.fraction("hidden_dropout", 0.0),
         "attention_dropout": keys.fraction("attention_dropout", 0.0),
         "experts": experts,
@@ -483,7 +508,7 @@ _NEMOTRON_SILENT: Final = (
     *("chunk_size", "expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "num_logits_to_keep"),
     *("rescale_prenorm_residual", "residual_in_fp32", "sliding_window", "use_mamba_kernels"),
     *("time_step_floor", "time_step_max", "time_step_min", "time_step_limit", "hidden_act"),
-    *("moe_shared_expert_overlap", "max_positions", "time_step_rank"),
+    *("moe_shared_expert_overlap", "max_positions", "time_step_rank", "mamba_proj_bias"),
 )
 
 
@@ -627,7 +652,8 @@ def _short_convolutions(keys: KeyReader, fields: Fields) -> Fields:
     stated_ids: Any = keys.value("full_attn_idxs", None)
     keys.defaults.pop("full_attn_idxs", None)
     attends = set(stated_ids) if isinstance(stated_ids, list) else None
-    return _mixed(keys, fields, mixer, own=lambda i: attends is None or i in attends)
+    own = (lambda i: True) if attends is None else attends.__contains__
+    return _mixed(keys, fields, mixer, own=own, words=("conv",))
 
 
 def read_lfm2_moe(keys: KeyReader) -> Fields:

@@ -53,6 +53,11 @@ class KeyReader:
         self._spelling: dict[str, str] = {}
         self._preferred: dict[str, str] = {}
         self._own: dict[str, str] = {}
+        self._assumed: Mapping[str, object] = {}
+
+    def assume(self, defaults: Mapping[str, object]) -> None:
+        """Take these fields where the file is silent, in place of the family's own defaults."""
+        self._assumed = defaults
 
     def prefer(self, **spelling: str) -> None:
         """Say by which of its aliases the family itself calls a field."""
@@ -216,7 +221,7 @@ class KeyReader:
 
     def optional_count(self, field: str) -> int | None:
         """An integer >= 1, or absent (null counts as absent; no default is reported)."""
-        if self.states(field):
+        if self.states(field) or field in self._assumed:
             return self.count(field, None)
         self.known.update(self._spellings(field))
         return None
@@ -232,6 +237,7 @@ class KeyReader:
         """The value under the field's first spelling that is present and not null."""
         spellings = self._spellings(field)
         self.known.update(spellings)
+        default = self._assumed.get(field, default)
         present = [k for k in spellings if self._document.get(k) is not None]
         if not present:
             key = self._preferred.get(field, spellings[0])
@@ -407,7 +413,8 @@ def rotary_decoder(
         head_size=head_size,
     )
     default = sizes["num_heads"] if kv_heads is None else kv_heads
-    sizes["num_kv_heads"] = keys.count("num_kv_heads", default)
+    # A null is no silence: the classes take as many as there are heads then.
+    sizes["num_kv_heads"] = keys.nullable_count("num_kv_heads", default) or sizes["num_heads"]
     keys.optional_count("max_positions")
     return {
         **sizes,

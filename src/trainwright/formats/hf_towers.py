@@ -18,13 +18,36 @@ from trainwright.model import Norm, Projection, Tower, TransformerConfig
 
 IMAGE_PIXELS: Final = 1024
 
-# Text families inside wrappers, under the names that their files give them.
+# Text families inside wrappers, under the names that their files give them, and what they take
+# where a file is silent and the family alone takes something else.
 TEXT_FAMILIES: Final = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
     "glm4v_moe_text": "glm4_moe",
+}
+_QWEN2_VL: Final[dict[str, object]] = {
+    "num_layers": 80,
+    "hidden_size": 8192,
+    "ffn_size": 29568,
+    "num_heads": 64,
+    "num_kv_heads": 8,
+    "vocabulary_size": 152064,
+}
+TEXT_DEFAULTS: Final[dict[str, dict[str, object]]] = {
+    "qwen2_vl_text": _QWEN2_VL,
+    "qwen2_5_vl_text": _QWEN2_VL,
+    "qwen3_vl_moe_text": {
+        "ffn_size": 5632,
+        "num_heads": 16,
+        "num_kv_heads": 16,
+        "head_size": 128,
+        "moe_intermediate_size": 1408,
+        "num_experts_per_tok": 4,
+        "num_experts": 60,
+    },
+    "glm4v_moe_text": {"vocabulary_size": 151424, "attention_bias": True},
 }
 
 
@@ -663,17 +686,17 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "idefics3": Wrapper(text="llama", tower=_idefics),
     "smolvlm": Wrapper(text="llama", tower=_idefics),
     "qwen2_vl": Wrapper(
-        text="qwen2", tower=_qwen(_qwen2_vl, Norm.LAYER), asks_text=True, flat=True
+        text="qwen2_vl_text", tower=_qwen(_qwen2_vl, Norm.LAYER), asks_text=True, flat=True
     ),
     "qwen2_5_vl": Wrapper(
-        text="qwen2", tower=_qwen(_qwen2_5_vl, Norm.RMS), asks_text=True, flat=True
+        text="qwen2_5_vl_text", tower=_qwen(_qwen2_5_vl, Norm.RMS), asks_text=True, flat=True
     ),
     "qwen3_vl": Wrapper(text="qwen3", tower=_QWEN3_VL),
-    "qwen3_vl_moe": Wrapper(text="qwen3_moe", tower=_QWEN3_VL),
+    "qwen3_vl_moe": Wrapper(text="qwen3_vl_moe_text", tower=_QWEN3_VL),
     "qwen3_5": Wrapper(text="qwen3_5_text", tower=_qwen35),
     "qwen3_5_moe": Wrapper(text="qwen3_5_moe_text", tower=_qwen35),
     "glm4v": Wrapper(text="glm4v_text", tower=_glm, asks_text=True),
-    "glm4v_moe": Wrapper(text="glm4_moe", tower=_glm, asks_text=True),
+    "glm4v_moe": Wrapper(text="glm4v_moe_text", tower=_glm, asks_text=True),
     "glm46v": Wrapper(text="glm4v_text", tower=_glm),
     "cohere2_vision": Wrapper(text="cohere2", tower=_cohere, tied=True, default_encoder=True),
     "llama4": Wrapper(text="llama4_text", tower=_llama4_wrapper, text_alone=True),

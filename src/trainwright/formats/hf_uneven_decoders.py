@@ -11,7 +11,14 @@ from typing import Final
 
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats.hf_decoder_rules import BIAS, COHERE, DEEPSEEK_V32, HUNYUAN
-from trainwright.formats.hf_decoders import Decoder, LatentRule, MixtureRule, every, read_decoder
+from trainwright.formats.hf_decoders import (
+    Decoder,
+    LatentRule,
+    MixtureRule,
+    every,
+    read_decoder,
+    refuse_others,
+)
 from trainwright.formats.hf_keys import Fields, KeyReader
 from trainwright.model import BlockChoice, Experts, Keys, Norm
 
@@ -161,6 +168,31 @@ def read_mimo(keys: KeyReader) -> Fields:
     }
 
 
+# Helium: an output product as square as the hidden size, whatever the heads
+# --------------------------------------------------------------------------
+
+_HELIUM: Final = Decoder(
+    layers=24,
+    hidden=2560,
+    ffn=7040,
+    heads=20,
+    kv_heads=20,
+    head_size=128,
+    vocabulary=48000,
+    query_key_value_bias=BIAS,
+    mlp_bias=("mlp_bias", False),
+)
+
+
+def read_helium(keys: KeyReader) -> Fields:
+    """Fields of a `helium` config; the library builds other heads too, which cannot run."""
+    fields = read_decoder(_HELIUM, keys)
+    heads, hidden = fields["num_heads"] * fields["head_size"], fields["hidden_size"]
+    if not keys.faults:
+        refuse_others(keys, {"hidden_size": heads}, {"hidden_size": hidden})
+    return fields
+
+
 # Falcon: one key head or groups of them, halves side by side with one norm or two; Cohere 2 with
 # experts, behind dense blocks of another width; Laguna: more heads where a block has a window
 # ----------------------------------------------------------------------------------------------
@@ -196,7 +228,7 @@ def read_falcon(keys: KeyReader) -> Fields:
     return fields | {
         "ffn_size": width,
         "num_kv_heads": stated if groups else 1 if one_key else fields["num_heads"],
-        "shared_norm": fields["parallel"] and norms == 1,
+        "shared_norm": fields["parallel"] and norms != 2,
     }
 
 
@@ -468,6 +500,7 @@ OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "minimax_m2": read_minimax_m2,
     "dbrx": read_dbrx,
     "falcon": read_falcon,
+    "helium": read_helium,
     "gemma4_text": read_gemma4,
     "cohere2_moe": read_cohere2_moe,
     "laguna": read_laguna,

@@ -167,8 +167,10 @@ def head_operators(config: TransformerConfig, run: RunShape) -> tuple[Operator, 
     size = run.padded(config.vocabulary_size)
     width = config.projection_size or config.hidden_size
     parameters = [_vocabulary_matrix(config, run, name=HEAD)]
-    if config.head_bias:
-        parameters.append(Parameter(name="head.bias", count=size, shards=run.tensor_parallel))
+    names = ["head.bias"] * config.head_bias
+    if config.mlm_transform and not config.tied_embeddings:
+        names.append("head.transform_bias")  # which BERT's classes hold, and add if tied alone
+    parameters += [Parameter(name=name, count=size, shards=run.tensor_parallel) for name in names]
     product = linear(
         "head",
         run,
