@@ -105,8 +105,17 @@ def test_text_behind_images_takes_what_its_own_class_does() -> None:
 
     assert text("qwen2_5_vl").hidden_size == 8192
     assert text("qwen3_vl_moe", num_experts=32).experts.experts_per_token == 4
+    sound = {"model_type": "voxtral", "text_config": {"num_hidden_layers": 2}, "audio_config": {}}
+    assert read_config(sound, name="x").config.vocabulary_size == 131072
     assert text("glm4v_moe").query_key_value_bias
     assert not text("glm4v_moe", attention_bias=False).query_key_value_bias
+
+
+@pytest.mark.parametrize("ratio", [2.0, 0, "half"])
+def test_patches_are_merged_by_a_share_of_a_side(ratio: object) -> None:
+    document = {"model_type": "internvl", "text_config": {}, "downsample_ratio": ratio}
+    with pytest.raises(InvalidInput, match=r"downsample_ratio: must be a number in \(0, 1\]"):
+        read_config(document, name="x")
 
 
 def test_an_untied_head_of_bert_has_a_bias_beside_that_of_its_transform() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
 
 import trainwright
 from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.model import LayerKind
+from trainwright.model.config import LowRank, Tuning
 
 pytestmark = pytest.mark.torch
 
@@ -189,6 +192,55 @@ def trace(document: dict, tokens: int = 32):
     from trainwright.model import RunShape
 
     return trace_model(document, run=RunShape(microbatch_size=1, sequence_length=tokens))
+
+
+EVERY = {"frozen_kinds": (LayerKind.EMBEDDING,), "num_frozen_blocks": 2}
+ADAPTERS = {"rank": 4, "targets": ("query", "value", "down"), "dropout": 0.1}
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [Tuning(num_frozen_blocks=2), Tuning(**EVERY), Tuning(low_rank=LowRank(**ADAPTERS))],
+)
+def test_what_is_frozen_of_a_traced_model_saves_what_our_formulas_say(tuning: Tuning) -> None:
+    from trainwright.formats.hf_config import TARGETS, read_config
+    from trainwright.lab.torch_library import trace_model
+    from trainwright.model import RunShape, layer_graph
+
+    document = SMALL | {"model_type": "llama", "num_hidden_layers": 4, "vocab_size": 256}
+    run = RunShape(microbatch_size=1, sequence_length=32)
+    traced = trace_model(document, run=run, tuning=tuning, modules=TARGETS)
+    config = read_config(document, name="x").config
+    ours = layer_graph(replace(config, tuning=tuning), run)
+    assert traced.num_trainable_parameters == ours.num_trainable_parameters
+    assert traced.num_parameters == ours.num_parameters
+    assert traced.model_step_flops == pytest.approx(ours.model_step_flops, rel=2e-3)
+    pairs = zip(traced.layers, ours.layers, strict=False)  # the trace has no loss
+    for found, layer in ((traced.classes[a], ours.classes[b]) for a, b in pairs):
+        assert found.forward_flops == layer.forward_flops
+        assert found.has_backward == layer.has_backward
+
+
+def test_a_traced_model_lays_adapters_over_few_bits_and_names_what_it_has(tmp_path) -> None:
+    file = tmp_path / "xglm.json"
+    sizes = {"d_model": 64, "ffn_dim": 128, "num_layers": 4, "attention_heads": 4}
+    file.write_text(json.dumps(sizes | {"model_type": "xglm", "vocab_size": 500}))
+    asked = {"cluster": "dgx-h100", "devices": 1, "global_batch": 1, "sequence": 64}
+    asked |= {"micro_batch": 1, "dp": 1}
+
+    def memory(**options: object):
+        (rank,) = trainwright.estimate(file, **options, **asked).document.memory
+        return rank
+
+    whole, light = memory(), memory(lora_rank=8)
+    small = memory(lora_rank=8, weight_bits=4)
+    assert light.optimizer_bytes < whole.optimizer_bytes / 10
+    assert small.weight_bytes < light.weight_bytes
+    assert memory(freeze_blocks=2).optimizer_bytes < whole.optimizer_bytes
+    with pytest.raises(InvalidInput, match=r"must be of fc1, fc2, .*, or all, got"):
+        memory(lora_rank=8, lora_targets=["other"])
+    with pytest.raises(InvalidInput, match="freeze: must be one of"):
+        memory(freeze=["encoder_block"])
 
 
 def test_what_asks_values_that_nothing_stands_for_is_not_traced() -> None:

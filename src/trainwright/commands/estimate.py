@@ -52,7 +52,7 @@ def estimate(
     is broken; what only overflows memory is priced in full, with `fits` false, and `changes` prices
     what would make it fit.
     """
-    from trainwright.options.inputs import ModelInput, kind_of, setting_overrides
+    from trainwright.options.inputs import ModelInput, kind_of, setting_overrides, unused
     from trainwright.options.table import refuse_foreign
 
     options = read("estimate", options, own=("source",))
@@ -60,7 +60,7 @@ def estimate(
     on_cluster = options.get("cluster") is not None
     source, model, failure, snapshot = _told(source, model)
     given, job, options = _opened(source, model, options, overrides)
-    refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), options)
+    refuse_foreign("estimate", kind_of(given, on_cluster=on_cluster), unused(given, options))
     if not isinstance(given, ModelInput) and not on_cluster:
         return _estimate_profile(given, options.get("plan"), overrides)
     from trainwright.documents.model_estimate import estimate_model

@@ -171,13 +171,16 @@ def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> Pro
     """A model that no rule reads as a profile: the library builds it, its layers are traced.
 
     They are priced on the cluster at sequences of `--sequence` and microbatches of 1, 2 and 4, or
-    as `--micro-batch` says, and not cut over tensor, context or expert groups. Raises the `refusal`
-    where `model` is no file or no cluster is given, `UnsupportedFeature` where it cannot be traced.
+    as `--micro-batch` says, with the parts frozen that options freeze, and not cut over tensor,
+    context or expert groups. Raises the `refusal` where `model` is no file or no cluster is given,
+    `UnsupportedFeature` where it cannot be traced.
     """
     from trainwright.costing.measured import profile_of_graph
+    from trainwright.formats.hf_config import TARGETS
     from trainwright.model import RunShape
     from trainwright.options.clusters import opened
-    from trainwright.options.inputs import profile_input
+    from trainwright.options.inputs import naming_options, profile_input
+    from trainwright.options.run import OPTION_OF, TUNING_OPTIONS, tuning_asked, tuning_suffix
     from trainwright.profile import ProfileFile
 
     given, length = options.get("cluster"), options.get("sequence")
@@ -196,14 +199,17 @@ def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> Pro
         RunShape(microbatch_size=each, sequence_length=length)
         for each in ((size,) if isinstance(size, int) else _TRACED_SIZES)
     )
-    graphs = [trace_model(document, run=run) for run in runs]
+    tuning = tuning_asked(options, None)
+    with naming_options(OPTION_OF):
+        graphs = [trace_model(document, run=run, tuning=tuning, modules=TARGETS) for run in runs]
+    name += tuning_suffix(options)
     profiles = tuple(profile_of_graph(graph, cluster) for graph in graphs)
     made = profile_input(ProfileFile(profiles=profiles), name=name, point=None, on_cluster=True)
     told = [f"{name}: no rule reads {kind}, its layers are traced from the library's module"]
     layers = [graphs[0].classes[each] for each in graphs[0].layers]
     if idle := sum(layer.num_parameters for layer in layers if layer.is_idle):
         told.insert(0, f"{name}: {idle:,} parameters are held and do no work, with text alone")
-    return replace(made, warnings=tuple(told))
+    return replace(made, warnings=tuple(told), used=TUNING_OPTIONS)
 
 
 _TRACED_SIZES = (1, 2, 4)  # sequences of a microbatch

@@ -56,6 +56,7 @@ def plan(
         kind_of,
         resolve_setting,
         setting_overrides,
+        unused,
         with_costs_of,
     )
     from trainwright.options.table import refuse_foreign
@@ -66,7 +67,7 @@ def plan(
     overrides = setting_overrides(options)
     on_cluster = options.get("cluster") is not None
     given = open_model_of(model, options, given=overrides)
-    refuse_foreign("plan", kind_of(given, on_cluster=on_cluster), options)
+    refuse_foreign("plan", kind_of(given, on_cluster=on_cluster), unused(given, options))
     if isinstance(given, ModelInput) or (on_cluster and isinstance(given, ProfileInput)):
         from trainwright.execution.executor import executor_of
         from trainwright.options.question import model_call
@@ -173,15 +174,16 @@ def _sweep(model: str, allowed: Budget, options: Options) -> SweepReport:
     """A sweep is for models and profiles on a cluster, and knows no other options."""
     from trainwright.commands.model import open_model_of
     from trainwright.commands.sweep import sweep
-    from trainwright.options.inputs import kind_of
+    from trainwright.options.inputs import kind_of, unused
     from trainwright.options.option import Kind
     from trainwright.options.table import given_foreign
 
     on_cluster = options.get("cluster") is not None
     kinds = (Kind.MODEL, Kind.MEASURED) if on_cluster else (Kind.MODEL,)
     if any(given_foreign("plan", kind, options) for kind in kinds):
-        kind = kind_of(open_model_of(model, options), on_cluster=on_cluster)
-        if kind in kinds and (faults := given_foreign("plan", kind, options)):
+        given = open_model_of(model, options)
+        kind = kind_of(given, on_cluster=on_cluster)
+        if kind in kinds and (faults := given_foreign("plan", kind, unused(given, options))):
             raise InvalidInput(faults)
     if "devices" not in options and "sweep" not in options:
         raise InvalidInput.of("devices", "must be given for an objective, as --devices 64..4096")

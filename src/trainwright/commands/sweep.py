@@ -116,7 +116,7 @@ def sweep(
     from trainwright.commands.model import open_model_of
     from trainwright.execution import Budget as NoLimit
     from trainwright.execution.executor import executor_of
-    from trainwright.options.inputs import ModelInput, kind_of, no_placement
+    from trainwright.options.inputs import ModelInput, kind_of, no_placement, unused
     from trainwright.options.table import refuse_foreign
 
     try:
@@ -134,7 +134,7 @@ def sweep(
     if not isinstance(given, ModelInput) and not on_cluster:
         problem = "several numbers and objectives need a --cluster; without one a profile takes one"
         raise InvalidInput.of("devices", problem)
-    refuse_foreign("sweep", kind_of(given, on_cluster=on_cluster), options)
+    refuse_foreign("sweep", kind_of(given, on_cluster=on_cluster), unused(given, options))
     sizes: tuple[int | None, ...] = (None,)
     if devices is not None:
         if options.get("nodes") is not None:

@@ -228,7 +228,7 @@ def _wrapped(
     else:
         keys.pass_over("vocabulary_size")  # older files repeat the text's own
     family = TEXT_FAMILIES.get(stated, stated)
-    inner.assume(TEXT_DEFAULTS.get(stated, {}))
+    inner.assume(TEXT_DEFAULTS.get(wrapped) or TEXT_DEFAULTS.get(stated, {}))
     if family not in FAMILIES:
         raise UnsupportedFeature(
             f'text_config.model_type "{stated}" is not modelled', alternative=_nearest(stated)
@@ -372,17 +372,17 @@ def _squeezed(name: str) -> str:
 ADAPTER_FILE: Final = "adapter_config.json"
 
 # The same products under the names that model families give them.
-_TARGETS: Final = {
-    "query": ("q_proj", "query"),
-    "key": ("k_proj", "key"),
-    "value": ("v_proj", "value"),
-    "attention_output": ("o_proj", "out_proj"),
-    "gate": ("gate_proj", "w1"),
-    "up": ("up_proj", "fc1", "w3", "c_fc", "fc_in", "dense_h_to_4h"),
-    "down": ("down_proj", "fc2", "w2", "fc_out", "dense_4h_to_h"),
+TARGETS: Final = {
+    "query": ("q_proj", "query", "q"),
+    "key": ("k_proj", "key", "k"),
+    "value": ("v_proj", "value", "v"),
+    "attention_output": ("o_proj", "out_proj", "o"),
+    "gate": ("gate_proj", "w1", "wi_0"),
+    "up": ("up_proj", "fc1", "w3", "c_fc", "fc_in", "dense_h_to_4h", "wi", "wi_1"),
+    "down": ("down_proj", "fc2", "w2", "fc_out", "dense_4h_to_h", "wo"),
     "query_down": ("q_a_proj",),
     "query_up": ("q_b_proj",),
-    "key_value_down": ("kv_a_proj_with_mqa",),
+    "key_value_down": ("kv_a_proj_with_mqa", "kv_proj"),
     "key_value_up": ("kv_b_proj",),
 }
 # Of routed experts, whose weights are one tensor, as `target_parameters` names them.
@@ -390,7 +390,7 @@ _OF_EXPERTS: Final = {
     "gate_up_proj": ("expert_gate", "expert_up"),
     "down_proj": ("expert_down",),
 }
-_TARGET_OF: Final = {module: target for target, names in _TARGETS.items() for module in names}
+_TARGET_OF: Final = {module: target for target, names in TARGETS.items() for module in names}
 _ALL_LINEAR: Final = ("query", "key", "value", "attention_output", "gate", "up", "down")
 
 # Settings that would train or add something that is not modelled.
@@ -466,4 +466,4 @@ def _targets(keys: KeyReader) -> tuple[str, ...]:
         known = ", ".join(sorted(_TARGET_OF))
         keys.refuse("target_modules", f'must be of {known}, got "{unknown[0]}"')
     found = {_TARGET_OF[module] for module in stated if module in _TARGET_OF}
-    return tuple(target for target in _TARGETS if target in found)
+    return tuple(target for target in TARGETS if target in found)

@@ -14,12 +14,13 @@ from typing import Final
 from trainwright.errors import UnsupportedFeature
 from trainwright.formats.hf_decoders import refuse_flags, sound_front
 from trainwright.formats.hf_keys import KeyReader, activation
+from trainwright.formats.json_text import show_value
 from trainwright.model import Norm, Projection, Tower, TransformerConfig
 
 IMAGE_PIXELS: Final = 1024
 
-# Text families inside wrappers, under the names that their files give them, and what they take
-# where a file is silent and the family alone takes something else.
+# Text families inside wrappers, under the names that their files give them, and what they, or those
+# around them, take where a file is silent and the family alone takes something else.
 TEXT_FAMILIES: Final = {
     "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
@@ -48,6 +49,14 @@ TEXT_DEFAULTS: Final[dict[str, dict[str, object]]] = {
         "num_experts": 60,
     },
     "glm4v_moe_text": {"vocabulary_size": 151424, "attention_bias": True},
+    "voxtral": {
+        "num_layers": 30,
+        "hidden_size": 3072,
+        "ffn_size": 8192,
+        "num_kv_heads": 8,
+        "head_size": 128,
+        "vocabulary_size": 131072,
+    },
 }
 
 
@@ -523,8 +532,7 @@ def _glm(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
 
 def _llama4_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     found = _llama4(vision)
-    ratio = vision.value("pixel_shuffle_ratio", 0.5)
-    merge = round(1 / ratio) if isinstance(ratio, float) and ratio > 0 else 2
+    merge = _merged(vision, "pixel_shuffle_ratio")
     inner = vision.count("projector_input_dim", 4096)
     out = vision.count("projector_output_dim", 4096)
     given = vision.count("vision_output_dim", 7680)
@@ -541,6 +549,15 @@ def _llama4_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig)
         Projection(name="linear_1", inputs=given, outputs=text.hidden_size, bias=False),
     )
     return found.tower(projector=products, merge=merge)
+
+
+def _merged(keys: KeyReader, field: str) -> int:
+    """Patches a side that become one, of the share of a side that is left."""
+    ratio = keys.value(field, 0.5)
+    if not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+        keys.refuse(field, f"must be a number in (0, 1], got {show_value(ratio)}")
+        return 1
+    return int(1 / ratio)
 
 
 def _kimi_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
@@ -571,8 +588,7 @@ def _gemma4(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Towe
 def _internvl(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     keys.pass_over("projector_hidden_act", "vision_feature_layer", "image_seq_length")
     keys.pass_over("vision_feature_select_strategy")
-    found, ratio = _internvl_vision(vision), keys.value("downsample_ratio", 0.5)
-    merge = int(1 / ratio) if isinstance(ratio, float) and 0 < ratio <= 1 else 2
+    found, merge = _internvl_vision(vision), _merged(keys, "downsample_ratio")
     wide, h = found.hidden * merge**2, text.hidden_size
     return found.tower(projector=_two_layers(wide, h, h, norm=Norm.LAYER), merge=merge)
 

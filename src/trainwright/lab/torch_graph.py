@@ -29,6 +29,7 @@ from trainwright.model import (
     TensorEdge,
     Work,
 )
+from trainwright.model.recipe import expanding
 
 # Counts what a module does on the meta device: FLOPs, traffic, and weights that nothing counts
 # ---------------------------------------------------------------------------------------------
@@ -626,7 +627,13 @@ def _own_shared(unit: Unit, shared: dict[int, str]) -> dict[str, str]:
 
 def _parameters(module: torch.nn.Module, shared: dict[str, str]) -> tuple[Parameter, ...]:
     return tuple(
-        Parameter(name=name, count=p.numel(), trainable=p.requires_grad, shared=shared.get(name))
+        Parameter(
+            name=name,
+            count=p.numel(),
+            trainable=p.requires_grad,
+            shared=shared.get(name),
+            kept_bytes=getattr(p, "kept_bytes", None),
+        )
         for name, p in module.named_parameters()
     )
 
@@ -638,7 +645,7 @@ def _layer(kind: LayerKind, found: Measure, parameters: tuple[Parameter, ...]) -
         _kept("kept", found.saved_bytes),
     )
     saved = tuple(tensor for tensor in kept if tensor.elements)
-    operators = [_products(found, parameters, saved)]
+    operators = [expanding(_products(found, parameters, saved))]
     if found.attention_flops:
         operators.append(_attention(found))
     operators.append(_elementwise(found.forward, found.backward))

@@ -19,7 +19,7 @@ import importlib
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
@@ -36,6 +36,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.lab.torch_trace import TracedModel, trace_module
+from trainwright.lab.torch_tuning import tune
 from trainwright.lab.torch_values import (
     BESIDE,
     FEW,
@@ -48,6 +49,7 @@ from trainwright.lab.torch_values import (
     inputs,
 )
 from trainwright.model import LayerGraph, RunShape
+from trainwright.model.config import TRAIN_ALL, Tuning
 
 _ERRORS_ONLY: Final = 40  # of Python's logging
 MOST_OPERATORS: Final = 3_000  # of a forward pass; most have under 1,000, up to 0.5 ms each
@@ -183,19 +185,29 @@ def count_model(document: Mapping[str, Any], *, tokens: int) -> CountedModel:
     )
 
 
-def trace_model(document: Mapping[str, Any], *, run: RunShape) -> LayerGraph:
+def trace_model(
+    document: Mapping[str, Any],
+    *,
+    run: RunShape,
+    tuning: Tuning = TRAIN_ALL,
+    modules: Mapping[str, Collection[str]] | None = None,
+) -> LayerGraph:
     """The layers of the model that a `config.json` describes, traced at `run` with text alone.
 
     Attention is taken for a fused kernel, experts for one product per weight. Parameters are those
-    of the module to the last one; those of layers that share theirs are `Parameter.shared`.
+    of the module to the last one; those of layers that share theirs are `Parameter.shared`. What
+    `tuning` freezes has no gradient; its adapters lie beside `modules` (see `tune`).
     Raises `UnsupportedFeature` for a type that the library lacks or whose pass needs values,
-    `InvalidInput` for a file that its own classes refuse.
+    `InvalidInput` for a file that its own classes refuse, or a part to freeze that it lacks.
     """
     kind = known_type(document)
     if kind is None:
         raise UnsupportedFeature(f'model_type "{document.get("model_type")}" is not modelled')
     with _quiet():
         module, traced = _traced(document, kind, run)
+        if tuning != TRAIN_ALL:
+            own = functools.partial(tune, tuning=tuning, whole=traced, modules=modules or {})
+            module, traced = _traced(document, kind, run, own)
     if missing := _num_parameters(module) - traced.graph.num_parameters:
         part = f", as {traced.unused[0]}" if traced.unused else ""
         raise UnsupportedFeature(
@@ -205,7 +217,12 @@ def trace_model(document: Mapping[str, Any], *, run: RunShape) -> LayerGraph:
     return traced.graph
 
 
-def _traced(document: Mapping[str, Any], kind: str, run: RunShape) -> tuple[nn.Module, TracedModel]:
+def _traced(
+    document: Mapping[str, Any],
+    kind: str,
+    run: RunShape,
+    prepare: Callable[[nn.Module], None] | None = None,
+) -> tuple[nn.Module, TracedModel]:
     """The module and its trace, in the first of the ways in which its pass runs to the end.
 
     In bf16, else in float32, of which some modules make tensors of their own. First the pass of the
@@ -217,6 +234,8 @@ def _traced(document: Mapping[str, Any], kind: str, run: RunShape) -> tuple[nn.M
         _batch_experts(module)
         _spread_experts(module)
         _run_all_layers(module)
+        if prepare is not None:
+            prepare(module)
         for part in _passes(module):
             module.forward = part.forward
             traced = _trace_of(module, run, reasons, config=part.config)

@@ -434,7 +434,7 @@ def _frozen_layer(
 # Bytes of a weight in blocks with scaling constants: 4 bit (NF4) a float32 for each 64, themselves
 # in 8 bit with a float32 for each 256, 4.127 bits in all (Dettmers et al., QLoRA, 2023, section 3);
 # 8 bit a 16-bit constant for each row (Dettmers et al., LLM.int8(), 2022), less than a percent.
-_QUANTIZED_BYTES: Final = {4: (4 + 8 / 64 + 32 / (64 * 256)) / 8, 8: 1.0}
+QUANTIZED_BYTES: Final = {4: (4 + 8 / 64 + 32 / (64 * 256)) / 8, 8: 1.0}
 
 
 def _quantized(operator: Operator, bits: int | None) -> Operator:
@@ -444,18 +444,27 @@ def _quantized(operator: Operator, bits: int | None) -> Operator:
     """
     if bits is None or operator.matrix is None or operator.name == "router":
         return operator
-    size = _QUANTIZED_BYTES[bits]
     parameters = tuple(
-        replace(p, kept_bytes=size) if p.name.endswith(".weight") else p
+        replace(p, kept_bytes=QUANTIZED_BYTES[bits]) if p.name.endswith(".weight") else p
         for p in operator.parameters
     )
+    operator = replace(operator, parameters=parameters)
     if bits == _MULTIPLIED_BITS and operator.dtype == "fp8":
-        return replace(operator, parameters=parameters)
-    held = sum(p.count_per_device for p in parameters if p.kept_bytes is not None)
-    expanded = Work(read_bytes=size * held, written_bytes=_EXPANDED_BYTES * held)
+        return operator
+    return expanding(operator)
+
+
+def expanding(operator: Operator) -> Operator:
+    """The operator with the traffic of expanding those of its weights that are kept in few bits."""
+    kept = [p for p in operator.parameters if p.kept_bytes is not None]
+    if not kept:
+        return operator
+    expanded = Work(
+        read_bytes=sum((p.kept_bytes or 0.0) * p.count_per_device for p in kept),
+        written_bytes=_EXPANDED_BYTES * sum(p.count_per_device for p in kept),
+    )
     return replace(
         operator,
-        parameters=parameters,
         forward=work_of_both(operator.forward, expanded),
         input_grad=work_of_both(operator.input_grad, expanded),
     )

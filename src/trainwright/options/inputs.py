@@ -30,7 +30,8 @@ class ProfileInput:
     """A profiled model: its profile, the setting its file states, and itself as embedded JSON.
 
     `unit_assumed` says that its times were taken for seconds without the file saying so; `points`
-    are the profiles that a plan on a cluster may choose from, beside the one.
+    are the profiles that a plan on a cluster may choose from, beside the one. Options by which a
+    model was traced are `used`.
     """
 
     profile: Profile
@@ -39,6 +40,7 @@ class ProfileInput:
     points: tuple[Profile, ...] = ()
     unit_assumed: bool = False
     warnings: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,3 +479,9 @@ def kind_of(given: ModelInput | ProfileInput | PlacementInput, *, on_cluster: bo
     if isinstance(given, PlacementInput):
         return Kind.PLACEMENT
     return Kind.MEASURED if on_cluster else Kind.PROFILE
+
+
+def unused(given: ModelInput | ProfileInput | PlacementInput, options: Options) -> Options:
+    """The options without those that made a profile of a model."""
+    used = given.used if isinstance(given, ProfileInput) else ()
+    return {name: value for name, value in options.items() if name not in used}

@@ -14,10 +14,11 @@ from trainwright.options.table import fields_given, option_of
 from trainwright.plans.plan import usual_schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from trainwright.cluster import Accelerator
-    from trainwright.model import LayerKind, LowRank, Offload, Recipe, TransformerConfig
+    from trainwright.model import LowRank, Offload, Recipe, TransformerConfig
+    from trainwright.model.config import Tuning
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
@@ -293,6 +294,15 @@ def config_with_images(
 # ------------------------------------------------------------------------------------------
 
 ALL_TARGETS = "all"  # every product of the model's blocks that an adapter can lie beside
+USUAL_TARGETS = "usual"  # of a traced model: query and value where it has them, else all
+TUNING_OPTIONS = (
+    "lora_rank",
+    "lora_targets",
+    "lora_dropout",
+    "weight_bits",
+    "freeze_blocks",
+    "freeze",
+)
 
 
 def tuned(given: ModelInput, options: Options) -> ModelInput:
@@ -304,70 +314,79 @@ def tuned(given: ModelInput, options: Options) -> ModelInput:
     from trainwright.formats.document_json import encode
     from trainwright.model import RunShape, layer_graph
 
-    rank, blocks = options.get("lora_rank"), options.get("freeze_blocks")
-    kinds = options.get("freeze") or ()
-    refuse(_faults(given, options))
-    if rank is None and not blocks and not kinds:
-        return given
     before = given.config.tuning
-    low_rank = before.low_rank if rank is None else _low_rank(options, given.config)
+    if before.low_rank is not None and options.get("lora_rank") is not None:
+        raise InvalidInput.of("lora-rank", "the model is an adapter's folder, which has its own")
+    tuning = tuning_asked(options, given.config)
+    if tuning == before:
+        return given
     with naming_options(OPTION_OF):
-        config = replace(
-            given.config,
-            tuning=replace(
-                before,
-                low_rank=low_rank,
-                num_frozen_blocks=before.num_frozen_blocks if blocks is None else blocks,
-                frozen_kinds=(*before.frozen_kinds, *_kinds(kinds)),
-            ),
-        )
+        config = replace(given.config, tuning=tuning)
         layer_graph(config, RunShape(microbatch_size=1, sequence_length=1))  # knows the targets
-    name = given.embedded.name + "".join(_suffixes(rank, options.get("weight_bits"), blocks, kinds))
+    name = given.embedded.name + tuning_suffix(options)
     return replace(given, config=config, embedded=embed("model", name, encode(config)))
 
 
-def _faults(given: ModelInput, options: Options) -> Iterator[Fault]:
+def tuning_asked(options: Options, model: TransformerConfig | None) -> Tuning:
+    """What `options` freeze of a model beside what is frozen already; None is one to be traced.
+
+    Raises `InvalidInput` for options that need another one, and for kinds of layers that there are
+    not.
+    """
+    from trainwright.model import LayerKind
+    from trainwright.model.config import TRAIN_ALL
+
+    refuse(_faults(options))
+    before = TRAIN_ALL if model is None else model.tuning
+    rank, blocks = options.get("lora_rank"), options.get("freeze_blocks")
+    kinds = dict.fromkeys(options.get("freeze") or ())
+    return replace(
+        before,
+        low_rank=before.low_rank if rank is None else _low_rank(rank, options, model),
+        num_frozen_blocks=before.num_frozen_blocks if blocks is None else blocks,
+        frozen_kinds=(*before.frozen_kinds, *map(LayerKind, kinds)),
+    )
+
+
+def _faults(options: Options) -> Iterator[Fault]:
     from trainwright.model import LayerKind
 
     if options.get("lora_rank") is None:
         for name in ("lora_targets", "lora_dropout", "weight_bits"):
             if options.get(name) is not None:
                 yield Fault(name.replace("_", "-"), "needs --lora-rank N")
-    elif given.config.tuning.low_rank is not None:
-        yield Fault("lora-rank", "the model is an adapter's folder, which has its own")
     offered = [kind for kind in LayerKind if kind is not LayerKind.LOSS]
     for kind in options.get("freeze") or ():
         if kind not in offered:
             yield Fault("freeze", f'must be one of {", ".join(offered)}, got "{kind}"')
 
 
-def _low_rank(options: Options, model: TransformerConfig) -> LowRank:
+def _low_rank(rank: int, options: Options, model: TransformerConfig | None) -> LowRank:
     from trainwright.model import LowRank
     from trainwright.model.transformer import linear_targets, usual_targets
 
-    targets = tuple(options.get("lora_targets") or usual_targets(model))
-    if targets == (ALL_TARGETS,):
-        targets = linear_targets(model)
+    targets = tuple(options.get("lora_targets") or ())
+    if model is None:  # whose products only its trace shows
+        targets = targets or (USUAL_TARGETS,)
+    elif targets in ((), (ALL_TARGETS,)):
+        targets = linear_targets(model) if targets else usual_targets(model)
     return LowRank(
-        rank=options.get("lora_rank") or 0,
+        rank=rank,
         targets=targets,
         dropout=options.get("lora_dropout") or 0.0,
         bits=options.get("weight_bits"),
     )
 
 
-def _kinds(names: Sequence[str]) -> Iterator[LayerKind]:
-    from trainwright.model import LayerKind
-
-    return (LayerKind(name) for name in dict.fromkeys(names))
-
-
-def _suffixes(
-    rank: int | None, bits: int | None, blocks: int | None, kinds: Sequence[str]
-) -> Iterator[str]:
+def tuning_suffix(options: Options) -> str:
+    """What a model is called beside its name where `options` freeze a part of it."""
+    rank, bits = options.get("lora_rank"), options.get("weight_bits")
+    blocks, kinds = options.get("freeze_blocks"), options.get("freeze") or ()
+    parts = []
     if rank is not None:
-        yield f" + LoRA rank {rank}" + (f" over {bits} bit" if bits else "")
+        parts.append(f" + LoRA rank {rank}" + (f" over {bits} bit" if bits else ""))
     if blocks:
-        yield f", {blocks} blocks frozen"
+        parts.append(f", {blocks} blocks frozen")
     if kinds:
-        yield f", {', '.join(dict.fromkeys(kinds))} frozen"
+        parts.append(f", {', '.join(dict.fromkeys(kinds))} frozen")
+    return "".join(parts)
