@@ -259,7 +259,7 @@ _KIMI_KEYS: Final = {
     "pos_emb_width": "init_pos_emb_width",
 }
 _KIMI_SILENT: Final = (
-    *("pos_emb_time", "merge_kernel_size", "merge_type", "pos_emb_type", "video_attn_type"),
+    *("pos_emb_time", "merge_type", "pos_emb_type", "video_attn_type"),
     *("init_pos_emb_time", "projector_hidden_act", "projector_ln_eps", "mm_projector_type"),
     *("mm_hidden_size", "text_hidden_size"),
 )
@@ -561,7 +561,7 @@ def _merged(keys: KeyReader, field: str) -> int:
 
 
 def _kimi_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
-    found, merge = _kimi(vision), 2
+    found, merge = _kimi(vision), vision.side("merge_kernel_size", 2)
     keys.pass_over("projection_layer_norm_eps")
     normed = keys.count("projection_hidden_size", found.hidden)
     wide = found.hidden * merge**2
