@@ -81,17 +81,22 @@ class MemoryOverheads:
     def __post_init__(self) -> None:
         refuse(self._faults())
 
+    @property
+    def beside_bytes(self) -> float:
+        """What every device holds beside the model, whatever its plan; part of a step's peak."""
+        return self.workspace_bytes
+
     def needed_bytes(self, peak_bytes: float) -> float:
         """What must be usable of a device for a run of that peak, workspaces in it."""
         return peak_bytes * (1 + self.fragmentation) + self.reserve_bytes
 
     def room_bytes(self, usable_bytes: float) -> float:
-        """What a peak may reach without workspaces: the inverse of `needed_bytes`."""
-        return (usable_bytes - self.reserve_bytes) / (1 + self.fragmentation) - self.workspace_bytes
+        """What a peak may reach without `beside_bytes`: the inverse of `needed_bytes`."""
+        return (usable_bytes - self.reserve_bytes) / (1 + self.fragmentation) - self.beside_bytes
 
     def over_bytes(self, peak_bytes: float, usable_bytes: float) -> float:
-        """By how much a peak, workspaces in it, is above what it may reach."""
-        return peak_bytes - self.workspace_bytes - self.room_bytes(usable_bytes)
+        """By how much a peak, `beside_bytes` in it, is above what it may reach."""
+        return peak_bytes - self.beside_bytes - self.room_bytes(usable_bytes)
 
     def _faults(self) -> Iterator[Fault]:
         for name in ("workspace_bytes", "reserve_bytes"):

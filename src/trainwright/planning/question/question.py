@@ -747,10 +747,10 @@ def rank_buffer_bytes(candidate: Candidate, profile: Profile) -> float:
 
 
 def room_bytes(question: ModelQuestion, *, groups: int) -> float:
-    """What the peak of a plan with so many process groups may reach, workspaces aside."""
+    """What the peak of a plan with so many process groups may reach, without `beside_bytes`."""
     kept, device = question.overheads, question.cluster.accelerator
     left_bytes = kept.room_bytes(device.usable_bytes)
-    return min(left_bytes, account_bytes(question, groups=groups) - kept.workspace_bytes)
+    return min(left_bytes, account_bytes(question, groups=groups) - kept.beside_bytes)
 
 
 def account_bytes(question: ModelQuestion, *, groups: int) -> float:

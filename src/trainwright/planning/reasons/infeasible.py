@@ -278,7 +278,7 @@ def _no_layout(question: ModelQuestion, first: _Layout | None, budget: Budget) -
 def _memory(filled_bytes: float, question: ModelQuestion) -> Relaxation:
     """What the driver would have to show, of which a fraction is usable and some is kept free."""
     accelerator, overheads = question.cluster.accelerator, question.overheads
-    peak_bytes = filled_bytes + overheads.workspace_bytes
+    peak_bytes = filled_bytes + overheads.beside_bytes
     shown_bytes = overheads.needed_bytes(peak_bytes) / accelerator.usable_fraction
     if (account := question.account) is not None and overheads.fit_probability:
         asked = account, _MOST_GROUPS, peak_bytes, overheads.fit_probability

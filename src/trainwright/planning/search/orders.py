@@ -244,7 +244,7 @@ def _start(question: ModelQuestion, priced: Priced) -> _Start:
     )
     timeline = timeline_of(work, layout)
     groups = num_groups(priced.candidate.degrees)
-    room = room_bytes(question, groups=groups) + overheads.workspace_bytes
+    room = room_bytes(question, groups=groups) + overheads.beside_bytes
     memory = timeline.costs.memory
     limit = np.full_like(memory.limit_bytes, _ROUNDING * max(0.0, room))
     costs = replace(timeline.costs, memory=replace(memory, limit_bytes=limit))
