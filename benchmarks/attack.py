@@ -153,6 +153,16 @@ def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Q
     }
     if experts:
         config |= {"num_local_experts": experts, "num_experts_per_tok": 2}
+    if experts and rng.random() < 0.6:
+        dense = range(rng.randint(0, num_blocks - 1)) if rng.random() < 0.7 else ()
+        config |= {
+            "model_type": "qwen3_moe",
+            "num_experts": experts,
+            "moe_intermediate_size": config["intermediate_size"],
+            "head_dim": 64,
+            "decoder_sparse_step": 1 if dense else 2,
+            "mlp_only_layers": list(dense),
+        }
     model = folder / f"model{number}.json"
     model.write_text(json.dumps(config))
     inner, outer = rng.choice([shape for shape in SHAPES if math.prod(shape) <= most_devices])

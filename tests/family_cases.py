@@ -86,8 +86,11 @@ def case(
     nodes: int = 1,
     sequence_length: int = 4096,
     tuning: Tuning = TRAIN_ALL,
+    dense: tuple[int, ...] = (),
 ) -> Case:
     config = replace(catalog.model(model).config, num_layers=blocks, tuning=tuning)
+    if config.experts is not None:
+        config = replace(config, experts=replace(config.experts, dense_layers=dense))
     devices = catalog.cluster(cluster).with_nodes(nodes).with_memory(memory_gib * 2**30)
     question = ModelQuestion(
         model=config,

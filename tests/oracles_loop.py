@@ -35,7 +35,7 @@ def least_recompute_s(blocks, least, spare, instants, room_bytes):
 
 def rank_times_s(chain, rank, ends, instants, running):
     """The bound from one rank with its least blocks, one more, ..."""
-    own = chain.stages_of(rank)
+    own = slice(rank, None, chain.num_ranks)
     least, most = chain.least[own], chain.most[own]
     edges = [edge for edge, owner in enumerate((0, chain.num_ranks - 1)) if owner == rank]
     chunk_of_edge = [(0, len(least) - 1)[edge] for edge in edges]
@@ -72,7 +72,10 @@ class _Added(NamedTuple):
 def _idle_s(chain, rank, ends, *, extra, added):
     """The longest of the four; own work that a path does not pass is at most as given here."""
     forward_s, backward_s = _least_phases_s(chain)
-    own, across_s = chain.stages_of(rank), np.concatenate(([0.0], np.cumsum(chain.transfer_s)))
+    own, across_s = (
+        slice(rank, None, chain.num_ranks),
+        np.concatenate(([0.0], np.cumsum(chain.transfer_s))),
+    )
     least, spare = chain.least[own], (chain.most - chain.least)[own]
     warm = _largest(ends.warm, least, spare, extra) * chain.blocks.forward_s
     block_backward_s = float(chain.blocks.time_s[0]) - chain.blocks.forward_s

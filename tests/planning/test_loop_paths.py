@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from family_cases import case, rows_of_split, step_of
+from family_cases import case, every_cut, rows_of_split, step_of
 from random_cases import cases
 from trainwright._native import _core
+from trainwright.planning.bounds.loop import least_step_s, rank_ends
 from trainwright.planning.question.layouts import LOOPED
 from trainwright.planning.splits.cuts import every_lengths
 from trainwright.planning.splits.loop import Count, Loop, bound_dealt_loops, program_of
@@ -210,3 +211,60 @@ def test_it_stops_at_the_limit():
     whole_s = bound_dealt_loops(question).bound_s
     for share in (0.5, 0.9, 0.99):
         assert bound_dealt_loops(question, limit_s=share * whole_s).bound_s <= share * whole_s
+
+
+@pytest.mark.parametrize("family", LOOPED)
+@pytest.mark.parametrize("memory_gib", [6, 16, 400])
+def test_by_ranks_it_is_cut_down_to_a_limit_just_where_no_split_is_shorter(family, memory_gib):
+    """A weaker test may tell so first; it may not say more than the bound without a limit."""
+    asked = case(
+        blocks=16,
+        pipeline=4,
+        virtual_stages=2,
+        num_microbatches=8,
+        data=4,
+        nodes=2,
+        zero_stage=2,
+        memory_gib=memory_gib,
+    )
+    question = asked.question(family)
+    whole_s = bound_every_split(question).bound_s
+    reach_s = whole_s if math.isfinite(whole_s) else 1e3
+    for share in (0.5, 0.99, 1.0, 1.01, 2.0):
+        limit_s = share * reach_s
+        found_s = bound_every_split(question, limit_s=limit_s).bound_s
+        assert found_s == (limit_s if whole_s == math.inf else min(limit_s, whole_s))
+
+
+@pytest.mark.parametrize("family", LOOPED)
+@pytest.mark.parametrize("zero_stage", [1, 3])
+@pytest.mark.parametrize("dense", [(0,), (0, 1), (1, 3, 4)])
+def test_where_blocks_are_of_two_classes_exchanges_count_and_no_split_is_shorter(
+    family, zero_stage, dense
+):
+    asked = case(
+        model="mixtral-8x7b",
+        dense=dense,
+        blocks=7,
+        pipeline=2,
+        virtual_stages=2,
+        num_microbatches=4,
+        data=4,
+        zero_stage=zero_stage,
+        memory_gib=4000,
+        sequence_length=512,
+    )
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    rows = [
+        min(costs.rows_of(layer.layer_class), key=lambda row: costs.phases.total_s[row])
+        for layer in layers
+    ]
+    question = asked.question(family)
+    by_rank, by_path = bound_every_split(question).bound_s, bound_dealt_loops(question).bound_s
+    steps_s = [step_of(asked, family, cuts, rows)[0] for cuts in every_cut(len(layers), 4)]
+    least_s = min(step.step_time_s for step in steps_s)
+    assert max(by_rank, by_path) <= least_s * (1 + 1e-9)
+    loop = Loop.of(question)
+    silent = loop.chain(loop.lengths.num_blocks, exchanging=False)
+    memory, ends = loop.memory, rank_ends(loop.shape)
+    assert by_rank > 1.02 * least_step_s(silent, ends, memory.held, memory.running).step_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -591,15 +591,20 @@ class Placement:
 
 def group_replicas(pool: Pool, degrees: Parallelism) -> Replicas:
     """How dense and expert replicas of one pipeline rank spread over the network."""
+    return _replicas_over(pool.levels, degrees)
+
+
+@lru_cache(maxsize=1024)
+def _replicas_over(levels: tuple[NetworkLevel, ...], degrees: Parallelism) -> Replicas:
     copies, apart = degrees.state_copies, copy_distance(degrees)
     rows = replica_rows(replace(degrees, data=degrees.data // copies))
-    dense, expert = (nested_hops(pool.levels, each) for each in rows)
+    dense, expert = (nested_hops(levels, each) for each in rows)
     sizes = (math.prod(n for n, _ in rows[0]), math.prod(n for n, _ in rows[1]))
     return Replicas.over(
         sizes,
         (dense, expert),
         zero_stage=degrees.zero_stage,
-        copies=group_hops(pool.levels, ranks=copies, stride=apart) if copies > 1 else (),
+        copies=group_hops(levels, ranks=copies, stride=apart) if copies > 1 else (),
     )
 
 

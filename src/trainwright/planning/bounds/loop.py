@@ -74,27 +74,21 @@ def rank_sharing(
     most: int,
     group: int,
 ) -> tuple[RankSharing, ...]:
-    """The least of every rank, whose chunks are listed as the kinds they may be.
+    """The least of every rank, whose chunks are listed as the kinds they may be, [E, O] each.
 
-    Those of a chunk are in the order of its blocks, from its least on. No rank has more than `most`
-    blocks beyond the least of its chunks, each of which `group` microbatches pass in turn.
+    With each number of blocks, from its least on, a chunk may be one of O kinds. No rank has more
+    than `most` blocks beyond the least of its chunks, each of which `group` microbatches pass in
+    turn.
     """
     exchanged = Exchanged.of(kinds, replicas, group=group)
-    made: dict[bytes, RankSharing] = {}
+    made: dict[tuple[tuple[tuple[int, ...], bytes], ...], RankSharing] = {}
     found = []
     for chunks in chunks_of_rank:
-        key = b"|".join(own.tobytes() for own in chunks)
+        key = tuple((own.shape, own.tobytes()) for own in chunks)
         if key not in made:
             before = (None, *chunks)
-            tails = [exchanged.tail_s(b)[own] for b, own in zip(before, chunks, strict=False)]
-            forward, backward, tail = (
-                _dealt_least(each, most)
-                for each in (
-                    [exchanged.forward_s[own] for own in chunks],
-                    [exchanged.backward_s[own] for own in chunks],
-                    tails,
-                )
-            )
+            least = zip(*map(exchanged.least_s, chunks, before), strict=True)
+            forward, backward, tail = (_dealt_least(list(each), most) for each in least)
             made[key] = RankSharing(forward_s=forward, backward_s=backward, tail_s=tail)
         found.append(made[key])
     return tuple(found)
@@ -128,6 +122,13 @@ class Exchanged:
             slowest_s=slowest_s(kinds),
             ahead=float(zero.group_hiding(replicas.zero_stage, group)) - 1.0,
         )
+
+    def least_s(self, own: Ints, before: Ints | None) -> tuple[Floats, Floats, Floats]:
+        """Of all three the least, [E], of a chunk of the kinds `own` [E, O] behind others."""
+        forward_s, backward_s, tail_s = (
+            each[own].min(axis=1) for each in (self.forward_s, self.backward_s, self.tail_s(before))
+        )
+        return forward_s, backward_s, tail_s
 
     def tail_s(self, before: Ints | None) -> Floats:
         """What follows the last microbatch, behind a chunk of one of the kinds `before`, if any."""
@@ -307,7 +308,9 @@ class LoopMemory:
 #     its last forward to the loss and all the way back, less its own backwards after it
 #     both of these ends
 #
-# The least step that lets the ranks hold n blocks between them is a bound.
+# The least step that lets the ranks hold n blocks between them is a bound. Where blocks are of
+# several classes, the most frequent counts, and of stages with so many of it those that exchange
+# least.
 
 _F, _B = ActionKind.F, ActionKind.B
 
@@ -328,7 +331,7 @@ class RankEnds(NamedTuple):
     waits_twice: bool
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def rank_ends(shape: PipelineShape) -> tuple[RankEnds, ...]:
     """Of a family's own orders, backwards fused; the same for any number of microbatches."""
     schedule = orders_of(peak_shape(shape))
@@ -379,9 +382,11 @@ class LoopChain:
     sharing: tuple[RankSharing, ...]
     under_backward: float = DEFAULT_OVERLAP.gradients
 
-    def stages_of(self, rank: int) -> slice:
-        """Of one rank, in order."""
-        return slice(rank, None, self.num_ranks)
+    @property
+    def fewest(self) -> list[int]:
+        """Blocks of each rank at the least."""
+        of_rank: list[int] = self.least.reshape(-1, self.num_ranks).sum(axis=0).tolist()
+        return of_rank
 
 
 def least_step_s(
@@ -392,14 +397,13 @@ def least_step_s(
 ) -> LoopStep:
     """The bound; `instants` [N, v] of each rank count what is held, `running` what runs then."""
     times_s = rank_times_s(chain, ends, instants, running)
-    fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
-    num_blocks = chain.blocks.count
+    fewest, num_blocks = chain.fewest, chain.blocks.count
     values = np.unique(np.concatenate(times_s))
     values = values[np.isfinite(values)]
     low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2
-        if _held_within(times_s, fewest, float(values[middle])) >= num_blocks:
+        if held_within(times_s, fewest, float(values[middle])) >= num_blocks:
             high = middle
         else:
             low = middle + 1
@@ -426,7 +430,7 @@ class LoopStep(NamedTuple):
     blocks_of_rank: tuple[int, ...]
 
 
-def _held_within(times_s: list[Floats], fewest: list[int], step_s: float) -> int:
+def held_within(times_s: list[Floats], fewest: list[int], step_s: float) -> int:
     """Blocks that all ranks can hold within a step; -1 where one rank cannot hold its least."""
     counts = [most_within(own, least, step_s) for own, least in zip(times_s, fewest, strict=True)]
     return -1 if min(counts) < 0 else sum(counts)

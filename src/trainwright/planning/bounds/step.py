@@ -41,6 +41,7 @@ from trainwright.planning.question.layouts import (
     BRAIDED,
     CHAIN,
     CUTS_HEAD,
+    FUSED,
     HELD_AT_ONCE,
     IN_GROUPS,
     ON_HOST,
@@ -392,6 +393,7 @@ class CoarseBounds:
             if family in WHOLE_BACKWARD:
                 full_s = total_s[own] / (1 - (1 - 1 / m[own]) ** p[own])
                 bounds_s[own] = np.maximum(bounds_s[own], full_s)
+            if family in FUSED:
                 way_s[own] = work.forward_s + backward_s[own]
         sent_s = 2 * self._transfers_s(work, point, layouts)
         bounds_s = np.maximum(bounds_s, way_s + sent_s)

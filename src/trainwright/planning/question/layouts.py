@@ -86,6 +86,8 @@ BRAIDED: Final = frozenset(family.name for family in _PLANNED if family.braids)
 SLICED: Final = frozenset(family.name for family in _PLANNED if family.slices is not None)
 # One stage per rank and whole backwards, which lead from the last rank to the first.
 WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD
+# Every backward waits for the whole one of the stage behind it.
+FUSED: Final = frozenset((*CHAIN, *LOOPED)) - SPLIT_BACKWARD
 # min(m, 1 + s·r) weight gradients are left after the last input gradient of rank r.
 WEIGHT_GRAD_LAG: Final[Mapping[str, int]] = {
     family.name: family.weight_grad_lag for family in _PLANNED if family.weight_grad_lag is not None

@@ -507,10 +507,10 @@ class ModelSearch:
                 break
             if split.cuts or candidate.virtual_stages == 1:
                 yield PlanAsk(candidate, split, may_tighten=not self.has_plan)
-            elif ask := self.answers.unanswered(
-                best_family_split, candidate, limit_s=_NEAR * split.bound_s
-            ):
-                yield ask
+            else:
+                limit_s = min(_NEAR * split.bound_s, self.longest_worth_pricing_s(candidate))
+                if ask := self.answers.unanswered(best_family_split, candidate, limit_s=limit_s):
+                    yield ask
         for bound, candidate in few:
             limit, seen = _WORTH_KEEPING * self.best_s, candidate in self._seen
             near_s, _ = self._near_s(bound, candidate, limit, to_the_end=seen)
@@ -520,9 +520,12 @@ class ModelSearch:
     def _price(self, candidate: Candidate, split: Split) -> None:
         self.keep_bound(self.key(split.bound_s, candidate), candidate)
         longest_s = self.longest_worth_pricing_s(candidate)
+        if split.bound_s >= longest_s:
+            self.undecided.add(candidate)
+            return
         if not split.cuts and candidate.virtual_stages > 1:
             self._spend(_PRICING if math.isinf(longest_s) else _PRICING // 2, candidate)
-            limit_s = _NEAR * split.bound_s
+            limit_s = min(_NEAR * split.bound_s, longest_s)
             split = self.answers.find(best_family_split, candidate, limit_s=limit_s)
         if not self.price_within(longest_s, candidate, split, may_tighten=not self.has_plan):
             self.undecided.add(candidate)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,6 +27,7 @@ from trainwright.planning.bounds.loop import (
     LoopMemory,
     LoopStep,
     RankSharing,
+    held_within,
     least_step_s,
     most_within,
     rank_ends,
@@ -83,14 +85,23 @@ class _Line(NamedTuple):
     slope: float
 
     @classmethod
-    def below(cls, values: Floats, least: int, at: float) -> _Line:
-        """Of values with `least` blocks, one more, ...; near the values `at` so many."""
+    def below(cls, values: Floats, least: int, at: float, *, nowhere_less: bool) -> _Line:
+        """Of values with `least` blocks, one more, ...; high `at` so many.
+
+        If `nowhere_less` than 0, it takes nothing off a bound even with none or all blocks.
+        """
         if len(values) == 1:
             return cls(float(values[0]), 0.0)
-        near = min(max(int(at) - least, 0), len(values) - 2)
-        slope = float(values[near + 1] - values[near])
-        blocks = least + np.arange(len(values))
-        return cls(float((values - slope * blocks).min()), slope)
+        near, blocks = min(max(at - least, 0.5), len(values) - 1.5), np.arange(len(values))
+        left, right = blocks <= near, blocks > near
+        slopes = values[right] - values[left, np.newaxis]
+        slopes /= blocks[right] - blocks[left, np.newaxis]
+        before, after = blocks[left, np.newaxis], values[left, np.newaxis]
+        highest = np.unravel_index(np.argmin(after + slopes * (near - before)), slopes.shape)
+        slope, counts = float(slopes[highest]), least + blocks
+        if nowhere_less:
+            slope = min(max(slope, 0.0), float((values[1:] / counts[1:]).min()))
+        return cls(float((values - slope * counts).min()), slope)
 
 
 # Ranks and stages hold whole blocks. Where the least has a rank hold a part, or a stage if all
@@ -246,8 +257,7 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
         forward_s[stage] += chain.edges.forward_s[end]
         backward_s[stage] += chain.edges.time_s[end] - chain.edges.forward_s[end]
         after_s[stage % p] += chain.edges.optimizer_s[end]
-    alike = blocks.count == loop.lengths.num_blocks  # else stages may hold blocks of other classes
-    lines = loop.sharing_lines(blocks.count / size) if alike else []
+    lines = loop.sharing_lines(chain.least, blocks.count / size)
     for stage, (forward, backward, tail) in enumerate(lines):
         forward_s[stage] += forward.base
         backward_s[stage] += backward.base
@@ -323,9 +333,18 @@ def bound_loop_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> 
 
 
 def bound_every_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """A bound on splits of any lengths."""
-    loop = Loop.of(question)
-    return Split(bound_s=math.inf if loop is None else loop.bound_s(limit_s))
+    """A bound on splits of any lengths.
+
+    Most take longer than the limit with plenty of memory, or if replicas exchange nothing. Neither
+    shortens what a rank takes, so a tenth of the work tells that.
+    """
+    roomy = Loop.of(question, in_room=False)
+    if roomy is None:
+        return Split(bound_s=math.inf)
+    loop = None if roomy.exceeds(limit_s) else Loop.of(question)
+    if loop is None or loop.exceeds(limit_s):
+        return Split(bound_s=limit_s)
+    return Split(bound_s=loop.bound_s(limit_s))
 
 
 def bound_dealt_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -362,6 +381,41 @@ def best_loop_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Sp
     return Split(bound_s=bound_s, cuts=likely.cuts, chosen=likely.chosen, others=others)
 
 
+class _Kinds(NamedTuple):
+    """Stages by how many blocks of one class they have, fewest first."""
+
+    blocks: Ints
+    kinds: Ints
+
+    def with_blocks(self, least: int, most: int) -> Ints:
+        """Which a stage of each number of blocks may be, [E, O]; any, where there is none such."""
+        counts = np.arange(least, most + 1)
+        begin, end = (np.searchsorted(self.blocks, counts, side) for side in ("left", "right"))
+        begin, end = np.where(begin < end, (begin, end), [[0], [len(self.blocks)]])
+        ways = np.arange(int((end - begin).max()))
+        found: Ints = self.kinds[np.minimum(begin[:, np.newaxis] + ways, end[:, np.newaxis] - 1)]
+        return found
+
+
+@lru_cache(maxsize=64)
+def _kinds_by_blocks(
+    kinds: StageKinds, first: int, after: int, main: int
+) -> tuple[_Kinds, _Kinds, _Kinds]:
+    """Of the first stage, of those between, and of the last, with blocks `first` to `after`."""
+    begin, end = np.triu_indices(after - first + 1, 1)
+    every = (
+        kinds.kind_of[0, max(first, 1) : after + 1],
+        kinds.kind_of[first + begin, first + end],
+        kinds.kind_of[first : min(after, kinds.num_layers - 1) + 1, kinds.num_layers],
+    )
+    found = []
+    for own in map(np.unique, every):
+        blocks = kinds.counts[own, main]
+        order = np.argsort(blocks, kind="stable")
+        found.append(_Kinds(blocks[order], own[order]))
+    return (found[0], found[1], found[2])
+
+
 def is_legal(shape: PipelineShape) -> bool:
     """Whether the family's rules admit the shape."""
     return not tuple(family_named(shape.family).rules(shape.request))
@@ -390,8 +444,11 @@ class Loop:
     memory: LoopMemory
 
     @classmethod
-    def of(cls, question: SplitQuestion) -> Loop | None:
-        """None where the family's rules forbid the shape or blocks are too few for its stages."""
+    def of(cls, question: SplitQuestion, *, in_room: bool = True) -> Loop | None:
+        """None where the family's rules forbid the shape or blocks are too few for its stages.
+
+        If not in the room of devices, no rank holds activations.
+        """
         kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
         shape = PipelineShape(
             family=question.family,
@@ -402,9 +459,16 @@ class Loop:
         lengths = any_lengths(kinds.profile, degrees.pipeline * degrees.virtual_stages)
         if lengths is None or not is_legal(shape):
             return None
-        rows, replicas = fullest_rows(shape), group_replicas(cluster.pool_of(), degrees)
-        held, _, running = np.split(rows.rows, 3, axis=1)
-        ranks = placement_of(shape).rank_of_stage
+        replicas, ranks = (
+            group_replicas(cluster.pool_of(), degrees),
+            placement_of(shape).rank_of_stage,
+        )
+        held = running = [np.zeros((1, shape.virtual_stages))] * shape.num_ranks
+        if in_room:
+            rows = fullest_rows(shape)
+            held, _, running = (
+                np.split(each, rows.starts[1:]) for each in np.split(rows.rows, 3, axis=1)
+            )
         return cls(
             kinds=kinds,
             shape=shape,
@@ -416,8 +480,8 @@ class Loop:
                 kinds=kinds,
                 replicas=replicas,
                 usable_bytes=cluster.accelerator.usable_bytes,
-                held=np.split(held, rows.starts[1:]),
-                running=np.split(running, rows.starts[1:]),
+                held=held,
+                running=running,
             ),
         )
 
@@ -439,6 +503,15 @@ class Loop:
             return limit_s  # ranks that could hold more would take longer
         return min(limit_s, max(found.step_s, self.mean_work_s) + overhead_s)
 
+    def exceeds(self, limit_s: float) -> bool:
+        """Whether no split is within a limit, even if replicas exchange nothing."""
+        if math.isinf(limit_s):
+            return False
+        own_s = limit_s - self.cluster.accelerator.step_overhead_s
+        chain = self.chain(self._most_blocks(limit_s), exchanging=False)
+        times_s = rank_times_s(chain, rank_ends(self.shape), self.memory.held, self.memory.running)
+        return held_within(times_s, chain.fewest, own_s) < chain.blocks.count
+
     def least_step(self, limit_s: float = math.inf) -> LoopStep:
         """On the pipeline, and the blocks of each rank that may reach it, none beyond the limit."""
         return least_step_s(
@@ -452,8 +525,7 @@ class Loop:
         """Blocks that each rank can hold within a step; None where all of them cannot hold all."""
         chain = self.chain(self._most_blocks(limit_s))
         times_s = rank_times_s(chain, rank_ends(self.shape), self.memory.held, self.memory.running)
-        fewest = [int(chain.least[chain.stages_of(rank)].sum()) for rank in range(chain.num_ranks)]
-        most = [most_within(*own, limit_s) for own in zip(times_s, fewest, strict=True)]
+        most = [most_within(*own, limit_s) for own in zip(times_s, chain.fewest, strict=True)]
         if min(most) < 0 or sum(most) < chain.blocks.count:
             return None
         return tuple(Count(rank, own, True) for rank, own in enumerate(most))
@@ -464,6 +536,11 @@ class Loop:
         least_s = self.shape.num_microbatches * float(times.min())
         most = self.lengths.num_blocks
         return most if least_s * most <= limit_s else int(limit_s / least_s)
+
+    def _most_frequent(self) -> tuple[int, int]:
+        """The class of most blocks, and how many are of others."""
+        own = np.bincount(self._blocks())
+        return int(own.argmax()), int(self.lengths.num_blocks - own.max())
 
     def _blocks(self) -> Ints:
         """The class of every block."""
@@ -476,18 +553,16 @@ class Loop:
         whole_s = float(LayerTimes.of(self.kinds).total_before_s[-1])
         return self.shape.num_microbatches * whole_s / self.shape.num_ranks
 
-    def chain(self, most_blocks: int) -> LoopChain:
+    def chain(self, most_blocks: int, *, exchanging: bool = True) -> LoopChain:
         """What the bound needs to know; of several classes of blocks it knows the largest.
 
-        No rank has more than `most_blocks`.
+        No rank has more than `most_blocks`. Replicas exchange nothing unless `exchanging`.
         """
         kinds, costs, lengths = self.kinds, self.kinds.profile.costs, self.lengths
         assert costs.phases is not None, "an estimate has phases"
         times = LayerTimes.of(kinds)
         classes = np.array([layer.layer_class for layer in kinds.profile.structure.layers])
-        own = np.bincount(self._blocks())
-        main = int(own.argmax())
-        missing = int(lengths.num_blocks - own[main])
+        main, missing = self._most_frequent()
         rows = list(costs.rows_of(main))
         static = self._held_of_classes()
         update_s = optimizer_s(
@@ -505,7 +580,7 @@ class Loop:
 
         return LoopChain(
             blocks=Blocks.of(
-                count=int(own[main]),
+                count=lengths.num_blocks - missing,
                 forward_s=float(times.forward_s[main]),
                 time_s=np.asarray(costs.phases.total_s[rows]),
                 kept_bytes=np.asarray(costs.saved_bytes[rows]),
@@ -529,43 +604,45 @@ class Loop:
             transfer_s=self.transfer_s,
             usable_bytes=self.cluster.accelerator.usable_bytes,
             beside_bytes=self._stages_bytes() + (0.0 if missing else self._gathered_bytes(main)),
-            sharing=self._sharing(missing, most_blocks),
+            sharing=self._sharing(main, missing, most_blocks, exchanging=exchanging),
             under_backward=kinds.overlap.gradients,
         )
 
-    def sharing_lines(self, blocks: float) -> list[tuple[_Line, _Line, _Line]]:
+    def sharing_lines(self, least: Ints, blocks: float) -> list[tuple[_Line, _Line, _Line]]:
         """Of every stage, lines below what is added to its forward, its backward, and at the end.
 
-        They are near with so many blocks.
+        They are near with so many blocks of the most frequent class, of which it has `least` [S].
         """
         exchanged = Exchanged.of(self.kinds, self.replicas, group=self.shape.group_of_chunk)
-        extra, p = [self.lengths.num_blocks] * self.shape.num_ranks, self.shape.num_ranks
-        made: dict[tuple[int, bytes, bytes], tuple[_Line, _Line, _Line]] = {}
-        found, kinds_of = [], self._kinds_of_stages(extra)
+        (main, missing), p = self._most_frequent(), self.shape.num_ranks
+        kinds_of = self._kinds_of_stages(main, least, [self.lengths.num_blocks] * p)
+        made: dict[tuple[int, int, int], tuple[_Line, _Line, _Line]] = {}
+        found = []
         for stage, own in enumerate(kinds_of):
-            least, before = int(self.lengths.least[stage]), kinds_of[stage - p]
-            key = least, own.tobytes(), before.tobytes() if stage >= p else b""
+            before = kinds_of[stage - p] if stage >= p else None
+            key = int(least[stage]), id(own), id(before)
             if key not in made:
-                tail_s = exchanged.tail_s(before if stage >= p else None)
+                added_s = exchanged.least_s(own, before)
                 forward, backward, tail = (
-                    _Line.below(of[own], least, blocks)
-                    for of in (exchanged.forward_s, exchanged.backward_s, tail_s)
+                    _Line.below(of, key[0], blocks, nowhere_less=missing > 0) for of in added_s
                 )
                 made[key] = forward, backward, tail
             found.append(made[key])
         return found
 
-    def _sharing(self, missing: int, most_blocks: int) -> tuple[RankSharing, ...]:
-        """What ranks exchange with replicas; nothing where blocks of another class may be meant."""
+    def _sharing(
+        self, main: int, missing: int, most_blocks: int, *, exchanging: bool
+    ) -> tuple[RankSharing, ...]:
+        """What ranks exchange with replicas, by their blocks of the class `main`."""
         lengths, p = self.lengths, self.shape.num_ranks
         least = np.maximum(lengths.least - missing, 0)
         extra = [max(0, most_blocks - int(least[rank::p].sum())) for rank in range(p)]
-        if missing:
+        if not exchanging:
             sizes = lengths.most - least
             return tuple(
                 RankSharing.none(min(extra[r], int(sizes[r::p].sum())) + 1) for r in range(p)
             )
-        kinds_of_stage = self._kinds_of_stages(extra)
+        kinds_of_stage = self._kinds_of_stages(main, least, extra)
         return rank_sharing(
             self.kinds,
             self.replicas,
@@ -574,16 +651,21 @@ class Loop:
             group=self.shape.group_of_chunk,
         )
 
-    def _kinds_of_stages(self, extra: list[int]) -> list[Ints]:
-        """Which kinds stages may be: with their least blocks, one more, ... `extra` of a rank."""
+    def _kinds_of_stages(self, main: int, least: Ints, extra: list[int]) -> list[Ints]:
+        """Which kinds [E, O] stages may be, with their least blocks of a class and one more, ...
+
+        None has more than `extra` of its rank.
+        """
         lengths, p, last = self.lengths, self.shape.num_ranks, len(self.lengths.least) - 1
+        ways = _kinds_by_blocks(self.kinds, lengths.first, lengths.after, main)
+        made: dict[tuple[int, int, int], Ints] = {}
         found = []
         for stage in range(last + 1):
-            most = min(int(lengths.most[stage]), int(lengths.least[stage]) + extra[stage % p])
-            blocks = np.arange(lengths.least[stage], most + 1)
-            first = 0 if stage == 0 else lengths.after - blocks if stage == last else lengths.first
-            after = self.kinds.num_layers if stage == last else lengths.first + blocks
-            found.append(self.kinds.kind_of[first, after])
+            most = min(int(lengths.most[stage]), int(least[stage]) + extra[stage % p])
+            key = ((stage > 0) + (stage == last), int(least[stage]), most)
+            if key not in made:
+                made[key] = ways[key[0]].with_blocks(*key[1:])
+            found.append(made[key])
         return found
 
     def _stages_bytes(self) -> float:
