@@ -261,11 +261,7 @@ class Limits:
 
 
 class RoomPricer:
-    """Designs with stacks of memory in the systems of a room; products are estimated once.
-
-    `links_apart` has the seconds of layers without any exchange of a tensor group, as bounds and
-    nothing else need them.
-    """
+    """Designs with stacks of memory in the systems of a room; products are estimated once."""
 
     def __init__(self, question: CodesignQuestion, room: Room, losses: Calibration | None) -> None:
         if question.energy.idle_watts not in (0.0, EnergyTable().idle_watts):

@@ -1,9 +1,9 @@
 """Result documents ↔ JSON, by type alone: a new kind of document needs no code here.
 
-A document is a record (see `record_types`) with fields `kind` and `format_version`. It is written
-flat and in field order; keys without a value are left out. It is read back with every fault named;
-unknown keys are ignored, so that an older trainwright reads what a newer one wrote of the same
-version, and a version from the future is refused.
+A document is a record (see `formats.records`) with fields `kind` and `format_version`. It is
+written flat and in field order; keys without a value are left out. It is read back with every fault
+named; unknown keys are ignored, so that an older trainwright reads what a newer one wrote of the
+same version, and a version from the future is refused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Our own profile: everything the waist can say, as JSON; `read_profile(write_profile(x)) == x`.
 
-The format is declared in `profile_records`: reader, writer and JSON Schema follow from there. Rules
-between values are in `profile_relations`, the way to and from the nouns in `profile_nouns`.
+The format is declared in records: reader, writer and JSON Schema follow from there. Rules between
+values come after them, then the way to and from the nouns.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ input, a weight gradient that of its parameters, so that what is compared is the
 every action the bytes that autograd keeps for a rank are compared with what its order predicts from
 one microbatch run by itself.
 
-The worker also runs what PyTorch's runtime has no actions for; over gloo, `gloo_orders` gives it
+The worker also runs what PyTorch's runtime has no actions for; over gloo, `gloo_steps` gives it
 one rank. Copies move what autograd has saved: between D and L a backward cannot have it. Slices of
 a sequence attend to keys and values of earlier ones, whose gradients are there once all later ones
 are done. A head that is cut over all ranks is cut along its vocabulary: with z the logits of a

@@ -166,7 +166,7 @@ def _quiet_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOrder:
-    """One run: a schedule file in the folder, and what it cannot say; `stages` are `tiny_layers`.
+    """One run: a schedule file, and what it cannot say; `stages` are those of `token_replay`.
 
     Process r of `num_replicas` × ranks is pipeline rank r mod ranks of replica r // ranks.
     """
@@ -316,9 +316,9 @@ _LONGEST_PROBLEM = 400
 class PipelineRun:
     """A schedule file: its text, its form ("compute_only" or "compute_comms"), and for whom.
 
-    A file of the form "own_runtime" is run without PyTorch's (`gloo_orders`), and may have
+    A file of the form "own_runtime" is run without PyTorch's (`gloo_steps`), and may have
     slices, copies on the host, a cut head and two copies of the model. `stages` says what each
-    stage of one copy holds (see `tiny_layers`), a block where it is left out. So many replicas of
+    stage of one copy holds (see `token_replay`), a block where it is left out. So many replicas of
     the pipeline run side by side, on data of their own.
     """
 

@@ -199,7 +199,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloorPlan:
-    """Areas as rectangles of a square, in proportion; see `floor_plan.lay_out`."""
+    """Areas as rectangles of a square, in proportion; see `lay_out_areas`."""
 
     template: ClassVar[str] = "floor"
     title: str

@@ -563,7 +563,7 @@ def _legend(canvas: _Canvas) -> str:
 
 # Schedules of any size as one HTML file that needs nothing else
 # --------------------------------------------------------------
-# The page is `gantt_page.html.j2` around the figure of `gantt_figure`.
+# The page is `gantt_page.html.j2` around the figure above.
 
 
 # Pages that need nothing else: no network, no library, no font, and a policy that enforces it

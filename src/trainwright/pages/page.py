@@ -294,7 +294,7 @@ TONES: Final = {
 
 
 def palette_css() -> tuple[str, ...]:
-    """Custom properties for both themes, as `gantt_figure.theme_css` has them."""
+    """Custom properties for both themes, as `gantt.theme_css` has them."""
     light, dark = (_properties(index) for index in (0, 1))
     rules = [
         f".p-{name} {{ fill: var(--p-{name}); background: var(--p-{name}) }}" for name in PARTS

@@ -404,8 +404,8 @@ def tied_gradient_bytes(costs: CostTable, tied_bytes: float, row: int) -> float:
     return share * float(own[StaticKind.GRADIENT])
 
 
-# What follows the way of a microbatch under a family, for many pairs at once; see `chain_ends`
-# ---------------------------------------------------------------------------------------------
+# What follows the way of a microbatch under a family, for many pairs at once
+# ---------------------------------------------------------------------------
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

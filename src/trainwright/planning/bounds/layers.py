@@ -579,7 +579,7 @@ def least_layers(question: ModelQuestion, point: Point) -> tuple[LeastLayers, ..
     """Every class of layers, however the experts of `point` are dealt out.
 
     A smaller microbatch takes no less per sequence: operators and transfers take a fixed time and
-    one for each sequence (`cluster.efficiency.Saturating`), or no less than their FLOPs.
+    one for each sequence (`cluster.Saturating`), or no less than their FLOPs.
     """
     experts = question.config.experts
     pool = question.cluster.pool_of()

@@ -17,7 +17,7 @@ g that take at least w_g per microbatch (W_g / p, or ⌈n / p⌉ of n like layer
     Σ d_g·m_g ≥ M,   m_g ≤ (T − y/p) / w_g               so T ≥ (M + Σ d_g·y/(p·w_g)) / Σ d_g/w_g
 
 and of n like layers across no fewer than Σ p_g·⌊u / t_g⌋ fit in u seconds. Memory makes layers
-recompute as in `recompute_bound`.
+recompute as in `step.recomputed_work_s`.
 """
 
 from __future__ import annotations
@@ -651,8 +651,8 @@ def _undivided_s(depths: Ints, class_s: Floats, count: int) -> Floats:
     return found
 
 
-# All ways to lay a point's chains over several pools, bounded together (`mixed_bound`)
-# -------------------------------------------------------------------------------------
+# All ways to lay a point's chains over several pools, bounded together
+# ---------------------------------------------------------------------
 
 _BESIDE_ZERO: Final = (0, 1)  # ZeRO 2 and 3 exchange inside microbatches
 

@@ -6,14 +6,14 @@ sync_r what rank r still exchanges after its last backward:
     any order   T ≥ m·P_r + sync_r for every rank, so T ≥ (m·W + Σ sync_r) / p
     any order   some rank holds ⌈n / p⌉ of n like layers
     any order   one microbatch passes all ranks forward, and its gradient comes back to the first
-                rank, which exchanges its own layers; see `chain_ends`
+                rank, which exchanges its own layers (`exchanges`)
     1F1B        T ≥ m·P_r + Σ_{i<r} P_i, so T ≥ W / (1 − (1 − 1/m)^p)
 
 and the optimizer of the slowest rank follows, no faster than the mean or that of any layer. What is
 exchanged costs start + bytes · slope at the fastest of some ways, so parts cost no less than their
 sum.
 
-Memory makes layers recompute, so W is no less than `recompute_bound` says, and neither is that of
+Memory makes layers recompute, so W is no less than `recomputed_work_s`, and neither is that of
 ⌈n / p⌉ like layers in the room of one rank. Where even the leanest options need more, nothing fits.
 """
 
@@ -771,7 +771,7 @@ class Batch:
 # ------------------------------------------------------------------------------------------
 # Points of the same microbatch size and devices share their pairs. What each would take if all
 # ranks worked all the time and had all memory bounds a point before its pairs are bounded
-# (`pair_batch`).
+# (`Batch`).
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """All pairs of pipeline depth and data degree of a point, as arrays.
 
 There are thousands of pairs per point and most are never looked at alone, so they are bounded all
-at once (`pair_batch`).
+at once (`bounds.step.Batch`).
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ HELD_AT_ONCE: Final[Mapping[str, Callable[[Ints], Ints]]] = {
     if (own := family.held_at_once or family.warm_up) is not None
     and (family.placing is not Placing.V or family.least_in_flight is not None)
 }
-# The head is cut over all ranks, in two actions of its own (`planning.bounds.head`).
+# The head is cut over all ranks, in two actions of its own (`planning.bounds.step.head_bounds_s`).
 CUTS_HEAD: Final = frozenset(family.name for family in _PLANNED if family.head_barriers)
 # Activations wait on the host, so that what a rank holds follows from its order alone.
 ON_HOST: Final = frozenset(family.name for family in _PLANNED if family.host_of is not None)
 # Pairs of actions hide what each waits for in the network (`planning.bounds.step.Hidden`).
 BRAIDED: Final = frozenset(family.name for family in _PLANNED if family.braids)
-# Sequences are cut into slices, which bounds and splits take for microbatches (`step.in_slices`).
+# Sequences are cut into slices, which bounds and splits take for microbatches (`in_slices`).
 SLICED: Final = frozenset(family.name for family in _PLANNED if family.slices is not None)
 # One stage per rank and whole backwards, which lead from the last rank to the first.
 WHOLE_BACKWARD: Final = frozenset(CHAIN) - SPLIT_BACKWARD

@@ -209,7 +209,7 @@ def required(objective: Objective) -> tuple[str, ...]:
 
 # Bounds on what a training costs, over every plan on so many devices and how many of them
 # ----------------------------------------------------------------------------------------
-# For a number of devices every objective grows with the step (`aims`), so a bound on the step of
+# For a number of devices every objective grows with the step (`Aim`), so a bound on the step of
 # all plans on n devices bounds each of them. Such bounds come from two sides:
 #
 # - plans on at most N devices, n <= N, step no faster than the bound of that search;

@@ -243,7 +243,7 @@ def price_split(
 
     None where none fits; of families in V, where `least_step_s` is above the limit, too. `again` is
     what to ask with less room where a split in V misses the memory, and `in_rooms` to ask it with
-    many rooms in any case (`v_rooms`), where that is quickly done.
+    many rooms in any case (`vee_cuts.fastest_in_rooms`), where that is quickly done.
     """
     every = (*([(split.cuts, split.chosen)] if split.cuts else []), *split.others)
     plans = [_plan(question, candidate, _stages_of(*each, candidate, profile)) for each in every]

@@ -296,7 +296,7 @@ class MixedSearch:
 # Planning a model on several pools of devices: each pool alone, and all ways to use several
 # ------------------------------------------------------------------------------------------
 # Pools alone are planned first by `search.search`, with all that it knows, so that what several
-# pools must beat is known; `mixed_search` looks for plans that do.
+# pools must beat is known; `MixedSearch` looks for plans that do.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,7 +235,7 @@ _REST: Final = 8  # steps of the search before it looks ahead again in vain
 
 @dataclass(frozen=True, slots=True)
 class SplitAsk:
-    """What one of the searches of `splits.family` finds for a candidate below a limit."""
+    """What one of the searches of `splits.types` finds for a candidate below a limit."""
 
     search: Callable[..., Split]
     candidate: Candidate
@@ -259,7 +259,7 @@ class SplitAsk:
 class PlanAsk:
     """The plan of a candidate's split, priced; None where it does not fit.
 
-    It is None where it is known to be longer than a limit, too (`split_plan.price_split`). A limit
+    It is None where it is known to be longer than a limit, too (`plans.price_split`). A limit
     that has come down since it was handed out leaves an answer right.
     """
 

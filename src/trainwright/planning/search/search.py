@@ -561,10 +561,10 @@ class ModelSearch:
 # What is done with a search that is over, before its outcome is told
 # -------------------------------------------------------------------
 # In the order in which it pays: further splits of candidates that were priced (`finish`); splits in
-# V that are outside the bounded space, so that they may only improve on it (`v_uneven`); where
-# there is no plan at all, every nearly even split in V of small spaces (`v_space`); and what holds
-# for every split, where it may raise the least bound. All of it ends early with the budget, and
-# leaves a search whose plans and bounds hold.
+# V that are outside the bounded space, so that they may only improve on it (`try_uneven`); where
+# there is no plan at all, every nearly even split in V of small spaces (`try_small_spaces`); and
+# what holds for every split, where it may raise the least bound. All of it ends early with the
+# budget, and leaves a search whose plans and bounds hold.
 
 _UNEVEN_ACTIONS: Final = 6000  # of orders of uneven splits that are simulated, but always one
 _IN_ROOMS: Final = 4  # candidates in V whose splits are looked for with many rooms

@@ -262,7 +262,7 @@ def solved(values: Floats) -> Mix:
 # These are sums of times of stages, and so is what ranks take by themselves. The least
 # over all splits of the largest of them is no less than the least of any mean of them, which the
 # peel finds (`native/chain/peel.hpp`, `peel_weighted`). The best mean is that of a game between
-# splits and sums (`matrix_game`), solved for the splits that were met; its mean asks for the next
+# splits and sums (`solved`), solved for the splits that were met; its mean asks for the next
 # one.
 #
 # Reference: J. Little. *A Proof for the Queuing Formula L = λW.* Operations Research 9(3), 1961.

@@ -2,10 +2,10 @@
 
 The space is that of `VProblem.published`. Each cut is bounded by a peel of this cut alone
 (`native/chain/peel.hpp`), which recomputes as little as memory allows; other ways to recompute
-lengthen ranks by what they take longer. Ways are those of the fronts (`stage_kinds`): none that
-keeps fewer bytes is as fast. Cuts are a few hundred where stages are as many as half of the blocks,
-ways two or three to a stage: what is left of the product once a plan is known and memory is short
-can be tried one by one.
+lengthen ranks by what they take longer. Ways are those of the fronts (`bounds.stages.StageKinds`):
+none that keeps fewer bytes is as fast. Cuts are a few hundred where stages are as many as half of
+the blocks, ways two or three to a stage: what is left of the product once a plan is known and
+memory is short can be tried one by one.
 """
 
 from __future__ import annotations
