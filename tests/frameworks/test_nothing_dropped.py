@@ -142,6 +142,19 @@ def test_a_pipeline_of_torchtitan_takes_the_batch_in_microbatches() -> None:
     assert (run.micro_batch, run.batch_per_replica, run.global_batch) == (2, 16, 32)
 
 
+def test_torchtitan_keeps_an_encoder_that_it_knows_beside_the_embedding() -> None:
+    sizes = {"pipeline": 2, "data": 1, "zero_stage": 0, "global_batch": 4}
+    made = job("kimi-k2.5", **sizes)
+    text = bundle(made, "torchtitan@0.3").files["trainwright_config.py"]
+    assert "from torchtitan.models.kimi_k2_7.config_registry import kimi_k2_5 as base" in text
+    assert "[['vision_encoder', 'tok_embeddings', 'layers.0'," in text
+    assert text.count("vision_encoder") == 1
+    with pytest.raises(Inexpressible, match="no list of layers here names"):
+        bundle(made, "torchtitan@0.2")
+    with pytest.raises(Inexpressible, match="cp: must be 1"):
+        bundle(job("kimi-k2.5", **(sizes | {"zero_stage": 2}), context=2), "torchtitan@0.3")
+
+
 def test_an_inner_stage_without_a_block_is_refused_by_its_option() -> None:
     with pytest.raises(InvalidInput, match="blocks: must give a block to every inner stage"):
         trainwright.estimate(

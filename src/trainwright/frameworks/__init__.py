@@ -89,9 +89,11 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         raise Inexpressible(target, faults, alternatives=())
     if faults := unwritable(job.model, target):
         raise Inexpressible(target, faults, alternatives=sorted(set(_WRITERS) - WITH_MODEL))
-    if job.model.towers and len(job.stages) > 1:
-        fault = Fault("pipeline", "has an encoder, which no list of layers here names")
-        raise Inexpressible(target, (fault,), alternatives=())
+    if job.model.towers:
+        from trainwright.frameworks.torchtitan import faults_of_encoder
+
+        if faults := tuple(faults_of_encoder(job, target)):
+            raise Inexpressible(target, faults, alternatives=())
     if target in OF_CORE and job.model.is_recurrent:
         from trainwright.frameworks.megatron import unsaid_of_stages
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.errors import UnsupportedFeature
+from trainwright.errors import Fault, UnsupportedFeature
 from trainwright.formats.schedule_json import format_compute_only
 from trainwright.frameworks.launch import commented, header
 from trainwright.model import ContextExchange, LayerKind
@@ -44,6 +44,7 @@ class Titan:
     models: Mapping[str, tuple[str, str]]
 
 
+_QWEN, _KIMI = "qwen3_5", "kimi_k2_7"  # with an encoder, which their pipelines keep in stage 0
 TITAN_02: Final = Titan(
     target="torchtitan@0.2",
     head="output",
@@ -77,6 +78,11 @@ TITAN_03: Final = Titan(
             "qwen3-30b-a3b": ("qwen3", "qwen3_30b_a3b"),
             "gpt-oss-20b": ("gpt_oss", "gpt_oss_20b"),
             "gpt-oss-120b": ("gpt_oss", "gpt_oss_120b"),
+            "qwen3.5-27b": (_QWEN, "qwen35_27b"),
+            "qwen3.5-35b-a3b": (_QWEN, "qwen35_35b_a3b"),
+            "qwen3.5-122b-a10b": (_QWEN, "qwen35_122b_a10b"),
+            "qwen3.5-397b-a17b": (_QWEN, "qwen35_397b_a17b"),
+            "kimi-k2.5": (_KIMI, "kimi_k2_5"),
         }
     ),
 )
@@ -101,13 +107,31 @@ def module_names(job: Job, titan: Titan) -> list[list[str]]:
 
 
 def _names(stage: StagePart, titan: Titan) -> list[str]:
-    names = ["tok_embeddings"] if stage.has(LayerKind.EMBEDDING) else []
+    names = ["vision_encoder"] if stage.has(LayerKind.PROJECTOR) else []
+    names += ["tok_embeddings"] if stage.has(LayerKind.EMBEDDING) else []
     names += [f"layers.{block}" for block in stage.blocks]
     if stage.has(LayerKind.FINAL_NORM):
         names.append("norm")
     if stage.has(LayerKind.LM_HEAD):
         names.append(titan.head)
     return names
+
+
+def faults_of_encoder(job: Job, target: str) -> Iterator[Fault]:
+    """What torchtitan cannot do with the encoder of a plan.
+
+    Models of 0.3 that have one run it whole beside the embedding, and not over context groups.
+    """
+    known = TITAN_03.models.get(job.model_name, ("", ""))[0] in (_QWEN, _KIMI)
+    if target != TITAN_03.target or not known:
+        if len(job.stages) > 1:
+            yield Fault("pipeline", "has an encoder, which no list of layers here names")
+        return
+    first = job.stages[0]
+    if not (first.has(LayerKind.EMBEDDING) and first.has(LayerKind.PROJECTOR)):
+        yield Fault("pipeline", "must keep the whole encoder and the embedding in its first stage")
+    if job.degrees.context > 1:
+        yield Fault("cp", f"must be 1: this model of {target} has no context parallelism")
 
 
 def blocks_of(names: list[list[str]]) -> tuple[int, ...]:
