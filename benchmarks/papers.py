@@ -227,7 +227,6 @@ def braided() -> Iterator[Number]:
             2.0 * p + 1,
             float(max(alone[rows].sum() for rows in map(schedule.rows_of, range(p)))),
             "T_AR",
-            why="two forwards, and a forward with a weight gradient, are braided there, not here",
         )
 
 

@@ -82,17 +82,21 @@ def _alone_s(schedule: Schedule, costs: ScheduleCosts, action: Action) -> float:
 
 
 def _overlaps(schedule: Schedule, costs: ScheduleCosts, pair: list[Action]) -> bool:
-    if costs.pair_s[pair[0].stage] < float("inf"):
+    if _is_measured(costs, pair):
         return True
     apart_s = sum(_alone_s(schedule, costs, action) for action in pair)
     return bool(costs.network_s.size) and _block_s(schedule, costs, pair) < apart_s
+
+
+def _is_measured(costs: ScheduleCosts, pair: list[Action]) -> bool:
+    return pair[1].kind in (I, B) and costs.pair_s[pair[0].stage] < float("inf")
 
 
 def _block_s(schedule: Schedule, costs: ScheduleCosts, block: list[Action]) -> float:
     each_s = [_alone_s(schedule, costs, action) for action in block]
     if len(block) == 1:
         return each_s[0]
-    if costs.pair_s[block[0].stage] < float("inf"):
+    if _is_measured(costs, block):
         return float(costs.pair_s[block[0].stage])
     network_s = sum(float(costs.network_s[action.kind, action.stage]) for action in block)
     return max(*each_s, network_s, sum(each_s) - network_s)

@@ -193,13 +193,15 @@ def _needs_of(stage, j, length, slices, count, fused, copied, barriers):
 
 
 def _harmless_pairs(schedule: Schedule, choose: random.Random) -> np.ndarray:
-    """Some forwards and the backwards after them, unless a pair would wait for itself."""
+    """Some forwards and the computations after them, unless a pair would wait for itself."""
     kinds, same = schedule.actions[:, 0], np.diff(schedule.rank_of_row) == 0
-    found = np.flatnonzero((kinds[:-1] == F) & np.isin(kinds[1:], (I, B)) & same)
+    found = np.flatnonzero((kinds[:-1] == F) & np.isin(kinds[1:], (F, I, W, B)) & same)
     kept: list[int] = []
     for row in found.tolist():
+        if kept and row == kept[-1] + 1:  # the second of a pair
+            continue
         trial = replace(schedule, pairs=np.array([*kept, row]))
-        overlapping = ScheduleCosts.of(schedule.placement, pair_s=1.0)
+        overlapping = ScheduleCosts.of(schedule.placement, pair_s=1.0, network_s={F: 0.5})
         if choose.random() < 0.7 and not oracles_schedule.run(trial, overlapping).deadlocked:
             kept.append(row)
     return np.array(kept, np.int64)

@@ -281,7 +281,8 @@ std::vector<double> overlapped_pairs(const Orders& orders, const ActionCosts& co
   std::vector<double> paired;
   for (const int64_t row : orders.pairs) {
     const auto &first = orders.actions[row], &second = orders.actions[row + 1];
-    double pair_s = costs.pair_s[first.stage];
+    const bool backward = second.kind == kInputGrad || second.kind == kBackward;
+    double pair_s = backward ? costs.pair_s[first.stage] : kApart;
     if (std::isinf(pair_s)) {
       if (costs.network_s.empty()) continue;
       const double first_s = costs.of(first, stages), second_s = costs.of(second, stages);

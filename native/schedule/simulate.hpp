@@ -57,7 +57,7 @@ struct Orders {
   std::span<const ActionRow> actions;
   std::span<const int64_t> rank_offsets;
   std::span<const int32_t> rank_of_stage;
-  std::span<const int64_t> pairs;  // ascending rows of forwards paired with the backward after them
+  std::span<const int64_t> pairs;  // ascending rows of forwards that run with the row after them
   int64_t num_microbatches = 0;
   int64_t num_pipelines = 1;  // copies of the model, stages of each one after the other
   int64_t head_barriers = 0;  // of a head that is cut over all ranks; 0 where it is part of a stage
@@ -76,8 +76,9 @@ enum class TransferModel { free, link, blocking };
 
 // Tables of shape [10, S] by kind and stage; transfers of shape [S-1], between s and s+1.
 //
-// Two actions that run as a pair take pair_s of the first one's stage. Where that is infinite, each
-// may hide the other's network time n, of its duration d: max(d1, d2, n1 + n2, d1 + d2 - n1 - n2).
+// A forward and a backward that run as a pair take pair_s of the first one's stage. Where that is
+// infinite, and in other pairs, each may hide the other's network time n, of its duration d:
+// max(d1, d2, n1 + n2, d1 + d2 - n1 - n2).
 struct ActionCosts {
   std::span<const double> duration_s;
   std::span<const double> forward_transfer_s;

@@ -312,6 +312,19 @@ def test_stp_loses_the_published_bubble_and_hides_the_network_in_its_steady_stat
     assert exposed[0] == pytest.approx(exposed[1]) == pytest.approx(exposed[2])
 
 
+@pytest.mark.parametrize("p", [2, 3, 4, 8])
+@pytest.mark.parametrize("rounds", [3, 4])
+def test_stp_exposes_the_network_of_2p_and_1_forwards(p, rounds):
+    """Whole backwards hide their exchange under their weight gradients, as the authors count."""
+    schedule = generate("stp", FamilyRequest(num_ranks=p, num_microbatches=rounds * p))
+    ends = np.zeros(schedule.num_actions, np.bool_)
+    ends[schedule.pairs] = ends[schedule.pairs + 1] = True
+    alone = (schedule.actions[:, 0] == F) & ~ends
+    counts = [int(alone[schedule.rows_of(rank)].sum()) for rank in range(p)]
+    assert max(counts) == 2 * p + 1
+    assert min(counts) == 2 * p
+
+
 def test_stp_of_few_microbatches_leaves_out_those_that_are_not_there():
     for m in (1, 3, 7):
         schedule = generate("stp", FamilyRequest(num_ranks=4, num_microbatches=m))

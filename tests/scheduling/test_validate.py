@@ -56,13 +56,17 @@ def test_a_backward_cannot_run_together_with_the_forward_that_it_needs():
 
 
 @pytest.mark.parametrize("pairs", [(1,), (3,)])
-def test_a_pair_is_a_forward_and_a_backward(pairs):
-    with pytest.raises(InvalidInput, match="a pair must be F and then I or B on one rank"):
+def test_a_pair_begins_with_a_forward(pairs):
+    with pytest.raises(InvalidInput, match="a pair must be F and then F, I, W or B on one rank"):
         validate(written("0F0 0B0 0F1 0B1", pairs=pairs))
 
 
-def test_a_pair_of_a_forward_and_another_backward_is_legal():
-    validate(written("0F0 0F1 0B0 0B1", pairs=(1,)))
+@pytest.mark.parametrize(
+    ("order", "row"),
+    [("0F0 0F1 0B0 0B1", 1), ("0F0 0F1 0B0 0B1", 0), ("0F0 0I0 0F1 0W0 0I1 0W1", 2)],
+)
+def test_a_pair_of_a_forward_and_another_computation_is_legal(order, row):
+    validate(written(order, pairs=(row,)))
 
 
 def test_a_stage_on_two_ranks_is_refused():

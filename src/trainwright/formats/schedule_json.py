@@ -65,7 +65,7 @@ TESTED_TORCH_VERSION = "2.13.0"
 
 Step = TypeVar("Step", Action, LoweredAction)
 
-_PAIR = re.compile(r"\((?P<forward>[^;()]*);(?P<backward>[^;()]*)\)OVERLAP_F_B")
+_PAIR = re.compile(r"\((?P<first>[^;()]*);(?P<second>[^;()]*)\)OVERLAP_F_(?P<kind>[BFW])")
 
 
 class CsvForm(StrEnum):
@@ -120,7 +120,7 @@ def format_compute_only(schedule: Schedule) -> str:
     """
     _refuse_what_pytorch_cannot_run(schedule)
     orders = map(schedule.order, range(schedule.num_ranks))
-    return _write_rows(list(orders), schedule.pairs.tolist())
+    return _write_rows(list(orders), schedule.pairs[schedule.meets_backward].tolist())
 
 
 def format_compute_comms(lowered: LoweredSchedule) -> str:
@@ -130,7 +130,7 @@ def format_compute_comms(lowered: LoweredSchedule) -> str:
     """
     _refuse_what_pytorch_cannot_run(lowered.compute_only())
     orders = map(lowered.order, range(lowered.num_ranks))
-    return _write_rows(list(orders), lowered.pairs.tolist())
+    return _write_rows(list(orders), lowered.pairs[lowered.meets_backward].tolist())
 
 
 def _refuse_what_pytorch_cannot_run(schedule: Schedule) -> None:
@@ -181,10 +181,16 @@ def steps_in(cell: str, parse: Callable[[str], Step]) -> tuple[Step, ...]:
     pair = _PAIR.fullmatch(cell)
     if pair is None:
         return (parse(cell),)
-    forward, backward = parse(pair["forward"]), parse(pair["backward"])
-    if forward.kind != ActionKind.F or backward.kind not in (ActionKind.B, ActionKind.I):
-        raise InvalidInput.of("pair", f'must hold F and then B or I, got "{cell}"')
-    return (forward, backward)
+    first, second, kind = parse(pair["first"]), parse(pair["second"]), pair["kind"]
+    if first.kind != ActionKind.F or _in_pair(second) != kind:
+        wanted = "B or I" if kind == "B" else kind
+        raise InvalidInput.of("pair", f'must hold F and then {wanted}, got "{cell}"')
+    return (first, second)
+
+
+def _in_pair(second: Action | LoweredAction) -> str:
+    """How cells of pairs call what is beside a forward."""
+    return "B" if second.kind == ActionKind.I else second.kind.name
 
 
 def _computation(text: str) -> Action:
@@ -215,7 +221,8 @@ def cells_of(order: Sequence[Action | LoweredAction], paired: set[int]) -> Itera
     position = 0
     while position < len(order):
         if position in paired:
-            yield f"({order[position]};{order[position + 1]})OVERLAP_F_B"
+            first, second = order[position : position + 2]
+            yield f"({first};{second})OVERLAP_F_{_in_pair(second)}"
             position += 2
         else:
             yield str(order[position])

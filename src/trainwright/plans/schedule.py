@@ -205,7 +205,7 @@ class RankOrders:
 
     `actions` has shape [n, 3]: kind, stage, microbatch; rows of rank r are
     `rank_offsets[r]` to `rank_offsets[r + 1]`, in the order the rank runs them. `pairs` holds rows
-    (ascending) of forwards that run together with the backward in the next row.
+    (ascending) of forwards that run together with the computation in the next row.
 
     `num_microbatches` counts what every stage runs: where each is cut along its tokens into
     `num_slices`, a slice counts as one, and the slices of a microbatch follow each other. A head
@@ -285,6 +285,11 @@ class RankOrders:
         """The rank that runs each row, shape [n]."""
         return np.repeat(np.arange(self.num_ranks), np.diff(self.rank_offsets))
 
+    @property
+    def meets_backward(self) -> NDArray[np.bool_]:
+        """Which of the pairs are a forward and a backward, [k]."""
+        return np.isin(self.actions[self.pairs + 1, 0], (ActionKind.I, ActionKind.B))
+
     def rows_of(self, rank: int) -> slice:
         """The rows of one rank."""
         return slice(int(self.rank_offsets[rank]), int(self.rank_offsets[rank + 1]))
@@ -338,8 +343,8 @@ class Action(NamedTuple):
 class Schedule(RankOrders):
     """Per-rank orders of n actions: [n, 3] `ActionKind`, stage, microbatch.
 
-    The forwards of `pairs` may overlap with the backward in the next row, as DualPipeV does; they
-    run one after the other unless the costs say how long a pair takes.
+    The forwards of `pairs` may overlap with the next row, a backward as in DualPipeV, a forward or
+    a weight gradient; they run one after the other unless the costs say how long a pair takes.
 
     Only the shape is checked here; whether the orders are a legal schedule is
     `scheduling.simulate`'s question.
@@ -574,10 +579,10 @@ class ScheduleCosts:
     [S-1] holds at s the time of a tensor from stage s to s+1, `backward_transfer_s` that of one
     from s+1 to s; neighbours on one rank need none, whatever is written here. `pair_s` [S] is the
     time of a forward of stage s that overlaps with its paired backward; infinite means that the two
-    run one after the other, unless they hide each other's network: `network_s` [10, S], if given,
-    is the part of an action's time in which it only communicates (tensor, context or expert
-    parallel), and such a pair takes the longest of its actions, of their communication and of
-    their computation.
+    run one after the other, unless they hide each other's network, as all pairs may: `network_s`
+    [10, S], if given, is the part of an action's time in which it only communicates (tensor,
+    context or expert parallel), and such a pair takes the longest of its actions, of their
+    communication and of their computation.
 
     O and L take their time on the link to the host. `slice_s` [10, S, q], if given, is what each
     slice of a microbatch takes more than the quickest one; `barrier_s` is the time from the last
@@ -704,10 +709,15 @@ class ScheduleCosts:
             taken_s += self.slice_s[kind, stage, microbatch % self.slice_s.shape[2]]
         return taken_s
 
+    def measured_pairs_s(self, orders: RankOrders) -> Floats:
+        """What `pair_s` says of each pair, [k]; infinite where it does not."""
+        forward_s = self.pair_s[orders.actions[orders.pairs, 1]]
+        found: Floats = np.where(orders.meets_backward, forward_s, np.inf)
+        return found
+
     def overlapped_pairs(self, orders: RankOrders) -> tuple[NDArray[np.int64], Floats]:
         """Rows that begin a pair which runs as one action, [k], and the seconds of each pair."""
-        rows = orders.pairs
-        pair_s: Floats = self.pair_s[orders.actions[rows, 1]]
+        rows, pair_s = orders.pairs, self.measured_pairs_s(orders)
         if self.network_s.size and len(rows):
             both = np.stack([rows, rows + 1])
             each_s = self.of_rows(orders)[both]

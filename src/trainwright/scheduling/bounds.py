@@ -312,7 +312,8 @@ def resource_bound(schedule: Schedule, costs: ScheduleCosts, *, objective: Objec
     on_link = np.isin(kind, ON_HOST_LINK)
     network_s = costs.network_s[kind, stage] if costs.network_s.size else np.zeros(len(kind))
     paired, pair_s = costs.overlapped_pairs(schedule)
-    known = np.isfinite(costs.pair_s[stage[paired]])  # a measured pair may hide more than networks
+    measured = schedule.pairs[np.isfinite(costs.measured_pairs_s(schedule))]
+    known = np.isin(paired, measured)  # a measured pair may hide more than networks
     computing_s = taken_s - network_s
     computing_s[paired[known]], computing_s[paired[known] + 1] = pair_s[known], 0.0
     parts = (np.where(on_link, 0.0, computing_s), network_s, np.where(on_link, taken_s, 0.0))

@@ -36,7 +36,13 @@ from trainwright.plans.lowered import (
     refuse_inexpressible,
 )
 from trainwright.plans.schedule import ON_HOST_LINK, ActionKind, ScheduleCosts
-from trainwright.scheduling.simulate import Wait, describe_cycle, simulate, validate
+from trainwright.scheduling.simulate import (
+    Wait,
+    all_paired,
+    describe_cycle,
+    simulate,
+    validate,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -249,9 +255,10 @@ def _moments(schedule: Schedule, costs: ScheduleCosts) -> Rows:
     """
     in_sequence = costs.duration_s[_F] + costs.duration_s[_B]
     together = np.where(np.isfinite(costs.pair_s), costs.pair_s, in_sequence)
-    start_s = simulate(schedule, replace(costs, pair_s=together)).start_s
-    steps = ScheduleCosts.of(schedule.placement, recompute_s=1.0, pair_s=1.0, head_s=1.0)
-    depth = simulate(schedule, steps).start_s
+    hidden = np.zeros_like(costs.compute_s)
+    hidden[_F] = costs.compute_s[_F] / 2
+    start_s = simulate(schedule, replace(costs, pair_s=together, network_s=hidden)).start_s
+    depth = simulate(schedule, all_paired(schedule)).start_s
     copies = np.isin(schedule.actions[:, 0], ON_HOST_LINK)
     if copies.any():
         first = schedule.rank_offsets[schedule.rank_of_row]

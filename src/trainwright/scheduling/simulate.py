@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #    this order, before what computes with the activations; V before T. Of the slices of a
 #    microbatch, F runs from the first to the last, because tokens attend to earlier ones, and I or
 #    B back.
-# 4. A pair is a forward and, next on the same rank, a backward.
+# 4. A pair is a forward and, next on the same rank, F, I, W or B.
 # 5. No rank waits for ever: the needs of all ranks, pairs beginning together, have no cycle.
 
 
@@ -134,15 +134,21 @@ def _paired(schedule: Schedule) -> Iterator[Fault]:
     for row in schedule.pairs.tolist():
         whole = row + 1 < schedule.num_actions and ranks[row] == ranks[row + 1]
         kinds = schedule.actions[row : row + 2, 0].tolist()
-        if not whole or kinds[0] != _F or kinds[1] not in (_I, _B):
-            yield Fault(_place(schedule, row), "a pair must be F and then I or B on one rank")
+        if not whole or kinds[0] != _F or kinds[1] not in (_F, _I, _W, _B):
+            yield Fault(_place(schedule, row), "a pair must be F and then F, I, W or B on one rank")
 
 
 def _acyclic(schedule: Schedule) -> Iterator[Fault]:
-    costs = ScheduleCosts.of(schedule.placement, pair_s=1.0)
-    simulation = _core.simulate(native_orders(schedule), native_costs(costs))
+    simulation = _core.simulate(native_orders(schedule), native_costs(all_paired(schedule)))
     if not simulation.complete:
         yield Fault("orders", describe_cycle(find_cycle(schedule, simulation)))
+
+
+def all_paired(schedule: Schedule) -> ScheduleCosts:
+    """Equal costs, with which both actions of every pair begin together."""
+    return ScheduleCosts.of(
+        schedule.placement, recompute_s=1.0, pair_s=1.0, head_s=1.0, network_s={_F: 0.5}
+    )
 
 
 def _place(schedule: Schedule, row: int) -> str:

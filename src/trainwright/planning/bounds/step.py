@@ -516,12 +516,13 @@ def head_bounds_s(profile: Profile, batch: Batch) -> Floats:
 
 # Braided orders: what a pair hides of its time, at most
 # ------------------------------------------------------
-# A pair of F and I (or B) takes no less than what both compute, nor than the longer of the two.
-# With T the time in which the layers of a stage only communicate in both, that is at least (1 - φ)
-# of their sum where φ ≥ T / (F + I) for all options of all layers, as for any sum of them; no φ is
-# needed above 1/2. A layer that hides more than others and is there once is taken to take no time,
-# which shortens no path by more than m·δ, its time in F and I of m microbatches. All else takes its
-# whole time, so with B a bound on orders whose pairs run one after the other
+# A pair takes no less than what both of its actions compute, nor than the longer of the two. F and
+# I each only communicate for half of T, the time in which the layers of a stage do so in both. A
+# pair takes at least (1 - φ) of their sum where φ ≥ T / 2F and φ ≥ T / 2I for all options of all
+# layers, as for any sum of them; no φ is needed above 1/2. A layer that hides more than others and
+# is there once is taken to take no time, which shortens no path by more than m·δ, what it computes
+# or communicates in F and I of m microbatches. All else takes its whole time, so with B a bound on
+# orders whose pairs run one after the other
 #
 #     T ≥ (1 - φ)·(B - m·δ)        T ≥ m/p · Σ (F + I + W - T)
 
@@ -544,9 +545,13 @@ class Hidden(NamedTuple):
         waits_s = np.zeros_like(both_s)
         if costs.time_by_kind_s is not None:
             waits_s = np.minimum(costs.time_by_kind_s[:, TimeKind.TENSOR_PARALLEL], both_s)
-        shares = np.divide(waits_s, both_s, out=np.zeros_like(both_s), where=both_s > 0)
+        ways_s = np.stack((phases.forward_s, phases.input_grad_s + phases.recompute_s))
+        shares = np.divide(waits_s / 2, ways_s, out=np.zeros_like(ways_s), where=ways_s > 0)
+        taken_s = np.maximum(ways_s, waits_s / 2).sum(axis=0)
         first = costs.class_offsets[:-1]
-        of_class, longest_s = (np.maximum.reduceat(each, first) for each in (shares, both_s))
+        of_class, longest_s = (
+            np.maximum.reduceat(each, first) for each in (shares.max(axis=0), taken_s)
+        )
         work_s = np.minimum.reduceat(both_s + phases.weight_grad_s - waits_s, first)
         classes = [layer.layer_class for layer in profile.structure.layers]
         count = np.bincount(classes, minlength=len(first))

@@ -8,12 +8,11 @@ then on every forward has a backward beside it. Where the pipeline fills and emp
 gradients are split off and fill. Of chunks that is a bubble of (p-1)(F + I - W) and, between
 forward and input gradient, 3p activations on every rank, half as many again as ZB-V, as published;
 3p + 1 while a braided pair has both of its own, and with those that wait for their weight gradient
-4p - 1 on the last rank.
+4p - 1 on the last rank. While a rank warms up, two forwards of its near chunk braid, and a forward
+with a weight gradient, so that it leaves the all-reduces of at most 2p + 1 forwards exposed.
 
 The published order needs 3p - 1 microbatches; for fewer those beyond the last are left out of it.
-How much a pair hides is a matter of costs (`network_s`). The authors also braid two forwards, and a
-forward with a weight gradient; here these run one after the other, so that a rank leaves the
-all-reduces of 3p forwards exposed, they 2p + 1.
+How much a pair hides is a matter of costs (`network_s`).
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from trainwright.arrays import Ints
 
 _F, _I, _W, _B, *_ = ActionKind
-# (kind, chunk); a step is one or two of them, two being a pair. The W that waits longest runs next,
-# of whichever chunk.
+# (kind, chunk); a step is one or two of them, two being a pair that begins with a forward. The W
+# that waits longest runs next, of whichever chunk.
 _Letter = tuple[ActionKind, int]
 _NEXT_W = (_W, -1)
 
@@ -84,8 +83,9 @@ def _steps(p: int, rank: int, m: int) -> list[tuple[_Letter, ...]]:
     return [
         *[(near,)] * (2 * after),
         *[(near,), (far,)] * (rank + 1),
-        *[(near,)] * (rank + 1),
-        *[(far, (_I, 1)), (near,), (_NEXT_W,)] * after,
+        *[(near,)] * ((rank + 1) % 2),
+        *[(near, near)] * ((rank + 1) // 2),
+        *[(far, (_I, 1)), (near, _NEXT_W)] * after,
         *braided,
         *[((_B, 0),), (far, (_I, 1))] * (2 * (p - 1) - rank),
         *[((_B, 0),), ((_B, 1),)] * (rank + 1),
