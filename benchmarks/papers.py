@@ -29,6 +29,7 @@ import known_layouts
 import published_memory as memory
 import published_partitions as partitions
 import published_schedules as schedules
+import published_vocabulary as vocabulary_runs
 from reference import reference
 from trainwright.commands.validate import validate
 from trainwright.formats import catalog
@@ -197,37 +198,73 @@ def held(name: str, by_ranks: Callable[[int], int], **options: object) -> Iterat
 
 
 def vocabulary() -> Iterator[Number]:
-    """One activation more than 1F1B for each barrier."""
+    """One activation more than 1F1B for each barrier, and its bubble."""
     times = {"head_s": 1.0}
     yield from held("vocab-1", lambda p: p + 2, times=times)
     yield from held("vocab-2", lambda p: p + 1, times=times)
+    for name in ("vocab-1", "vocab-2"):
+        for p in RANKS:
+            idle = simulated(name, p, 4 * p, times=times)[1]
+            yield _formula(f"{name}, p {p}: bubble", 3.0 * (p - 1), idle, "slots", at_most=True)
+
+
+def vocabulary_steps() -> Iterator[Number]:
+    """Seconds of a step from the passes that were profiled in the same run."""
+    for row in vocabulary_runs.rows():
+        what, ours = vocabulary_runs.name_of(row), vocabulary_runs.simulated_step_s(row)
+        yield Number(what=what, published=float(row["step_s"]), ours=ours, unit="s")
+
+
+def vocabulary_estimates(quantity: str) -> Callable[[], Iterator[Number]]:
+    """Steps of the printed MFU, or reserved memory, with nothing but the run's own settings."""
+
+    def numbers() -> Iterator[Number]:
+        for row in vocabulary_runs.rows():
+            published, ours, unit = float(row["reserved_gib"]), vocabulary_runs.reserved_gib, "GiB"
+            if quantity == "step":
+                published, unit = vocabulary_runs.mfu_step_s(row), "s"
+                ours = lambda row: vocabulary_runs.estimated(row).step_time_s  # noqa: E731
+            why = f"not known; the same setting took {row['step_s']} s in the runs above"
+            what = vocabulary_runs.name_of(row)
+            yield Number(what=what, published=published, ours=ours(row), unit=unit, why=why)
+
+    return numbers
 
 
 def braided() -> Iterator[Number]:
     """Bubble, activations and what is exposed of T = T_AR, with T_F = T_B = 1 and T_W.
 
-    A braided pair counts as one instant, in which one activation comes and one goes. A whole
-    backward hides its own exchange under its weight gradient.
+    A braided pair counts as one instant, in which one activation comes and one goes, and so does a
+    forward with the backward after it. A whole backward hides its own exchange under its weight
+    gradient.
     """
     forward, backward = ActionKind.F, (ActionKind.I, ActionKind.B)
-    for p in RANKS:
-        for w in (1.0, 0.5):
-            timeline, idle = simulated("stp", p, 4 * p, times={"weight_grad_s": w})
-            yield _formula(f"p {p}, T_W {w}, T_AR 0: bubble", (p - 1) * (2 - w), idle, "slots")
-        schedule, begins = timeline.schedule, np.zeros(len(timeline.schedule.actions), np.bool_)
-        begins[schedule.pairs] = True
-        kinds = schedule.actions[:, 0]
-        step = (kinds == forward).astype(int) - np.isin(kinds, backward)
-        levels = [np.cumsum(step[rows])[~begins[rows]] for rows in map(schedule.rows_of, range(p))]
-        peak = float(max(level.max() for level in levels))
-        yield _formula(f"p {p}: peak", 3.0 * p, peak, "activations")
-        alone = ~begins & ~np.roll(begins, 1) & np.isin(kinds, (forward, ActionKind.I))
-        yield _formula(
-            f"p {p}: exposed all-reduces",
-            2.0 * p + 1,
-            float(max(alone[rows].sum() for rows in map(schedule.rows_of, range(p)))),
-            "T_AR",
-        )
+    for name, lost, held_of, exposed_of in (
+        ("interleaved", lambda w: 2 + w, lambda p: 3 * p - 2, lambda p: 8 * p),
+        ("zb-v", lambda w: 2 - 2 * w, lambda p: 2 * p, lambda p: 16 * p),
+        ("stp", lambda w: 2 - w, lambda p: 3 * p, lambda p: 2 * p + 1),
+    ):
+        for p in RANKS:
+            for w in (1.0, 0.5):
+                timeline = simulated(name, p, 4 * p, times={"weight_grad_s": w})[0]
+                idle = float(timeline.span_s - timeline.work_by_rank_s.max())
+                what, least = f"{name}, p {p}, T_W {w}, T_AR 0: bubble", name == "zb-v"
+                yield _formula(what, (p - 1) * lost(w), idle, "slots", at_most=least)
+            schedule = timeline.schedule
+            kinds, begins = schedule.actions[:, 0], np.zeros(len(schedule.actions), np.bool_)
+            begins[schedule.pairs] = True
+            step = (kinds == forward).astype(int) - np.isin(kinds, backward)
+            meets = begins.copy()
+            if name == "interleaved":
+                meets[:-1] |= (kinds[:-1] == forward) & (kinds[1:] == ActionKind.B)
+            ranks = [schedule.rows_of(rank) for rank in range(p)]
+            peak = max(int(np.cumsum(step[rows])[~meets[rows]].max()) for rows in ranks)
+            if name == "zb-v":  # until W, as its authors count
+                peak = max(schedule.peak_activations)
+            yield _formula(f"{name}, p {p}: peak", held_of(p), peak, "activations")
+            alone = ~begins & ~np.roll(begins, 1) & np.isin(kinds, (forward, ActionKind.I))
+            exposed = max(int(alone[rows].sum()) for rows in ranks)
+            yield _formula(f"{name}, p {p}: exposed", exposed_of(p), exposed, "T_AR")
 
 
 def offloaded() -> Iterator[Number]:
@@ -437,6 +474,41 @@ def llama() -> Iterator[Number]:
     )
 
 
+# Seconds and layouts of Qwen3-235B-A22B, in bf16.
+QWEN3: Final = (
+    (
+        19.7,
+        {
+            "tp": 2,
+            "dp": 16,
+            "ep": 32,
+            "recompute": "selective",
+            "recompute_module": ("norm", "mlp_activation"),
+        },
+    ),
+    (29.0, {"tp": 4, "dp": 8, "ep": 8}),
+)
+
+
+def mixtures() -> Iterator[Number]:
+    """The two rows of a table of five that can be told."""
+    for step_s, own in QWEN3:
+        run = known_layouts.Run(
+            name=f"Qwen3-235B-A22B, 256 H100, TP {own['tp']}, EP {own['ep']}",
+            model="qwen3-235b-a22b",
+            cluster="dgx-h100",
+            devices=256,
+            global_batch=2048,
+            sequence=4096,
+            layout={"pp": 8, "etp": 1, "virtual_stages": 4, "schedule": "interleaved", **own},
+            source="best_practice/qwen3/readme.md",
+            step_time_s=step_s,
+            calibration="megatron-core",
+        )
+        ours, why = known_layouts.estimated(run).step_time_s, "what overlaps is not said"
+        yield Number(what=f"{run.name}: step", published=step_s, ours=ours, unit="s", why=why)
+
+
 def deepseek_table_2() -> Iterator[Number]:
     """Bubble (PP - 1)(F + B) of 1F1B and (PP - 1)(F + B - 2W) of ZB1P, and their PP activations.
 
@@ -571,9 +643,22 @@ PAPERS: Final = (
     ),
     Paper(
         name="Vocabulary Parallelism",
-        source="Yeung et al., MLSys 2025, figure 10; microbatches held",
+        source="Yeung et al., MLSys 2025, figure 10 and the table of sail-sg/VocabularyParallelism",
         tolerance=EXACT,
         numbers=vocabulary,
+    ),
+    Paper(
+        name="Vocabulary Parallelism, passes",
+        source="arXiv:2411.05288, artifact/exp_one_host.csv; a step from its profiled passes",
+        tolerance=Tolerance(relative=0.03),
+        numbers=vocabulary_steps,
+    ),
+    Paper(
+        name="Vocabulary Parallelism, memory",
+        source="arXiv:2411.05288, artifact/example-results/full-exp.txt; reserved, "
+        "typically 1.05 of what tensors hold",
+        tolerance=Tolerance(relative=0.05),
+        numbers=vocabulary_estimates("memory"),
     ),
     Paper(
         name="PipeOffload",
@@ -691,12 +776,27 @@ PAPERS: Final = (
         numbers=layouts("DeepSeek"),
         kind=OTHERS,
     ),
+    Paper(
+        name="Vocabulary Parallelism, steps",
+        source="arXiv:2411.05288, artifact/example-results/full-exp.txt; MFU as seconds",
+        tolerance=STEP,
+        numbers=vocabulary_estimates("step"),
+        kind=OTHERS,
+    ),
+    Paper(
+        name="Megatron Core, mixtures of experts",
+        source="arXiv:2603.07685, the authors' table (yanring/Megatron-MoE-ModelZoo at e865051)",
+        tolerance=STEP,
+        numbers=mixtures,
+        kind=OTHERS,
+    ),
     *_tables(),
 )
 NOT_YET: Final = """\
 Not here, since their inputs are not at hand: what PipeOffload measured, the interleaved rows of
-Zero Bubble's table 5, the throughput tables of Controllable Memory, the chip tables of PHAZE and
-the report on mixtures of experts in Megatron."""
+Zero Bubble's table 5, the throughput tables of Controllable Memory and the chip tables of PHAZE.
+Not here, since no order or option of ours is theirs: the 24 interlaced numbers of Vocabulary
+Parallelism, and of Qwen3 on H100 three rows of five (hidden exchanges, FSDP, 96 virtual stages)."""
 
 
 # The page
