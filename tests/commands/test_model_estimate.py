@@ -337,11 +337,13 @@ def test_a_document_without_a_cluster_has_no_constants(run, refused, folder):
     )
 
 
-def test_more_replicas_that_share_all_state_are_offered(run):
+@pytest.mark.parametrize("sized", [(), ("--devices", "1"), ("--nodes", "1")])
+def test_more_replicas_that_share_all_state_are_offered(run, sized):
     alone = ("estimate", "llama3-8b", "--cluster", "dgx-h100", "--dp", "1", "--global-batch", "16")
+    alone = (*alone, *sized)
     document = run(*alone, "--sequence", "8192", "--json").document
     offered = {change["options"]: change for change in document["changes"]}
-    change = offered["--dp 8 --zero 3 --nodes 1"]
+    change = offered["--dp 8 --zero 3 --nodes 1 --devices 8"]
     again = run(*alone, "--sequence", "8192", *change["options"].split(), "--json").document
     assert again["fits"]
     assert again["step_time_s"] == change["step_time_s"]

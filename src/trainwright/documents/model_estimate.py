@@ -403,8 +403,10 @@ def estimate_model(
             snapshot=snapshot,
         )
         document = price_request(model, cluster, request, changes=changes)
-    notes = (*given.warnings, *warnings, *document.warnings)
-    return replace(document, warnings=notes)
+    notes = [*given.warnings, *warnings]
+    if used < num_devices:
+        notes.append(f"uses {used} of {num_devices} devices")
+    return replace(document, warnings=(*notes, *document.warnings))
 
 
 def _trained(given: ModelInput | ProfileInput, options: Options) -> tuple[Trained, Options]:
@@ -638,8 +640,6 @@ def _largest_class(memory: StageMemory) -> str:
 def _warnings(name: str, model: Trained, cluster: Cluster, run: Configuration) -> Iterator[str]:
     """Options without effect, and choices that are rarely meant."""
     degrees, pool = run.parallelism, cluster.pool_of()
-    if degrees.num_devices < pool.num_devices:
-        yield f"uses {degrees.num_devices} of {pool.num_devices} devices"
     if degrees.tensor > pool.devices_per_node:
         size = pool.devices_per_node
         yield f"tp: a tensor group of {degrees.tensor} leaves its node of {size} devices"
@@ -720,7 +720,8 @@ def model_estimate_view(document: ModelEstimateResult) -> Iterator[Line]:
     yield from _verdict(document)
     if document.changes:
         yield enough_table(document.changes)
-    yield communication_table(document)
+    if (sent := communication_table(document)).rows:  # one device sends nothing
+        yield sent
     yield memory_table(document)
     brief = memory_table(document).brief
     if brief is not None and (hidden := len(document.memory) - len(brief)):

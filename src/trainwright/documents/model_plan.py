@@ -590,7 +590,10 @@ def plan_model(
             with_plan(document, question, best.plan, best.profile, best.step),
             left_open=_left_open(call, outcome, budget),
         )
-        told, published = _with_published(call, outcome.priced, budget)
+        told = outcome.priced
+        if expects_runs(question):  # another kind may be far away
+            told = tuple(one for one in told if _step_s(one) <= _WORST * _step_s(best))
+        told, published = _with_published(call, told, budget)
         document = replace(document, alternatives=tuple(alternatives(question, told, published)))
         gaps = tuple(_gaps(document, question))
         sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
@@ -613,6 +616,7 @@ def plan_model(
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
+_WORST: Final = 1.5  # times the plan's step: what is slower is no alternative
 _PUBLISHED_S: Final = 60.0  # wall seconds for the best plan of a layout; it takes about one
 _OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of another kind
 

@@ -250,6 +250,8 @@ def _differences(plan: ModelPlanResult, other: Alternative) -> Iterator[str]:
     if other.schedule != plan.schedule:
         yield f"{plan.schedule}→{other.schedule}"
         is_same = False
+    if other.devices_used not in (None, plan.devices_used):
+        yield f"on {format_count(other.devices_used, 'device')}"
     # which ranks are neighbours is no news beside other degrees
     if is_same and other.parallelism.axis_order != own.axis_order:
         yield f"ranks in the order {mapping_name(other.parallelism.axis_order)}"

@@ -265,11 +265,11 @@ class _Fitted:
 
         table = self.shown
         widths = _widths(table, options.max_width)
+        if table.caption:
+            yield Text(printable(table.caption), style="table.title")
         if widths is not None:
             yield _grid(table, widths)
             return
-        if table.caption:
-            yield Text(printable(table.caption))
         for named, *row in _brief(table):
             titled = zip(table.columns[1:], row, strict=True)
             said = (f"{each.title} {cell.text}".strip() for each, cell in titled if cell.text)
@@ -357,8 +357,7 @@ def _grid(shown: Table, widths: Sequence[int]) -> RichTable:
     from rich.table import Table as Rich
     from rich.text import Text
 
-    title = None if shown.caption is None else Text(printable(shown.caption))
-    made = Rich(title=title, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    made = Rich(box=SIMPLE_HEAD, pad_edge=False)
     for each, width in zip(shown.columns, widths, strict=True):
         made.add_column(
             each.title if each.short is None else each.short,

@@ -647,7 +647,7 @@ def _more_replicas(
         devices = changed.parallelism.num_devices
         nodes = -(-devices // cluster.pool_of().devices_per_node)
         yield (
-            f"--dp {data} --zero 3 --nodes {nodes}",
+            f"--dp {data} --zero 3 --nodes {nodes} --devices {devices}",
             f"{data} replicas, {devices} devices",
             changed,
         )
@@ -662,7 +662,7 @@ def _more_devices(run: Configuration, cluster: Cluster) -> Iterator[tuple[str, s
         changed = replace(run, parallelism=replace(degrees, pipeline=count))
         devices = changed.parallelism.num_devices
         nodes = -(-devices // cluster.pool_of().devices_per_node)
-        options = f"--pp {count} --dp {degrees.data} --nodes {nodes}"
+        options = f"--pp {count} --dp {degrees.data} --nodes {nodes} --devices {devices}"
         yield options, f"{count} pipeline ranks, {devices} devices", changed
         factor *= 2
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from trainwright.cluster.calibration import POOLED
 from trainwright.errors import Fault, InvalidInput, refuse
+from trainwright.model import TRAIN_ALL
 from trainwright.model.transformer import count_parameters
 from trainwright.planning.question.question import Span, WeightedAim
 from trainwright.planning.search.framework import sketch_runnable
@@ -405,8 +406,11 @@ def as_published(
 
     Near are jobs of a like model, both with experts or both without, by the ratios of parameters,
     devices, tokens of a sequence and memory of a device (`memory_of` a name, in bytes). Chunks,
-    microbatch, stages and recomputation are planned. None where no such plan is found.
+    microbatch, stages and recomputation are planned. None where no such plan is found, or where not
+    all weights train, as they do in published runs.
     """
+    if question.config.tuning != TRAIN_ALL:
+        return None
     parameters = count_parameters(question.config)
     own_bytes = question.cluster.pool_of().accelerator.memory_bytes
 

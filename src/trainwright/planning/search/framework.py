@@ -178,8 +178,9 @@ def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
     model, recipe = question.config, question.settings.recipe
     device = question.cluster.accelerator
     precision = question.workload.precision or recipe.precision or device.default_precision
-    for fault in (*unwritable(model, target), *unsaid_training(model, recipe, target)):
+    for fault in unwritable(model, target):
         yield replace(fault, problem=f"{fault.problem}, which {target} cannot be told")
+    yield from unsaid_training(model, recipe, target)
     demands = training_demands(model, recipe, precision)
     yield from (gap.fault for gap in unsupported(demands, target))
     allowed, own = question.allowed, capability_of(target)
