@@ -17,7 +17,7 @@ from exhaustive import (
     two_nodes_of_two,
 )
 from trainwright.model import Optimizer, Recipe
-from trainwright.planning.question.layouts import LOOPED
+from trainwright.planning.question.layouts import LOOPED, SLICED
 from trainwright.planning.question.question import (
     USUAL_SETTINGS,
     RunSettings,
@@ -57,16 +57,23 @@ def _drawn(rng, families):
     sizes = (Span.only(1), Span.only(1 + (batch + 1) % 2), Span(most=2))
     ends_gib = 5 if model.experts else 19
     state_gib = (ends_gib + 4 * model.num_layers) / (pipeline * tensor)
+    memory_gib = round(state_gib * 2 ** rng.uniform(-0.7, 2), 2)
+    sequence, cluster = rng.choice((512, 1024, 2048, 4096, 8192)), rng.choice(clusters)
+    overheads = rng.choice((NO_OVERHEADS, NO_OVERHEADS, DEFAULT_OVERHEADS))
+    settings = rng.choice((USUAL_SETTINGS, USUAL_SETTINGS, BARE, HIDDEN))
+    schedules = tuple(rng.sample(families, min(len(families), rng.choice((1, 1, 2)))))
+    if not SLICED.isdisjoint(schedules):  # into as many slices as ranks
+        sequence *= 3
     return asked(
         model,
-        memory_gib=round(state_gib * 2 ** rng.uniform(-0.7, 2), 2),
+        memory_gib=memory_gib,
         devices=devices,
         batch=batch,
-        sequence=rng.choice((512, 1024, 2048, 4096, 8192)),
-        cluster=rng.choice(clusters),
-        overheads=rng.choice((NO_OVERHEADS, NO_OVERHEADS, DEFAULT_OVERHEADS)),
-        settings=rng.choice((USUAL_SETTINGS, USUAL_SETTINGS, BARE, HIDDEN)),
-        schedules=tuple(rng.sample(families, min(len(families), rng.choice((1, 1, 2))))),
+        sequence=sequence,
+        cluster=cluster,
+        overheads=overheads,
+        settings=settings,
+        schedules=schedules,
         zero_stages=tuple(sorted(rng.sample((0, 1, 2, 3), rng.choice((1, 1, 2))))),
         recompute=rng.choice(((NONE,), (NONE, FULL), (NONE, FULL), (FULL,), (NONE, SELECTIVE))),
         tensor=Span.only(tensor),

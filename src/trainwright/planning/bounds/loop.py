@@ -177,7 +177,7 @@ def _convolved(a: Floats, b: Floats, size: int) -> Floats:
 # layers of one chunk and one option switch to another: those that free most bytes there per second
 # that they take longer, so that chunks with many microbatches waiting go first.
 
-ROUNDING: Final = 1e-9
+LOOP_HAIR: Final = 1e-9  # of a step, and of the room of a device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -238,7 +238,7 @@ class LoopMemory:
         layers = zero.gathered_layers(self.replicas.zero_stage, self.replicas.sizes[0])
         whole = self.kinds.static_bytes[own][:, :, StaticKind.WEIGHT].sum()
         static += zero.gathered_bytes(layers, self.kinds.weight_bytes[own].max(), whole)
-        return self.usable_bytes * (1 - ROUNDING) - float(static)
+        return self.usable_bytes * (1 - LOOP_HAIR) - float(static)
 
     def _fastest(self, kind: int) -> Ints:
         if kind in self.fastest_of_kind:

@@ -21,7 +21,7 @@ from trainwright._native import _core
 from trainwright.execution.best_first import BestFirst
 from trainwright.planning.bounds.layers import Blocks
 from trainwright.planning.bounds.loop import (
-    ROUNDING,
+    LOOP_HAIR,
     Exchanged,
     LoopChain,
     LoopMemory,
@@ -231,7 +231,7 @@ class PathsProgram(NamedTuple):
             most = sign * [each.blocks for each in counts]
             splits = splits.replace(
                 block_held=np.concatenate((self.held, sign[:, np.newaxis] * own)),
-                room=np.concatenate((self.room, (most + ROUNDING) / self.num_blocks)),
+                room=np.concatenate((self.room, (most + LOOP_HAIR) / self.num_blocks)),
             )
         found = _core.least_of_order(splits, self.orders, start)
         blocks = found.blocks.reshape(-1, ways).sum(axis=1) if len(found.blocks) else None
@@ -315,7 +315,7 @@ def _rooms(
             held.append(taken.reshape(-1))
             room.append(left)
     usable = chain.usable_bytes
-    return np.array(held) / usable, np.array(room) / usable + ROUNDING
+    return np.array(held) / usable, np.array(room) / usable + LOOP_HAIR
 
 
 # A good split over v chunks per rank in a loop, with a bound on all of them
@@ -750,7 +750,7 @@ class Loop:
                 moved[giver] -= 1
                 moved[taker] += 1
                 found = self._found(moved)
-                if found is not None and found.step_s < best.step_s * (1 - ROUNDING):
+                if found is not None and found.step_s < best.step_s * (1 - LOOP_HAIR):
                     best, improving = found, True
                     break
         return best
