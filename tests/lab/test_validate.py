@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,20 +42,32 @@ def test_every_row_of_the_newest_performance_table_is_predicted() -> None:
 
 
 @needs_runs
-def test_a_run_is_predicted_alike_under_any_name(tmp_path: Path) -> None:
-    """Nothing is keyed by row, model or file: other names and another order change nothing."""
-    with (measured() / "korthikanti.csv").open() as file:
+@pytest.mark.parametrize("table", ["measured/korthikanti", "measured2/fms_fsdp"])
+def test_a_run_is_predicted_alike_under_any_name(tmp_path: Path, table: str) -> None:
+    """Nothing is keyed by row, model, config, job or file: other names and order change nothing."""
+    path = Path(SHARED or "") / "data" / f"{table}.csv"
+    with path.open() as file:
         rows = list(csv.DictReader(file))
+    (tmp_path / "models").mkdir()
+    if (path.parent / "clusters").is_dir():
+        shutil.copytree(path.parent / "clusters", tmp_path / "clusters")
     for index, row in enumerate(rows):
         row["row_id"] = f"other-{index}"
-        row["model"] = f"renamed-{row['num_layers']}"
+        row["model"] = f"renamed-{row['model']}"
+        if row.get("job"):
+            row["job"] = f"renamed-{row['job']}"
+        if named := row.get("model_config"):
+            config = path.parent / "models" / f"{named}.json"
+            row["model_config"] = f"renamed-{named}"
+            shutil.copy(config, tmp_path / "models" / f"renamed-{named}.json")
     with (tmp_path / "renamed.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(reversed(rows))
-    (here,) = validate(measured(), files=("korthikanti",)).document.datasets
+    (here,) = validate(path).document.datasets
     (there,) = validate(tmp_path).document.datasets
     assert here.time is not None and there.time is not None
+    assert here.modelled == there.modelled == len(rows)
     assert here.time.mape == pytest.approx(there.time.mape, rel=1e-12)
     assert sorted(r.step_time_s or 0 for r in here.runs) == sorted(
         r.step_time_s or 0 for r in there.runs
@@ -135,6 +148,10 @@ def test_repeats_are_collapsed_to_their_median(tmp_path: Path) -> None:
     assert dataset.time is not None and dataset.time.n == 2
     repeated = next(run for run in dataset.runs if run.repeats == 2)
     assert repeated.measured_step_time_s == pytest.approx(19.13)
+    rows = (f"{header},options", f"{first},", f'{again},"{{""dropout"": 0.0}}"')
+    (tmp_path / "korthikanti.csv").write_text("\n".join(rows) + "\n")
+    (dataset,) = validate(tmp_path).document.datasets
+    assert [run.repeats for run in dataset.runs] == [1, 1]
 
 
 def write_jobs(folder: Path, rows: list[dict[str, str]]) -> None:

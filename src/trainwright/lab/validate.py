@@ -7,6 +7,7 @@ the rows of the file.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -293,6 +294,7 @@ def repeat_key(run: MeasuredRun) -> tuple[object, ...]:
         run.num_layers,
         run.layout,
         settings,
+        json.dumps(dict(run.options), sort_keys=True),
     )
 
 
