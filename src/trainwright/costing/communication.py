@@ -224,7 +224,8 @@ def operator_time_s(
         if dtype in _NARROW:
             share *= accelerator.efficiency.fp8_ratio
         compute_s = work.flops / (accelerator.peak(dtype) * share)
-    return accelerator.launch_overhead_s + max(compute_s, memory_time_s(work.bytes, accelerator))
+    memory_s = memory_time_s(work.bytes, accelerator) / operator.bandwidth_share
+    return accelerator.launch_overhead_s + max(compute_s, memory_s)
 
 
 def memory_time_s(traffic_bytes: float, accelerator: Accelerator) -> float:

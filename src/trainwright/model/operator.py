@@ -183,7 +183,8 @@ class Operator:
     """One kernel, or a few that run as one. `module` is the recomputable module it belongs to.
 
     `dtype` is the number format its matrix units run in, that of activations where absent. `matrix`
-    is the shape of a product with weights, None for every other operator.
+    is the shape of a product with weights, None for every other operator. Its kernels keep memory
+    busy for `bandwidth_share` of the time that elementwise ones do.
     """
 
     name: str
@@ -197,6 +198,7 @@ class Operator:
     module: str | None = None
     matrix: MatrixShape | None = None
     dtype: str | None = None
+    bandwidth_share: float = 1.0
 
     @property
     def model_step_flops(self) -> float:

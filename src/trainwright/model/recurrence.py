@@ -12,7 +12,7 @@ from typing import Final
 
 from trainwright.model.attention import FUSED_BACKWARD_RATIO
 from trainwright.model.config import TransformerConfig
-from trainwright.model.mixers import Mixer, Product
+from trainwright.model.mixers import Mixer, Product, StateSpace
 from trainwright.model.operator import (
     NORM,
     Exchange,
@@ -112,6 +112,11 @@ def _product(product: Product, config: TransformerConfig, run: RunShape) -> Oper
 
 
 _STATE_BYTES: Final = 4  # states between chunks are float32
+# FLOPs that Mamba-2's public kernels do in the time in which elementwise kernels move a byte. Their
+# products are small and masked: steps of a model of 48 layers (2,048 features, 4 x 4,096 tokens) at
+# 102, 239 and 360 TFLOP/s on A100, H200 and GB200 leave 9 to 11 (state-spaces/mamba, issue 904).
+# Kernels of other recurrences are twice as fast (flash-linear-attention, pull request 50).
+_FLOPS_OF_A_BYTE: Final = 10.0
 
 
 def _traffic(mixer: Mixer, run: RunShape, given: float) -> tuple[float, float]:
@@ -131,6 +136,15 @@ def _traffic(mixer: Mixer, run: RunShape, given: float) -> tuple[float, float]:
     read = convolved + scanned + 2 * states + element * given + 2 * normed
     written = convolved + 2 * states + element * mixer.output_size + normed
     return tokens * read, tokens * written
+
+
+def _bandwidth_share(mixer: Mixer, run: RunShape, flops: float, moved: float) -> float:
+    """Of the memory's bandwidth, where products keep the kernels of a recurrence longer."""
+    if not isinstance(mixer, StateSpace) or not mixer.chunk:
+        return 1.0
+    element = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+    beside = element * (2 * mixer.channels + 3 * mixer.norm_size)  # convolution and norm
+    return min(1.0, moved / (beside + flops / _FLOPS_OF_A_BYTE))
 
 
 def _recurrence(config: TransformerConfig, mixer: Mixer, run: RunShape) -> Operator:
@@ -180,4 +194,5 @@ def _recurrence(config: TransformerConfig, mixer: Mixer, run: RunShape) -> Opera
         parameters=tuple(own),
         saved=(kept, normed) if mixer.norm_size else (kept,),
         dtype=run.precision.base_dtype,
+        bandwidth_share=_bandwidth_share(mixer, run, flops, read + written),
     )
