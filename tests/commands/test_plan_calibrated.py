@@ -37,7 +37,7 @@ def test_the_headline_says_whether_times_rest_on_fitted_constants(calibration, o
     console.print(render(document))
     shown = console.export_text()
     assert said in shown
-    line = "unfitted: 99% of 398 public runs took longer than such an estimate, 1.30x in the median"
+    line = "unfitted: 99% of 398 public runs took longer than such an estimate, 1.31x in the median"
     assert (line in shown) is (calibration == "none")
     assert document.assumptions["times"].startswith(f"{origin}: roofline of H100-80GB-SXM")
     assert document.lower_bound_s <= document.step_time_s

@@ -444,6 +444,10 @@ def keys_of(
     return tuple(found)
 
 
+# Fewer runs say little of how far the next one misses: their range is that of neighbours.
+_FEW_RUNS: Final = 5
+
+
 class Distance(IntEnum):
     """How far the nearest measured runs lie from a device under a software."""
 
@@ -575,7 +579,7 @@ class PooledEfficiencies:
             for key, effect in self.effects.items()
             if key[0] == "pair" and effect.runs
         }
-        if (device, kind) in pairs:
+        if (device, kind) in pairs and pairs[device, kind].runs >= _FEW_RUNS:
             return Distance.SAME_CLASS, [pairs[device, kind]]
         related = {
             pair: family is not None and self.families.get(pair[0]) == family for pair in pairs

@@ -392,7 +392,8 @@ _NORMAL: Final = 1.645
 _ENOUGH_FOR_QUANTILES: Final = 20
 _LEAST_APART: Final = 6
 _LEAST_WIDTH: Final = 0.03
-_ALONE: Final = 0.10  # what one run tells of the next: the spread of published fits
+_FEW: Final = 5
+_ALONE: Final = 0.10  # what fewer tell of the next run at least: the spread of published fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -506,7 +507,7 @@ def interval(
 
     Rows of one of `groups` resemble each other, so the range is drawn wider, row by row, until it
     also holds 85% of the rows of groups it was not drawn from. With few rows, Student's range of
-    their spread instead; a single row is always inside.
+    their spread instead; fewer than five never promise less than a tenth either way.
     """
     ratios = sorted(-residual for residual in unseen)  # log(measured / predicted)
     n = len(ratios)
@@ -515,7 +516,8 @@ def interval(
         low, high = _shortest(ratios, spare)
     else:
         spread = math.sqrt(sum(r * r for r in ratios) / n)
-        reach = _student(n) * spread if n > 1 else max(_ALONE, spread)
+        reach = _student(n) * spread if n > 1 else spread
+        reach = max(_ALONE, reach) if n < _FEW else reach
         low, high = -reach, reach
     return math.exp(min(low, -_LEAST_WIDTH)), math.exp(max(high, _LEAST_WIDTH))
 

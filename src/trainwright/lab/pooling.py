@@ -131,6 +131,11 @@ PACE_OF_FAMILY: Final = {
     "cdna4": -0.35,
     "tpu": 0.25,
 }
+# What attention reaches of its family's pace beyond the centre, whose runs had kernels of 2022 to
+# 2024: cuDNN's forward kernel reaches 57% of Blackwell's peak with heads of 128 (Dao-AILab's
+# flash-attention, pull request 2605; 71%: FlashAttention-4, arXiv:2603.05451), where the centre at
+# the pace of the family says 41%.
+ATTENTION_OF_FAMILY: Final = {"blackwell": 0.35}
 # The host's time of a block and pass against that of plain eager PyTorch: some 30 kernels at 13 to
 # 37 us each (a linear layer of torch 2.7 on the hosts of H100 and GB200, TransformerEngine's issue
 # 2053). Modules of Megatron and Transformer Engine take 2 to 3 times as long for each, with more
@@ -312,6 +317,7 @@ class Pool:
         shape = (len(self.keys), len(self.names) + 1)
         prior, width = np.zeros(shape), np.zeros(shape)
         is_share = np.array([CONSTANTS[name] == 1.0 for name in self.names])
+        attention = [self.names.index(f"attention_{pass_}") for pass_ in ("forward", "backward")]
         for number, key in enumerate(self.keys):
             own = np.where(is_share, _SHARE_WIDTH, _OVERHEAD_WIDTH)
             width[number, :-1] = own * _OWN_WIDTH[key[0]]
@@ -324,6 +330,7 @@ class Pool:
                 prior[number, :-1] = np.log(list(CENTRES.values()))
             elif key[0] == "family":
                 prior[number, -1] = PACE_OF_FAMILY.get(key[1], 0.0)
+                prior[number, attention] = ATTENTION_OF_FAMILY.get(key[1], 0.0)
             elif key[0] == "device":
                 prior[number, -1] = devices.get(key[1], 0.0)
             elif key[0] == "class":

@@ -75,11 +75,13 @@ _BEHAVIOUR: Final[Mapping[str, Mapping[str, Any]]] = {
     # Its recipes of mixtures send a token once to each node (DeepEP); where experts span nodes and
     # pipelines interleave, a microbatch computes while another's tokens travel (`moe_a2a_overlap`
     # in Megatron-Bridge's `scripts/performance/configs`). Those whose times are published reduce
-    # gradients in 16 bit (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`).
+    # gradients in 16 bit (`grad_reduce_in_fp32 = False` in NeMo's `llm/recipes`) and fuse the loss
+    # (`cross_entropy_fusion_impl = "te"` in both).
     "nemo": {
         "dispatches_once": True,
         "pairs_passes": True,
         "gradient_dtype": "bf16",
+        "fused_cross_entropy": True,
     },
     # Models come from Hugging Face, unpadded.
     "deepspeed": {"vocabulary_multiple": 1},
@@ -108,6 +110,8 @@ def line_of(run: MeasuredRun) -> SoftwareLine:
     ):
         if run.options.get(option) is not None:
             behaviour[name] = run.options[option]
+    if not behaviour.get("fused_attention", True) and "fused_cross_entropy" not in run.options:
+        behaviour["fused_cross_entropy"] = False  # kernels of the loss were fused later
     return SoftwareLine(software=software, **behaviour)
 
 
