@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -357,6 +358,52 @@ def test_the_library_counts_the_same(kind: str) -> None:
             blocks[counted.parameters] -= counted.count
         assert not any(blocks.values())
     assert checked or kind in {"dots1", "hunyuan_v1_dense"}
+
+
+def _mutations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The file with one key changed: counts doubled, one more, one, none; flags turned; null."""
+    for key, value in document.items():
+        others: list[Any] = [None]
+        if isinstance(value, bool):
+            others = [not value]
+        elif isinstance(value, int):
+            others += [2 * value, value + 1, 1, 0]
+        elif value is None:
+            others = [1, 64, True]
+        elif isinstance(value, list) and value and all(isinstance(each, str) for each in value):
+            others = [[each] * len(value) for each in sorted(set(value))]
+        elif isinstance(value, str | float | dict):
+            continue
+        yield from (document | {key: other} for other in others)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [*DECODERS, *OTHER_DECODERS, *HYBRIDS, *CHECKED])
+def test_no_key_of_a_file_is_misread(kind: str) -> None:
+    """Each change is refused, or counted as the library's class counts it, layers included."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    from trainwright.lab.torch_library import count_model
+
+    if kind not in CONFIG_MAPPING:
+        pytest.skip(f"this version of the library has no {kind}")
+    try:
+        base = CONFIG_MAPPING[kind](num_hidden_layers=6).to_dict()
+        named = count_model(base, tokens=2).class_name
+    except Exception as error:  # whatever the library's own checks raise
+        pytest.skip(f"the library cannot build its own default: {error}")
+    compared = 0
+    for stated in _mutations(base):
+        document = json.loads(json.dumps(stated)) | {"model_type": kind, "architectures": [named]}
+        try:
+            config = read_config(document, name="x").config
+            theirs = count_model(document, tokens=2)
+        except trainwright.TrainwrightError:
+            continue
+        compared += theirs.class_name == named
+        assert theirs.class_name != named or count_parameters(config) == theirs.parameters, stated
+    assert compared > 10
 
 
 def test_a_model_of_several_kinds_of_layers_is_planned_and_read_back(tmp_path) -> None:
