@@ -620,7 +620,7 @@ def _up(
         split="column",
         parameters=(weight,),
         saved=(kept,),
-        module=None if of_hidden else LATENT_UP_PROJECTION,
+        module=LATENT_UP_PROJECTION,  # of queries without a latent, too, as Megatron-Core has it
     )
 
 
