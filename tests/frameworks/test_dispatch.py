@@ -11,6 +11,7 @@ from export_jobs import bundle, job
 from trainwright.errors import Inexpressible, InvalidInput
 from trainwright.frameworks.jobs.bridge import read_bridge
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
+from trainwright.frameworks.jobs.hugging_face import read_accelerate, read_axolotl
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.pretraining import read_primus
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
@@ -286,3 +287,34 @@ def test_the_format_in_which_gradients_are_summed_is_read_and_written() -> None:
     assert read_torchtitan("[training]\nseq_len = 2048\n").reduce_dtype is None
     pure = read_torchtitan('[training]\ndtype = "bfloat16"\n')
     assert (pure.gradient_dtype, pure.reduce_dtype) == ("bf16", "fp32")
+
+
+def test_deepspeed_and_fsdp_sum_gradients_in_16_bit_unless_told_otherwise() -> None:
+    """`communication_data_type` of DeepSpeed's engine; `set_mixed_precision` of accelerate."""
+    half = '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}%s}'
+    assert read_deepspeed(half % "").reduce_dtype == "bf16"
+    assert read_deepspeed(half % ', "communication_data_type": "fp32"').reduce_dtype == "fp32"
+    assert read_deepspeed('{"zero_optimization": {"stage": 2}}').reduce_dtype is None
+    config = "distributed_type: {}\nmixed_precision: {}\n"
+    for kind, precision, reduced in (
+        ("FSDP", "fp16", "fp16"), ("FSDP", "no", None), ("MULTI_GPU", "bf16", None),
+    ):  # fmt: skip
+        assert read_accelerate(config.format(kind, precision)).reduce_dtype == reduced
+    trained = "base_model: gpt2\nbf16: true\nmicro_batch_size: 1\n"
+    sharded = read_axolotl(trained + "fsdp_config: {reshard_after_forward: true}\n")
+    assert read_axolotl(trained).reduce_dtype is None
+    assert (sharded.zero, sharded.reduce_dtype) == (3, "bf16")
+
+
+@pytest.mark.parametrize("target", ["deepspeed", "accelerate", "trl", "axolotl", "llamafactory"])
+def test_what_a_framework_does_by_itself_is_represented_and_else_it_is_said(target: str) -> None:
+    def unsaid(dtype: str | None) -> str:
+        recipe = Recipe(precision="bf16", reduce_dtype=dtype)
+        made = job("llama3-8b", data=16, zero_stage=3, global_batch=64, recipe=recipe)
+        return " ".join(bundle(made, target).not_represented)
+
+    assert "reduce dtype" not in unsaid("bf16")
+    assert "gradients summed" not in unsaid("bf16")
+    for wide in ("fp32", None):
+        said = "gradients summed in fp32" in unsaid(wide)
+        assert said == (target not in ("deepspeed", "llamafactory"))

@@ -17,6 +17,7 @@ from trainwright.frameworks import write
 from trainwright.frameworks.launch import Launcher
 from trainwright.model import Recipe
 from trainwright.plans.capability import TARGETS
+from trainwright.plans.capability_table import own_reduction
 from trainwright.plans.job import Job
 
 BATCH = {"global_batch": 64, "sequence_length": 2048}
@@ -55,7 +56,8 @@ SETTINGS = {
 
 def written(folder: Path, target: str) -> Job:
     """The files of a target in a folder, and the job that they are of."""
-    made = job("llama3-8b", **DEGREES[target], **BATCH, recipe=Recipe(precision="bf16"))
+    recipe = Recipe(precision="bf16", reduce_dtype=own_reduction(target, "bf16"))
+    made = job("llama3-8b", **DEGREES[target], **BATCH, recipe=recipe)
     made, stamp = ordered(made, target), replace(STAMP, software=target)
     for name, text in write(made, stamp, target, launcher=Launcher.SLURM).files.items():
         (folder / name).write_text(text)

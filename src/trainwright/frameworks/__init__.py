@@ -18,6 +18,7 @@ from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
 from trainwright.model import TRAIN_ALL
 from trainwright.plans.capability import CHROME_TRACE, DRY_RUN, OTHER_TARGETS, TARGETS, target_named
+from trainwright.plans.capability_table import own_reduction
 from trainwright.plans.job import (
     OF_CORE,
     OWN_CODE,
@@ -30,6 +31,8 @@ from trainwright.plans.job import (
 if TYPE_CHECKING:
     from trainwright.frameworks.launch import Launcher
     from trainwright.plans.job import ExportBundle, Job, Stamp
+# Targets that write DeepSpeed's JSON, which says in what gradients are summed.
+_WITH_JSON: Final = frozenset({"deepspeed", "llamafactory"})
 # Where each target is written; a picture of the schedule is no framework.
 _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
@@ -122,6 +125,11 @@ def _written(job: Job, stamp: Stamp, target: str) -> ExportBundle:
 
 def _unsaid(bundle: ExportBundle, job: Job, stamp: Stamp, target: str) -> Iterator[str]:
     """Choices of how the job trains that nothing written would differ without."""
+    own, recipe = own_reduction(target, job.precision), job.recipe
+    if own is not None and recipe.reduce_dtype == own:  # what is written does so by itself
+        job = replace(job, recipe=replace(recipe, reduce_dtype=None))
+    elif own is not None and target not in _WITH_JSON and job.demands.zero_stage:
+        yield f"gradients summed in {recipe.reduce_dtype or recipe.gradient_dtype or 'fp32'}"
     for what, other in choices_of(job):
         if gaps_of(other, target):
             continue

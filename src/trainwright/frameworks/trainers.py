@@ -34,7 +34,7 @@ from trainwright.frameworks.megatron import (
 from trainwright.frameworks.torchtitan import ROTATES
 from trainwright.model import LayerKind
 from trainwright.plans.capability import RecomputeForm, capability_of
-from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
+from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS, own_reduction
 from trainwright.plans.job import ExportBundle
 from trainwright.plans.plan import DEFAULT_SCHEDULE, usual_schedule
 from trainwright.plans.schedule import Placing
@@ -120,7 +120,10 @@ def settings(job: Job) -> dict[str, Any]:
         found["bf16"] = {"enabled": True}
     elif job.precision == "fp16":
         found["fp16"] = {"enabled": True}
-    if (reduced := job.recipe.reduce_dtype) in ("fp32", "bf16", "fp16"):
+    reduced = job.recipe.reduce_dtype or job.recipe.gradient_dtype or "fp32"
+    own = own_reduction("deepspeed", job.precision) or "fp32"
+    is_said = job.recipe.reduce_dtype is not None or reduced != own
+    if is_said and reduced in ("fp32", "bf16", "fp16"):
         found["communication_data_type"] = reduced
     if job.degrees.pipeline > 1:
         found["pipeline"] = {"activation_checkpoint_interval": _interval(job)}

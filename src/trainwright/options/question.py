@@ -36,7 +36,7 @@ from trainwright.options.space import (
 from trainwright.options.table import option_of, rows_of
 from trainwright.planning.question.question import ANY
 from trainwright.plans.capability import capability_of
-from trainwright.plans.capability_table import LOSS_CHUNKS, Feature
+from trainwright.plans.capability_table import LOSS_CHUNKS, Feature, own_reduction
 from trainwright.plans.configuration import Embedded, PlanRequest, WorkloadRecord
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
@@ -449,6 +449,9 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
     chunk = LOSS_CHUNKS.get(framework) if isinstance(framework, str) else None
     if chunk is not None and options.get("loss_chunk") is None:
         options = {**options, "loss_chunk": chunk}
+    precision = options.get("precision") or cluster.pools[0].accelerator.default_precision
+    if options.get("reduce_dtype") is None and (own := own_reduction(framework, precision)):
+        options = {**options, "reduce_dtype": own}
     with naming_options(QUESTION_OPTION_OF):
         settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
         if len(cluster.pools) == 1:

@@ -588,6 +588,14 @@ PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 # Tokens whose logits a framework's usual loss has at once, where these are not all.
 LOSS_CHUNKS: Final[Mapping[str, int]] = MappingProxyType({"trl": 256})
+# Who sums gradients of replicas in the 16-bit format of compute unless told otherwise.
+_REDUCE_IN_16_BIT: Final = frozenset({"deepspeed", "accelerate", "trl", "axolotl", "llamafactory"})
+
+
+def own_reduction(target: str | None, precision: str | None) -> str | None:
+    """In what a framework sums gradients of replicas by itself; None where as it keeps them."""
+    is_narrow = target in _REDUCE_IN_16_BIT and precision in ("bf16", "fp16")
+    return precision if is_narrow else None
 
 
 _OF_MEGATRON_MODULES: Final[Mapping[str, str]] = MappingProxyType(

@@ -75,11 +75,12 @@ def sharding_of(found: Settings) -> Sharding:
     steps = found.count_or_auto("gradient_accumulation_steps")
     if all(found.is_absent(name) for name in ("gradient_accumulation_steps", "train_batch_size")):
         steps = 1  # DeepSpeed's own; with a batch it is what the batch leaves
+    precision = "bf16" if on == "bfloat16" else on
     overlaps = zero.value("overlap_comm")
     share = 0.9 if overlaps is True or (overlaps in (None, "auto") and stage == 3) else 0.0
     return Sharding(
         zero=stage,
-        precision="bf16" if on == "bfloat16" else on,
+        precision=precision,
         batch=batch,
         micro_batch=found.count_or_auto("train_micro_batch_size_per_gpu"),
         steps=steps,
@@ -89,8 +90,18 @@ def sharding_of(found: Settings) -> Sharding:
         sequence_parallel=found.count("sequence_parallel_size"),
         overlap={"gradients": share, "parameters": share},
         gradient_dtype=format_named(found.table("data_types").text("grad_accum_dtype")),
-        reduce_dtype=format_named(found.text("communication_data_type")),
+        reduce_dtype=reduced_in(precision, format_named(found.text("communication_data_type"))),
     )
+
+
+def reduced_in(precision: str | None, said: str | None = None) -> str | None:
+    """What replicas sum gradients in: as said, or in 16 bit where a program computes in that.
+
+    So do DeepSpeed (deepspeed/runtime/engine.py, communication_data_type) and FSDP as accelerate
+    sets it up (accelerate/utils/dataclasses.py, set_mixed_precision). None leaves it to the format
+    in which gradients are kept.
+    """
+    return said or (precision if precision in ("bf16", "fp16") else None)
 
 
 def _offload(zero: Settings) -> Iterator[str]:

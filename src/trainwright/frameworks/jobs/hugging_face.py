@@ -23,6 +23,7 @@ from trainwright.frameworks.jobs.deepspeed import (
     Sharding,
     odd_optimizer,
     optimizer_of,
+    reduced_in,
     sharding_of,
 )
 from trainwright.frameworks.jobs.script import (
@@ -337,10 +338,10 @@ def _started_so(
             name = str(config).rpartition("/")[2]
             said = _STAGE.search(name)
             stage = int(said[1]) if said else 3 if "fsdp" in name.lower() else 0
-            if name in _OF_TRL_ITSELF:
-                return replace(run, zero=stage)
-            notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
-            return replace(run, zero=stage)
+            if name not in _OF_TRL_ITSELF:
+                notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
+            reduced = reduced_in(run.precision) if stage else run.reduce_dtype
+            return replace(run, zero=stage, reduce_dtype=reduced)
     for kind, table, prefix in _ACCELERATED:
         if f"use_{kind}" in options:
             own = {name: each for name, each in options.items() if name.startswith(prefix)}
@@ -355,6 +356,7 @@ def _started_so(
         zero=own_run.zero,
         offload=offload,
         recompute=again,
+        reduce_dtype=own_run.reduce_dtype or (reduced_in(run.precision) if own_run.zero else None),
         num_devices=run.num_devices or own_run.num_devices,
     )
 
@@ -622,7 +624,7 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
         precision=words.get(precision or ""),
         recompute=recompute,
         offload=offload or (() if sharding is None else sharding.offload),
-        reduce_dtype=None if sharding is None else sharding.reduce_dtype,
+        reduce_dtype=_reduced_in(precision, sharding, wraps=kind in ("FSDP", "DEEPSPEED")),
         num_devices=None if kind == "NO" and processes is None else processes,
         devices_per_node=None if processes is None else processes // (machines or 1) or None,
         unknown=unknown,
@@ -702,11 +704,18 @@ def _trainer(
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
-        reduce_dtype=None if sharding is None else sharding.reduce_dtype,
+        reduce_dtype=_reduced_in(precision, sharding, wraps=wrapped is not None),
         model_name=name,
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+def _reduced_in(precision: str | None, sharding: Sharding | None, *, wraps: bool) -> str | None:
+    """What replicas sum gradients in, where FSDP or DeepSpeed does; plain replicas as they are."""
+    if sharding is None:
+        return reduced_in(precision) if wraps else None
+    return reduced_in(precision, sharding.reduce_dtype)
 
 
 # What turns fused attention off, where transformers chooses one by itself.
