@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from trainwright.execution import Budget
 from trainwright.formats import catalog
+from trainwright.options.clusters import without_host
 from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
-from trainwright.planning.reasons.infeasible import diagnose_model, priced_relaxations, relaxed
+from trainwright.planning.reasons.infeasible import (
+    diagnose_model,
+    leaner_trainings,
+    priced_relaxations,
+    relaxed,
+)
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.plans.status import Relaxation
 from trainwright.profile import Recompute
@@ -61,6 +69,35 @@ def test_a_sequence_is_shortened_only_where_that_is_enough():
     assert changes["sequence"].value in (512, 256, 128, 64)
     state = asked(1.0, tensor=Span.only(1), pipeline=Span.only(1), zero_stages=(1,))
     assert "sequence" not in {f.change for f in diagnose_model(state, Budget()).relaxations}
+
+
+@pytest.mark.parametrize(
+    ("framework", "changes"),
+    [
+        ("megatron", {"gradient-dtype", "offload-optimizer"}),
+        ("nanotron", {"gradient-dtype"}),
+        ("automodel", {"lora"}),
+        ("trl", {"moment-dtype", "offload-states", "lora", "qlora"}),
+        ("torchtitan@0.3", {"moment-dtype"}),
+        (None, {"gradient-dtype", "moment-dtype", "offload-states", "lora", "qlora"}),
+    ],
+)
+def test_another_training_is_offered_as_far_as_the_framework_can(framework, changes):
+    question = asked(8.0, framework=framework)
+    offered = [fix for family in leaner_trainings(question) for fix, _ in family]
+    assert {fix.change for fix in offered} == changes
+    assert all(fix.option.startswith("--") for fix in offered)
+    names = [fix.change for fix in offered]
+    assert names == sorted(names, key=lambda name: name in ("lora", "qlora"))
+    for fix in offered:
+        recipe, model = relaxed(question, fix).settings.recipe, relaxed(question, fix).model
+        assert (recipe, model) != (question.settings.recipe, question.model)
+
+
+def test_a_host_that_nobody_describes_keeps_nothing():
+    question = asked(8.0, framework="megatron")
+    families = leaner_trainings(replace(question, cluster=without_host(question.cluster)))
+    assert [fix.change for family in families for fix, _ in family] == ["gradient-dtype"]
 
 
 def test_out_of_time_the_changes_are_listed_without_prices():

@@ -8,8 +8,10 @@ import pytest
 
 from trainwright.cluster import Cluster
 from trainwright.documents.model_estimate import host_bytes
+from trainwright.documents.runs import job_of_configuration
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
+from trainwright.frameworks.megatron import megatron_fields
 from trainwright.model import LowRank, Offload, Optimizer, Recipe, TransformerConfig, Tuning
 from trainwright.planning.reasons.improve import changes_that_fit
 from trainwright.plans.configuration import Configuration
@@ -180,3 +182,24 @@ def test_adapters_come_last_and_nothing_adds_to_a_change_that_is_enough(bits: in
 def test_a_run_of_adapters_is_offered_no_others() -> None:
     never = changes_that_fit(adapted(), CLUSTER, ALONE, lambda model, *_: model != adapted())
     assert not never
+
+
+def test_up_projections_that_run_again_spare_queries_keys_and_values() -> None:
+    """Megatron-Core's mla_up_proj: latents stay, their projections and rotary embedding repeat."""
+    model = catalog.model("deepseek-v2-lite").config
+    run = replace(
+        RUN,
+        parallelism=Parallelism(data=8, expert=8, expert_tensor=1, zero_stage=1),
+        sequence_length=2048,
+        recompute=Recompute.NONE,
+    )
+    again = replace(run, recompute=Recompute.SELECTIVE, recompute_modules=("latent_up_projection",))
+    whole, part = (price_configuration(model, CLUSTER, each).stages[0] for each in (run, again))
+    spared = 27 * 2048 * 16 * (192 + 192 + 128) * 2.0
+    held = whole.memory.activation_bytes - part.memory.activation_bytes
+    assert held == pytest.approx(spared)
+    products = 27 * 2 * 2048 * (2048 * 16 * 192 + 512 * 16 * (128 + 128))
+    assert part.recompute_s > products / 989.4e12
+    assert part.recompute_s < products / 989.4e12 / 0.3
+    job = job_of_configuration(again, model, CLUSTER, model_name="deepseek-v2-lite")
+    assert megatron_fields(job).model["recompute_modules"] == ["mla_up_proj"]

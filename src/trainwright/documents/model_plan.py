@@ -22,6 +22,7 @@ from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.catalog import accelerator, known_layouts
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import DEFAULT_RECIPE, precision_named
+from trainwright.options.clusters import with_host
 from trainwright.options.inputs import inside, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of, leaner_calls, request_of
 from trainwright.options.run import without_effect
@@ -604,6 +605,7 @@ def plan_model(
             launchable=_launchable(document, question, budget),
         )
     elif not budget.stopped:  # also where what is missing is too little for a proof
+        question = replace(question, cluster=with_host(question.cluster))
         diagnosis = diagnose_model(question, budget)
         fixes = tuple(priced_relaxations(question, diagnosis.relaxations, budget))
         document = replace(document, binding=diagnosis.binding, relaxations=fixes)

@@ -81,8 +81,21 @@ class Bound(NamedTuple):
     name: BoundName
 
 
+ADAPTER_RANK: Final = 16  # beside the products that `--lora-targets` means if absent
+# Changes of how a model trains.
+TRAININGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "gradient-dtype": "--gradient-dtype bf16",
+        "moment-dtype": "--moment-dtype int8",
+        "offload-optimizer": "--offload optimizer=1",
+        "offload-states": "--offload optimizer=1 --offload gradients=1",
+        "lora": f"--lora-rank {ADAPTER_RANK}",
+        "qlora": f"--lora-rank {ADAPTER_RANK} --weight-bits 4",
+    }
+)
 _FREE: Final[Mapping[str, str]] = MappingProxyType(
     {
+        **TRAININGS,
         "tensor-parallel": "--tp 1..",
         "data-parallel": "--dp 1..",
         "pipeline-parallel": "--pp 1..",

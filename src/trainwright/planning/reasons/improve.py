@@ -26,6 +26,7 @@ from trainwright.model.transformer import usual_targets
 from trainwright.planning.question.layouts import chunks_per_rank
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, mapping_name
+from trainwright.plans.status import ADAPTER_RANK
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.predict import price_configuration
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster, Pool
     from trainwright.execution import Budget
+    from trainwright.model import TransformerConfig
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.plan import Parallelism
@@ -549,24 +551,26 @@ def _leanest(run: Configuration) -> Attempts:
         yield " ".join(filter(None, flags)), ", ".join(filter(None, (word, *words[:-1]))), changed
 
 
-_RANK: Final = 16  # of adapters, beside the products that `--lora-targets` means if absent
+def adapted_models(model: Trained) -> Iterator[tuple[str, TransformerConfig]]:
+    """A model that trains in full with adapters beside its frozen weights, those in 4 bits at last.
+
+    It is another training than was asked for; none of a model that does not train in full.
+    """
+    if not isinstance(model, MeasuredModel) and model.tuning == TRAIN_ALL:
+        for bits, name in ((None, "LoRA"), (4, "QLoRA")):
+            low_rank = LowRank(rank=ADAPTER_RANK, targets=usual_targets(model), bits=bits)
+            yield name, replace(model, tuning=Tuning(low_rank=low_rank))
 
 
 def _adapters(
     model: Trained, run: Configuration
 ) -> Iterator[tuple[str, str, Configuration, Trained]]:
-    """Adapters beside frozen weights, those in 4 bits at last; with the leanest steps, and sharded.
-
-    It is another training than was asked for, of a model that trains in full.
-    """
-    if isinstance(model, MeasuredModel) or model.tuning != TRAIN_ALL:
-        return
-    for bits, own, name in ((None, "", "LoRA"), (4, " --weight-bits 4", "QLoRA")):
-        low_rank = LowRank(rank=_RANK, targets=usual_targets(model), bits=bits)
-        adapted = replace(model, tuning=Tuning(low_rank=low_rank))
-        trains = f"{name}, another training: adapters of rank {_RANK} alone"
+    """Adapters alone, with the leanest steps, and with more sharding too."""
+    for name, adapted in adapted_models(model):
+        own = " --weight-bits 4" if name == "QLoRA" else ""
+        trains = f"{name}, another training: adapters of rank {ADAPTER_RANK} alone"
         for flags, words, changed in (("", "", run), *_leanest(run)):
-            options = f"--lora-rank {_RANK}{own} {flags}".rstrip()
+            options = f"--lora-rank {ADAPTER_RANK}{own} {flags}".rstrip()
             yield options, f"{trains}, {words}" if words else trains, changed, adapted
 
 

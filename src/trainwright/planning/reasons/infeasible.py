@@ -8,14 +8,15 @@ found. All layouts are tried under 1F1B; where one fits, it is the families aske
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from itertools import chain, count, islice, takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from trainwright.errors import InvalidInput
+from trainwright.model import Offload, Optimizer
 from trainwright.partitioning.profile_planner import Diagnosis, Feasibility, find_binding
 from trainwright.planning.question.layouts import layouts_of
 from trainwright.planning.question.question import (
@@ -31,6 +32,7 @@ from trainwright.planning.question.question import (
     room_of_devices,
     sizes_of,
 )
+from trainwright.planning.reasons.improve import adapted_models
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces
 from trainwright.planning.search.plans import (
     candidate_restrictions,
@@ -39,9 +41,12 @@ from trainwright.planning.search.plans import (
     roomy_problem,
     state_bytes,
 )
+from trainwright.plans.capability import unsupported
+from trainwright.plans.job import OF_CORE, training_demands, trains_adapters, unsaid_training
 from trainwright.plans.plan import DEFAULT_SCHEDULE
-from trainwright.plans.status import Binding, Relaxation
+from trainwright.plans.status import ADAPTER_RANK, TRAININGS, Binding, Relaxation
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step import zero
 from trainwright.step.figures import least_device_bytes
 from trainwright.step.stages import group_replicas
@@ -305,6 +310,8 @@ def _relaxations(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation
             offered.add(fix.change)
             yield fix
     yield from _shorter_sequence(question, budget)
+    for family in leaner_trainings(question):
+        yield from islice((fix for fix, asked in family if _fits(asked, budget)), 1)
 
 
 def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
@@ -340,6 +347,69 @@ def _eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
     for stage in range(max(allowed.zero_stages) + 1, 4):
         fix = Relaxation(change="zero", value=stage, description=f"ZeRO stage {stage}")
         yield fix, replace(allowed, zero_stages=(stage,))
+
+
+# Training in another way: states in fewer bits, on the host, or of adapters alone
+# -------------------------------------------------------------------------------
+
+_SAY_GRADIENTS: Final = OF_CORE | {"nanotron", "pytorch", None}
+
+
+def leaner_trainings(
+    question: ModelQuestion,
+) -> Iterator[Iterator[tuple[Relaxation, ModelQuestion]]]:
+    """Families of ways to keep less, each from the least change on; adapters come last.
+
+    What the framework that was named cannot do is not among them.
+    """
+    if isinstance(question.model, MeasuredModel):
+        return
+    recipe, target = question.settings.recipe, question.allowed.framework
+    changed = "which changes what is computed"
+    words: list[tuple[str, str, dict[str, Any]]] = []
+    if target in _SAY_GRADIENTS and recipe.gradient_dtype is None:
+        told = f"gradients in 16 bit, {changed}"
+        words.append(("gradient-dtype", told, {"gradient_dtype": "bf16"}))
+    is_plain = recipe.optimizer is Optimizer.ADAM and recipe.moment_dtypes == ("fp32",)
+    if is_plain and target not in OF_CORE:
+        told = f"moments in 8 bit, {changed}"
+        words.append(("moment-dtype", told, {"moment_dtypes": ("int8",)}))
+    yield _with_recipes(question, words)
+    if recipe.offload is None and question.cluster.accelerator.host is not None:
+        name, said, held = "offload-states", "optimizer states and gradients on the host", 1.0
+        if target in OF_CORE:
+            name, said, held = "offload-optimizer", "optimizer states on the host", 0.0
+        moved = Offload(optimizer=1.0, gradients=held)
+        yield _with_recipes(question, [(name, said, {"offload": moved})])
+    if trains_adapters(target):
+        yield _with_adapters(question)
+
+
+def _with_recipes(
+    question: ModelQuestion, words: Iterable[tuple[str, str, dict[str, Any]]]
+) -> Iterator[tuple[Relaxation, ModelQuestion]]:
+    for change, description, fields in words:
+        recipe = replace(question.settings.recipe, **fields)
+        asked = replace(question, settings=replace(question.settings, recipe=recipe))
+        if _is_run(asked):
+            yield Relaxation(change=change, description=description), asked
+
+
+def _with_adapters(question: ModelQuestion) -> Iterator[tuple[Relaxation, ModelQuestion]]:
+    for name, model in adapted_models(question.model):
+        asked = replace(question, model=model)
+        if _is_run(asked):
+            said = f"{name}, another training: adapters of rank {ADAPTER_RANK} alone"
+            yield Relaxation(change=name.lower(), description=said), asked
+
+
+def _is_run(question: ModelQuestion) -> bool:
+    target, model, recipe = question.allowed.framework, question.config, question.settings.recipe
+    if target is None:
+        return True
+    usual = question.cluster.accelerator.default_precision
+    demands = training_demands(model, recipe, question.workload.precision or usual)
+    return not (unsaid_training(model, recipe, target) or unsupported(demands, target))
 
 
 def _shorter_sequence(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
@@ -439,7 +509,7 @@ def priced_relaxations(
         part = budget.part(SHARE_S, stage=f"nothing fits; trying {fix.change}")
         outcome = plan_runnable(changed, part, num_alternatives=0)
         if not outcome.priced:
-            if is_tried or not outcome.exhausted:
+            if (is_tried and fix.change not in TRAININGS) or not outcome.exhausted:
                 yield fix
             continue
         yield _priced(fix, outcome.priced[0])
@@ -484,6 +554,9 @@ def relaxed(question: ModelQuestion, fix: Relaxation) -> ModelQuestion | None:
     for known, allowed in eased(question.allowed):
         if (known.change, known.description) == (fix.change, fix.description):
             return replace(question, allowed=allowed)
+    if fix.change in TRAININGS:
+        families = chain.from_iterable(leaner_trainings(question))
+        return next((asked for known, asked in families if known.change == fix.change), None)
     cluster, value = question.cluster, fix.value
     if value is None:
         return None
