@@ -56,9 +56,11 @@ def rank_times_s(chain, rank, ends, instants, running):
     exposed_s = np.maximum(0.0, shared.backward_s - chain.under_backward * recomputed_s)
     added = _Added(forward_s=shared.forward_s, backward_s=recomputed_s + exposed_s)
     work_s = count * float(chain.blocks.time_s[0]) + edge_s + added.forward_s + added.backward_s
-    idle_s = _idle_s(chain, rank, ends, extra=extra, added=added)
-    after_s = optimizer_s + count * chain.optimizer_s + shared.tail_s
-    times_s = chain.num_microbatches * work_s + idle_s + after_s
+    after_s = optimizer_s + count * chain.optimizer_s
+    before_s, idle_s = _idle_s(chain, rank, ends, extra=extra, added=added)
+    # What a rank exchanges follows its own last action, while others may still drain.
+    waits_s = np.maximum(idle_s, before_s + shared.tail_s)
+    times_s = chain.num_microbatches * work_s + waits_s + after_s
     return np.where(fits, times_s, np.inf)
 
 
@@ -70,7 +72,7 @@ class _Added(NamedTuple):
 
 
 def _idle_s(chain, rank, ends, *, extra, added):
-    """The longest of the four; own work that a path does not pass is at most as given here."""
+    """Before the own last action and in all; own work that a path does not pass is at most this."""
     forward_s, backward_s = _least_phases_s(chain)
     own, across_s = (
         slice(rank, None, chain.num_ranks),
@@ -97,7 +99,8 @@ def _idle_s(chain, rank, ends, *, extra, added):
     start = chain.forward_all_s + float(across_s[-1]) + behind - warm
     end = chain.backward_all_s + float(across_s[-1]) + ahead - drain
     idle_s = np.maximum(head + tail, np.maximum(start + tail, head + end))
-    return np.maximum(idle_s, start + end) if ends.waits_twice else idle_s
+    idle_s = np.maximum(idle_s, start + end) if ends.waits_twice else idle_s
+    return np.maximum(head, start), idle_s
 
 
 def _least_phases_s(chain):

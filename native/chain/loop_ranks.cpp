@@ -93,8 +93,10 @@ class Rank {
         zero::beyond_s(x_.sharing.backward_s[at], x_.sharing.under_backward * recomputed_s);
     const double forward_s = x_.sharing.forward_s[at], backward_s = recomputed_s + exposed_s;
     const double work_s = count * x_.blocks.time_s[0] + edge_s + forward_s + backward_s;
-    return x_.num_microbatches * work_s + idle_s(extra, forward_s, backward_s) + after_s +
-           x_.sharing.tail_s[at];
+    const Idle idle = idle_s(extra, forward_s, backward_s);
+    // A rank exchanges after its own last action, while others may still drain.
+    return x_.num_microbatches * work_s + after_s +
+           std::max(idle.whole_s, idle.before_s + x_.sharing.tail_s[at]);
   }
 
   // Seconds per microbatch; infinite where the leanest options do not fit.
@@ -174,8 +176,14 @@ class Rank {
     end_s_ = x_.backward_all_s + across + ahead + across - across_leaves;
   }
 
+  // Before the first own backward at the latest, and in all.
+  struct Idle {
+    double before_s;
+    double whole_s;
+  };
+
   // The longest of four; own work that a path does not pass is at most as given here.
-  double idle_s(int64_t extra, double added_forward_s, double added_backward_s) const {
+  Idle idle_s(int64_t extra, double added_forward_s, double added_backward_s) const {
     const auto warm = row(x_.order.warm), drain = row(x_.order.drain);
     const double block_backward_s = x_.blocks.time_s[0] - x_.blocks.forward_s;
     double warm_s = weighed(warm, by_warm_, extra) * x_.blocks.forward_s +
@@ -189,7 +197,8 @@ class Rank {
     }
     const double start_s = start_s_ - warm_s, end_s = end_s_ - drain_s;
     const double longest_s = std::max({head_s_ + tail_s_, start_s + tail_s_, head_s_ + end_s});
-    return x_.order.waits_twice[rank_] ? std::max(longest_s, start_s + end_s) : longest_s;
+    return {std::max(head_s_, start_s),
+            x_.order.waits_twice[rank_] ? std::max(longest_s, start_s + end_s) : longest_s};
   }
 
   double weighed(std::span<const double> counts, const std::vector<int64_t>& order,

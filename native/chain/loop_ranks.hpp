@@ -2,11 +2,13 @@
 //
 // Rank r owns v chunks. With e more blocks than the least of them it takes
 //
-//   m · (k(e)·t + edges + sharing + R(e)) + idle(e) + what follows the last microbatch
+//   m · (k(e)·t + edges + sharing + R(e)) + max(idle(e), before(e) + exchange) + optimizer
 //
 // R is what memory makes it recompute at its fullest instants: a fractional knapsack over its
 // chunks, extra blocks where fewest microbatches wait. Idle time is the longest of four paths
-// through the order's graph, all other stages at their least. O(v·K·log) per rank, e and instant.
+// through the order's graph, all other stages at their least, of which `before` comes before the
+// first own backward: what is exchanged at the end follows the own last action, not others'.
+// O(v·K·log) per rank, e and instant.
 #pragma once
 
 #include <cstdint>

@@ -268,3 +268,26 @@ def test_where_blocks_are_of_two_classes_exchanges_count_and_no_split_is_shorter
     silent = loop.chain(loop.lengths.num_blocks, exchanging=False)
     memory, ends = loop.memory, rank_ends(loop.shape)
     assert by_rank > 1.02 * least_step_s(silent, ends, memory.held, memory.running).step_s
+
+
+@pytest.mark.parametrize("sequence_length", [256, 512, 1024])
+def test_a_rank_exchanges_while_others_drain(sequence_length):
+    """The last rank has most to exchange, and is through two stages before the first."""
+    asked = case(
+        model="mixtral-8x7b",
+        blocks=10,
+        pipeline=3,
+        virtual_stages=2,
+        num_microbatches=1,
+        data=8,
+        nodes=4,
+        memory_gib=4000,
+        sequence_length=sequence_length,
+    )
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    rows = [
+        min(costs.rows_of(layer.layer_class), key=lambda row: costs.phases.total_s[row])
+        for layer in layers
+    ]
+    step, _ = step_of(asked, "depth-first", (0, 2, 4, 8, 10, 11, len(layers)), rows)
+    assert bound_every_split(asked.question("depth-first")).bound_s <= step.step_time_s
