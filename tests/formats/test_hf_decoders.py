@@ -377,9 +377,19 @@ def _mutations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from (document | {key: other} for other in others)
 
 
+# Seconds for each family: a few of different kinds on every change, the rest at length.
+ON_EVERY_CHANGE = {"llama", "qwen3_moe", "deepseek_v3", "nemotron_h"}
+
+
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*DECODERS, *OTHER_DECODERS, *HYBRIDS, *CHECKED])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in ON_EVERY_CHANGE else pytest.mark.papers)
+        for kind in (*DECODERS, *OTHER_DECODERS, *HYBRIDS, *CHECKED)
+    ],
+)
 def test_no_key_of_a_file_is_misread(kind: str) -> None:
     """Each change is refused, or counted as the library's class counts it, layers included."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
