@@ -77,8 +77,9 @@ LAYOUT = KnownLayout(
 )
 
 
-def told(*layouts: KnownLayout) -> tuple[KnownLayout, Priced] | None:
-    return as_published(question(), layouts, lambda _: 80 * 2**30, Budget())
+def told(*layouts: KnownLayout, software: str | None = None) -> tuple[KnownLayout, Priced] | None:
+    asked = replace(question(), software=software)
+    return as_published(asked, layouts, lambda _: 80 * 2**30, Budget())
 
 
 def test_the_layout_that_people_run_is_the_nearest_that_the_job_can_have() -> None:
@@ -91,6 +92,16 @@ def test_the_layout_that_people_run_is_the_nearest_that_the_job_can_have() -> No
     whole = replace(LAYOUT, pipeline=3, num_devices=6)  # no replicas of it on 8 devices
     found = told(whole, far)
     assert found is not None and found[0] is far
+
+
+def test_what_the_named_program_runs_comes_before_what_is_nearer() -> None:
+    near = replace(LAYOUT, by="NeMo")
+    own = replace(LAYOUT, num_devices=64, tensor=4, by="torchtitan")
+    for software, first in ((None, near), ("nemo", near), ("torchtitan", own), ("fsdp2", own)):
+        found = told(near, own, software=software)
+        assert found is not None and found[0] is first
+    found = told(near, software="torchtitan")
+    assert found is not None and found[0] is near
 
 
 def test_a_layout_of_another_size_or_with_experts_is_not_what_people_run_here() -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster.calibration import POOLED
+from trainwright.cluster.calibration import POOLED, software_named
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import TRAIN_ALL
 from trainwright.model.transformer import count_parameters
@@ -414,7 +414,8 @@ def as_published(
     """The nearest published layout that fits here, with the best plan of its degrees.
 
     Near are jobs of a like model, both with experts or both without, by the ratios of parameters,
-    devices, tokens of a sequence and memory of a device (`memory_of` a name, in bytes). Chunks,
+    devices, tokens of a sequence and memory of a device (`memory_of` a name, in bytes); where a
+    program is named, those of programs that grew from the same code come first. Chunks,
     microbatch, stages and recomputation are planned. None where no such plan is found, or where not
     all weights train, as they do in published runs.
     """
@@ -422,9 +423,11 @@ def as_published(
         return None
     parameters = count_parameters(question.config)
     own_bytes = question.cluster.pool_of().accelerator.memory_bytes
+    school = software_named(question.program).school
 
-    def far(known: KnownLayout) -> float:
-        return known.distance(
+    def far(known: KnownLayout) -> tuple[bool, float]:
+        foreign = school is not None and software_named(known.by).school != school
+        return foreign, known.distance(
             parameters=parameters,
             num_devices=question.num_devices,
             sequence_length=question.workload.sequence_length,
