@@ -62,6 +62,7 @@ BERT = replace(
     pooler=True,
     mlm_transform=True,
     head_bias=True,
+    tied_embeddings=True,  # else its classes hold a second bias, which nothing adds
 )
 MIXTURE = replace(
     LLAMA,

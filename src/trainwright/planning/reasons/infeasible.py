@@ -496,6 +496,7 @@ def priced_relaxations(
 
     They were tried under 1F1B, without what a framework keeps beside the model; those that prove
     too little for what was asked for are left out, and memory is grown until a plan is found.
+    Another training is told with a plan alone.
     """
     usual = DEFAULT_SCHEDULE in (question.allowed.schedules or (DEFAULT_SCHEDULE,))
     is_tried = usual and not question.keeps_beside
@@ -509,7 +510,7 @@ def priced_relaxations(
         part = budget.part(SHARE_S, stage=f"nothing fits; trying {fix.change}")
         outcome = plan_runnable(changed, part, num_alternatives=0)
         if not outcome.priced:
-            if (is_tried and fix.change not in TRAININGS) or not outcome.exhausted:
+            if fix.change not in TRAININGS and (is_tried or not outcome.exhausted):
                 yield fix
             continue
         yield _priced(fix, outcome.priced[0])
