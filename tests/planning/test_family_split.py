@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,7 +15,7 @@ from family_cases import case, every_cut, is_searched, rows_of_split, step_of
 from random_cases import cases
 from trainwright.errors import UnsupportedFeature
 from trainwright.model import TRAIN_ALL, LowRank, Tuning
-from trainwright.planning.bounds.stages import nearly_even
+from trainwright.planning.bounds.stages import StageKinds, nearly_even
 from trainwright.planning.bounds.step import ChainWork, family_step_bound_s, least_optimizer_s
 from trainwright.planning.question.layouts import (
     BOUNDED,
@@ -24,6 +25,7 @@ from trainwright.planning.question.layouts import (
     ON_HOST,
     chunks_per_rank,
 )
+from trainwright.planning.splits.chain import stages_within
 from trainwright.planning.splits.types import best_family_split
 from trainwright.planning.splits.vee import bound_v_lifetimes
 
@@ -123,6 +125,31 @@ def test_no_random_split_and_choice_of_recomputation_beats_the_bound(data):
     step, fits = step_of(asked, family, cuts, rows)
     if fits and is_searched(asked, family, cuts, rows, step):
         assert bound_s <= step.step_time_s * (1 + 1e-9)
+
+
+@cases(60)
+@given(data=st.data())
+def test_stages_that_are_looked_at_are_all_those_of_splits_within_the_limit(data):
+    pipeline = data.draw(st.integers(1, 4))
+    own = case(blocks=data.draw(st.integers(3, 6)), pipeline=pipeline).kinds
+    size = own.num_layers
+
+    def somewhere() -> StageKinds:
+        times = data.draw(st.lists(st.integers(1, 9), min_size=size, max_size=size))
+        class_s = np.array(times[: own.counts.shape[1]], dtype=np.float64)
+        return replace(own, least_time_s=own.counts @ class_s)
+
+    kinds = [somewhere() for _ in range(pipeline)]
+    limit_s = data.draw(st.integers(1, 40))
+    expected = np.zeros((size, size + 1), dtype=np.bool_)
+    for cuts in every_cut(size, pipeline):
+        stages = list(pairwise(cuts))
+        ranks = zip(kinds, stages, strict=True)
+        if all(each.least_time_s[each.kind_of[stage]] <= limit_s for each, stage in ranks):
+            expected[tuple(np.array(stages).T)] = True
+    found = stages_within(kinds, limit_s)
+    assert (found is None) == (not expected.any())
+    assert found is None or (found == expected).all()
 
 
 @pytest.mark.parametrize(("family", "pipeline", "chunks", "count"), SHAPES)

@@ -342,7 +342,7 @@ class StageKinds:
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)
     rows_worth: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
-    packed_ways: dict[bytes, PackedWays] = field(default_factory=dict)
+    packed_ways: dict[tuple[bytes, bool], PackedWays] = field(default_factory=dict)
     _fronts: dict[tuple[int, int], Front] = field(default_factory=dict)
     _of_class: dict[tuple[int, tuple[int, ...]], Front] = field(default_factory=dict)
     _of_parts: dict[tuple[tuple[int, int, tuple[int, ...]], ...], Front] = field(
@@ -518,11 +518,11 @@ def _pareto(kept_bytes: Floats, time_s: Floats) -> Ints:
     """Which points keep fewer bytes than any as fast, by kept bytes ascending."""
     if (kept_bytes[1:] > kept_bytes[:-1]).all() and (time_s[1:] < time_s[:-1]).all():
         return np.arange(len(time_s))
-    order = np.lexsort((time_s, kept_bytes))
+    order = np.argsort(kept_bytes, kind="stable")  # one key: sums of sorted parts are runs of it
     time_s = time_s[order]
     best_before = np.minimum.accumulate(np.concatenate(([np.inf], time_s[:-1])))
     found: Ints = order[time_s < best_before]
-    return found
+    return found[np.diff(kept_bytes[found], append=np.inf) > 0]
 
 
 # Ways to run a kind of stage where what is kept for weight gradients lives longer than the rest
@@ -570,8 +570,16 @@ class PackedWays(NamedTuple):
     takes: Floats
 
 
-def ways_of(kinds: StageKinds, kind: int, level: int) -> Ways:
-    """All that is worth choosing for the layers of a kind with options up to a level."""
+def ways_of(kinds: StageKinds, kind: int, level: int, *, apart: bool = True) -> Ways:
+    """All that is worth choosing for the layers of a kind with options up to a level.
+
+    Where as many microbatches wait for either gradient, what is kept for them need not be told
+    `apart`: a front of two columns, which is far shorter, says as much.
+    """
+    if not apart:
+        front = kinds.front(kind, level)
+        columns = (front.kept_bytes, np.zeros_like(front.kept_bytes), front.time_s)
+        return Ways(np.stack(columns, axis=1), front.made_of)
     present = [(c, count) for c, count in enumerate(kinds.counts[kind].tolist()) if count]
     return _joined(kinds, tuple((count, _rows(kinds, c, level)) for c, count in present))
 
@@ -586,12 +594,12 @@ def _joined(kinds: StageKinds, parts: tuple[tuple[int, Rows], ...]) -> Ways:
     return kinds.ways[parts]
 
 
-def packed_ways(kinds: StageKinds, used: Ints) -> PackedWays:
+def packed_ways(kinds: StageKinds, used: Ints, *, apart: bool) -> PackedWays:
     """Those of some kinds at all their levels, kept for the kinds that were asked for."""
-    key = used.tobytes()
+    key = used.tobytes(), apart
     if key not in kinds.packed_ways:
         levels = [(kind, level) for kind in used.tolist() for level in kinds.levels_of[kind]]
-        ways = [ways_of(kinds, kind, level).takes for kind, level in levels]
+        ways = [ways_of(kinds, kind, level, apart=apart).takes for kind, level in levels]
         counts = [len(kinds.levels_of[kind]) for kind in used.tolist()]
         kinds.packed_ways[key] = PackedWays(
             level_offset=np.cumsum([0, *counts]),

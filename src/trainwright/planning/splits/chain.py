@@ -57,7 +57,7 @@ from trainwright.step.stages import RankSpacing, group_replicas, head_work_s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trainwright.arrays import Floats, Ints
+    from trainwright.arrays import Flags, Floats, Ints
     from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.planning.bounds.stages import StageKinds
     from trainwright.planning.splits.types import SplitQuestion
@@ -425,13 +425,12 @@ def chain_tables(
     sites: Sequence[Site], transfers: Floats, shape: PipelineShape, *, limit_s: float
 ) -> ChainTables | None:
     """Of stages that m microbatches can pass within the limit; None if these are too short."""
-    kinds, m, p = sites[0].kinds, shape.num_microbatches, shape.num_ranks
-    size = kinds.num_layers
+    kinds, m = sites[0].kinds, shape.num_microbatches
     places = list({id(site): site for site in sites}.values())
-    longest = max(longest_stage(site.kinds, size - p + 1, limit_s / m) for site in places)
-    if p * longest < size:
+    can_be = stages_within([site.kinds for site in sites], limit_s / m)
+    if can_be is None:
         return None
-    used, own = _stages_within(kinds, longest)
+    used, own = _numbered(kinds, can_be)
     rows, orders = fullest_instants(shape), rank_orders(shape)
     tables = {id(site): _kind_times(site, used, rows) for site in places}
     times = [tables[id(site)] for site in sites]
@@ -450,19 +449,48 @@ def chain_tables(
     )
 
 
-def _stages_within(kinds: StageKinds, longest: int) -> tuple[Ints, Ints]:
-    """Kinds of stages of up to so many layers; which each is by first layer and length less one.
+def stages_within(kinds: Sequence[StageKinds], limit_s: float) -> Flags | None:
+    """Which stages, by first layer and the one after the last, some split within the limit has.
 
-    Shapes [K] and [L, longest]; -1 where a stage would reach beyond the last layer.
+    `kinds` are those of each rank. A rank begins no later than where the ranks before it come if
+    each takes all that a microbatch passes within the limit, and no earlier than where those from
+    it on come back to. None where the ranks do not reach.
     """
-    size = kinds.num_layers
-    first = np.arange(size)[:, np.newaxis]
-    after = first + np.arange(1, longest + 1)
-    inside = after <= size
-    kind_of = kinds.kind_of[first, np.minimum(after, size)]
-    used, own = np.unique(kind_of[inside], return_inverse=True)
-    table = np.full(kind_of.shape, -1)
-    table[inside] = own
+    p, size = len(kinds), kinds[0].num_layers
+    found = {id(own): _least_times_s(own) for own in kinds}
+    least_s = [found[id(own)] for own in kinds]
+    limit_s *= 1 + _CHAIN_HAIR
+    latest, earliest = [0], [size]
+    for rank in range(p):
+        reached = int(np.searchsorted(least_s[rank][latest[-1]], limit_s, side="right")) - 1
+        latest.append(min(reached, size - p + rank + 1))
+    for rank in range(p - 1, -1, -1):
+        beyond = np.flatnonzero(least_s[rank][:, earliest[-1]] > limit_s)
+        reached = int(beyond[-1]) + 1 if len(beyond) else 0
+        earliest.append(max(reached, rank))
+    earliest.reverse()
+    if any(late < early for late, early in zip(latest, earliest, strict=True)):
+        return None
+    can_be = np.zeros((size, size + 1), dtype=np.bool_)
+    for rank in range(p):
+        first = slice(earliest[rank], latest[rank] + 1)
+        after = slice(earliest[rank + 1], latest[rank + 1] + 1)
+        can_be[first, after] |= least_s[rank][first, after] <= limit_s
+    return can_be & (kinds[0].kind_of >= 0)
+
+
+def _least_times_s(kinds: StageKinds) -> Floats:
+    """Of a microbatch, by first layer and the one after the last, [L, L + 1]; 0 where empty."""
+    return np.where(kinds.kind_of < 0, 0.0, kinds.least_time_s[kinds.kind_of])
+
+
+def _numbered(kinds: StageKinds, can_be: Flags) -> tuple[Ints, Ints]:
+    """The kinds of some stages, [K], and which each is by first layer and length less one."""
+    first, after = np.nonzero(can_be)
+    used, own = np.unique(kinds.kind_of[first, after], return_inverse=True)
+    lengths = after - first
+    table = np.full((kinds.num_layers, int(lengths.max())), -1)
+    table[first, lengths - 1] = own.reshape(-1)
     return used, table
 
 
@@ -486,7 +514,7 @@ def fullest_instants(shape: PipelineShape) -> Floats:
 
 def _kind_times(site: Site, used: Ints, rows: Floats) -> KindTimes:
     kinds, replicas = site.kinds, site.replicas
-    ways = packed_ways(kinds, used)
+    ways = packed_ways(kinds, used, apart=_live_apart(rows))
     found = _core.fitting_times_s(
         num_ranks=len(rows),
         level_offset=ways.level_offset,
@@ -499,6 +527,11 @@ def _kind_times(site: Site, used: Ints, rows: Floats) -> KindTimes:
     time_s = found.reshape(len(rows), len(used))
     forward_s = np.broadcast_to(kinds.forward_s[used], time_s.shape)
     return with_replicas(kinds, used, time_s, forward_s, replicas, site.cluster)
+
+
+def _live_apart(rows: Floats) -> bool:
+    """Whether other numbers of microbatches wait for input than for weight gradients."""
+    return bool((rows[..., 0] != rows[..., 1]).any())
 
 
 def fastest_ways(
@@ -523,7 +556,7 @@ def fastest_way(site: Site, kind: int, rows: Floats) -> tuple[int, ...] | None:
     room = site.usable_bytes - float(held_bytes(kinds, site.replicas, np.array(kind)))
     best: tuple[float, Ints] | None = None
     for level in kinds.levels_of[kind]:
-        ways = ways_of(kinds, kind, level)
+        ways = ways_of(kinds, kind, level, apart=_live_apart(rows))
         beside = rows[:, 2:] * float(kinds.level_bytes[level])
         needed = ways.kept_bytes(rows[:, :2]) + beside
         fitting = np.flatnonzero((needed <= room * (1 - _CHAIN_HAIR)).all(axis=0))
