@@ -70,7 +70,7 @@ def test_a_known_layout_has_whole_replicas_of_the_model_it_names_on_devices_of_t
     None
 ):
     for known in catalog.known_layouts():
-        assert known.num_devices % (known.tensor * known.pipeline * known.context) == 0, known
+        assert known.parallelism.num_devices == known.num_devices, known
         assert catalog.accelerator(known.device).memory_bytes > 0
         assert known.source and known.by
         if known.model in catalog.model_names():

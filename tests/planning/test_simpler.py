@@ -15,7 +15,7 @@ from trainwright.execution import Budget
 from trainwright.planning.reasons.objectives import PAIRED_ERROR, as_published
 from trainwright.planning.search.search import plan_model
 from trainwright.planning.splits.types import Priced
-from trainwright.plans.plan import KnownLayout
+from trainwright.plans.plan import KnownLayout, Parallelism
 
 RUN = {"cluster": "dgx-a100", "nodes": 2, "global_batch": 32, "sequence": 16384}
 
@@ -68,13 +68,12 @@ LAYOUT = KnownLayout(
     device="A100-80GB-SXM",
     num_devices=8,
     sequence_length=1024,
-    tensor=2,
-    pipeline=2,
-    context=1,
-    expert=1,
+    parallelism=Parallelism(tensor=2, pipeline=2, data=2),
     by="somebody",
     source="somewhere",
 )
+
+WIDE = Parallelism(tensor=4, pipeline=2, data=8)
 
 
 def told(*layouts: KnownLayout, software: str | None = None) -> tuple[KnownLayout, Priced] | None:
@@ -83,20 +82,21 @@ def told(*layouts: KnownLayout, software: str | None = None) -> tuple[KnownLayou
 
 
 def test_the_layout_that_people_run_is_the_nearest_that_the_job_can_have() -> None:
-    far = replace(LAYOUT, num_devices=64, tensor=4)
+    far = replace(LAYOUT, num_devices=64, parallelism=WIDE)
     found = told(far, LAYOUT)
     assert found is not None and found[0] is LAYOUT
     degrees = found[1].candidate
     assert (degrees.tensor, degrees.pipeline, degrees.context, degrees.data) == (2, 2, 1, 2)
     assert planned_model(SMALL).priced[0].step.step_time_s <= found[1].step.step_time_s
-    whole = replace(LAYOUT, pipeline=3, num_devices=6)  # no replicas of it on 8 devices
+    # No replicas of it on 8 devices.
+    whole = replace(LAYOUT, num_devices=6, parallelism=Parallelism(tensor=2, pipeline=3))
     found = told(whole, far)
     assert found is not None and found[0] is far
 
 
 def test_what_the_named_program_runs_comes_before_what_is_nearer() -> None:
     near = replace(LAYOUT, by="NeMo")
-    own = replace(LAYOUT, num_devices=64, tensor=4, by="torchtitan")
+    own = replace(LAYOUT, num_devices=64, parallelism=WIDE, by="torchtitan")
     for software, first in ((None, near), ("nemo", near), ("torchtitan", own), ("fsdp2", own)):
         found = told(near, own, software=software)
         assert found is not None and found[0] is first

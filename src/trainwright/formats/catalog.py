@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,7 +28,7 @@ from trainwright.formats.hf_config import (
     read_config,
 )
 from trainwright.model import RunShape, Tuning, layer_graph
-from trainwright.plans.plan import KnownLayout
+from trainwright.plans.plan import KnownLayout, Parallelism
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
@@ -127,17 +127,34 @@ def known_layouts() -> tuple[KnownLayout, ...]:
     file = resources.files("trainwright.plans") / "known_layouts.toml"
     document = tomllib.loads(file.read_text(encoding="utf-8"))
     return tuple(
-        KnownLayout(**_layout(row), by=by, source=source)
+        _layout(row, by=by, source=source)
         for name, rows in document["layouts"].items()
         for by, source in (document["sources"][name],)
         for row in rows
     )
 
 
-def _layout(row: list[Any]) -> dict[str, Any]:
-    names = [field.name for field in fields(KnownLayout)]
-    found = dict(zip(names, row, strict=False))
-    return {**found, "parameters": found["parameters"] * 1e9}
+def _layout(row: list[Any], *, by: str, source: str) -> KnownLayout:
+    model, billions, has_experts, device, devices, sequence, t, p, c, e, *zero = row
+    return KnownLayout(
+        model=model,
+        parameters=billions * 1e9,
+        has_experts=has_experts,
+        device=device,
+        num_devices=devices,
+        sequence_length=sequence,
+        parallelism=Parallelism(
+            tensor=t,
+            pipeline=p,
+            data=devices // (t * p * c),
+            context=c,
+            expert=e,
+            zero_stage=zero[0] if zero else 1,
+            sequence_parallel=t > 1,
+        ),
+        by=by,
+        source=source,
+    )
 
 
 def open_model(name_or_path: str) -> ModelDescription:

@@ -133,7 +133,7 @@ ANY_DEVICE: Final = "device"
 class KnownLayout:
     """Degrees that somebody published of a run: of which model, on what, and where it is said.
 
-    `parameters` counts all of them, those of every expert; `zero_stage` is the published one.
+    `parameters` counts all of them, those of every expert.
     """
 
     model: str
@@ -142,11 +142,7 @@ class KnownLayout:
     device: str
     num_devices: int
     sequence_length: int
-    tensor: int
-    pipeline: int
-    context: int
-    expert: int
-    zero_stage: int = 1
+    parallelism: Parallelism
     by: str
     source: str
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from trainwright.model import Experts, TransformerConfig
     from trainwright.plans.configuration import Configuration
+    from trainwright.plans.plan import Parallelism
 
 _HALF: Final = 2.0  # bytes of a 16-bit number
 _SINGLE: Final = 4.0
@@ -194,7 +195,7 @@ class Sizes:
 
     `shard` is a hidden state as it lies between products, cut by a tensor group, `whole` one that
     it has gathered; `query`, `key` are those of all local heads, `inner` one of the two inputs of
-    the gate.
+    the gate, `cut` the degrees of the run.
     """
 
     shard: float
@@ -204,8 +205,7 @@ class Sizes:
     statistics: float
     inner: float
     row: float
-    tensor: int
-    context: int
+    cut: Parallelism
 
 
 def sizes_of(model: TransformerConfig, run: Configuration) -> Sizes:
@@ -221,8 +221,7 @@ def sizes_of(model: TransformerConfig, run: Configuration) -> Sizes:
         statistics=_SINGLE * tokens * model.num_heads / t,
         inner=_HALF * tokens * model.ffn_size / t,
         row=_SINGLE * tokens / t,
-        tensor=t,
-        context=c,
+        cut=degrees,
     )
 
 
@@ -323,7 +322,7 @@ class Block:
 
         hold("row", z.row)
         hold("normed", z.shard)
-        if z.tensor > 1:
+        if z.cut.tensor > 1:
             hold("normed whole", z.whole)
             drop("normed")
         product("q0", z.query, kept=True)
@@ -341,12 +340,12 @@ class Block:
             drop("q0", "k0")
         else:
             drop("k0")
-        if z.context > 1 and not cached:
+        if z.cut.context > 1 and not cached:
             # Keys and values in one row, those of all ranks, and a part of the output beside all.
-            tape.passing(2 * z.key * (2 + z.context) + 4 * z.query)
+            tape.passing(2 * z.key * (2 + z.cut.context) + 4 * z.query)
         product("attended", z.query, kept=True)
         product("statistics", z.statistics, kept=True)
-        if z.tensor > 1:
+        if z.cut.tensor > 1:
             if not cached:
                 tape.passing(z.whole + z.shard)
                 if selective:
@@ -356,7 +355,7 @@ class Block:
         hold("middle", z.shard)
         hold("row 2", z.row)
         hold("normed 2", z.shard)
-        if z.tensor > 1:
+        if z.cut.tensor > 1:
             hold("normed 2 whole", z.whole)
             drop("normed 2")
         if self.mixed is None:
@@ -367,7 +366,7 @@ class Block:
             if not again:
                 if selective:
                     hold("last", z.whole)
-                    if z.tensor > 1:
+                    if z.cut.tensor > 1:
                         hold("reduced 2", z.shard)
                 else:
                     tape.passing(z.whole + z.shard)
@@ -426,7 +425,7 @@ class Block:
         def drop(*names: str) -> None:
             tape.drop(key, *names)
 
-        if z.tensor > 1:
+        if z.cut.tensor > 1:
             hold("d whole", z.whole)
         hold("d inner", z.inner)
         tape.hold("rank", "gradients", self.last_gradient)
@@ -443,7 +442,7 @@ class Block:
         tape.hold("rank", "gradients", self.first_gradients / 2)
         drop("d gate", "normed 2 whole", "normed 2")
         drop("d normed b")
-        if z.tensor > 1:
+        if z.cut.tensor > 1:
             hold("d reduced", z.shard)
             drop("d normed")
         hold("d middle", z.shard)
@@ -512,13 +511,13 @@ class Block:
         def drop(*names: str) -> None:
             tape.drop(key, *names)
 
-        if z.tensor > 1:
+        if z.cut.tensor > 1:
             hold("d whole", z.whole)
         hold("d attended", z.query)
         tape.hold("rank", "gradients", self.output_gradient)
         drop("d whole")
-        if z.context > 1:
-            tape.passing(2 * z.key * (3 + 2 * z.context) + 6 * z.query)
+        if z.cut.context > 1:
+            tape.passing(2 * z.key * (3 + 2 * z.cut.context) + 6 * z.query)
         hold("d q", z.query)
         hold("d k", z.key)
         hold("d v", z.key)
@@ -607,7 +606,7 @@ class Rank:
         tape, key, unit = self.tape, (stage.index, name), stage.units[name]
         if self.pipelined and not is_last:
             # Beside a pipeline a tensor group sums gradients of all words, and shares them at last.
-            parts = stage.sizes.tensor if name == "embedding" else 1
+            parts = stage.sizes.cut.tensor if name == "embedding" else 1
             if tape.held("whole gradients", key) == 0:
                 tape.hold("whole gradients", key, parts * self.summed * unit.parameters)
             tape.drop("rank", "gradients")
@@ -629,7 +628,7 @@ class Rank:
         tape, sizes = self.tape, stage.sizes
         if stage.has_embedding:
             self.gather(stage, "embedding", forward=True)
-            tape.passing(sizes.whole * (2 if sizes.tensor > 1 else 1))
+            tape.passing(sizes.whole * (2 if sizes.cut.tensor > 1 else 1))
             if self.again:
                 self.free_weights(stage, "embedding")
         if stage.has_embedding:
@@ -648,7 +647,7 @@ class Rank:
         tape, key, sizes = self.tape, (stage.index, microbatch), stage.sizes
         logits = _HALF * stage.logits
         tape.hold(key, "normed", sizes.shard)
-        if sizes.tensor > 1:
+        if sizes.cut.tensor > 1:
             tape.hold(key, "normed whole", sizes.whole)
             tape.drop(key, "normed")
         tape.hold(key, "logits", logits)
@@ -656,7 +655,7 @@ class Rank:
         if self.run.fused_cross_entropy:  # one kernel each way, from the logits as they are
             return
         tape.hold(key, "float", 2 * logits)
-        if sizes.tensor > 1:  # less the maximum, exponentials, less the sum's logarithm
+        if sizes.cut.tensor > 1:  # less the maximum, exponentials, less the sum's logarithm
             tape.hold(key, "shifted", 2 * logits)
             tape.passing(2 * logits)
             tape.hold(key, "softmax", 2 * logits)
@@ -704,8 +703,8 @@ class Rank:
     def _embedding_backward(self, stage: Stage) -> None:
         """A tensor group makes the gradient of all words on every rank, then takes its share."""
         tape, cut = self.tape, _HALF * stage.units["embedding"].parameters
-        if stage.sizes.tensor > 1:
-            tape.hold("rank", "of all words", stage.sizes.tensor * cut)
+        if stage.sizes.cut.tensor > 1:
+            tape.hold("rank", "of all words", stage.sizes.cut.tensor * cut)
         tape.hold("rank", "gradients", cut)
         tape.drop("rank", "of all words")
 
@@ -717,7 +716,7 @@ class Rank:
             tape.drop(key, "logits")
             return
         tape.hold(key, "d softmax", 2 * logits)
-        if stage.sizes.tensor > 1:  # added to the exponentials, then scaled, each a new tensor
+        if stage.sizes.cut.tensor > 1:  # added to the exponentials, then scaled, each a new tensor
             tape.passing(4 * logits)
         tape.hold(key, "d float", 2 * logits)
         tape.drop(key, "d softmax", "softmax")
@@ -729,7 +728,7 @@ class Rank:
         tape.hold(key, "d normed", sizes.whole)
         tape.hold("rank", "gradients", _HALF * stage.units["head"].parameters)
         tape.drop(key, "d logits", "normed whole", "normed")
-        if sizes.tensor > 1:
+        if sizes.cut.tensor > 1:
             tape.passing(sizes.shard)
         tape.hold("rank", "grad", sizes.shard)
         tape.drop(key, "d normed")

@@ -450,11 +450,11 @@ def as_published(
 
 def _of_layout(question: ModelQuestion, known: KnownLayout) -> ModelQuestion | None:
     """The question for plans of these degrees on all devices; None where it has none."""
-    allowed, cut = question.allowed, known.tensor * known.pipeline * known.context
-    data, rest = divmod(question.num_devices, cut)
-    stages = (3,) if known.zero_stage == 3 else (0, 1, 2)
+    allowed, run = question.allowed, known.parallelism
+    data, rest = divmod(question.num_devices, run.tensor * run.pipeline * run.context)
+    stages = (3,) if run.zero_stage == 3 else (0, 1, 2)
     zero = tuple(stage for stage in allowed.zero_stages if stage in stages)
-    degrees = {name: getattr(known, name) for name in ("tensor", "pipeline", "context", "expert")}
+    degrees = {name: getattr(run, name) for name in ("tensor", "pipeline", "context", "expert")}
     degrees["data"] = data
     schedules = tuple(name for name in _USUAL if name in (allowed.schedules or _USUAL))
     if rest or not zero or not schedules:
