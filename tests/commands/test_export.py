@@ -45,6 +45,24 @@ def test_a_folder_of_files_is_written(
     assert "--tensor-model-parallel-size 4" in (folder / "megatron_args.sh").read_text()
 
 
+def test_a_program_without_further_tokens_takes_the_model_without_them(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    run_of = ("estimate", "qwen3.5-27b", "--cluster", "dgx-h100", "--nodes", "2", "--tp", "8")
+    run_of += ("--dp", "2", "--zero", "2", "--global-batch", "32", "--sequence", "4096")
+    document, folder = str(tmp_path / "run.json"), str(tmp_path / "out")
+    assert run(*run_of, "-o", document).code in (0, 3)
+    refused = run("export", document, "--to", "torchtitan", "-o", folder)
+    assert refused.code == 2
+    assert "num_mtp_layers: 1" in refused.err
+    assert "plan --mtp-layers 0 leaves them out" in refused.err
+    assert run(*run_of, "--mtp-layers", "0", "-o", document).code in (0, 3)
+    assert run("export", document, "--to", "torchtitan", "-o", folder).code == 0
+    more = run(*run_of, "--mtp-layers", "2")
+    assert more.code == 2
+    assert "mtp-layers: must be at most 1, as qwen3.5-27b has, got 2" in more.err
+
+
 def test_names_of_strangers_reach_no_reader_raw(
     run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

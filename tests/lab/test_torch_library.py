@@ -352,3 +352,8 @@ def test_all_layers_of_what_hears_or_computes_in_single_precision_do_work(kind: 
 def test_a_class_that_needs_another_library_says_which() -> None:
     with pytest.raises(UnsupportedFeature, match="requires the torchaudio library"):
         count({"model_type": "higgs_audio_v2_tokenizer"})
+
+
+def test_what_the_library_says_on_a_second_line_is_told_with_the_first() -> None:
+    with pytest.raises(InvalidInput, match=r"must be 0, got 256$"):
+        count({"model_type": "gemma4_assistant"})

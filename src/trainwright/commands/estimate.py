@@ -70,10 +70,10 @@ def estimate(
         resolve_cluster,
         software_named_by,
     )
-    from trainwright.options.run import devices_asked_for, tuned, with_images
+    from trainwright.options.run import as_trained, devices_asked_for, tuned
 
     if isinstance(given, ModelInput):
-        given = tuned(with_images(given, options), options)
+        given = tuned(as_trained(given, options), options)
     whole = opened(options.get("cluster"))
     nodes, devices = options.get("nodes"), options.get("devices")
     where, num_devices = resolve_cluster(

@@ -893,7 +893,15 @@ def _note_visits(name: str, count: int, visited: dict[str, int]) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """What an error says first, with the line that a colon at its end leads to."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    said, *after = lines or [type(error).__name__]
+    if said.endswith(":") and after:
+        said = f"{said} {after[0]}"
+    return said if len(said) <= _LONGEST_LINE else f"{said[: _LONGEST_LINE - 4]} ..."
+
+
+_LONGEST_LINE: Final = 300
 
 
 def _quiet() -> ExitStack:

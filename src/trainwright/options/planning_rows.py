@@ -214,6 +214,14 @@ ROWS += section(
         foreign=_OF_A_MODEL,
     ),
     row(
+        "mtp-layers",
+        COUNT_OR_NONE,
+        "Layers that predict further tokens, of the model's; all if absent.",
+        commands="plan sweep estimate",
+        also="num_mtp_layers",
+        foreign=_OF_A_MODEL,
+    ),
+    row(
         "sequence",
         COUNT,
         "Tokens per sequence, in place of what the file says.",

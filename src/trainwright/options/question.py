@@ -18,13 +18,13 @@ from trainwright.options.clusters import (
 )
 from trainwright.options.inputs import embed, inside, naming_options
 from trainwright.options.run import (
+    as_trained,
     overheads_of,
     overlap_of,
     recipe_of,
     refuse_formats,
     refuse_unknown_words,
     tuned,
-    with_images,
 )
 from trainwright.options.space import (
     SPANS,
@@ -251,7 +251,7 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
 
     if isinstance(given, ModelInput):
         given = tuned(given, options)
-        given = with_images(given, options)
+        given = as_trained(given, options)
     where = opened(options.get("cluster"))
     cluster, num_devices = resolve_pools(
         where,

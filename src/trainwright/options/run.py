@@ -233,8 +233,28 @@ def overheads_of(options: Options) -> MemoryOverheads:
     return replace(overheads_at(given.get("fit_probability", USUAL_FIT_PROBABILITY)), **given)
 
 
-# Images beside text
-# ------------------
+# Images beside text, and layers that predict further tokens
+# ---------------------------------------------------------
+
+
+def as_trained(given: ModelInput, options: Options) -> ModelInput:
+    """The model with the images and the layers for further tokens that `options` say."""
+    return with_images(_predicting(given, options.get("mtp_layers")), options)
+
+
+def _predicting(given: ModelInput, count: int | None) -> ModelInput:
+    """With so many of the layers for further tokens that the model's file names."""
+    own = given.config.num_mtp_layers
+    if count is None or count == own:
+        return given
+    if count > own:
+        problem = f"must be at most {own}, as {given.embedded.name} has, got {count}"
+        raise InvalidInput.of("mtp-layers", problem)
+    from trainwright.formats.document_json import encode
+
+    config = replace(given.config, num_mtp_layers=count)
+    name = f"{given.embedded.name}, {count or 'no'} MTP layer{'s' * (count != 1)}"
+    return replace(given, config=config, embedded=embed("model", name, encode(config)))
 
 
 def with_images(given: ModelInput, options: Options) -> ModelInput:

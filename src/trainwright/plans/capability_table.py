@@ -84,7 +84,8 @@ _FIXED = "no runs 1F1B and interleaved 1F1B only"
 _FIXED_HERE = "no orders its pipeline itself"
 _ONE_CHUNK = "no runs one stage per rank"
 _PER_STAGE = "no runs the same degrees on every stage"
-_NO_MTP = "no has no multi-token prediction layers"
+_LEAVE_OUT = "plan --mtp-layers 0 leaves them out"
+_NO_MTP = f"no has no multi-token prediction layers; {_LEAVE_OUT}"
 _CORE_FSDP = "yes --use-megatron-fsdp"
 _WITH_PP = "no is not known to shard gradients or parameters beside a pipeline"
 _EACH_COPY = "no sends a copy of a token for each of its experts"
@@ -165,7 +166,7 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     ),
     Feature.MTP: (
         *("yes m in the layout",) * 3,
-        *("no does not split multi-token prediction layers off",) * 2,
+        *(f"no does not split multi-token prediction layers off; {_LEAVE_OUT}",) * 2,
         _MODEL,
         *(_NO_MTP,) * 3,
     ),
