@@ -72,6 +72,34 @@ def kernels(**fields: float) -> Accelerator:
     return replace(DEVICE, efficiency=replace(DEVICE.efficiency, **fields))
 
 
+# TFLOP/s at 16,384 tokens, heads of 64 over heads of 128: FlashAttention-3 on H100, figures 5 and 6
+# of Shah et al., 2024; FlashAttention-4 on B200, pull request 2605 of its repository.
+@pytest.mark.parametrize(
+    ("device", "phase", "small", "usual"),
+    [
+        ("H100-80GB-SXM", Phase.FORWARD, 497.0, 648.0),
+        ("H100-80GB-SXM", Phase.INPUT_GRAD, 474.0, 561.0),
+        ("B200", Phase.FORWARD, 879.0, 1330.0),
+    ],
+)
+def test_small_heads_slow_attention_as_kernels_are_measured_to(
+    device: str, phase: Phase, small: float, usual: float
+) -> None:
+    op = operator(OperatorKind.ATTENTION, 1e15, 1.0)
+    took = [
+        time_s(replace(op, head_size=size), catalog.accelerator(device), phase)
+        for size in (64.0, 128.0)
+    ]
+    assert took[1] / took[0] == pytest.approx(small / usual, rel=0.03)
+
+
+def test_larger_heads_and_devices_of_unknown_exponentials_keep_their_share() -> None:
+    op = operator(OperatorKind.ATTENTION, 1e13, 1.0)
+    unknown = replace(DEVICE, flops_per_exponential=0.0)
+    assert time_s(replace(op, head_size=256.0), DEVICE) == time_s(op, DEVICE)
+    assert time_s(replace(op, head_size=64.0), unknown) == time_s(op, unknown)
+
+
 def test_attention_loses_by_bytes_what_short_sequences_cost() -> None:
     device = kernels(attention_half_intensity=150.0)
     long, short = (operator(OperatorKind.ATTENTION, 1e13, 1e13 / x) for x in (1e9, 150.0))

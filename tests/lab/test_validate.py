@@ -200,3 +200,26 @@ def test_a_plan_is_ranked_by_its_time_in_the_release_it_is_compared_in(tmp_path:
     assert dataset.top1_regret is not None and alone.top1_regret is not None
     assert dataset.top1_regret.mean == alone.top1_regret.mean
     assert max(run.repeats for run in dataset.runs) == 2
+
+
+def test_a_row_says_how_its_pipeline_ran_and_how_its_tokens_travelled(tmp_path: Path) -> None:
+    """As DeepSeek-V3's report describes its run, no constant fitted to it or to its devices."""
+    table = Path(__file__).parents[2] / "benchmarks" / "other_runs" / "other_runs.csv"
+    with table.open() as file:
+        (row,) = (row for row in csv.DictReader(file) if row["model"] == "deepseek-v3")
+    once = '{"dispatches_once": true}'
+    told = {
+        "nothing": {"options": "", "schedule": "1f1b", "vpp": "1", "recompute": ""},
+        "sent once": {"options": once, "schedule": "1f1b", "vpp": "1", "recompute": ""},
+        "all": {},
+    }
+    steps = {}
+    for name, changes in told.items():
+        with (tmp_path / "one.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            writer.writeheader()
+            writer.writerow({**row, **changes})
+        (dataset,) = validate(tmp_path).document.datasets
+        steps[name] = dataset.runs[0].step_time_s
+    assert steps["nothing"] > 1.3 * steps["sent once"] > 1.6 * steps["all"]
+    assert steps["all"] == pytest.approx(float(row["step_time_s"]), rel=0.1)

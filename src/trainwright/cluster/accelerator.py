@@ -415,6 +415,14 @@ class Host:
         )
 
 
+_NEVER_NEGATIVE: Final = (
+    "launch_overhead_s",
+    "host_pass_s",
+    "step_overhead_s",
+    "flops_per_exponential",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
     """A device kind. `peak_flops_per_s` is dense, as (number format, peak).
@@ -430,6 +438,8 @@ class Accelerator:
     `cores` is a chip design: its operators are tiled onto them, which says how small products fill
     it, so no share of products may grow with size (`template_device` makes one).
 
+    Its matrix units do `flops_per_exponential` in 16 bit while its special function units take one
+    exponential; 0 where that is not known, and small heads then cost attention nothing.
     `host` is absent where nothing is known of it. Where states lie there, each byte that an update
     touches on the device takes `update_delay_s_per_byte` longer (`step.zero.with_host_updates`).
     Where software `adds_gradients_apart`, kernels of their own add those of a microbatch to what
@@ -453,6 +463,7 @@ class Accelerator:
     price_per_hour: float | None = None
     cores: ChipCores | None = None
     host: Host | None = None
+    flops_per_exponential: float = field(default=0.0, metadata={RARE: True})
     update_delay_s_per_byte: float = field(default=0.0, metadata={RARE: True})
     adds_gradients_apart: bool = field(default=False, metadata={RARE: True})
 
@@ -468,7 +479,7 @@ class Accelerator:
         for name, value in positive.items():
             if not (math.isfinite(value) and value > 0):
                 yield Fault(name, f"must be finite and > 0, got {value!r}")
-        for name in ("launch_overhead_s", "host_pass_s", "step_overhead_s"):
+        for name in _NEVER_NEGATIVE:
             if not (math.isfinite(value := getattr(self, name)) and value >= 0):
                 yield Fault(name, f"must be finite and >= 0, got {value!r}")
         for name in ("power_watts", "price_per_hour"):

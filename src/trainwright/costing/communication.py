@@ -240,13 +240,38 @@ def memory_time_s(traffic_bytes: float, accelerator: Accelerator) -> float:
     return max(moved_s, traffic_bytes / accelerator.cores.update_bytes_per_s)
 
 
+# Every score of fused attention costs one exponential, which special function units take while
+# matrix units wait: the forward kernels of FlashAttention-3 on H100 take 4 d FLOPs at 94% of the
+# peak and one exponential for each score, at heads of 64, 128 and 256 (497, 648 and 756 TFLOP/s;
+# Shah et al., 2024, figure 5). Their backward, with 10 d FLOPs, is slowed by half as many features
+# (474 and 561; figure 6). FlashAttention-4 on B200 reaches with 64 0.66 of what it does with 128
+# (its repository, pull request 2605), where this says 0.67. A share of the peak is that of heads of
+# 128, the size of nearly all measured runs; kernels for larger ones differ in either direction.
+_MATRIX_PACE: Final = 0.94
+_USUAL_HEAD: Final = 128.0
+_FORWARD_FLOPS: Final = 4.0  # for each score and feature of a head
+_BACKWARD_WAIT: Final = 0.5
+
+
+def _share_of_small_heads(
+    head_size: float | None, accelerator: Accelerator, *, backward: bool
+) -> float:
+    """How fast attention over heads of a size is against heads of 128 features."""
+    if head_size is None or head_size >= _USUAL_HEAD:
+        return 1.0
+    wait = _MATRIX_PACE * accelerator.flops_per_exponential / _FORWARD_FLOPS
+    wait *= _BACKWARD_WAIT if backward else 1.0
+    return (1 + wait / _USUAL_HEAD) / (1 + wait / head_size)
+
+
 def _compute_efficiency(
     operator: Operator, phase: Phase, work: Work, accelerator: Accelerator
 ) -> float:
     efficiency, matrix = accelerator.efficiency, operator.matrix
     if operator.kind is OperatorKind.ATTENTION:
         backward = phase is Phase.INPUT_GRAD
-        return efficiency.attention(work.flops, work.bytes, backward=backward)
+        share = efficiency.attention(work.flops, work.bytes, backward=backward)
+        return share * _share_of_small_heads(operator.head_size, accelerator, backward=backward)
     if matrix is None:
         return efficiency.product(work.flops, None)
     depth = {

@@ -154,6 +154,7 @@ class AcceleratorTable(_Table):
     memory_bandwidth_bytes_per_s: Bandwidth
     launch_overhead_s: Latency | None = None
     usable_fraction: Share | None = None
+    flops_per_exponential: NotNegative | None = None
     power_watts: Positive | None = None
     price_per_hour: Positive | None = None
     efficiency: EfficiencyTable | None = None

@@ -295,6 +295,7 @@ def _device(name: str, table: Table) -> Accelerator:
         power_watts=_number(table.get("power_watts")),
         price_per_hour=_number(table.get("price_per_hour")),
         host=_host(table["host"]) if "host" in table else None,
+        flops_per_exponential=float(table.get("flops_per_exponential", 0.0)),
     )
 
 

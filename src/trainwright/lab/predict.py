@@ -36,6 +36,7 @@ from trainwright.plans.configuration import (
 )
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.profile import Recompute
+from trainwright.scheduling.families import FAMILIES
 from trainwright.step import predict_step
 from trainwright.step.account import time_range
 from trainwright.step.figures import (
@@ -112,10 +113,13 @@ def configuration_of(
         microbatch_size=microbatch_size,
         global_batch=run.global_batch,
         sequence_length=run.sequence_length,
-        schedule=_schedule(run, microbatches=run.global_batch // (microbatch_size * run.data))
-        if virtual_stages > 1
-        else DEFAULT_SCHEDULE,
+        schedule=_schedule(
+            run,
+            virtual_stages=virtual_stages,
+            microbatches=run.global_batch // (microbatch_size * run.data),
+        ),
         recompute=Recompute(recompute),
+        recompute_modules=_recompute_modules(run),
         recompute_blocks=_recompute_blocks(run, model, virtual_stages),
         fused_attention=uses_fused_attention(run) if run.states_arguments else line.fused_attention,
         blocks_per_stage=_stage_blocks(run, model, virtual_stages),
@@ -149,6 +153,7 @@ def _overlap(
     splits = run.flag("async_tp") or run.flag("tp_comm_overlap")
     spans = run.expert * (run.expert_tensor or run.tensor)
     pairs = line.pairs_passes and virtual_stages > 1 and spans > fast_domain
+    pairs = bool(run.options.get("overlap_experts", pairs))
     return Overlap(
         gradients=share,
         parameters=share,
@@ -171,9 +176,23 @@ def _stage_blocks(
     return stated if fits else None
 
 
-def _schedule(run: MeasuredRun, *, microbatches: int) -> str:
-    """Interleaving takes microbatches in groups of the pipeline's size, or depth-first."""
+def _schedule(run: MeasuredRun, *, virtual_stages: int, microbatches: int) -> str:
+    """The family that a row names; 1F1B interleaves where ranks hold several chunks.
+
+    Interleaving takes microbatches in groups of the pipeline's size, or depth-first.
+    """
+    named = run.schedule or DEFAULT_SCHEDULE
+    if named in FAMILIES and named not in (DEFAULT_SCHEDULE, "interleaved"):
+        return named
+    if virtual_stages == 1:
+        return DEFAULT_SCHEDULE
     return "depth-first" if microbatches % run.pipeline else "interleaved"
+
+
+def _recompute_modules(run: MeasuredRun) -> tuple[str, ...] | None:
+    """What selective recomputation repeats, where a row lists it."""
+    listed = run.options.get("recompute_modules")
+    return None if listed is None else tuple(str(listed).replace(" ", "").split(","))
 
 
 # What DeepSpeed's states on the host take with them: gradients are reduced into buffers there
@@ -207,6 +226,7 @@ def _recipe(run: MeasuredRun, line: SoftwareLine, model: TransformerConfig, toke
         token_dispatcher=TokenDispatcher.HIERARCHICAL
         if line.dispatches_once
         else TokenDispatcher.ALL_TO_ALL,
+        dispatch_dtype=run.options.get("dispatch_dtype"),
         loss_chunk=_loss_chunk(line, model, tokens),
         offload=_STATES_ON_HOST if updates_on_host(run) else None,
     )

@@ -107,6 +107,7 @@ def line_of(run: MeasuredRun) -> SoftwareLine:
         ("gradient_dtype", "gradient_dtype"),
         ("overlaps_gradients", "overlap_gradients"),
         ("dropout", "dropout"),
+        ("dispatches_once", "dispatches_once"),
     ):
         if run.options.get(option) is not None:
             behaviour[name] = run.options[option]

@@ -267,6 +267,7 @@ def _fused(config: TransformerConfig, run: RunShape) -> list[Operator]:
         saved=(*_kept(config, run), statistics),
         module=ATTENTION_CORE,
         dtype=run.precision.base_dtype,
+        head_size=(config.head_size + config.value_head_size) / 2,
     )
     return [core]
 

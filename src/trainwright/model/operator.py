@@ -184,7 +184,8 @@ class Operator:
 
     `dtype` is the number format its matrix units run in, that of activations where absent. `matrix`
     is the shape of a product with weights, None for every other operator. Its kernels keep memory
-    busy for `bandwidth_share` of the time that elementwise ones do.
+    busy for `bandwidth_share` of the time that elementwise ones do. `head_size` is that of fused
+    attention, the mean of those of queries and values.
     """
 
     name: str
@@ -199,6 +200,7 @@ class Operator:
     matrix: MatrixShape | None = None
     dtype: str | None = None
     bandwidth_share: float = 1.0
+    head_size: float | None = None
 
     @property
     def model_step_flops(self) -> float:

@@ -400,6 +400,7 @@ def _core(config: TransformerConfig, run: RunShape) -> Operator:
         ),
         module=ATTENTION_CORE,
         dtype=run.precision.base_dtype,
+        head_size=(config.head_size + config.value_head_size) / 2 if run.fused_attention else None,
     )
 
 
