@@ -59,7 +59,7 @@ def rank_times_s(chain, rank, ends, instants, running):
     after_s = optimizer_s + count * chain.optimizer_s
     before_s, idle_s = _idle_s(chain, rank, ends, extra=extra, added=added)
     # What a rank exchanges follows its own last action, while others may still drain.
-    waits_s = np.maximum(idle_s, before_s + shared.tail_s)
+    waits_s = np.maximum(idle_s + chain.sharing[0].tail_s.min(), before_s + shared.tail_s)
     times_s = chain.num_microbatches * work_s + waits_s + after_s
     return np.where(fits, times_s, np.inf)
 
@@ -98,9 +98,12 @@ def _idle_s(chain, rank, ends, *, extra, added):
     ahead = float(forward_s[ends.leaves + 1 :].sum() + across_s[-1] - across_s[ends.leaves])
     start = chain.forward_all_s + float(across_s[-1]) + behind - warm
     end = chain.backward_all_s + float(across_s[-1]) + ahead - drain
-    idle_s = np.maximum(head + tail, np.maximum(start + tail, head + end))
-    idle_s = np.maximum(idle_s, start + end) if ends.waits_twice else idle_s
-    return np.maximum(head, start), idle_s
+    # Of the way back to the own last action only the least is known, but for own chunks.
+    own_end = float(backward_s[ends.ends :].sum() + across_s[-1] - across_s[ends.ends]) + ahead
+    own_end = own_end - drain + (extra * block_backward_s if ends.ends < chain.num_ranks else 0.0)
+    begun = np.maximum(head, start)
+    late = begun if ends.waits_twice else head
+    return np.maximum(begun, late + own_end), np.maximum(begun + tail, late + end)
 
 
 def _least_phases_s(chain):

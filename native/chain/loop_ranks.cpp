@@ -94,9 +94,10 @@ class Rank {
     const double forward_s = x_.sharing.forward_s[at], backward_s = recomputed_s + exposed_s;
     const double work_s = count * x_.blocks.time_s[0] + edge_s + forward_s + backward_s;
     const Idle idle = idle_s(extra, forward_s, backward_s);
-    // A rank exchanges after its own last action, while others may still drain.
+    // A rank exchanges after its own last action, while others may still drain, and the first one
+    // after them.
     return x_.num_microbatches * work_s + after_s +
-           std::max(idle.whole_s, idle.before_s + x_.sharing.tail_s[at]);
+           std::max(idle.whole_s + first_exchanges_s_, idle.before_s + x_.sharing.tail_s[at]);
   }
 
   // Seconds per microbatch; infinite where the leanest options do not fit.
@@ -149,6 +150,7 @@ class Rank {
   void sum_paths() {
     const double block_backward_s = x_.blocks.time_s[0] - x_.blocks.forward_s;
     double before_forward = 0, before_backward = 0, behind = 0, ahead = 0, across = 0;
+    double beyond_end = 0;
     const auto turns = x_.order.turns.subspan(static_cast<size_t>(4 * rank_), 4);
     double across_begins = 0, across_turns = 0, across_leaves = 0, across_ends = 0;
     for (int64_t s = 0; s < size_; ++s) {
@@ -162,7 +164,7 @@ class Rank {
         }
       }
       if (s < turns[0]) before_forward += forward_s;
-      if (s < turns[3]) before_backward += backward_s;
+      (s < turns[3] ? before_backward : beyond_end) += backward_s;
       if (s > turns[1]) behind += backward_s;
       if (s > turns[2]) ahead += forward_s;
       if (s == turns[0]) across_begins = across;
@@ -174,9 +176,13 @@ class Rank {
     tail_s_ = before_backward + across_ends;
     start_s_ = x_.forward_all_s + across + behind + across - across_turns;
     end_s_ = x_.backward_all_s + across + ahead + across - across_leaves;
+    own_end_s_ = beyond_end + across - across_ends + ahead + across - across_leaves;
+    passes_all_ = turns[3] < p_;
+    const auto first = x_.sharing.tail_s.subspan(0, static_cast<size_t>(x_.sharing.offset[1]));
+    first_exchanges_s_ = *std::min_element(first.begin(), first.end());
   }
 
-  // Before the first own backward at the latest, and in all.
+  // Before the own last action at the latest, and until the first stage is through.
   struct Idle {
     double before_s;
     double whole_s;
@@ -196,9 +202,10 @@ class Rank {
       drain_s += drain[edge.chunk] * (x_.edges.time_s[edge.end] - forward_s);
     }
     const double start_s = start_s_ - warm_s, end_s = end_s_ - drain_s;
-    const double longest_s = std::max({head_s_ + tail_s_, start_s + tail_s_, head_s_ + end_s});
-    return {std::max(head_s_, start_s),
-            x_.order.waits_twice[rank_] ? std::max(longest_s, start_s + end_s) : longest_s};
+    const double own_end_s = own_end_s_ + (passes_all_ ? extra * block_backward_s : 0) - drain_s;
+    const double begun_s = std::max(head_s_, start_s);
+    const double late_s = x_.order.waits_twice[rank_] ? begun_s : head_s_;
+    return {std::max(begun_s, late_s + own_end_s), std::max(begun_s + tail_s_, late_s + end_s)};
   }
 
   double weighed(std::span<const double> counts, const std::vector<int64_t>& order,
@@ -215,7 +222,9 @@ class Rank {
   std::vector<int64_t> least_, spare_, by_warm_, by_drain_;
   std::vector<std::vector<int64_t>> by_held_;  // chunks of each instant, fewest microbatches first
   std::vector<Edge> edges_;
-  double head_s_ = 0, tail_s_ = 0, start_s_ = 0, end_s_ = 0;
+  double head_s_ = 0, tail_s_ = 0, start_s_ = 0, end_s_ = 0, own_end_s_ = 0;
+  double first_exchanges_s_ = 0;
+  bool passes_all_ = false;  // whether the way back to the own last action passes all own chunks
 };
 
 }  // namespace

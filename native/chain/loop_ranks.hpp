@@ -2,12 +2,14 @@
 //
 // Rank r owns v chunks. With e more blocks than the least of them it takes
 //
-//   m · (k(e)·t + edges + sharing + R(e)) + max(idle(e), before(e) + exchange) + optimizer
+//   m · (k(e)·t + edges + sharing + R(e))
+//     + max(idle(e) + exchange of the first rank, before(e) + exchange) + optimizer
 //
 // R is what memory makes it recompute at its fullest instants: a fractional knapsack over its
 // chunks, extra blocks where fewest microbatches wait. Idle time is the longest of four paths
-// through the order's graph, all other stages at their least, of which `before` comes before the
-// first own backward: what is exchanged at the end follows the own last action, not others'.
+// through the order's graph to the end of the first stage, all other stages at their least; the
+// first rank exchanges after that, as little as with any of its blocks. `before` is the longest to
+// the own last action: a rank exchanges while others may still drain.
 // O(v·K·log) per rank, e and instant.
 #pragma once
 
