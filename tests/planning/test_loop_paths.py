@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +16,10 @@ from random_cases import cases
 from trainwright._native import _core
 from trainwright.planning.bounds.loop import least_step_s, rank_ends
 from trainwright.planning.question.layouts import LOOPED
-from trainwright.planning.splits.cuts import every_lengths
+from trainwright.planning.splits.chain import Split
+from trainwright.planning.splits.cuts import every_lengths, finish_loop
 from trainwright.planning.splits.loop import Count, Loop, bound_dealt_loops, program_of
-from trainwright.planning.splits.types import best_family_split, bound_every_split
+from trainwright.planning.splits.types import Effort, best_family_split, bound_every_split
 from trainwright.scheduling.simulate import native_orders
 from trainwright.step.pipeline import (
     PipelineShape,
@@ -291,3 +294,72 @@ def test_a_rank_exchanges_while_others_drain(sequence_length):
     ]
     step, _ = step_of(asked, "depth-first", (0, 2, 4, 8, 10, 11, len(layers)), rows)
     assert bound_every_split(asked.question("depth-first")).bound_s <= step.step_time_s
+
+
+@pytest.mark.parametrize("family", ["interleaved", "depth-first", "breadth-first"])
+def test_what_is_looked_through_knows_what_hides_under_the_group_before(family):
+    """A chunk exchanges while a group of microbatches runs the one before it, whatever the way."""
+    asked = case(
+        blocks=4,
+        pipeline=2,
+        virtual_stages=2,
+        num_microbatches=4,
+        data=8,
+        nodes=4,
+        memory_gib=4000,
+        sequence_length=512,
+    )
+    question, found = asked.question(family), []
+
+    def priced(split):
+        rows = rows_of_split(asked, Split(bound_s=0.0, cuts=split[0], chosen=split[1]))
+        step, _ = step_of(asked, family, split[0], rows)
+        found.append(step.step_time_s)
+        return SimpleNamespace(step=step)
+
+    finished = finish_loop(question, priced, Effort(), limit_s=1e3)
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    ways = [costs.rows_of(layer.layer_class) for layer in layers]
+    least_s = min(
+        step_of(asked, family, (0, *(1 + np.cumsum(lengths)[:-1]).tolist(), len(layers)), rows)[
+            0
+        ].step_time_s
+        for lengths in every_lengths([0, 1, 1, 0], [4] * 4, 4)
+        for rows in product(*ways)
+    )
+    assert finished.bound_s == pytest.approx(least_s, rel=1e-9)
+    assert min(found) == pytest.approx(least_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("family", LOOPED)
+def test_what_the_ends_share_is_reduced_after_the_pipeline(family):
+    """Of 50,257 words in two layers: more than the blocks of a short model exchange."""
+    asked = case(
+        model="gpt2-xl",
+        blocks=6,
+        pipeline=2,
+        virtual_stages=2,
+        num_microbatches=2,
+        memory_gib=4000,
+        sequence_length=256,
+    )
+    question, layers, costs = (
+        asked.question(family),
+        asked.profile.structure.layers,
+        asked.profile.costs,
+    )
+    rows = [
+        min(costs.rows_of(layer.layer_class), key=lambda row: costs.phases.total_s[row])
+        for layer in layers
+    ]
+    first = next(i for i, each in enumerate(layers) if each.layer_class == layers[2].layer_class)
+    steps = [
+        step_of(asked, family, (0, *(first + np.cumsum(each)[:-1]).tolist(), len(layers)), rows)[0]
+        for each in every_lengths([0, 1, 1, 0], [6] * 4, 6)
+    ]
+    best = min(steps, key=lambda step: step.step_time_s)
+    assert best.exposed_gradient_sync_s > 0.05 * best.step_time_s
+    by_path = bound_dealt_loops(question)
+    assert best.step_time_s - best.exposed_gradient_sync_s / 2 < by_path.bound_s
+    assert by_path.bound_s <= best.step_time_s * (1 + 1e-9)
+    assert bound_every_split(question).bound_s <= best.step_time_s * (1 + 1e-9)

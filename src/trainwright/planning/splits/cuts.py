@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from trainwright.planning.bounds.stages import Sharing
 from trainwright.planning.splits.chain import (
     Site,
     TiedExchange,
@@ -342,10 +343,7 @@ def _finished(
     actions = 2 * len(stages.least) * question.num_microbatches
     if not effort.suffices(splits, actions):
         return None
-    tied_s = TiedExchange.of(question).times_s(next(_every_cuts(loop)))  # the same for all
-    search = _LoopSearch(
-        loop=loop, price=price, effort=effort, limit_s=limit_s, actions=actions, tied_s=tied_s
-    )
+    search = _LoopSearch(loop=loop, price=price, effort=effort, limit_s=limit_s, actions=actions)
     return search.run() if search.most_choices <= _MOST_CHOICES else None
 
 
@@ -384,11 +382,16 @@ def _every_cuts(loop: Loop) -> Iterator[tuple[int, ...]]:
 
 
 class _ChunkWays(NamedTuple):
-    """N ways to run one kind of chunk: seconds, bytes, and layers by row [N, R]."""
+    """N ways to run one kind of chunk: seconds, bytes, and layers by row [N, R].
 
+    The times `before_s` are without what is exchanged of every microbatch.
+    """
+
+    sharing: Sharing
+    forward_before_s: float
+    before_s: Floats
     forward_s: float
     time_s: Floats
-    tail_s: Floats
     kept_bytes: Floats
     transient_bytes: Floats
     chosen: NDArray[np.int16]
@@ -422,7 +425,6 @@ class _LoopSearch:
     effort: Effort
     limit_s: float
     actions: int
-    tied_s: Floats
     others_s: float = np.inf
     best: Priced | None = None
     chunk_ways: dict[int, _ChunkWays] = field(default_factory=dict)
@@ -504,7 +506,7 @@ class _LoopSearch:
             transfer_s=loop.transfer_s,
             blocking=1 - loop.kinds.overlap.pipeline,
         )
-        tail_s = np.array([rank.tail_s[0] for rank in ranks]) + self.tied_s
+        tail_s = np.array([rank.tail_s[0] for rank in ranks]) + loop.tied_s
         synced_s = float((quick_ends_s(loop.shape, times) + tail_s).max())
         update_s = max(self._updated_s(kinds[rank::p]) for rank in range(p))
         return synced_s + update_s + loop.cluster.accelerator.step_overhead_s
@@ -539,9 +541,23 @@ class _LoopSearch:
             return None
         picked = list(zip(chunks, ways.T, strict=True))
         time_s = np.stack([chunk.time_s[own] for chunk, own in picked], axis=1)
-        tail_s = np.sum([chunk.tail_s[own] for chunk, own in picked], axis=0)
+        tail_s = self._tail_s(picked)
         best = unbeaten(np.column_stack((time_s, tail_s)))
         return _RankWays(time_s[best], tail_s[best], ways[best])
+
+    def _tail_s(self, picked: list[tuple[_ChunkWays, Ints]]) -> Floats:
+        """What a rank exchanges after its last microbatch, of each choice [N]."""
+        ahead, total_s = self.loop.ahead, np.zeros(len(picked[0][1]))
+        forward_s, under_s = 0.0, np.zeros(len(total_s))
+        for chunk, own in picked:
+            own_s = chunk.before_s[own]
+            added = chunk.sharing.exposed(
+                np.full((len(own), 1), chunk.forward_before_s + ahead * forward_s),
+                (own_s + ahead * under_s)[:, np.newaxis],
+            )
+            total_s += added.last_s[:, 0]
+            forward_s, under_s = chunk.forward_before_s, own_s
+        return total_s
 
     def _updated_s(self, kinds: tuple[int, ...]) -> float:
         """The optimizer of one rank."""
@@ -570,9 +586,11 @@ class _LoopSearch:
             loop.cluster,
         )
         return _ChunkWays(
+            sharing=Sharing.of(kinds, loop.replicas, used[:1]),
+            forward_before_s=float(kinds.forward_s[kind]),
+            before_s=time_s,
             forward_s=float(times.forward_s[0, 0]),
             time_s=times.time_s[0],
-            tail_s=times.tail_s[0] - updates_s(kinds, used, loop.replicas, loop.cluster),
             kept_bytes=np.concatenate([front.kept_bytes for front, _ in fronts]),
             transient_bytes=np.repeat(
                 [kinds.level_bytes[level] for _, level in fronts],

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import cycle, permutations
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,6 +37,7 @@ from trainwright.planning.bounds.loop import (
 )
 from trainwright.planning.bounds.stages import (
     LayerTimes,
+    Sharing,
     StageLengths,
     any_lengths,
     fullest_rows,
@@ -44,7 +46,7 @@ from trainwright.planning.bounds.stages import (
     optimizer_s,
     orders_of,
 )
-from trainwright.planning.splits.chain import Split
+from trainwright.planning.splits.chain import Split, TiedExchange
 from trainwright.plans.configuration import even_blocks
 from trainwright.profile import StaticKind
 from trainwright.scheduling.families import family_named
@@ -251,7 +253,7 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
     forward_s, backward_s = np.zeros(size), np.zeros(size)
     block_forward_s = np.full((size, ways), blocks.forward_s)
     block_backward_s = np.tile(times_s - blocks.forward_s, (size, 1))
-    after_s = np.zeros(p)
+    after_s = loop.tied_s.copy()
     block_after_s = np.full((size, ways), chain.optimizer_s)
     for end, stage in ((0, 0), (1, size - 1)):
         forward_s[stage] += chain.edges.forward_s[end]
@@ -322,6 +324,8 @@ def _rooms(
 # --------------------------------------------------------------------------
 _MOST_TRIALS: Final = 60  # moves of a block that are simulated
 _ACTIONS: Final = 100_000  # of all of them together
+_MORE_TRIALS: Final = 600  # of a split that a bound leaves open
+_NEAR_ENOUGH: Final = 1.1  # times the limit: so much may many moves gain
 _WORTH_PRICING: Final = 1.01  # times the likely pipeline: no other follows so much sooner
 _WORTH_MOVING: Final = 1.02  # times the limit: moves gain no more
 
@@ -350,15 +354,18 @@ def bound_every_loop_split(question: SplitQuestion, *, limit_s: float = math.inf
 def bound_dealt_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """Another bound on splits of any lengths, of all ranks together: a hundred times the work.
 
-    `cuts` are of the split that reaches it, where that is whole and fits.
+    `cuts` are of a split near the parts that reach it, where that fits.
     """
     loop = Loop.of(question)
     if loop is None:
         return Split(bound_s=math.inf)
-    found = least_of_dealt(loop, limit_s=limit_s - question.overhead_s, effort=question.effort)
+    own_s = limit_s - question.overhead_s
+    found = least_of_dealt(loop, limit_s=own_s, effort=question.effort)
     bound_s = min(limit_s, found.step_s + question.overhead_s)
-    split = None if found.blocks is None else loop.split_of(found.blocks)
-    if split is None:
+    if found.blocks is None or bound_s >= limit_s:
+        return Split(bound_s=bound_s)
+    split = loop.split_near(found.blocks, limit_s=own_s)
+    if split is None or split.step_s >= own_s:
         return Split(bound_s=bound_s)
     return Split(bound_s=bound_s, cuts=split.cuts, chosen=split.chosen)
 
@@ -416,6 +423,15 @@ def _kinds_by_blocks(
     return (found[0], found[1], found[2])
 
 
+def _tied_s(question: SplitQuestion, lengths: StageLengths) -> Floats:
+    """Seconds of every rank, [p]; nothing is counted that depends on where blocks are."""
+    tied = TiedExchange.of(question)
+    if any(lengths.first <= layer < lengths.after for layer in tied.layers):
+        return np.zeros(question.degrees.pipeline)
+    inner = np.cumsum(even_blocks(lengths.num_blocks, len(lengths.least)))[:-1]
+    return tied.times_s((0, *(lengths.first + inner).tolist(), question.kinds.num_layers))
+
+
 def is_legal(shape: PipelineShape) -> bool:
     """Whether the family's rules admit the shape."""
     return not tuple(family_named(shape.family).rules(shape.request))
@@ -432,7 +448,8 @@ class _Found:
 class Loop:
     """One candidate: the chain, its stages, and what ranks hold at their fullest.
 
-    `lengths` are those that are looked at: all there are, unless they are narrowed.
+    `lengths` are those that are looked at: all there are, unless they are narrowed. `tied_s` [p]
+    of a rank reduces what layers before and after the blocks share.
     """
 
     kinds: StageKinds
@@ -441,6 +458,8 @@ class Loop:
     replicas: Replicas
     cluster: Cluster
     transfer_s: Floats
+    sharing: Sharing
+    tied_s: Floats
     memory: LoopMemory
 
     @classmethod
@@ -476,6 +495,8 @@ class Loop:
             replicas=replicas,
             cluster=cluster,
             transfer_s=least_transfers_s(kinds, degrees, cluster, ranks),
+            sharing=Sharing.of(kinds, replicas),
+            tied_s=_tied_s(question, lengths),
             memory=LoopMemory(
                 kinds=kinds,
                 replicas=replicas,
@@ -546,6 +567,15 @@ class Loop:
         """The class of every block."""
         layers = self.kinds.profile.structure.layers[self.lengths.first : self.lengths.after]
         return np.array([layer.layer_class for layer in layers])
+
+    @property
+    def ahead(self) -> float:
+        """Microbatches of the chunk before that hide what a chunk exchanges once, beside its own.
+
+        All but one of a group (`zero.group_hiding`).
+        """
+        group = self.shape.group_of_chunk
+        return float(zero.group_hiding(self.replicas.zero_stage, group)) - 1.0
 
     @property
     def mean_work_s(self) -> float:
@@ -637,18 +667,23 @@ class Loop:
         lengths, p = self.lengths, self.shape.num_ranks
         least = np.maximum(lengths.least - missing, 0)
         extra = [max(0, most_blocks - int(least[rank::p].sum())) for rank in range(p)]
-        if not exchanging:
+        if exchanging:
+            kinds_of_stage = self._kinds_of_stages(main, least, extra)
+            found = rank_sharing(
+                self.kinds,
+                self.replicas,
+                [kinds_of_stage[r::p] for r in range(p)],
+                most=max(extra),
+                group=self.shape.group_of_chunk,
+            )
+        else:
             sizes = lengths.most - least
-            return tuple(
+            found = tuple(
                 RankSharing.none(min(extra[r], int(sizes[r::p].sum())) + 1) for r in range(p)
             )
-        kinds_of_stage = self._kinds_of_stages(main, least, extra)
-        return rank_sharing(
-            self.kinds,
-            self.replicas,
-            [kinds_of_stage[r::p] for r in range(p)],
-            most=max(extra),
-            group=self.shape.group_of_chunk,
+        return tuple(
+            replace(own, tail_s=own.tail_s + tied_s) if tied_s else own
+            for own, tied_s in zip(found, self.tied_s.tolist(), strict=True)
         )
 
     def _kinds_of_stages(self, main: int, least: Ints, extra: list[int]) -> list[Ints]:
@@ -696,9 +731,7 @@ class Loop:
         lengths = np.array(even_blocks(stages.num_blocks, len(stages.least)))
         if not ((stages.least <= lengths) & (lengths <= stages.most)).all():
             return None
-        lengths[0] += stages.first
-        lengths[-1] += self.kinds.num_layers - stages.after
-        return self._found(lengths)
+        return self._with_blocks(lengths)
 
     def likely_split(self, *, limit_s: float) -> _Found | None:
         """The shortest of the ways to deal them and the even one, after a few moves from there."""
@@ -716,54 +749,73 @@ class Loop:
             return best
         return self._improved(likely._improved(best))
 
-    def split_of(self, blocks: Floats) -> _Found | None:
-        """The split of so many blocks of one class in each stage; None unless whole and fitting."""
-        lengths = np.round(blocks).astype(np.int64)
-        if lengths.sum() != self.lengths.num_blocks or np.abs(blocks - lengths).max() >= _WHOLE:
+    def split_near(self, blocks: Floats, *, limit_s: float) -> _Found | None:
+        """A split of about so many blocks in each stage, moved from there; None unless it fits.
+
+        Where a step is far beyond the limit, no moves are tried.
+        """
+        lengths = np.floor(blocks + _WHOLE).astype(np.int64)
+        missing = self.lengths.num_blocks - int(lengths.sum())
+        if not 0 <= missing <= len(lengths):
             return None
+        lengths[np.argsort(lengths - blocks, kind="stable")[:missing]] += 1
         if not ((self.lengths.least <= lengths) & (lengths <= self.lengths.most)).all():
             return None
+        found = self._with_blocks(lengths)
+        if found is None or found.step_s > _NEAR_ENOUGH * limit_s:
+            return found
+        found = self._improved(found)
+        if found.step_s > _WORTH_MOVING * limit_s:
+            return found
+        return self._improved(found, most_trials=_MORE_TRIALS)
+
+    def _with_blocks(self, blocks: Ints) -> _Found | None:
+        """The split of so many blocks in each stage, with the other layers, if it fits."""
+        lengths = blocks.copy()
         lengths[0] += self.lengths.first
         lengths[-1] += self.kinds.num_layers - self.lengths.after
         return self._found(lengths)
+
+    def _blocks_of(self, found: _Found) -> Ints:
+        lengths: Ints = np.diff(found.cuts)
+        lengths[0] -= self.lengths.first
+        lengths[-1] -= self.kinds.num_layers - self.lengths.after
+        return lengths
 
     def _found(self, lengths: Ints) -> _Found | None:
         chosen = self.memory.recomputed(lengths)
         if chosen is None:
             return None
-        cuts = (0, *np.cumsum(lengths).tolist())
-        return _Found(step_s=self._step_s(chosen), cuts=cuts, chosen=chosen)
+        cuts = np.concatenate(([0], np.cumsum(lengths)))
+        step_s = self._step_s(self.kinds.kind_of[cuts[:-1], cuts[1:]], chosen)
+        return _Found(step_s=step_s, cuts=tuple(cuts.tolist()), chosen=chosen)
 
-    def _improved(self, best: _Found) -> _Found:
-        """One block at a time from a stage to another, while that helps or the effort is spent."""
+    def _improved(self, best: _Found, *, most_trials: int = _MOST_TRIALS) -> _Found:
+        """One block at a time from a stage to another, while that helps or the effort is spent.
+
+        Between stages of one rank first, then of near ranks; what was tried last comes last again.
+        """
         num_actions = 2 * len(best.chosen) * self.shape.num_microbatches
-        trials = min(_MOST_TRIALS, _ACTIONS // num_actions)
-        improving = True
-        while improving:
-            improving = False
-            lengths = np.diff(best.cuts)
-            for giver, taker in self._moves(lengths):
-                if trials <= 0:
-                    return best
-                trials -= 1
-                moved = lengths.copy()
-                moved[giver] -= 1
-                moved[taker] += 1
-                found = self._found(moved)
-                if found is not None and found.step_s < best.step_s * (1 - LOOP_HAIR):
-                    best, improving = found, True
-                    break
+        trials = min(most_trials, most_trials * _ACTIONS // (_MOST_TRIALS * num_actions))
+        every, failed = _moves_between(self.shape.num_ranks, len(best.chosen)), 0
+        moves = cycle(every)
+        least, most = self.lengths.least, self.lengths.most
+        lengths = self._blocks_of(best)
+        while trials > 0 and failed < len(every):
+            giver, taker = next(moves)
+            failed += 1
+            if lengths[giver] == least[giver] or lengths[taker] == most[taker]:
+                continue
+            trials -= 1
+            lengths[giver] -= 1
+            lengths[taker] += 1
+            found = self._with_blocks(lengths)
+            if found is not None and found.step_s < best.step_s * (1 - LOOP_HAIR):
+                best, failed = found, 0
+                continue
+            lengths[giver] += 1
+            lengths[taker] -= 1
         return best
-
-    def _moves(self, lengths: Ints) -> list[tuple[int, int]]:
-        """Stages that can give a block and take one, of one rank first, then of near ranks."""
-        p, blocks = self.shape.num_ranks, lengths.copy()
-        blocks[0] -= self.lengths.first
-        blocks[-1] -= self.kinds.num_layers - self.lengths.after
-        givers = np.flatnonzero(blocks > self.lengths.least).tolist()
-        takers = np.flatnonzero(blocks < self.lengths.most).tolist()
-        moves = [(giver, taker) for giver in givers for taker in takers if giver != taker]
-        return sorted(moves, key=lambda move: (abs(move[0] % p - move[1] % p), move))
 
     def _arrangements(self, blocks_of_rank: tuple[int, ...]) -> list[Ints]:
         """Lengths of all stages, [S], for blocks of ranks of which the bound knows one class."""
@@ -789,19 +841,36 @@ class Loop:
                 found.append(lengths)
         return found
 
-    def _step_s(self, chosen: tuple[tuple[int, ...], ...]) -> float:
-        """The pipeline simulated; what follows it differs little between splits."""
+    def _step_s(self, kinds: Ints, chosen: tuple[tuple[int, ...], ...]) -> float:
+        """Pipeline and exchanges; the update that follows them differs little between splits."""
         phases = self.kinds.profile.costs.phases
         assert phases is not None, "an estimate has phases"
         own = np.array(chosen, dtype=np.float64)
+        forward_s, total_s = own @ phases.forward_s, own @ phases.total_s
         weight_grad_s = own @ phases.weight_grad_s
+        sharing, p = self.sharing.at(kinds), self.shape.num_ranks
+        every = sharing.exposed(forward_s, total_s)
+        none, ahead = np.zeros(p), self.ahead
+        before_forward_s, before_s = (np.append(none, x[:-p]) for x in (forward_s, total_s))
+        under_s = forward_s + ahead * before_forward_s, total_s + ahead * before_s
+        tail_s = sharing.exposed(*under_s).last_s
         times = PipelineTimes(
-            forward_s=own @ phases.forward_s,
-            input_grad_s=own @ (phases.total_s - phases.forward_s) - weight_grad_s,
+            forward_s=forward_s + every.forward_s,
+            input_grad_s=total_s - forward_s - weight_grad_s + every.backward_s,
             weight_grad_s=weight_grad_s,
             transfer_s=self.transfer_s,
         )
-        return float(quick_ends_s(self.shape, times).max())
+        ends_s = quick_ends_s(self.shape, times) + tail_s.reshape(-1, p).sum(axis=0)
+        return float((ends_s + self.tied_s).max())
+
+
+@lru_cache(maxsize=16)
+def _moves_between(num_ranks: int, num_stages: int) -> tuple[tuple[int, int], ...]:
+    """From one stage to another, of one rank first, then of near ranks."""
+    moves = permutations(range(num_stages), 2)
+    return tuple(
+        sorted(moves, key=lambda move: (abs(move[0] % num_ranks - move[1] % num_ranks), move))
+    )
 
 
 def spread_order(count: int) -> Ints:
