@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "bind/schedule.hpp"
 #include "schedule/fill_weight_grads.hpp"
 #include "schedule/improve_weight_grads.hpp"
+#include "schedule/one_machine.hpp"
 #include "schedule/order_trials.hpp"
 #include "schedule/reorder.hpp"
 #include "schedule/zero_bubble.hpp"
@@ -21,9 +23,11 @@ using trainwright::FilledOrders;
 using trainwright::Objective;
 using trainwright::OrderTrials;
 using trainwright::ReorderedOrders;
+using trainwright::numpy::Array;
 using trainwright::numpy::CostArrays;
 using trainwright::numpy::MemoryArrays;
 using trainwright::numpy::OrderArrays;
+using trainwright::numpy::span_of;
 
 namespace {
 
@@ -134,4 +138,13 @@ void bind_schedule_passes(nb::module_& module) {
       },
       nb::arg("num_microbatches"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(),
       nb::arg("late_warm_up"), nb::arg("prefer_backward"), nb::arg("tolerant"));
+
+  module.def(
+      "one_machine_s",
+      [](const Array<double>& head_s, const Array<double>& work_s, const Array<double>& tail_s) {
+        if (work_s.size() != head_s.size() || tail_s.size() != head_s.size())
+          throw std::invalid_argument("heads, work and tails must be of the same jobs");
+        return trainwright::one_machine_s(span_of(head_s), span_of(work_s), span_of(tail_s));
+      },
+      nb::arg("head_s"), nb::arg("work_s"), nb::arg("tail_s"));
 }

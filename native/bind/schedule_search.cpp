@@ -5,16 +5,20 @@
 #include <nanobind/stl/vector.h>
 
 #include <exception>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bind/numpy_arrays.hpp"
 #include "bind/schedule.hpp"
+#include "schedule/move_annealing.hpp"
 #include "schedule/schedule_search.hpp"
 
 namespace nb = nanobind;
 using trainwright::ActionRow;
+using trainwright::MovedOrders;
+using trainwright::MovePlan;
 using trainwright::Objective;
 using trainwright::Resource;
 using trainwright::SearchPhase;
@@ -24,6 +28,7 @@ using trainwright::StreamProblem;
 using trainwright::Words;
 using trainwright::numpy::Array;
 using trainwright::numpy::column;
+using trainwright::numpy::CostArrays;
 using trainwright::numpy::OrderArrays;
 using trainwright::numpy::span_of;
 using trainwright::numpy::Table;
@@ -69,20 +74,24 @@ StreamProblem stream_problem(const Array<int32_t>& rank_of_stage, int32_t num_ra
                        objective == "span" ? Objective::span : Objective::makespan);
 }
 
+// Asks Python whether to stop; what it raises stops the search, and is raised after it.
+std::function<bool(double)> asking(const nb::object& poll, std::exception_ptr& raised) {
+  if (poll.is_none()) return {};
+  return [&](double best_s) {
+    nb::gil_scoped_acquire gil;
+    try {
+      return nb::cast<bool>(poll(best_s));
+    } catch (...) {
+      raised = std::current_exception();
+      return true;
+    }
+  };
+}
+
 FoundOrders search(const StreamProblem& problem, const std::vector<OrderArrays>& starts,
                    SearchPlan plan, nb::object poll) {
   std::exception_ptr raised;
-  if (!poll.is_none()) {
-    plan.poll = [&](double best_s) {
-      nb::gil_scoped_acquire gil;
-      try {
-        return nb::cast<bool>(poll(best_s));
-      } catch (...) {
-        raised = std::current_exception();
-        return true;
-      }
-    };
-  }
+  plan.poll = asking(poll, raised);
   FoundOrders found;
   {
     nb::gil_scoped_release release;
@@ -94,6 +103,20 @@ FoundOrders search(const StreamProblem& problem, const std::vector<OrderArrays>&
       found.actions.insert(found.actions.end(), {row.kind, row.stage, row.microbatch});
     for (const auto& word : found.result.words)
       found.rank_offsets.push_back(found.rank_offsets.back() + static_cast<int64_t>(word.size()));
+  }
+  if (raised) std::rethrow_exception(raised);
+  return found;
+}
+
+MovedOrders moved(const OrderArrays& orders, const CostArrays& costs,
+                  const std::vector<Resource>& resources, Objective objective, MovePlan plan,
+                  nb::object poll) {
+  std::exception_ptr raised;
+  plan.poll = asking(poll, raised);
+  MovedOrders found;
+  {
+    nb::gil_scoped_release release;
+    found = anneal_moves(orders.view(), costs.view(), resources, objective, plan);
   }
   if (raised) std::rethrow_exception(raised);
   return found;
@@ -149,4 +172,32 @@ void bind_schedule_search(nb::module_& module) {
       },
       nb::arg("problem"), nb::arg("starts"), nb::kw_only(), nb::arg("seed"), nb::arg("work"),
       nb::arg("stop_at_s"), nb::arg("poll").none());
+
+  nb::class_<MovedOrders>(module, "MovedOrders")
+      .def_ro("value_s", &MovedOrders::value_s)
+      .def_ro("work", &MovedOrders::work)
+      .def_ro("complete", &MovedOrders::complete)
+      .def_ro("interrupted", &MovedOrders::interrupted)
+      .def_prop_ro(
+          "actions",
+          [](const MovedOrders& orders) {
+            return nb::ndarray<nb::numpy, const int32_t, nb::shape<-1, 3>>(
+                reinterpret_cast<const int32_t*>(orders.actions.data()),
+                {orders.actions.size(), 3});
+          },
+          nb::rv_policy::reference_internal);
+
+  module.def(
+      "anneal_moves",
+      [](const OrderArrays& orders, const CostArrays& costs, const Table<double>& resource_delta,
+         const Table<double>& resource_transient, const Table<double>& resource_room,
+         const std::string& objective, uint64_t seed, int64_t work, double stop_at_s,
+         nb::object poll) {
+        return moved(orders, costs, resources_of(resource_delta, resource_transient, resource_room),
+                     objective == "span" ? Objective::span : Objective::makespan,
+                     {.seed = seed, .work = work, .stop_at_s = stop_at_s}, std::move(poll));
+      },
+      nb::arg("orders"), nb::arg("costs"), nb::kw_only(), nb::arg("resource_delta"),
+      nb::arg("resource_transient"), nb::arg("resource_room"), nb::arg("objective"),
+      nb::arg("seed"), nb::arg("work"), nb::arg("stop_at_s"), nb::arg("poll").none());
 }

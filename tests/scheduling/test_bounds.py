@@ -1,5 +1,6 @@
 """Every bound against schedules of every origin: families, the search, plain enumeration."""
 
+import itertools
 import json
 import math
 
@@ -87,6 +88,35 @@ def searched_s(placement, num_microbatches, its_costs, objective, max_activation
     if not len(found.actions):
         return None
     return found.span_s if objective is Objective.SPAN else found.makespan_s
+
+
+JOBS = st.lists(
+    st.tuples(seconds(), seconds(), st.one_of(seconds(), st.just(-math.inf))), max_size=6
+)
+
+
+@given(JOBS)
+def test_one_machine_takes_what_the_worst_set_of_jobs_needs(jobs):
+    counted = [job for job in jobs if job[2] > -math.inf]
+    worst_s = 0.0
+    for size in range(1, len(counted) + 1):
+        for chosen in itertools.combinations(counted, size):
+            heads_s, work_s, tails_s = zip(*chosen, strict=True)
+            worst_s = max(worst_s, min(heads_s) + sum(work_s) + min(tails_s))
+    columns = np.array(jobs, np.float64).reshape(-1, 3).T
+    found_s = _core.one_machine_s(*map(np.ascontiguousarray, columns))
+    assert found_s == pytest.approx(worst_s)
+
+
+def test_the_last_microbatch_of_few_goes_the_whole_way_whatever_the_host_holds():
+    """Its eight forwards and input gradients and a weight gradient follow the first's forward.
+
+    On the last rank one of them waits for the other's input gradient or forward: 1 + 8 + 1 + 8 + 1.
+    """
+    placement = Placement.loop(4, virtual_stages=2)
+    least = LeastCosts.of(placement, ScheduleCosts.of(placement), max_activations=4, offload=True)
+    bounds = {name: value for value, name in lower_bounds(least, 2, objective=Objective.MAKESPAN)}
+    assert bounds[BoundName.MEMORY_PATH] == 19 > bounds[BoundName.RANK_WORK]
 
 
 @st.composite

@@ -784,6 +784,9 @@ class ActionMemory:
         limit_bytes: NDArray[np.float64],
     ) -> None: ...
 
+def one_machine_s(
+    head_s: NDArray[np.float64], work_s: NDArray[np.float64], tail_s: NDArray[np.float64]
+) -> float: ...
 def peak_bytes(
     orders: Orders, memory: ActionMemory, costs: ActionCosts | None = None
 ) -> NDArray[np.float64]: ...
@@ -836,6 +839,31 @@ class FoundOrders:
     @property
     def interrupted(self) -> bool: ...
 
+class MovedOrders:
+    @property
+    def actions(self) -> NDArray[np.int32]: ...
+    @property
+    def value_s(self) -> float: ...
+    @property
+    def work(self) -> int: ...
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def interrupted(self) -> bool: ...
+
+def anneal_moves(
+    orders: Orders,
+    costs: ActionCosts,
+    *,
+    resource_delta: NDArray[np.float64],
+    resource_transient: NDArray[np.float64],
+    resource_room: NDArray[np.float64],
+    objective: str,
+    seed: int,
+    work: int,
+    stop_at_s: float,
+    poll: Callable[[float], bool] | None,
+) -> MovedOrders: ...
 def fill_weight_grads(
     orders: Orders, costs: ActionCosts, memory: ActionMemory, *, tolerated_idle_s: float
 ) -> FilledOrders: ...

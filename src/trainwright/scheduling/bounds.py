@@ -10,10 +10,11 @@ rank-work    a rank cannot start before the first forward reaches it, and works 
 memory-area  every activation occupies memory for at least its trip to the loss and back, or for
              its copies to the host and back; memory neither fills nor empties at once
 memory-path  with room for K microbatches between F and I of a stage, the forward of microbatch
-             j+K waits for the input gradient of j, and for a release
+             j+K waits for the input gradient of j, and for a release; what a rank works stands
+             between the longest path to it and the longest path from it
 window       `scheduling.bounds`
 
-Where activations may wait on the host, the last two say nothing.
+Where activations may wait on the host, the path knows no memory, and the window says nothing.
 """
 
 from __future__ import annotations
@@ -534,7 +535,7 @@ def lower_bounds(
     found = {
         BoundName.RANK_WORK: _rank_work(least, m, objective),
         BoundName.MEMORY_AREA: _memory_area(least, m, objective),
-        BoundName.MEMORY_PATH: _memory_path(least, m),
+        BoundName.MEMORY_PATH: _memory_path(least, m, objective),
         BoundName.WINDOW: window_bound(least, m, objective),
     }
     return tuple(Bound(float(value_s), name) for name, value_s in found.items() if value_s > 0)
@@ -692,32 +693,102 @@ class _Wait(NamedTuple):
     lag_s: float
 
 
-def _memory_path(least: LeastCosts, m: int) -> float:
-    """Longest path through forwards and input gradients, all streams in microbatch order.
+def _memory_path(least: LeastCosts, m: int, objective: Objective) -> float:
+    """Longest path through forwards, input gradients and the work of one rank; O(m S log m).
 
-    Ends with the weight gradient of stage 0, so that it bounds makespan and span. O(m S).
+    All streams run in microbatch order. A path gives every action the time before which it cannot
+    start (head) and what must follow its end (tail); in between a rank does one thing at a time, so
+    of each set of its actions least head + work + least tail must pass (Carlier, 1982). What
+    follows ends with the last action of all, or for a span on the rank of stage 0, which starts
+    first.
     """
-    if least.has_pairs or least.offloads:
+    if least.has_pairs:
         return 0.0
-    waits = [wait for holding in least.holdings for wait in _waits(least, holding)]
+    heads_s, input_grad_heads_s = _heads_s(least, m)
+    tails_s, input_grad_tails_s = _tails_s(least, m, objective)
+    best = 0.0
+    for rank, stages in enumerate(map(list, least.placement.stages_of_rank)):
+        if not stages:
+            continue
+        ends_it = objective is Objective.MAKESPAN or rank == least.placement.rank_of_stage[0]
+        weight_grad_heads_s = input_grad_heads_s[:, stages] + least.input_grad_s[stages]
+        no_tail_s = np.full((m, len(stages)), 0.0 if ends_it else -np.inf)
+        columns = (
+            (heads_s[:, stages], least.forward_s[stages], tails_s[:, stages]),
+            (
+                input_grad_heads_s[:, stages],
+                least.input_grad_s[stages],
+                input_grad_tails_s[:, stages],
+            ),
+            (weight_grad_heads_s, least.weight_grad_s[stages], no_tail_s),
+        )
+        head_s, work_s, tail_s = (
+            np.concatenate(
+                [np.broadcast_to(column[i], (m, len(stages))).ravel() for column in columns]
+            )
+            for i in range(3)
+        )
+        best = max(best, _core.one_machine_s(head_s, work_s, tail_s))
+    return best
+
+
+def _waits_of(least: LeastCosts, m: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    """Stage, places and lag of every wait that memory enforces; none where the host has room."""
+    holdings = () if least.offloads else least.holdings
+    waits = [wait for holding in holdings for wait in _waits(least, holding)]
     waits = [wait for wait in waits if 0 < wait.places < m]
     stage, places = (np.array([wait[i] for wait in waits], np.int64) for i in (0, 1))
-    lag_s = np.array([wait.lag_s for wait in waits])
+    return stage, places, np.array([wait.lag_s for wait in waits])
+
+
+def _heads_s(least: LeastCosts, m: int) -> tuple[Floats, Floats]:
+    """Before when no forward, and no input gradient, can start: shape [m, S] each."""
+    stage, places, lag_s = _waits_of(least, m)
     down_s, up_s = least.reached_s, least.returned_s
     num_stages = len(down_s)
     forward_end_s = np.zeros(num_stages)
+    forward_start_s = np.zeros((m, num_stages))
     input_grad_end_s = np.zeros((m + 1, num_stages))  # row j + 1 is of microbatch j
     for j in range(m):
         earliest_s = forward_end_s
-        if len(waits):
+        if len(stage):
             earliest_s = earliest_s.copy()
             released_s = input_grad_end_s[np.maximum(j - places, -1) + 1, stage] + lag_s
             np.maximum.at(earliest_s, stage, np.where(places <= j, released_s, 0.0))
-        forward_end_s = np.maximum.accumulate(earliest_s - down_s) + down_s + least.forward_s
+        forward_start_s[j] = np.maximum.accumulate(earliest_s - down_s) + down_s
+        forward_end_s = forward_start_s[j] + least.forward_s
         ready_s = np.maximum(input_grad_end_s[j], forward_end_s)
         start_s = np.maximum.accumulate((ready_s - up_s)[::-1])[::-1] + up_s
         input_grad_end_s[j + 1] = start_s + least.input_grad_s
-    return float(input_grad_end_s[m, 0] + least.weight_grad_s[0])
+    return forward_start_s, input_grad_end_s[1:] - least.input_grad_s
+
+
+def _tails_s(least: LeastCosts, m: int, objective: Objective) -> tuple[Floats, Floats]:
+    """What must pass after each forward, and after each input gradient: shape [m, S] each."""
+    stage, places, lag_s = _waits_of(least, m)
+    num_stages = len(least.forward_s)
+    # From the end of an action of a stage to the start of the one that it hands on to, summed up.
+    down_s, up_s = least.reached_s + least.forward_s, least.returned_s + least.input_grad_s
+    forward_tail_s, input_grad_tail_s = np.zeros((2, m, num_stages))
+    ranks = np.array(least.placement.rank_of_stage)
+    counts = np.full(num_stages, True) if objective is Objective.MAKESPAN else ranks == ranks[0]
+    own_s = np.where(counts, least.weight_grad_s, 0.0)
+    for j in reversed(range(m)):
+        after_s = own_s.copy()
+        if j + 1 < m:
+            after_s = np.maximum(after_s, input_grad_tail_s[j + 1] + least.input_grad_s)
+        if len(stage):
+            reader = np.minimum(j + places, m - 1)
+            then_s = lag_s + least.forward_s[stage] + forward_tail_s[reader, stage]
+            np.maximum.at(after_s, stage, np.where(j + places < m, then_s, 0.0))
+        # tail(s) = max over s' <= s of after(s') + the way from the end of I(s) to that of I(s')
+        input_grad_tail_s[j] = np.maximum.accumulate(after_s + up_s) - up_s
+        after_s = input_grad_tail_s[j] + least.input_grad_s
+        if j + 1 < m:
+            after_s = np.maximum(after_s, forward_tail_s[j + 1] + least.forward_s)
+        reached_s = np.maximum.accumulate((after_s + down_s)[::-1])[::-1]
+        forward_tail_s[j] = reached_s - down_s
+    return forward_tail_s, input_grad_tail_s
 
 
 def _waits(least: LeastCosts, holding: Holding) -> Iterator[_Wait]:

@@ -16,13 +16,11 @@ what it finds is re-simulated like every family before it may win.
 
 from __future__ import annotations
 
-import bisect
 import heapq
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,7 +34,7 @@ from trainwright.plans.schedule import (
     Schedule,
     TransferModel,
 )
-from trainwright.plans.status import Objective, relative_gap
+from trainwright.plans.status import relative_gap
 from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, one_at_a_time
 from trainwright.scheduling.candidates import (
     Backward,
@@ -54,7 +52,7 @@ from trainwright.scheduling.simulate import native_costs, native_orders, simulat
 if TYPE_CHECKING:
     from trainwright.arrays import Floats
     from trainwright.plans.lowered import Timeline
-    from trainwright.plans.schedule import Actions, Schedule
+    from trainwright.plans.schedule import Schedule
     from trainwright.plans.status import Bound
 
 _F, _I, _W, _B, _R, _O, _D, _L, *_ = ActionKind
@@ -161,7 +159,7 @@ def _paged(
 
 def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
     """The best of wider limits, with copies; never worse than the attempt."""
-    if attempt.value_s <= attempt.bound.value_s * (1 + _ROUNDING) or budget.stopped:
+    if _is_shortest(attempt) or budget.stopped:
         return attempt
     own, found = attempt.candidate, attempt.timeline.schedule
     plain = () if found.has_copies else ((attempt.winner, found),)
@@ -192,102 +190,47 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
     return _annealed_in_place(question, attempt, budget)
 
 
-# Annealing of finished orders with copies: an action moves a few places on its rank
+# Annealing of finished orders with copies: actions move a few places on their rank
 # ----------------------------------------------------------------------------------
-# Copies made by a rule leave the link idle at one time and are late at another. A move keeps the
-# order of what a stage does with one microbatch; it is taken if no rank then exceeds its limits, no
-# rank waits for ever, and the value is lower, or higher by what the temperature allows, which falls
-# from a five-hundredth of the value to none. Orders with copies are too long for words.
+# Copies made by a rule leave the link idle at one time and are late at another. Orders with copies
+# are no words, so the core moves single actions of them (`native/schedule/move_annealing.hpp`).
 
-_FARTHEST = 4  # places; of 2, 4 and 8 on four questions of published sizes
-_HEAT = 0.002
-_MOVES = 0.125  # of the evaluations of a search: each takes some ten times as long
+_MOVES = 1.0  # of the work of a search, on top of it
 
 
 def _annealed_in_place(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
     """The attempt, or a better order that moves lead to; only of orders with copies."""
     schedule, candidate = attempt.timeline.schedule, attempt.candidate
-    least_s = attempt.bound.value_s * (1 + _ROUNDING)
-    if not schedule.has_copies or len(schedule.pairs) or attempt.value_s <= least_s:
+    if not schedule.has_copies or len(schedule.pairs) or _is_shortest(attempt):
         return attempt
-    costs, moves = native_costs(candidate.costs), _Moves.of(schedule, candidate)
-    random, size = Random(question.seed), schedule.num_actions
-    count = max(1, math.ceil(_MOVES * _work(question, size) / size))
-    now_s = best_s = attempt.value_s
-    actions = best = schedule.actions
-    done = 0
-    for done in range(1, count + 1):
-        if best_s <= least_s or (done % _ROUND == 0 and budget.stopped):
-            break
-        moved = moves.one(actions, random)
-        if moved is None:
-            continue
-        tried = _core.simulate(native_orders(replace(schedule, actions=moved)), costs)
-        if not tried.complete:
-            continue
-        value_s = _value_s(question.objective, tried, schedule)
-        heat_s = _HEAT * attempt.value_s * (1 - done / count)
-        if value_s <= now_s or random.random() < math.exp((now_s - value_s) / max(heat_s, 1e-300)):
-            actions, now_s = moved, value_s
-            if value_s < best_s:
-                best, best_s = moved, value_s
-    attempt = replace(attempt, work=attempt.work + done * size)
-    timeline = simulate(replace(schedule, actions=best), candidate.costs)
+    delta, transient, room = candidate.resources
+    found = _core.anneal_moves(
+        native_orders(schedule),
+        native_costs(candidate.costs),
+        resource_delta=delta,
+        resource_transient=transient,
+        resource_room=room,
+        objective=question.objective.value,
+        seed=question.seed,
+        work=max(1, int(_MOVES * _work(question, schedule.num_actions))),
+        stop_at_s=attempt.bound.value_s,
+        poll=_poll(budget, attempt),
+    )
+    attempt = replace(
+        attempt,
+        work=attempt.work + found.work,
+        interrupted=attempt.interrupted or found.interrupted,
+    )
+    if not found.complete:
+        return attempt
+    timeline = simulate(replace(schedule, actions=found.actions), candidate.costs)
     value_s = question.objective.of(timeline)
+    if candidate.costs.transfer_model is TransferModel.FREE:
+        assert np.isclose(found.value_s, value_s, rtol=1e-9, atol=0), "both tell the same time"
     if not (candidate.fits(timeline) and value_s < attempt.value_s):
         return attempt
     winner = f"{attempt.winner}, moved"
     return replace(attempt, timeline=timeline, value_s=value_s, winner=winner)
-
-
-_ROUND = 256  # moves between two looks at the clock
-
-
-def _value_s(objective: Objective, found: _core.Simulation, schedule: Schedule) -> float:
-    """What `Objective.of` says of the timeline, without making it."""
-    if objective is Objective.MAKESPAN:
-        return float(found.end_s.max() - found.start_s.min())
-    first, after = schedule.rank_offsets[:-1], schedule.rank_offsets[1:]
-    busy = first < after
-    return float((found.end_s[after[busy] - 1] - found.start_s[first[busy]]).max())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Moves:
-    """Moves of one action on its rank that keep to the limits; `room` is [R, p]."""
-
-    offsets: list[int]
-    delta: Floats
-    peak: Floats
-    room: Floats
-
-    @classmethod
-    def of(cls, schedule: Schedule, candidate: Candidate) -> _Moves:
-        delta, transient, room = candidate.resources
-        tables = (len(room), len(ActionKind), candidate.placement.num_stages)
-        delta, transient = delta.reshape(tables), transient.reshape(tables)
-        peak = np.maximum(delta, 0.0) + transient
-        offsets = schedule.rank_offsets.tolist()
-        return cls(offsets=offsets, delta=delta, peak=peak, room=room * (1 + _ROUNDING))
-
-    def one(self, actions: Actions, random: Random) -> Actions | None:
-        """The actions after a random move; None where it is none, or breaks a limit."""
-        row = random.randrange(len(actions))
-        other = row + random.choice((-1, 1)) * random.randint(1, _FARTHEST)
-        rank = bisect.bisect_right(self.offsets, row) - 1
-        first, after = self.offsets[rank], self.offsets[rank + 1]
-        if not first <= other < after:
-            return None
-        low, high = min(row, other), max(row, other) + 1
-        passed = actions[low:high, 1:] == actions[row, 1:]
-        if passed.all(axis=1).sum() > 1:  # of the same stage and microbatch
-            return None
-        moved = actions.copy()
-        moved[low:high] = np.roll(actions[low:high], 1 if other < row else -1, axis=0)
-        kind, stage = moved[first:after, 0], moved[first:after, 1]
-        own = self.delta[:, kind, stage]
-        held = np.cumsum(own, axis=1) - own + self.peak[:, kind, stage]
-        return moved if (held.max(axis=1) <= self.room[:, rank]).all() else None
 
 
 def _without_delay(schedule: Schedule, candidate: Candidate) -> Schedule:
@@ -458,7 +401,7 @@ def _searched(
     question: SearchQuestion, attempt: _Attempt, share: float, budget: Budget
 ) -> _Attempt:
     """Spend a share of the question's work on one candidate."""
-    if attempt.interrupted or attempt.value_s <= attempt.bound.value_s * (1 + _ROUNDING):
+    if attempt.interrupted or _is_shortest(attempt):
         return attempt
     candidate = attempt.candidate
     problem = _problem(question, candidate)
@@ -469,14 +412,7 @@ def _searched(
         seed=question.seed,
         work=max(1, int(share * _work(question, problem.num_actions))),
         stop_at_s=attempt.bound.value_s,
-        poll=lambda best_s: budget.poll(
-            Progress(
-                stage="search",
-                elapsed_s=budget.elapsed_s,
-                best=best_s,
-                lower_bound=attempt.bound.value_s,
-            )
-        ),
+        poll=_poll(budget, attempt),
     )
     attempt = replace(attempt, work=attempt.work + found.work, interrupted=found.interrupted)
     if not len(found.actions):
@@ -495,6 +431,22 @@ def _searched(
     if value_s >= attempt.value_s:
         return attempt
     return replace(attempt, timeline=timeline, value_s=value_s, winner=_winner(found, attempt))
+
+
+def _poll(budget: Budget, attempt: _Attempt) -> Callable[[float], bool]:
+    """Tells the budget how far a search is, and whether to stop."""
+    return lambda best_s: budget.poll(
+        Progress(
+            stage="search",
+            elapsed_s=budget.elapsed_s,
+            best=best_s,
+            lower_bound=attempt.bound.value_s,
+        )
+    )
+
+
+def _is_shortest(attempt: _Attempt) -> bool:
+    return attempt.value_s <= attempt.bound.value_s * (1 + _ROUNDING)
 
 
 def _winner(found: _core.FoundOrders, attempt: _Attempt) -> str:
