@@ -1,8 +1,8 @@
 """What the schedule search reaches with its default work: prints the rows of the dated report.
 
 `python benchmarks/schedule_search.py SECTION…` with sections small, large, unequal, chunks, tight,
-published, front.
-Chunks needs TRAINWRIGHT_SHARED. SHARE_OF_WORK=0.4 shortens `published`.
+published, waves, front.
+Chunks needs TRAINWRIGHT_SHARED. SHARE_OF_WORK=0.4 shortens `published` and `waves`.
 """
 
 from __future__ import annotations
@@ -151,18 +151,33 @@ def tight() -> Iterator[str]:
 
 
 def published() -> Iterator[str]:
-    """Random pipelines of published sizes, from a third of 1F1B's memory to all of it: seed 11.
+    """Random pipelines of published sizes, from a third of 1F1B's memory to all of it: seed 11."""
+    yield from _random_pipelines(11, 24, names=("v", "v", "loop1", "loop2"), least_share=1.0)
+
+
+def waves() -> Iterator[str]:
+    """The same with waves of four chunks, and with half as many microbatches as ranks: seed 5."""
+    names = ("v", "v", "wave4", "loop1", "loop2")
+    yield from _random_pipelines(5, 30, names=names, least_share=0.5)
+
+
+def _random_pipelines(
+    seed: int, count: int, *, names: tuple[str, ...], least_share: float
+) -> Iterator[str]:
+    """Of placements and at least so many microbatches per rank.
 
     Stages are alike, uneven, of a hybrid model (each second to fourth takes longer) or heavy at
     both ends; in one of three, activations may wait on the host.
     """
-    draw, gaps = random.Random(11), []
-    for number in range(24):
+    draw, gaps = random.Random(seed), []
+    for number in range(count):
         p = draw.choice([4, 6, 8, 12, 16])
-        m = draw.choice([m for m in (8, 16, 24, 32, 48, 64) if p <= m <= 6 * p])
-        name = draw.choice(["v", "v", "loop1", "loop2"])
+        m = draw.choice([m for m in (8, 16, 24, 32, 48, 64) if least_share * p <= m <= 6 * p])
+        name = draw.choice(names)
         placement = Placement.v(p)
-        if name != "v":
+        if name == "wave4":
+            placement = Placement.wave(p, virtual_stages=4)
+        elif name != "v":
             placement = Placement.loop(p, virtual_stages=int(name[-1]))
         forward = draw.randint(20, 60)
         times = (
@@ -180,7 +195,7 @@ def published() -> Iterator[str]:
             factors = [more if s % every == every - 1 else 1.0 for s in range(stages)]
         elif kind == "ends":
             factors = [1.15, *factors[2:], draw.uniform(1.1, 1.4)]
-        least = {"v": 1 / 3, "loop1": 0.5, "loop2": 0.6}[name]
+        least = {"v": 1 / 3, "wave4": 0.35, "loop1": 0.5, "loop2": 0.6}[name]
         share = draw.uniform(least, 1.0)
         limit = max(stages // p + 1, math.ceil(stages * share))
         host = number % 3 == 2
@@ -233,7 +248,7 @@ def front() -> Iterator[str]:
 
 SECTIONS: dict[str, Callable[[], Iterator[str]]] = {
     section.__name__: section
-    for section in (small, large, unequal, chunks, tight, published, front)
+    for section in (small, large, unequal, chunks, tight, published, waves, front)
 }
 
 if __name__ == "__main__":

@@ -201,6 +201,8 @@ def test_predictions_of_another_tool_are_scored_in_place_of_ours(
     assert dataset["time"]["max_ape"] == pytest.approx(0.5)
     assert dataset["time"]["bias"] == pytest.approx(-0.25)
     assert "interval_coverage" not in dataset and "interval_width" not in dataset
+    assert run("validate", str(ROWS), "--predictions", path) == 0
+    assert "intervals" not in capsys.readouterr().out  # no table without a column
 
 
 @pytest.mark.parametrize(

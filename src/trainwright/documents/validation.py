@@ -160,7 +160,9 @@ def validation_view(found: ValidationResult) -> Iterator[Line]:
     yield error_table(found)
     if is_ranked(found):
         yield ranking_table(found)
-    yield interval_table(found)
+    intervals = interval_table(found)
+    if len(intervals.columns) > 1:  # predictions of others may state times alone
+        yield intervals
     if any(dataset.skipped for dataset in found.datasets):
         yield skipped_table(found)
     yield from warning_lines(found.warnings)
