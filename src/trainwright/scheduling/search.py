@@ -195,7 +195,7 @@ def _with_host(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _
 # Copies made by a rule leave the link idle at one time and are late at another. Orders with copies
 # are no words, so the core moves single actions of them (`native/schedule/move_annealing.hpp`).
 
-_MOVES = 1.0  # of the work of a search, on top of it
+_MOST_MOVED = 120_000_000  # actions, beside the work of a search: some ten seconds
 
 
 def _annealed_in_place(question: SearchQuestion, attempt: _Attempt, budget: Budget) -> _Attempt:
@@ -212,7 +212,7 @@ def _annealed_in_place(question: SearchQuestion, attempt: _Attempt, budget: Budg
         resource_room=room,
         objective=question.objective.value,
         seed=question.seed,
-        work=max(1, int(_MOVES * _work(question, schedule.num_actions))),
+        work=min(_work(question, schedule.num_actions), _MOST_MOVED),
         stop_at_s=attempt.bound.value_s,
         poll=_poll(budget, attempt),
     )
