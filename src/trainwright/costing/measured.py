@@ -55,6 +55,7 @@ from trainwright.profile import (
     Profile,
     ProfilePoint,
     Recompute,
+    StaticKind,
     Structure,
     TimeKind,
 )
@@ -327,7 +328,7 @@ def _table(
     count, none = len(rows), Recompute.NONE
     parameters = np.array([sizes[0] for _, sizes in rows])
     states = (precision.weight_bytes, precision.gradient_bytes, precision.optimizer_bytes)
-    static = np.zeros((count, 2, 3))
+    static = np.zeros((count, 2, len(StaticKind)))
     static[:, 0, :] = np.outer(parameters, states)
     return CostTable(
         class_offsets=np.array([0, *accumulate(map(len, classes))]),

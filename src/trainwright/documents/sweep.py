@@ -22,7 +22,7 @@ from trainwright.documents.view import (
     words,
 )
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.model import DEFAULT_RECIPE, count_parameters
+from trainwright.model import count_parameters
 from trainwright.options.inputs import inside, naming_options
 from trainwright.options.question import known_length
 from trainwright.options.table import fields_given, option_of
@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Line, Table
     from trainwright.options.option import Options
     from trainwright.options.question import ModelCall
-    from trainwright.planning.question.question import WeightedAim
-    from trainwright.profile.measured_model import Trained
+    from trainwright.planning.question.question import ModelQuestion, WeightedAim
 
 # The document of `plan` on several numbers of devices: one row each, and the plan to prefer
 # ------------------------------------------------------------------------------------------
@@ -229,16 +228,17 @@ def goal_of(largest: ModelCall, options: Options) -> Goal:
         objective=objective,
         pareto=both,
         training=training,
-        checkpoint_bytes=_checkpoint_bytes(largest.question.model, device.default_precision),
+        checkpoint_bytes=_checkpoint_bytes(largest.question, device.default_precision),
         tokens_per_step=float(workload.global_batch * workload.sequence_length),
     )
 
 
-def _checkpoint_bytes(model: Trained, precision: str) -> float:
+def _checkpoint_bytes(question: ModelQuestion, precision: str) -> float:
     """Weights and optimizer states of all parameters, and what a profile does not tell apart."""
+    model, recipe = question.model, question.settings.recipe
     if isinstance(model, MeasuredModel):
         return model.checkpoint_bytes()
-    numbers = DEFAULT_RECIPE.numbers(precision)
+    numbers = recipe.numbers(question.workload.precision or precision)
     return count_parameters(model) * float(numbers.weight_bytes + numbers.optimizer_bytes)
 
 

@@ -39,6 +39,7 @@ from trainwright.profile import (
     Provenance,
     Recompute,
     Setting,
+    StaticKind,
     Structure,
 )
 from trainwright.profile.profile import LARGEST_COUNT, find_cycles
@@ -475,7 +476,7 @@ def _cost_table(
         saved_until_input_grad_bytes=_column(row.saved_bytes for row in rows),
         saved_until_weight_grad_bytes=np.zeros(len(rows)),
         transient_bytes=np.zeros(len(rows)),
-        static_bytes=np.zeros((len(rows), 2, 3)),
+        static_bytes=np.zeros((len(rows), 2, len(StaticKind))),
         opaque_static_bytes=_column(row.static_bytes for row in rows),
         gradient_sync_bytes=sync,
         boundary_offsets=_offsets(len(row.boundary_bytes) for row in rows),

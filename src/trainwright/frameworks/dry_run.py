@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import UnsupportedFeature
 from trainwright.model import NO_OFFLOAD, Activation, ContextExchange, CudaGraph, LayerKind, Norm
+from trainwright.model.recipe import unusual
 from trainwright.model.run_shape import heaviest_share
 from trainwright.plans.capability import DRY_RUN, RecomputeForm
 from trainwright.plans.job import ExportBundle
@@ -26,13 +27,15 @@ CASE: Final = "case.json"
 # PyTorch's names of the schedules that it orders as these families do; interleaved nearly so.
 _SCHEDULES: Final = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
 
-# Options of a recipe that are not in the program.
-_NOT_RUN: Final = (
-    "capacity_factor",
-    "activation_input_dtype",
-    "loss_chunk",
-    "mlp_tile",
-)
+# Options of a recipe that the program follows, or that are refused in other words than their name.
+_TOLD: Final = frozenset(
+    {
+        "precision", "optimizer", "gradient_dtype", "reduce_dtype", "main_weight_dtype",
+        "moment_dtypes", "dropout", "context_exchange", "ulysses", "context_balanced",
+        "expert_imbalance", "expert_loads", "dispatch_dtype", "token_dispatcher", "offload",
+        "cuda_graph", "cuda_graph_modules",
+    }
+)  # fmt: skip
 
 
 def export_dry_run(job: Job, stamp: Stamp) -> ExportBundle:
@@ -158,8 +161,9 @@ def _unsupported(job: Job) -> Iterator[str]:
         f"the optimizer {job.recipe.optimizer}": str(job.recipe.optimizer) != "adam",
         "gradients, weights or moments in another format than fp32": states != {"fp32"},
         **{
-            f"the option {name.replace('_', '-')}": getattr(recipe, name) is not None
-            for name in _NOT_RUN
+            f"the option {name.replace('_', '-')}": True
+            for name in unusual(recipe)
+            if name not in _TOLD
         },
         f"gradients reduced in {recipe.reduce_dtype}": (recipe.reduce_dtype or "fp32")
         not in _REDUCED,

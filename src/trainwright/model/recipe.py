@@ -383,6 +383,16 @@ class Recipe:
 DEFAULT_RECIPE: Final = Recipe()
 
 
+def unusual(recipe: Recipe) -> Iterator[str]:
+    """The fields that ask for something else than their default does."""
+    for each in fields(recipe):
+        said = getattr(recipe, each.name)
+        if each.name == "moment_dtypes":
+            said = tuple(dict.fromkeys(said))
+        if said not in (each.default, NO_OFFLOAD):
+            yield each.name
+
+
 # Low-rank adapters as operators beside the products they adapt (see `tuning`)
 # ----------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from trainwright.profile import (
     Provenance,
     Recompute,
     Setting,
+    StaticKind,
     Structure,
 )
 from trainwright.units import format_bytes, format_bytes_up
@@ -300,7 +301,7 @@ def _profile(table: WidthTable, first: int, case: PlacementCase, rules: Placemen
             saved_until_input_grad_bytes=table.activation_bytes[first:].copy(),
             saved_until_weight_grad_bytes=nothing.copy(),
             transient_bytes=nothing.copy(),
-            static_bytes=np.zeros((count, 2, 3)),
+            static_bytes=np.zeros((count, 2, len(StaticKind))),
             opaque_static_bytes=rules.copies[case.optimizer] * table.parameter_bytes[first:],
             gradient_sync_bytes=np.zeros((count, 2)),
             boundary_offsets=np.zeros(count + 1, dtype=np.int64),

@@ -361,7 +361,7 @@ class CostTable:
         rows = self.num_rows
         shapes = {
             "tensor_parallel": (rows,),
-            "static_bytes": (rows, 2, 3),
+            "static_bytes": (rows, 2, len(StaticKind)),
             "gradient_sync_bytes": (rows, 2),
             "trained_weight_bytes": (rows, 2),
             "boundary_offsets": (rows + 1,),

@@ -32,9 +32,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trainwright.model import NO_OFFLOAD, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL
-from trainwright.model.recipe import STATE_BYTES
+from trainwright.model.recipe import STATE_BYTES, unusual
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import Recompute
@@ -776,16 +775,21 @@ _SHARDS_GRADIENTS, _SHARDS_WEIGHTS = 2, 3
 _PRODUCTS: Final = 4  # large tensors of a unit, counted as alike
 
 
+# What a recipe may say besides; whatever else it says moves or narrows tensors.
+_FOLLOWED: Final = frozenset(
+    {
+        "precision", "reduce_dtype", "dropout", "context_exchange", "ulysses", "context_balanced",
+        "expert_imbalance", "expert_loads", "dispatch_dtype", "token_dispatcher",
+    }
+)  # fmt: skip
+
+
 def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
     """Whether this account knows every tensor of the run: decoders of the usual kind, sharded.
 
     States are Adam's in float32, and nothing is cut, moved or narrowed to save memory.
     """
     degrees, recipe = run.parallelism, run.recipe
-    states = (recipe.optimizer, recipe.gradient_dtype, recipe.main_weight_dtype)
-    usual_states = states == (Optimizer.ADAM, None, None) and {*recipe.moment_dtypes} == {"fp32"}
-    saved = (recipe.loss_chunk, recipe.mlp_tile, recipe.activation_input_dtype)
-    moved = recipe.offload is not None and recipe.offload != NO_OFFLOAD
     usual = model.gated and model.rotary and model.pre_norm and model.latent is None
     beside = model.num_mtp_layers or model.towers
     plain = model.tuning == TRAIN_ALL and not beside and not model.sandwich_norm
@@ -794,12 +798,8 @@ def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
         usual
         and plain
         and cut
-        and usual_states
-        and not any(saved)
-        and not moved
-        and recipe.capacity_factor is None
+        and _FOLLOWED.issuperset(unusual(recipe))
         and recipe.reduce_dtype in (None, "fp32", "bf16")
-        and recipe.cuda_graph is CudaGraph.NONE
         and recipe.precision != "fp32"
         and run.fused_attention
         and not model.tied_embeddings

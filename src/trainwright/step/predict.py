@@ -333,7 +333,7 @@ def _memory(
     peak: RankPeak,
 ) -> StageMemory:
     state, replicas = RankState.of(own), layout.places[rank].replicas
-    weight, gradient, optimizer, gathered = static_shards(state, replicas)
+    (weight, gradient, optimizer), gathered = static_shards(state, replicas)
     overheads = layout.overheads
     return StageMemory(
         weight_bytes=weight,

@@ -557,11 +557,18 @@ def with_offload(cluster: Cluster, recipe: Recipe, *, precision: str | None = No
     return replace(cluster, pools=tuple(pools))
 
 
-def static_shards(state: RankState, replicas: Replicas) -> tuple[float, float, float, float]:
-    """Weight, gradient, optimizer and gathered weight bytes of one device."""
+class StaticShards(NamedTuple):
+    """Bytes of one device: what it keeps by `StaticKind`, and whole weights of layers in use."""
+
+    kept: tuple[float, ...]
+    gathered: float
+
+
+def static_shards(state: RankState, replicas: Replicas) -> StaticShards:
+    """What a device holds of its rank's state."""
     stage, sizes = replicas.zero_stage, replicas.sizes
-    weight, gradient, optimizer = state_bytes(stage, sizes, state.static_bytes).sum(axis=0).tolist()
+    kept = state_bytes(stage, sizes, state.static_bytes).sum(axis=0).tolist()
     layers = gathered_layers(stage, sizes[0])
     whole = state.static_bytes[:, :, StaticKind.WEIGHT].sum()
     gathers = float(gathered_bytes(layers, state.largest_weight_bytes, whole)) if layers else 0.0
-    return weight, gradient, optimizer, gathers
+    return StaticShards(kept=tuple(kept), gathered=gathers)

@@ -288,7 +288,7 @@ def _beside_head(
     leaves less room; a split is wanted that has room for what V keeps, too.
     """
     state, p = zero.RankState.of((head.share,)), shape.num_ranks
-    held = sum(zero.static_shards(state, site.replicas)[:3]) + head.share.opaque_bytes
+    held = sum(zero.static_shards(state, site.replicas).kept) + head.share.opaque_bytes
     barriers = family_named(shape.family).head_barriers
     times_s = head.share.forward_s, head.share.input_grad_s, head.share.weight_grad_s
     added_s = float(head_work_s(*times_s, np.array(shape.num_microbatches), barriers=barriers))
