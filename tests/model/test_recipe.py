@@ -1,12 +1,14 @@
 """Bytes per parameter of published training recipes, and the faults of a recipe."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from trainwright.costing.layer import static_bytes
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
-from trainwright.model import LayerKind, Optimizer, Recipe, RunShape, layer_graph
-from trainwright.model.recipe import optimizer_named
+from trainwright.model import NO_OFFLOAD, LayerKind, Optimizer, Recipe, RunShape, layer_graph
+from trainwright.model.recipe import optimizer_named, unusual
 from trainwright.model.run_shape import precision_named
 
 
@@ -144,3 +146,16 @@ def test_dropout_replaces_the_models_rates() -> None:
     assert Recipe().applied(config) is config
     without = Recipe(dropout=0.0).applied(config)
     assert without.hidden_dropout == without.attention_dropout == 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Averaged(Recipe):
+    """A recipe of tomorrow, with a field that no account has heard of."""
+
+    average_dtype: str | None = None
+
+
+def test_what_a_recipe_asks_for_is_told_also_of_fields_to_come() -> None:
+    assert not [*unusual(Recipe(moment_dtypes=("fp32", "fp32"), offload=NO_OFFLOAD))]
+    assert [*unusual(Recipe(dropout=0.0, loss_chunk=64))] == ["dropout", "loss_chunk"]
+    assert [*unusual(Averaged(average_dtype="fp32"))] == ["average_dtype"]
