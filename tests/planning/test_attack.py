@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from attack import attack
+from attack import ASKED, FAMILIES, attack
 
+import random_spaces
 import trainwright
+from trainwright.planning.question import layouts
 from trainwright.plans.status import Status
 
 # Models, 16 to 64 devices and configurations that once beat what was called a bound.
@@ -29,6 +31,13 @@ def test_no_configuration_beats_what_is_proved(seed, questions):
     found = attack(seed, questions=questions, tries=60, most_devices=2)
     assert found.questions > 0
     assert found.finds == []
+
+
+def test_every_family_that_plans_may_have_is_attacked():
+    """Attackers name families themselves, so that none is left out as the planner leaves it out."""
+    of_their_own = layouts.SLICED | layouts.ON_HOST  # oracles of orders hold these
+    assert {*FAMILIES, *ASKED} == {*layouts.BOUNDED} - of_their_own
+    assert {*random_spaces.CHAINS} == {*layouts.CHAIN} - of_their_own - layouts.CUTS_HEAD
 
 
 @pytest.mark.papers
