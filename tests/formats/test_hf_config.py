@@ -514,3 +514,10 @@ def test_groups_of_experts_are_read_and_else_those_of_the_family() -> None:
 def test_groups_that_cannot_be_are_faults_under_their_own_keys(keys: dict, fault: str) -> None:
     stated = {"model_type": "deepseek_v3", "n_group": 8, "topk_group": 4}
     assert faults_of(stated | keys) == [fault]
+
+
+def test_a_type_that_nobody_knows_is_that_of_its_class() -> None:
+    document = {"model_type": "deepseek_ref", "architectures": ["DeepseekV4ForCausalLM"]}
+    assert read_config(document, name="x").model_type == "deepseek_v4"
+    with pytest.raises(UnsupportedFeature, match='"deepseek_ref" is not modelled'):
+        read_config(document | {"architectures": ["DeepseekReferenceModel"]}, name="x")

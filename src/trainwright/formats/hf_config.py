@@ -1,8 +1,9 @@
 """Reads a Hugging Face style `config.json` into a `TransformerConfig`, without torch.
 
-`model_type` (else the first of `architectures`) selects the family. A missing key takes the default
-that the family's public configuration class documents, and is reported; a key that says nothing
-about cost is passed over, and one that is not known at all is reported as ignored.
+`model_type` (where it is none that is known, the first of `architectures`) selects the family. A
+missing key takes the default that the family's public configuration class documents, and is
+reported; a key that says nothing about cost is passed over, and one that is not known at all is
+reported as ignored.
 """
 
 from __future__ import annotations
@@ -330,8 +331,10 @@ def _family(document: Mapping[str, Any], *, source: str | None) -> str:
     if stated in FAMILIES and isinstance(document.get("text_config"), Mapping):
         wrapper = _from_architecture(document.get("architectures"))  # of which it names the text
         stated = wrapper if wrapper in WRAPPERS else stated
-    if stated in FAMILIES or stated in WRAPPERS:
-        return stated
+    of_class = _from_architecture(document.get("architectures"))  # of a type that nobody knows
+    for family in (stated, of_class):
+        if family is not None and (family in FAMILIES or family in WRAPPERS):
+            return family
     raise UnsupportedFeature(f'model_type "{stated}" is not modelled', alternative=_nearest(stated))
 
 
