@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from trainwright.documents.explanation import with_reasons
+from trainwright.documents.explanation import capped, with_reasons
 from trainwright.documents.model_plan import Alternative
 from trainwright.documents.printing import Report
 from trainwright.documents.reasons import changes_of
@@ -105,10 +105,24 @@ def test_what_was_not_reached_in_time_is_listed(planned):
     budget = Budget()
     budget.interrupt()
     found = trainwright.reasons(planned, budget=budget).document
-    assert found.without == ()
+    others = {each.step_time_s for each in planned.document.alternatives}
+    assert {each.step_time_s for each in found.without} <= others  # what is known anyway
     assert found.not_asked[0] == "10 GiB more memory"
     assert len(found.not_asked) > 2
     assert all(not gain.replanned for gain in found.gains)
+
+
+def test_reasons_take_a_share_of_what_the_plan_took_at_most(planned):
+    document = replace(planned.document, alternatives=())
+    for search_s, most_s in ((0.1, 4.0), (40.0, 10.0)):
+        limited = capped(Budget(), replace(document, search_s=search_s))
+        assert limited.cpu_limit_s == most_s
+    given = Budget(cpu_limit_s=1e-6)
+    reasons = with_reasons(document, given).reasons
+    assert reasons.without == ()
+    assert "10 GiB more memory" in reasons.not_asked
+    assert "without data parallelism" in reasons.not_asked
+    assert reasons.binding  # pricing the plan again takes no time to speak of
 
 
 def test_every_choice_of_a_plan_can_be_left_out(planned):

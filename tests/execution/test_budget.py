@@ -57,3 +57,13 @@ def test_a_part_of_a_budget_stops_where_the_whole_does():
     whole.interrupt()
     assert part.poll(Progress(stage="x", elapsed_s=0))
     assert part.stopped
+
+
+def test_a_part_may_be_limited_by_what_the_process_works() -> None:
+    whole = Budget()
+    part = whole.part(cpu_limit_s=1e-9)
+    assert whole.remaining_cpu_s == math.inf
+    assert part.time_limit_s is None
+    assert part.poll(HALFWAY)
+    assert not whole.stopped
+    assert Budget(cpu_limit_s=5).part(cpu_limit_s=10).cpu_limit_s <= 5

@@ -68,7 +68,7 @@ def command(
     constants: bool = False,
     as_json: bool = False,
     verbose: bool = False,
-    time_limit: float,
+    time_limit: float | None = None,
 ) -> None:
     """Print the table, and of a model's plan the reasons."""
     from trainwright.documents.explanation import has_reasons, reasons

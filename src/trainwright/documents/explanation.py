@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
-from typing import TYPE_CHECKING, Any
+from math import inf, isfinite, isinf
+from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed
 from trainwright.documents.model_plan import ModelPlanResult, planned, profile_of
@@ -26,6 +26,7 @@ from trainwright.planning.reasons.why import (
     freedom_gain,
     memory_gain,
     repriced_gains,
+    Without,
     uses,
     without,
 )
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
     from trainwright.planning.question.question import Allowed, ModelQuestion
-    from trainwright.planning.reasons.why import Gain, Without
+    from trainwright.planning.reasons.why import Gain
     from trainwright.plans import Plan
 
 
@@ -83,13 +84,16 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
 
     The plan is priced again with 1% more of each resource; plans are looked for briefly with
     10 GiB more memory, with each thing free that was fixed, and without each thing that the plan
-    uses. A document that has its reasons is asked nothing again. What a `budget` leaves no time for
-    is listed. Raises `InvalidInput` where the document holds no plan of a model.
+    uses. A document that has its reasons is asked nothing again. What the time limit of a `budget`
+    leaves no time for is listed; without one, what 4 s of CPU do, or a quarter of the search. Raises `InvalidInput` where the document holds no plan of a model.
     """
     found = open_document(document)
     if not isinstance(found, ModelPlanResult) or not found.stages or found.step_time_s is None:
         raise InvalidInput.of("document", "must hold a plan of a model")
-    known = found.reasons or _reasons_of(found, budget or NoLimit())
+    budget = budget or NoLimit()
+    if budget.time_limit_s is None:
+        budget = capped(budget, found)
+    known = found.reasons or _reasons_of(found, budget)
     return Report(
         ModelExplanation(
             **_figures(found),
@@ -103,8 +107,23 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     )
 
 
+_LEAST_S: Final = 4.0  # CPU seconds that reasons may take, or if that is more
+_SHARE: Final = 0.25  # of what the search for the plan took
+
+
+def capped(budget: Budget, document: ModelPlanResult | MixedPlanResult) -> Budget:
+    """The time for reasons by themselves: nobody waits much longer for them than for the plan."""
+    return budget.part(cpu_limit_s=max(_LEAST_S, _SHARE * document.search_s))
+
+
 def with_reasons(document: Any, budget: Budget) -> Any:
-    """The document with its reasons, where it is a plan of a model that has none yet."""
+    """The document with its reasons, where it is a plan of a model that has none yet.
+
+    They take no more CPU seconds than some, or a share of the plan's own search.
+    """
+    if not isinstance(document, (MixedPlanResult, ModelPlanResult)):
+        return document
+    budget = capped(budget, document)
     if isinstance(document, MixedPlanResult):
         if document.stages and document.reasons is None:
             return replace(document, reasons=_reasons_on_pools(document, budget))
@@ -127,7 +146,8 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
     gains = list(repriced_gains(question, reprice))
     binding = max(gains, key=lambda gain: -gain.step_time_s, default=None)
     not_asked: list[str] = []
-    more = None if budget.stopped else memory_gain(question, step_s, budget, shelves=shelves)
+    part = budget.part(cpu_limit_s=budget.remaining_cpu_s / 2)
+    more = None if budget.stopped else memory_gain(question, step_s, part, shelves=shelves)
     if more is None:
         not_asked.append("10 GiB more memory")
     else:
@@ -166,31 +186,53 @@ def _freedoms(
     assert step_s is not None
     gains: list[Gain] = []
     not_asked: list[str] = []
-    for fix, options, freer in freed(question):
+    known: list[WithoutRecord | Considered] = [*document.alternatives]
+
+    def known_s(space: Allowed) -> float:
+        return min((each.step_time_s or inf for each in _inside(space, known)), default=inf)
+
+    spaces: list[tuple[str, str, Allowed]] = []
+    if plan.parallelism is not None:
+        spaces += uses(plan, plan.parallelism, question.allowed, recomputes=recomputes)
+    fixed = list(freed(question))
+    # What nothing is known of comes first: a runner-up without a thing is an answer already.
+    order = sorted(range(len(spaces)), key=lambda at: isfinite(known_s(spaces[at][2])))
+    left = len(fixed) + len(spaces)
+    for fix, options, freer in fixed:
+        part, left = _next_of(budget, left), left - 1
         if budget.stopped:
             not_asked.append(fix.description)
-        elif gain := freedom_gain(fix, options, freer, step_s, budget, shelves=shelves):
+        elif gain := freedom_gain(fix, options, freer, step_s, part, shelves=shelves):
             gains.append(gain)
-    lacking: list[tuple[Without, Allowed]] = []
-    spaces: Iterable[tuple[str, str, Allowed]] = ()
-    if plan.parallelism is not None:
-        spaces = uses(plan, plan.parallelism, question.allowed, recomputes=recomputes)
-    known: list[WithoutRecord | Considered] = [*document.alternatives]
-    for name, options, space in spaces:
+        elif part.stopped:
+            not_asked.append(fix.description)
+    lacking: dict[int, tuple[Without, Allowed]] = {}
+    for at in order:
+        name, options, space = spaces[at]
+        part, left = _next_of(budget, left), left - 1
+        than_s = known_s(space)
         if budget.stopped:
+            found = Without(name=name, options=options, status=Status.UNKNOWN, best=None)
+        else:
+            asked = (question, name, options, space, part)
+            found = without(*asked, shelves=shelves, known_s=than_s)
+        if found.status is Status.UNKNOWN and isinf(than_s) and part.stopped:
             not_asked.append(f"without {name}")
             continue
-        known_s = min((each.step_time_s or inf for each in _inside(space, known)), default=inf)
-        found = without(*(question, name, options, space, budget), shelves=shelves, known_s=known_s)
         known.append(_without_record(found, step_s))
-        lacking.append((found, space))
+        lacking[at] = found, space
     return Reasons(
         binding=None,
-        without=tuple(_without_records(lacking, document)),
+        without=tuple(_without_records([lacking[at] for at in sorted(lacking)], document)),
         gains=tuple(_gain_record(gain, step_s) for gain in gains),
         not_asked=tuple(not_asked),
         search_s=budget.cpu_s - started_s,
     )
+
+
+def _next_of(budget: Budget, left: int) -> Budget:
+    """For the next of so many searches: twice its share of what is left, and all for the last."""
+    return budget.part(cpu_limit_s=2 * budget.remaining_cpu_s / (left + 1))
 
 
 def _figures(plan: ModelPlanResult) -> dict[str, Any]:
@@ -313,4 +355,4 @@ def model_explanation_view(document: ModelExplanation) -> Iterator[Line]:
         yield f"what would help most is {document.binding}"
     yield from explanation_tables(document)
     if document.not_asked:
-        yield f"not asked for want of time: {', '.join(document.not_asked)}"
+        yield f"not asked for want of time: {', '.join(document.not_asked)} (--time-limit)"

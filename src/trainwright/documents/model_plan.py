@@ -51,7 +51,7 @@ from trainwright.planning.search.orders import (
     with_searched_orders,
 )
 from trainwright.planning.search.plans import bytes_on_host, predicted
-from trainwright.planning.search.search import NUM_ALTERNATIVES, of_kinds
+from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES, of_kinds
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import (
@@ -593,7 +593,7 @@ def plan_model(
         )
         told = outcome.priced
         if expects_runs(question):  # another kind may be far away
-            told = tuple(one for one in told if _step_s(one) <= _WORST * _step_s(best))
+            told = tuple(one for one in told if _step_s(one) <= FAR * _step_s(best))
         told, published = _with_published(call, told, budget)
         document = replace(document, alternatives=tuple(alternatives(question, told, published)))
         gaps = tuple(_gaps(document, question))
@@ -618,7 +618,6 @@ def plan_model(
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
-_WORST: Final = 1.5  # times the plan's step: what is slower is no alternative
 _PUBLISHED_S: Final = 60.0  # wall seconds for the best plan of a layout; it takes about one
 _OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of another kind
 

@@ -60,17 +60,20 @@ class Progress:
 class Budget:
     """A deadline, a stop switch and a listener.
 
-    `time_limit_s` counts wall seconds from the creation of the budget; `None` means no limit.
-    `stage` says what searches are about, in place of the name that they give themselves.
+    `time_limit_s` counts wall seconds from the creation of the budget, `cpu_limit_s` what the
+    process works since then; `None` means no limit. `stage` says what searches are about, in place of the name that they give themselves.
     """
 
     time_limit_s: float | None = None
     on_progress: Callable[[Progress], None] | None = None
     interrupted: bool = False
     stage: str | None = None
+    cpu_limit_s: float | None = None
     _start_s: float = field(default_factory=time.monotonic)
+    _start_cpu_s: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self._start_cpu_s = self.cpu_s
         limit = self.time_limit_s
         if limit is not None and not (math.isfinite(limit) and limit > 0):
             raise InvalidInput.of("time_limit", f"must be > 0 seconds, got {limit!r}")
@@ -96,9 +99,22 @@ class Budget:
     @property
     def stopped(self) -> bool:
         """Whether time is up or the user asked to stop."""
-        return self.interrupted or self.remaining_s <= 0
+        return self.interrupted or self.remaining_s <= 0 or self.remaining_cpu_s <= 0
 
-    def part(self, time_limit_s: float, *, stage: str | None = None) -> Budget:
+    @property
+    def remaining_cpu_s(self) -> float:
+        """CPU seconds left; infinite without a limit, never negative."""
+        if self.cpu_limit_s is None:
+            return math.inf
+        return max(0.0, self.cpu_limit_s - (self.cpu_s - self._start_cpu_s))
+
+    def part(
+        self,
+        time_limit_s: float = math.inf,
+        *,
+        stage: str | None = None,
+        cpu_limit_s: float = math.inf,
+    ) -> Budget:
         """A share of what is left, for one of several searches; it stops where this one does.
 
         Progress is passed on with the time of the whole, under the name of `stage` where given.
@@ -108,8 +124,13 @@ class Budget:
             if self.poll(replace(progress, elapsed_s=self.elapsed_s)):
                 inner.interrupt()
 
-        limit_s = max(1e-3, min(time_limit_s, self.remaining_s))
-        inner = Budget(time_limit_s=limit_s, stage=stage)
+        wall_s, cpu_s = min(time_limit_s, self.remaining_s), min(cpu_limit_s, self.remaining_cpu_s)
+        inner = Budget(
+            time_limit_s=None if math.isinf(wall_s) else max(1e-3, wall_s),
+            cpu_limit_s=None if math.isinf(cpu_s) else cpu_s,
+            stage=stage,
+            interrupted=self.interrupted,
+        )
         inner.on_progress = listen
         return inner
 

@@ -441,7 +441,10 @@ ROWS += section(
     ),
     row("time-limit", LIMIT, "Stop after this long with the best found.", commands="improve"),
     row(
-        "time-limit", LIMIT, "For all searches for other plans.", commands="explain", default="2min"
+        "time-limit",
+        LIMIT,
+        "For all searches for other plans; if absent, a share of the plan's.",
+        commands="explain",
     ),
     row("config", PATH, "A TOML file of these options.", commands="plan estimate"),
     row(

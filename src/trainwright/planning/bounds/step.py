@@ -20,6 +20,7 @@ Memory makes layers recompute, so W is no less than `recomputed_work_s`, and nei
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -58,7 +59,7 @@ from trainwright.planning.question.layouts import (
     with_copies,
     with_mappings,
 )
-from trainwright.planning.question.question import dense_points, estimate_profile
+from trainwright.planning.question.question import Allowed, dense_points, estimate_profile
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.profile import TimeKind
 from trainwright.scheduling.families import family_named
@@ -72,11 +73,11 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from trainwright.arrays import Flags, Floats, Ints
-    from trainwright.cluster import Cluster
+    from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.planning.bounds.layers import LeastLayers, LikeLayers, PointWork, Shares
     from trainwright.planning.bounds.stages import StageKinds
     from trainwright.planning.question.layouts import Layouts, Schedule
-    from trainwright.planning.question.question import Aim, Allowed, ModelQuestion, Point
+    from trainwright.planning.question.question import Aim, ModelQuestion, Point
     from trainwright.plans.configuration import Overlap
     from trainwright.plans.plan import Parallelism
     from trainwright.profile import CostTable, Profile
@@ -779,6 +780,27 @@ class Batch:
 # (`Batch`).
 
 
+@lru_cache(maxsize=512)  # reasons of a plan ask for the same points of many spaces
+def _layouts_at(
+    point: Point,
+    allowed: Allowed,
+    num_devices: int,
+    num_blocks: int,
+    global_batch: int,
+    levels: tuple[NetworkLevel, ...],
+) -> Layouts:
+    """All pairs of a point under every order of ranks and number of copies."""
+    found = layouts_of(
+        point,
+        allowed,
+        num_devices=num_devices,
+        num_blocks=num_blocks,
+        num_microbatches=global_batch // point.microbatch_size,
+    )
+    found = with_mappings(found, allowed.mappings, point, levels)
+    return with_copies(found, allowed.state_copies, point, levels)
+
+
 @dataclass(slots=True)
 class PointPairs:
     """Those of a question, in all schedules and ZeRO stages of its `space`."""
@@ -809,17 +831,20 @@ class PointPairs:
         """All pairs of a point."""
         key = (point.microbatch_size, point.devices, point.expert_devices)
         if key not in self._layouts:
-            asked = self.question
-            found = layouts_of(
+            asked, own = self.question, self.question.allowed
+            self._layouts[key] = _layouts_at(
                 point,
-                asked.allowed,
-                num_devices=asked.num_devices,
-                num_blocks=asked.model.num_layers,
-                num_microbatches=asked.workload.global_batch // point.microbatch_size,
+                Allowed(
+                    pipeline=own.pipeline,
+                    data=own.data,
+                    mappings=own.mappings,
+                    state_copies=own.state_copies,
+                ),
+                asked.num_devices,
+                asked.model.num_layers,
+                asked.workload.global_batch,
+                asked.cluster.levels,
             )
-            levels = asked.cluster.levels
-            found = with_mappings(found, asked.allowed.mappings, point, levels)
-            self._layouts[key] = with_copies(found, asked.allowed.state_copies, point, levels)
         return self._layouts[key]
 
     def num_candidates(self, point: Point) -> int:

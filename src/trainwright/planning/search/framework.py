@@ -273,6 +273,7 @@ def _plan_all(
 ) -> ModelOutcome:
     found: list[ModelOutcome] = []
     spaces, shelves = runnable_spaces(question.allowed), Shelves()
+    told: tuple[Priced, ...] = ()
     for at, space in enumerate(spaces):
         alone, left = len(spaces) == 1, len(spaces) - at
         part = budget if alone else _share(budget, found, left=left, aim=aim)
@@ -286,8 +287,12 @@ def _plan_all(
             to_beat=to_beat,
             is_bounded=is_bounded,
             shelves=shelves,
+            told=told,
         )
         found.append(outcome)
+        if in_kind:
+            known = (each for one in found for each in one.priced)
+            told = told_of(known, aim, 1 + num_alternatives, in_kind=True)
         if part.stopped and math.isinf(to_beat) and not any(each.priced for each in found):
             found += _usual(question)
         if not num_alternatives:

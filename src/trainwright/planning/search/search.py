@@ -242,6 +242,7 @@ _WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more
 _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
 _MOST_IN_CHUNKS: Final = 6000  # splits of several chunks per rank that are searched beside others
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
+FAR: Final = 1.5  # times the best step: what is slower is no alternative
 _TRIES: Final = 6  # nodes opened for each runner-up, and splits that have no plan
 _PASSES: Final = 200  # candidates of a kind that is known, passed over for each runner-up
 _BLIND: Final = 16  # splits searched without a plan before one is searched to its end
@@ -355,22 +356,29 @@ class ModelSearch:
             if taken is not None:
                 self._sharpen(*taken, limit=_WORTH_KEEPING * self.best_s)
 
-    def add_runners_up(self, count: int, *, in_kind: bool = False) -> None:
+    def add_runners_up(
+        self, count: int, *, in_kind: bool = False, told: Sequence[Priced] = ()
+    ) -> None:
         """Price the next best splits until there are enough alternatives, or it takes too long.
 
-        Where these are to differ `in_kind`, candidates of a kind that is known wait aside.
+        Where these are to differ `in_kind`, candidates of a kind that is known wait aside, and none
+        is looked for that is far from the best. The fewer, the more are `told` of other spaces.
         """
-        tries = misses = _TRIES * count
+        tries = misses = _TRIES * max(1, count + 1 - len(told))
+        others = [key_of(each, self.aim) for each in told]
         passes = _PASSES * count if in_kind else 0
         waiting: list[tuple[float, Candidate]] = []
         cut: list[tuple[float, tuple[Candidate, Split]]] = []
+        ranked, kinds = self._told(in_kind=in_kind)  # anew only when another plan is priced
+        known = len(self.priced)
 
         def is_alike(candidate: Candidate) -> bool:
-            kind = _kind(candidate.degrees, candidate.schedule)
-            return passes > 0 and _is_known(kind, self._kinds())
+            return passes > 0 and _is_known(_kind(candidate.degrees, candidate.schedule), kinds)
 
-        while self._num_told(in_kind=in_kind) <= count and misses:
-            if self.poll():
+        while ranked <= count and misses:
+            limit = min((FAR * min((self.best_s, *others)), *others[count:]))
+            limit = limit if in_kind else math.inf
+            if self.poll() or min(self.frontier.least_s, self.splits.least) >= limit:
                 break
             if self.splits and (not tries or self.splits.least <= self.frontier.least_s):
                 key, (candidate, split) = self.splits.take()
@@ -378,7 +386,6 @@ class ModelSearch:
                     passes -= 1
                     cut.append((key, (candidate, split)))
                     continue
-                known = len(self.priced)
                 self._price(candidate, split)
                 misses -= len(self.priced) == known
             elif tries and math.isfinite(self.frontier.least_s):
@@ -389,20 +396,22 @@ class ModelSearch:
                     continue
                 tries -= 1
                 if taken is not None:
-                    self._sharpen(*taken, limit=math.inf)
+                    self._sharpen(*taken, limit=limit)
             else:
                 break
+            if len(self.priced) > known:
+                ranked, kinds = self._told(in_kind=in_kind)
+                known = len(self.priced)
         for one in waiting:
             self.frontier.put_back(*one)
         for each in cut:
             self.splits.add(*each)
 
-    def _kinds(self) -> set[_Kind]:
-        return {_kind(each.candidate.degrees, each.candidate.schedule) for each in self.priced}
-
-    def _num_told(self, *, in_kind: bool) -> int:
+    def _told(self, *, in_kind: bool) -> tuple[int, set[_Kind]]:
+        """How many plans would be told, and the kinds of all."""
         ranked = best_first(self.priced, self.aim)
-        return len(of_kinds(ranked, len(ranked)) if in_kind else ranked)
+        kinds = {_kind(each.candidate.degrees, each.candidate.schedule) for each in self.priced}
+        return len(of_kinds(ranked, len(ranked)) if in_kind else ranked), kinds
 
     def key(self, step_s: float, candidate: Candidate) -> float:
         """The aim's figure of a step of the candidate."""
@@ -821,10 +830,12 @@ def plan_model(
     to_beat: float = math.inf,
     is_bounded: bool = True,
     shelves: Shelves | None = None,
+    told: Sequence[Priced] = (),
 ) -> ModelOutcome:
     """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
 
-    The runners-up may be asked to differ `in_kind` (see `of_kinds`).
+    The runners-up may be asked to differ `in_kind` (see `of_kinds`) and to join those that are
+    `told` of other spaces.
 
     With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
     outcome of a search that runs to its end does not depend on the `crew` that helps. With the
@@ -849,7 +860,7 @@ def plan_model(
     )
     search.run()
     finish(search)
-    search.add_runners_up(num_alternatives, in_kind=in_kind)
+    search.add_runners_up(num_alternatives, in_kind=in_kind, told=told)
     try_uneven(search)
     try_small_spaces(search)
     chain_s = search.chain_bound_s
