@@ -22,11 +22,11 @@ from trainwright.documents.reasons import (
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget as NoLimit
 from trainwright.planning.reasons.why import (
+    Without,
     freed,
     freedom_gain,
     memory_gain,
     repriced_gains,
-    Without,
     uses,
     without,
 )
@@ -85,7 +85,8 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     The plan is priced again with 1% more of each resource; plans are looked for briefly with
     10 GiB more memory, with each thing free that was fixed, and without each thing that the plan
     uses. A document that has its reasons is asked nothing again. What the time limit of a `budget`
-    leaves no time for is listed; without one, what 4 s of CPU do, or a quarter of the search. Raises `InvalidInput` where the document holds no plan of a model.
+    leaves no time for is listed; without one, what 4 s of CPU do, or a quarter of the search.
+    Raises `InvalidInput` where the document holds no plan of a model.
     """
     found = open_document(document)
     if not isinstance(found, ModelPlanResult) or not found.stages or found.step_time_s is None:
@@ -113,7 +114,7 @@ _SHARE: Final = 0.25  # of what the search for the plan took
 
 def capped(budget: Budget, document: ModelPlanResult | MixedPlanResult) -> Budget:
     """The time for reasons by themselves: nobody waits much longer for them than for the plan."""
-    return budget.part(cpu_limit_s=max(_LEAST_S, _SHARE * document.search_s))
+    return budget.part(cpu_limit_s=max(_LEAST_S, _SHARE * (document.search_s or 0.0)))
 
 
 def with_reasons(document: Any, budget: Budget) -> Any:

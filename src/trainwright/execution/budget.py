@@ -61,7 +61,8 @@ class Budget:
     """A deadline, a stop switch and a listener.
 
     `time_limit_s` counts wall seconds from the creation of the budget, `cpu_limit_s` what the
-    process works since then; `None` means no limit. `stage` says what searches are about, in place of the name that they give themselves.
+    process works since then; `None` means no limit.
+    `stage` says what searches are about, in place of the name that they give themselves.
     """
 
     time_limit_s: float | None = None
