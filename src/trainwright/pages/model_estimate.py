@@ -60,6 +60,7 @@ from trainwright.pages.step import (
     term_table,
 )
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
+from trainwright.plans.status import OPTIMAL_TOLERANCE
 from trainwright.units import (
     format_bytes,
     format_count,
@@ -250,7 +251,8 @@ def _cards_of_model_sweep(document: ModelSweepResult) -> Iterator[Card]:
     if document.gap is not None and document.objective_bound is not None:
         bound = objective_figure(document.objective, document.objective_bound)
         least = f"{document.devices_from} to {document.rows[-1].devices} devices"
-        value = f"≤ {format_percent_up(document.gap)}" if document.gap > 0 else "proved"
+        is_open = document.gap > OPTIMAL_TOLERANCE
+        value = f"≤ {format_percent_up(document.gap)}" if is_open else "proved"
         yield card("optimality gap", value, f"bound of all on {least}: {bound}")
     if row.train_s is not None:
         days = f"{row.train_s / 86_400:,.1f} days"

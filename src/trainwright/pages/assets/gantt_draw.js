@@ -384,12 +384,16 @@ class Painter {
   }
 }
 
-/** The name in full where there is ample room, the microbatch where there is some, else nothing. */
+/**
+ * The name in full where there is ample room for that of the last microbatch, so that bars of one
+ * length are named alike; the microbatch where there is some, else nothing.
+ */
 function barLabel(panel, i, width) {
   const name = panel.name(i), microbatch = String(panel.microbatch[i]);
-  const needed = (words) => words.length * DIGIT_WIDTH + LABEL_MARGIN;
-  if (width >= 1.4 * needed(name)) return name;
-  return width >= needed(microbatch) ? microbatch : "";
+  const needed = (digits) => digits * DIGIT_WIDTH + LABEL_MARGIN;
+  panel.digits ??= String(panel.microbatch.reduce((most, each) => Math.max(most, each), 0)).length;
+  if (width >= 1.4 * needed(name.length - microbatch.length + panel.digits)) return name;
+  return width >= needed(microbatch.length) ? microbatch : "";
 }
 
 function laneBox(lane, y, height) {
