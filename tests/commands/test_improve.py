@@ -157,8 +157,13 @@ def test_a_run_that_does_not_fit_is_offered_what_makes_it_fit() -> None:
     assert found.recommended in found.changes
     overheads = found.request.configuration.overheads
     assert overheads.needed_bytes(found.run.peak_memory_bytes) > found.memory_limit_bytes
-    times_s = [each.step_time_s for each in found.changes]
+    others = [each for each in found.changes if each.another_training]
+    times_s = [each.step_time_s for each in found.changes if not each.another_training]
     assert times_s == sorted(times_s)
+    assert found.changes[len(times_s) :] == tuple(others)
+    assert any("--lora-rank" in each.options for each in others)
+    assert all("another training" in each.risk for each in others)
+    assert found.recommended not in others
     assert times_s[0] > found.run.step_time_s
     for each in found.changes:
         assert overheads.needed_bytes(each.peak_memory_bytes) <= found.memory_limit_bytes
@@ -222,7 +227,7 @@ def test_where_none_is_said_to_be_faster_no_pair_of_changes_is(framework: str | 
         first, run = found.changes[0], found.request.configuration
         changed = reachable(run, model, pool, dimensions=first.dimensions, options=first.options)
         assert changed is not None
-        request = replace(request, configuration=changed)
+        request = replace(request, configuration=changed[0])
         report = Report(price_request(model, cluster, request))
     assert found.tried_all
     run = found.request.configuration

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainwright.commands.improve import _file_of, _of_file
+from trainwright.commands.improve import _file_of, _of_file, _run_of
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
@@ -161,7 +161,7 @@ def test_a_change_is_written_where_the_recipe_has_the_field(tmp_path: Path) -> N
         return _of_file(job, "llama3-8b", "dgx-h100", 2, beside)[0]
 
     asked = of_text()
-    file = _file_of((None, path), read_so, lambda text: of_text(text).configuration)
+    file = _file_of((None, path), read_so, lambda text: _run_of(of_text(text)))
     degrees = replace(asked.configuration.parallelism, pipeline=2, data=4)
     wanted = replace(
         asked.configuration, parallelism=degrees, microbatch_size=4, recompute=Recompute.NONE

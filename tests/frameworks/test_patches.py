@@ -13,13 +13,14 @@ import pytest
 
 from job_files import SAME, cases
 from reference import needs_reference, reference
-from trainwright.commands.improve import _file_of, _of_file
+from trainwright.commands.improve import _file_of, _of_file, _run_of
 from trainwright.commands.main import main
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.jobs.dialects import changed_words
+from trainwright.frameworks.jobs.dialects import DIALECTS, changed_words
 from trainwright.frameworks.jobs.edit import edited_table, patched
 from trainwright.frameworks.read_job import open_stated
-from trainwright.planning.reasons.improve import moves
+from trainwright.options.clusters import with_host
+from trainwright.planning.reasons.improve import is_another_training, moves, trainings
 from trainwright.plans.configuration import broken_rules
 from trainwright.profile import Recompute
 
@@ -58,7 +59,7 @@ def opened(path: Path, name: str | None = None, **given: Any) -> tuple[Any, Any,
         return _of_file(job, given["model"], "dgx-h100", nodes, beside)[0]
 
     asked = of_text()
-    file = _file_of((name, path), read, lambda text: of_text(text).configuration)
+    file = _file_of((name, path), read, lambda text: _run_of(of_text(text)))
     return file, asked.model, asked.cluster, asked.configuration
 
 
@@ -177,6 +178,104 @@ def test_a_value_of_several_lines_is_not_cut() -> None:
         edited_table("[a]\nb = [\n  1,\n]\n", "a.toml", {"a.b": 2})
     with pytest.raises(InvalidInput, match="a block"):
         edited_table("a:\n- 1\n- 2\n", "a.yaml", {"a": 2})
+
+
+# A file of each dialect that has words for what makes room, as short as its reader takes it; what
+# of the moves it can say.
+_ROOMY: dict[str, tuple[str, str, set[str]]] = {
+    "megatron": (
+        "train.sh",
+        SCRIPT.replace(
+            "--bf16", "--bf16 --use-distributed-optimizer --context-parallel-size 2"
+        ).replace("TP=4", "TP=2"),
+        {"host optimizer", "exchange all_to_all", "gradients bf16", "moments bf16"},
+    ),
+    "torchtitan": (
+        "train.toml",
+        '[model]\nname = "llama3"\nflavor = "8B"\n\n'
+        "[training]\nlocal_batch_size = 1\nseq_len = 8192\n\n"
+        "[parallelism]\ndata_parallel_shard_degree = -1\n",
+        {"reduction bf16"},
+    ),
+    "deepspeed": (
+        "ds.json",
+        '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, '
+        '"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}}',
+        {"host optimizer", "gradients bf16"},
+    ),
+    "trl": (
+        "sft.yaml",
+        "model_name_or_path: Qwen/Qwen3-8B\nmax_length: 4096\nper_device_train_batch_size: 2\n"
+        "gradient_checkpointing: true\nbf16: true\n",
+        {"loss 256 tokens at a time", "host activations", "moments int8", "optimizer adafactor"}
+        | {"adapters LoRA", "adapters QLoRA"},
+    ),
+    "trl-script": (
+        "sft.sh",
+        "torchrun --nproc_per_node 8 train.py --model_name_or_path Qwen/Qwen3-8B \\\n"
+        "  --per_device_train_batch_size 2 --gradient_checkpointing True --bf16 True\n",
+        {"loss 256 tokens at a time", "moments int8", "optimizer adafactor"}
+        | {"adapters LoRA", "adapters QLoRA"},
+    ),
+    "axolotl": (
+        "axolotl.yaml",
+        "base_model: Qwen/Qwen3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n"
+        "gradient_checkpointing: true\nbf16: true\noptimizer: adamw_torch\ndatasets: x\n",
+        {"host activations", "moments int8", "optimizer adafactor"}
+        | {"adapters LoRA", "adapters QLoRA"},
+    ),
+    "llamafactory": (
+        "llamafactory.yaml",
+        "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\nfinetuning_type: full\nbf16: true\n",
+        {"moments int8", "optimizer adafactor", "adapters LoRA", "adapters QLoRA"},
+    ),
+    "torchtune": (
+        "8B_full.yaml",
+        "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 2\n"
+        "tokenizer:\n  max_seq_len: 4096\noptimizer:\n  _component_: torch.optim.AdamW\n"
+        "enable_activation_checkpointing: true\ndtype: bf16\n",
+        {"host activations", "host optimizer gradients", "host activations optimizer gradients"},
+    ),
+    "llm-foundry": (
+        "mpt.yaml",
+        "model:\n  name: mpt_causal_lm\n  d_model: 2048\n  n_heads: 16\n  n_layers: 24\n"
+        "  expansion_ratio: 4\n  max_seq_len: 2048\n  vocab_size: 50368\nmax_seq_len: 2048\n"
+        "global_train_batch_size: 64\ndevice_train_microbatch_size: 2\nprecision: amp_bf16\n"
+        "fsdp_config:\n  sharding_strategy: FULL_SHARD\n  activation_checkpointing: true\n"
+        "train_loader:\n  name: text\n",
+        {"host activations"},
+    ),
+    "maxtext": (
+        "maxtext.yml",
+        'base_config: "base.yml"\nmodel_name: "llama2-7b"\nper_device_batch_size: 2\n'
+        'max_target_length: 4096\nremat_policy: "full"\n',
+        {"host optimizer"},
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", _ROOMY)
+def test_what_makes_room_is_written_and_read_back(dialect: str, tmp_path: Path) -> None:
+    name, text, sayable = _ROOMY[dialect]
+    path = tmp_path / name
+    path.write_text(text)
+    beside = {"nodes": 1, "batch": 64}
+    beside |= {"model": "gpt2", "sequence": 1024} if dialect == "deepspeed" else {}
+    file, model, cluster, run = opened(path, **{**NOTHING, **beside})
+    assert file.dialect == dialect
+    rooms = {"loss", "feed-forward", "host", "exchange", "graphs"}
+    said = set()
+    for move in (*moves(run, model, with_host(cluster).pool_of()), *trainings(run, model)):
+        if move.dimension not in rooms and not is_another_training((move.dimension,)):
+            continue
+        words = changed_words(dialect, run, move.run, model, move.model)
+        if words:
+            said.add(f"{move.dimension} {move.choice}")
+            copy = patched(file, move.run, model, move.model)
+            added = [line for line in lines_changed(text, copy) if line[0] == "+"]
+            assert 0 < len(added) <= len(words) + 2
+    assert said == sayable
+    assert DIALECTS[dialect].savings or DIALECTS[dialect].adapters
 
 
 def patches(case: dict[str, Any], each: int) -> tuple[int, list[str]]:

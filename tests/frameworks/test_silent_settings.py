@@ -31,8 +31,8 @@ def test_blocks_that_fsdp_wraps_are_recomputed_where_its_table_says_so(key: str)
 @pytest.mark.parametrize(
     ("form", "text"),
     [
-        ("axolotl", AXOLOTL + "rl: dpo"),
-        ("llamafactory", "model_name_or_path: gpt2\nstage: dpo\n"),
+        ("axolotl", AXOLOTL + "rl: ebft"),
+        ("llamafactory", "model_name_or_path: gpt2\nstage: other\n"),
         ("trl", "model_name_or_path: gpt2\nbeta: 0.1\n"),
         ("torchtune", "model: {_component_: m}\nloss: {_component_: torchtune.rlhf.loss.DPOLoss}"),
         ("neox", NEOX + "\ntrain_impl: dpo"),
@@ -41,8 +41,45 @@ def test_blocks_that_fsdp_wraps_are_recomputed_where_its_table_says_so(key: str)
 def test_training_on_preferences_is_named(form: str, text: str) -> None:
     assert "priced as supervised training" in said(read(form, text))
     plain = text.replace("dpo", "sft").replace("DPO", "CE").replace("beta", "seed")
-    plain = plain.replace("rl: sft\n", "").replace("\nrl: sft", "").replace("train_impl: sft", "")
+    plain = plain.replace("stage: other", "stage: sft").replace("rl: ebft", "")
+    plain = plain.replace("train_impl: sft", "")
     assert "priced as supervised training" not in said(read(form, plain))
+
+
+DPO = "from trl import DPOConfig, DPOTrainer\nDPOConfig(per_device_train_batch_size=3)\n"
+PREFERS = AXOLOTL + "micro_batch_size: 3\nrl: "
+FACTORY = "per_device_train_batch_size: 3\nstage: "
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "pairs", "missing"),
+    [
+        ("axolotl", PREFERS + "dpo", 2, "its weights"),
+        ("axolotl", PREFERS + "dpo\nadapter: lora", 2, "its forward pass"),
+        ("axolotl", PREFERS + "orpo", 2, None),
+        ("axolotl", PREFERS + "kto", 1, "its weights"),
+        ("axolotl", PREFERS + "grpo", 1, "generation"),
+        ("llamafactory", FACTORY + "rm\nfinetuning_type: full\n", 2, "head of a language"),
+        ("llamafactory", FACTORY + "dpo\npref_loss: simpo\n", 2, None),
+        ("trl", DPO, 2, "its weights"),
+        ("trl", DPO.replace("=3", "=3, precompute_ref_log_probs=True"), 2, None),
+        ("trl", DPO.replace("DPO", "GRPO"), 1, "generation"),
+        ("trl", "python dpo.py --per_device_train_batch_size 3\n", 2, "its weights"),
+    ],
+)
+def test_pairs_of_answers_are_priced_and_what_is_not_is_named(
+    form: str, text: str, pairs: int, missing: str | None
+) -> None:
+    run = read(form, text)
+    assert (run.micro_batch, run.per_example) == (3 * pairs, pairs)
+    assert "supervised" not in said(run)
+    assert ("two sequences of one microbatch" in said(run)) == (pairs == 2)
+    if missing is None:
+        assert "not priced" not in said(run)
+    else:
+        assert missing in said(run)
+    if "adapter" in text:
+        assert "its weights" not in said(run)
 
 
 def test_a_script_from_before_fused_attention_keeps_the_scores() -> None:

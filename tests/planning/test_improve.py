@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
 from export_jobs import cluster_of, config_of
 from trainwright.execution import Budget
+from trainwright.model import ContextExchange, CudaGraph, Recipe
+from trainwright.model.recipe import Offload
 from trainwright.planning.reasons.improve import (
     MOST_OF_IT,
     Improvement,
@@ -40,8 +43,8 @@ def around(limit_bytes: float = 80e9, schedule: str | None = None) -> Neighbourh
     return Neighbourhood(
         model=LLAMA,
         cluster=WHERE,
-        wanted=lambda run: schedule is None or run.schedule == schedule,
-        fits=lambda _, step: step.peak_memory_bytes <= limit_bytes,
+        wanted=lambda _, run: schedule is None or run.schedule == schedule,
+        fits=lambda _model, _run, step: step.peak_memory_bytes <= limit_bytes,
     )
 
 
@@ -102,7 +105,9 @@ def test_a_change_that_is_needed_is_tried_with_all_others_though_it_costs() -> N
             if second is first or second.dimension != first.dimension:
                 step = wanted.price(second.run)
                 legal += (
-                    [step.step_time_s] if step is not None and wanted.fits(second.run, step) else []
+                    [step.step_time_s]
+                    if step is not None and wanted.fits(LLAMA, second.run, step)
+                    else []
                 )
     found = every_improvement(WASTEFUL, wanted, Budget())
     assert found[0].step.step_time_s == min(legal)
@@ -111,11 +116,11 @@ def test_a_change_that_is_needed_is_tried_with_all_others_though_it_costs() -> N
     for each in found:
         dimensions = each.dimensions
         reached = reachable(WASTEFUL, LLAMA, pool, dimensions=dimensions, options=each.options)
-        assert reached == each.run
+        assert reached == (each.run, LLAMA)
 
 
 def replace_wanted(found: Neighbourhood, *, zero_stage: int) -> Neighbourhood:
-    return replace(found, wanted=lambda run: run.parallelism.zero_stage == zero_stage)
+    return replace(found, wanted=lambda _, run: run.parallelism.zero_stage == zero_stage)
 
 
 def test_an_ended_budget_keeps_what_was_found() -> None:
@@ -210,7 +215,7 @@ def test_what_a_move_says_is_all_that_it_changes(run: Configuration) -> None:
         again = reachable(
             run, LLAMA, WHERE.pool_of(), dimensions=(move.dimension,), options=options
         )
-        assert again == move.run
+        assert again == (move.run, LLAMA)
 
 
 def with_options(run: Configuration, options: str) -> Configuration:
@@ -242,5 +247,26 @@ def with_options(run: Configuration, options: str) -> Configuration:
         fields["fused_attention"] = True
     if said.pop("--fused-cross-entropy", None) is not None:
         fields["fused_cross_entropy"] = True
-    assert not said
+    fields["recipe"] = with_recipe(run.recipe, options)
+    names = ("loss-chunk", "mlp-tile", "offload", "context-exchange", "cuda-graph")
+    assert said.keys() <= {f"--{name}" for name in names}
     return replace(run, **fields)
+
+
+def with_recipe(recipe: Recipe, options: str) -> Recipe:
+    """The recipe with options that make room, which may come several times."""
+    words = options.split()
+    for flag, value in pairwise(words):
+        match flag:
+            case "--loss-chunk" | "--mlp-tile":
+                field = flag.removeprefix("--").replace("-", "_")
+                recipe = replace(recipe, **{field: int(value)})
+            case "--offload":
+                kind, _, share = value.partition("=")
+                held = replace(recipe.offload or Offload(), **{kind: float(share)})
+                recipe = replace(recipe, offload=held)
+            case "--context-exchange":
+                recipe = replace(recipe, context_exchange=ContextExchange(value))
+            case "--cuda-graph":
+                recipe = replace(recipe, cuda_graph=CudaGraph(value), cuda_graph_modules=())
+    return recipe

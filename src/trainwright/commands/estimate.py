@@ -70,7 +70,12 @@ def estimate(
         resolve_cluster,
         software_named_by,
     )
-    from trainwright.options.run import as_trained, devices_asked_for, tuned
+    from trainwright.options.run import (
+        as_program_trains,
+        as_trained,
+        devices_asked_for,
+        tuned,
+    )
 
     if isinstance(given, ModelInput):
         given = tuned(as_trained(given, options), options)
@@ -94,6 +99,8 @@ def estimate(
 
         options, unpriced = on_known_host(job, options, where.accelerator)
         options = with_stated_batch(job, options, num_devices=num_devices)
+    elif isinstance(given, ModelInput):  # a file says itself what its program does
+        options = {**as_program_trains(options, where.accelerator)}
     warnings = [*(job.warnings if job else ()), *unpriced, *whole.warnings]
     document = estimate_model(
         given,

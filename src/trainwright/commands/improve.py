@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainwright.options.option import Options
     from trainwright.planning.reasons.improve import Improvement
     from trainwright.plans.configuration import Configuration
+    from trainwright.profile.measured_model import Trained
 
 
 def improve(
@@ -84,16 +85,17 @@ def improve(
 
         where_from, names_model = source, model is None
 
-        def of_text(text: str | None = None) -> tuple[DocumentedRun, tuple[str, ...], str | None]:
+        def of_text(text: str | None = None) -> tuple[DocumentedRun, tuple[str, ...], StatedJob]:
             job = open_stated(*where_from, names_model=names_model, nodes=nodes, text=text, **read)
-            return *_of_file(job, model, cluster, nodes, beside_file), job.software
+            return *_of_file(job, model, cluster, nodes, beside_file), job
 
-        asked, warnings, like = of_text()
+        asked, warnings, job = of_text()
         priced: dict[str, Any] = {"calibration": calibration, "software": software}
         priced |= {"framework": target, "offload": asked.configuration.recipe.offload}
-        asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=like))
-        job_file = _file_of(source, read, lambda text: of_text(text)[0].configuration)
-        dialect, target = _spoken(job_file.dialect, framework, asked)
+        asked = replace(asked, cluster=priced_as_run(asked.cluster, priced, framework=job.software))
+        job_file = _file_of(source, read, lambda text: _run_of(of_text(text)[0]))
+        spoken = job_file.dialect if job.run.per_example == 1 else None  # which counts otherwise
+        dialect, target = _spoken(spoken, framework, asked)
     elif source is None and document is not None:
         beside = {"model": model, "cluster": cluster, "nodes": nodes, "sequence": sequence}
         beside |= {"global-batch": global_batch, "calibration": calibration}
@@ -142,7 +144,7 @@ class Improved(Report["ImprovementResult"]):
 def _file_of(
     source: tuple[str | None, str | Path],
     read: Mapping[str, Any],
-    run_of: Callable[[str], Configuration],
+    run_of: Callable[[str], tuple[Configuration, Trained]],
 ) -> JobText:
     from trainwright.frameworks.jobs import Beside
     from trainwright.frameworks.jobs.edit import job_text
@@ -151,6 +153,10 @@ def _file_of(
     where = Path(source[1])
     beside = Beside(folder=where.parent, name=where.name, **read)
     return job_text(*source, text_of(where), beside, run_of)
+
+
+def _run_of(read: DocumentedRun) -> tuple[Configuration, Trained]:
+    return read.configuration, read.model
 
 
 def _spoken(
@@ -185,10 +191,13 @@ def _that_can_be_written(found: Surroundings, job: JobText) -> tuple[Surrounding
         return found, None
     while (chosen := chosen_of(found)) is not None:
         try:
-            return found, patched(job, chosen.run, described(found.model))
+            return found, patched(job, chosen.run, described(found.model), chosen.model)
         except InvalidInput:
-            left = tuple(each for each in found.changes if each is not chosen)
-            found = replace(found, changes=left)
+            left, others = (
+                tuple(each for each in some if each is not chosen)
+                for some in (found.changes, found.trainings)
+            )
+            found = replace(found, changes=left, trainings=others)
     return found, None
 
 
@@ -284,13 +293,15 @@ def _priced(
     from trainwright.documents.improvement import Surroundings
     from trainwright.documents.model_estimate import ModelEstimateRequest
     from trainwright.formats.document_json import encode
+    from trainwright.options.clusters import with_host
     from trainwright.options.inputs import embed, naming_options
     from trainwright.options.run import OPTION_OF
     from trainwright.plans.capability import target_named
     from trainwright.profile.measured_model import MeasuredModel
     from trainwright.step.predict import price_configuration
 
-    model, cluster, run = asked.model, asked.cluster, asked.configuration
+    model, run = asked.model, asked.configuration
+    cluster = asked.cluster if isinstance(model, MeasuredModel) else with_host(asked.cluster)
     with naming_options({"target": "framework"}):
         target = None if framework is None else target_named(framework)
     if target is not None and isinstance(model, MeasuredModel):
@@ -318,7 +329,7 @@ def _priced(
 
 def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
     """The changes first, which take seconds, then the best plan with what is left of the budget."""
-    from trainwright.documents.improvement import kernels_between, with_kernels
+    from trainwright.documents.improvement import with_kernels
     from trainwright.documents.runs import runs_on
     from trainwright.frameworks.jobs.dialects import changed_words
     from trainwright.planning.question.question import described
@@ -326,31 +337,56 @@ def _searched(bare: Surroundings, budget: Budget) -> Surroundings:
         Neighbourhood,
         every_improvement,
         improvements,
+        other_trainings,
+        settings_between,
     )
+    from trainwright.plans.capability_table import LOSS_CHUNKS
+    from trainwright.plans.job import trains_adapters, unsaid_training
 
     run, target, dialect = bare.request.configuration, bare.framework, bare.dialect
+    chunk = LOSS_CHUNKS.get(target or "")
 
-    def wanted(other: Configuration) -> bool:
-        if dialect and changed_words(dialect, run, other, described(bare.model)) is None:
+    def wanted(trained: Trained, other: Configuration) -> bool:
+        if dialect and changed_words(dialect, run, other, described(bare.model), trained) is None:
             return False
-        return target is None or runs_on(other, bare.model, bare.cluster, target)
+        if target is None:
+            return True
+        if chunk is not None and other.recipe.loss_chunk not in (
+            None,
+            chunk,
+            run.recipe.loss_chunk,
+        ):
+            return False
+        if trained is not bare.model and not trains_adapters(target):
+            return False
+        unsaid = unsaid_training(described(trained), other.recipe, target)
+        return runs_on(other, trained, bare.cluster, target) and {*unsaid} <= now
 
+    now = set() if target is None else {*unsaid_training(bare.config, run.recipe, target)}
     around = Neighbourhood(model=bare.model, cluster=bare.cluster, wanted=wanted, fits=bare.fits)
-    changes = improvements(run, around, budget) if wanted(run) else ()
+    changes = improvements(run, around, budget) if wanted(bare.model, run) else ()
     changes = _in_words(bare, changes)
     tried_all = not any(map(bare.helps, changes))
     if tried_all:
         changes = _in_words(bare, every_improvement(run, around, budget))
         tried_all = not budget.stopped
+    nothing_fits = not changes and not bare.base_fits
+    others = other_trainings(run, around, budget, with_others=nothing_fits)
+    bare = replace(bare, trainings=_in_words(bare, others))
     fastest = min(changes, key=lambda each: each.step.step_time_s, default=None)
-    kernels = "" if fastest is None else kernels_between(run, fastest.run)
+    kernels = "" if fastest is None else settings_between(run, fastest.run)
     # With the kernels of the fastest change first: what is found is to beat with the run's own.
     plan: PricedPlan | None = None
+    pool = bare.cluster.pool_of()
+
+    def of_model(other: Configuration) -> bool:
+        return wanted(bare.model, other)
+
     bound_s, unable = math.inf, tuple[str, ...]()
     for added in dict.fromkeys((kernels, "")):
         to_beat_s = math.inf if plan is None else plan.step.step_time_s
         found, found_s, unable = _planned(
-            bare, with_kernels(run, added), added, wanted, budget, to_beat_s
+            bare, with_kernels(run, added, pool), added, of_model, budget, to_beat_s
         )
         plan, bound_s = found or plan, min(bound_s, found_s)
     return replace(
@@ -367,7 +403,7 @@ def _in_words(bare: Surroundings, changes: tuple[Improvement, ...]) -> tuple[Imp
     if dialect is None:
         return changes
     model = described(bare.model)
-    words = (changed_words(dialect, run, each.run, model) or {} for each in changes)
+    words = (changed_words(dialect, run, each.run, model, each.model) or {} for each in changes)
     return tuple(
         replace(each, settings=shown_words(dialect, said))
         for each, said in zip(changes, words, strict=True)
@@ -444,5 +480,5 @@ def command(
     emit(report, as_json=as_json, output=output, verbose=verbose)
     if report.difference:
         print(report.difference, end="", file=sys.stderr if as_json else sys.stdout)
-    nothing_fits = report.document.best_known_s is None
+    nothing_fits = report.document.best_known_s is None and report.document.recommended is None
     finish(3 if nothing_fits and not limited.stopped else 0, interrupted=limited.interrupted)

@@ -28,11 +28,13 @@ from trainwright.documents.view import (
 )
 from trainwright.formats.calibration_toml import deciding_memory, framework_memory
 from trainwright.formats.document_json import encode
-from trainwright.model import RunShape, layer_graph
+from trainwright.model import Recipe, RunShape, layer_graph
 from trainwright.options.inputs import ModelInput, embed
 from trainwright.options.run import tuned
 from trainwright.options.table import keywords_of
 from trainwright.plans import Parallelism
+from trainwright.plans.capability import known_target
+from trainwright.plans.capability_table import own_choices
 from trainwright.plans.configuration import (
     FORMAT_VERSION,
     CommandLine,
@@ -376,6 +378,8 @@ class _Way:
         self.account = framework_memory(request.software)
         self.limit_bytes = cluster.accelerator.memory_bytes
         self.stages = (1, 2, 3) if request.num_devices > 1 else (0,)
+        program = known_target(request.software) or request.software
+        self.recipe = Recipe(**own_choices(program, cluster.accelerator.default_precision))
 
     def run(
         self, zero_stage: int, recompute: Recompute, sequence: int, microbatch: int = 1
@@ -388,6 +392,7 @@ class _Way:
             global_batch=microbatch * data,
             sequence_length=sequence,
             recompute=recompute,
+            recipe=self.recipe,
             vocabulary_multiple=1,
             overheads=overheads_at(self.request.probability),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster import NetworkLevel
 from trainwright.documents.fit import run_fits
@@ -17,6 +17,7 @@ from trainwright.documents.model_estimate import (
     assumptions_of_measured,
     changes_enough,
     enough_table,
+    host_holds,
     price_request,
 )
 from trainwright.documents.model_plan import profile_of
@@ -35,7 +36,8 @@ from trainwright.documents.view import (
 )
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.calibration_toml import deciding_memory
-from trainwright.options.inputs import naming_options
+from trainwright.formats.document_json import encode
+from trainwright.options.inputs import embed, naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, of_what_is_told_apart
 from trainwright.planning.question.question import (
     Allowed,
@@ -51,6 +53,7 @@ from trainwright.planning.reasons.improve import (
     Improvement,
     reachable,
     recommended,
+    with_settings,
     worth_listing,
 )
 from trainwright.planning.search.framework import plan_runnable
@@ -60,14 +63,14 @@ from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.provenance import Origin
+from trainwright.provenance import RARE, Origin
 from trainwright.step.predict import price_configuration
 from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trainwright.cluster import Cluster
+    from trainwright.cluster import Cluster, Pool
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.view import Line, Table
     from trainwright.execution import Budget
@@ -85,7 +88,7 @@ class ImprovementRecord:
     `settings` are those of the file that the run was read from, empty where it was read from none.
     `gain_share` is of the way from the run to the best that is known, absent where the run does not
     fit and there is no gain to share. `evidence` compares the gain with the error of predictions,
-    `risk` says what else changes.
+    `risk` says what else changes. `another_training` says that what is trained or computed does.
     """
 
     dimensions: tuple[str, ...]
@@ -97,6 +100,7 @@ class ImprovementRecord:
     gain_share: float | None = None
     evidence: str = ""
     risk: str = ""
+    another_training: bool = field(default=False, metadata={RARE: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +115,8 @@ class PlannedStage:
 class BestPlanRecord:
     """The planner's plan for the same model, devices, batch and settings of the run.
 
-    `options` are kernels that it takes in place of the run's, where those listed changes are
-    faster for; empty where it keeps them.
+    `options` are kernels, and what makes room, that it takes besides the run's, where the fastest
+    change does; empty where it keeps the run's.
     """
 
     parallelism: Parallelism
@@ -131,14 +135,15 @@ class ImprovementResult:
     """A stated run beside better ones. `recommended` is the smallest change with most of the gain.
 
     Where the run does not fit, changes are those that make it fit and `recommended` is the smallest
-    of those that are nearly as fast as the fastest. `changes` come fastest first; with `tried_all`
+    of those that are nearly as fast as the fastest. `changes` come fastest first, those that train
+    in another way last, one of which is recommended only where nothing else fits; with `tried_all`
     no other change of one or two decisions is faster than the first of them. `best_plan` is absent
     where no plan was found that is as fast as all that is listed; `best_known_s` is the least step
-    of anything that fits, absent where nothing does: then each of `enough` would do, more devices
-    among them. No plan of those searched takes less than `lower_bound_s`, which is absent where a
-    plan cannot run as the run does, or is restricted more than the changes. Peaks are of the model;
-    what a device must have for one adds the overheads of the request. Times in seconds; `speedup`
-    is the run's step over the other's.
+    of anything that fits and trains as the run does, absent where nothing does: then each of
+    `enough` would do, more devices among them. No plan of those searched takes less than
+    `lower_bound_s`, which is absent where a plan cannot run as the run does, or is restricted more
+    than the changes. Peaks are of the model; what a device must have for one adds the overheads of
+    the request. Times in seconds; `speedup` is the run's step over the other's.
     """
 
     kind: str = "improvement"
@@ -162,12 +167,6 @@ class ImprovementResult:
 
 # The best plan of a run's question: same model, devices, batch and settings, priced alike
 # ----------------------------------------------------------------------------------------
-
-
-_KERNELS: Final = {
-    "--flash-attention": "fused_attention",
-    "--fused-cross-entropy": "fused_cross_entropy",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,24 +219,13 @@ def allowed_for(
     return replace(allowed, recompute=others)
 
 
-def with_kernels(run: Configuration, options: str) -> Configuration:
-    """The run with the kernels that are named; raises `InvalidInput` where it has them already."""
-    found = run
-    for word in options.split():
-        field = _KERNELS.get(word)
-        if field is None or getattr(found, field):
-            raise InvalidInput.of("best_plan.options", f'must name kernels to add, got "{word}"')
-        changed: dict[str, Any] = {field: True}
-        found = replace(found, **changed)
+def with_kernels(run: Configuration, options: str, pool: Pool) -> Configuration:
+    """The run with the kernels and the rooms that are named; raises `InvalidInput` for others."""
+    found = with_settings(run, options, pool)
+    if found is None:
+        problem = f'must name kernels to add, or what makes room, got "{options}"'
+        raise InvalidInput.of("best_plan.options", problem)
     return found
-
-
-def kernels_between(run: Configuration, other: Configuration) -> str:
-    """The kernels that the other has and the run has not."""
-    added = (
-        word for word, field in _KERNELS.items() if getattr(other, field) > getattr(run, field)
-    )
-    return " ".join(added)
 
 
 def unrunnable(priced: PricedPlan, question: ModelQuestion) -> tuple[str, ...]:
@@ -369,8 +357,8 @@ _HAIR = 1 + 1e-9
 class Surroundings:
     """A run, priced, changes of it, the best plan and what no plan is faster than.
 
-    All changes and the plan fit. `bound_s` is 0 where nothing is known. `tried_all` says that all
-    changes of one or two decisions were priced.
+    All changes and the plan fit; `trainings` are those that train in another way. `bound_s` is 0
+    where nothing is known. `tried_all` says that all changes of one or two decisions were priced.
     """
 
     model: Trained
@@ -380,6 +368,7 @@ class Surroundings:
     dialect: str | None = None
     step: StepPrediction
     changes: tuple[Improvement, ...]
+    trainings: tuple[Improvement, ...] = ()
     plan: PricedPlan | None
     bound_s: float
     tried_all: bool = False
@@ -397,16 +386,28 @@ class Surroundings:
     @property
     def base_fits(self) -> bool:
         """Whether the run itself does."""
-        return self.fits(self.request.configuration, self.step)
+        return self.fits(self.model, self.request.configuration, self.step)
 
-    def fits(self, run: Configuration, step: StepPrediction) -> bool:
-        """Whether a device has room for a run, by the rule of `estimate`."""
-        return run_fits(self.model, run, step, self.cluster, framework=self.framework)
+    def fits(self, model: Trained, run: Configuration, step: StepPrediction) -> bool:
+        """Whether a device and its host have room for a run, by the rules of `estimate`."""
+        if not run_fits(model, run, step, self.cluster, framework=self.framework):
+            return False
+        return host_holds(model, self.cluster, run, step)
 
 
 def chosen_of(found: Surroundings) -> Improvement | None:
     """The change that is recommended of those that were found."""
     changes, best_s, base_s = _compared(found)
+    return _recommended(found, changes, base_s=base_s, best_s=best_s)
+
+
+def _recommended(
+    found: Surroundings, changes: tuple[Improvement, ...], *, base_s: float | None, best_s: float
+) -> Improvement | None:
+    """What trains in another way is recommended only where nothing else fits."""
+    if base_s is None and math.isinf(best_s):
+        changes = found.trainings
+        best_s = min((each.step.step_time_s for each in changes), default=math.inf)
     return recommended(changes, base_s=base_s, best_s=best_s)
 
 
@@ -425,7 +426,8 @@ def document_of(found: Surroundings) -> ImprovementResult:
     changes, best_s, base_s = _compared(found)
     base_fits = base_s is not None
     plan = _unbeaten(found.plan, best_s)
-    chosen = recommended(changes, base_s=base_s, best_s=best_s)
+    chosen = _recommended(found, changes, base_s=base_s, best_s=best_s)
+    others = _other_trainings(found, best_s if base_fits else math.inf)
 
     def record(each: Improvement) -> ImprovementRecord:
         return _record(found, each, best_s if base_fits else None)
@@ -440,13 +442,23 @@ def document_of(found: Surroundings) -> ImprovementResult:
         lower_bound_s=_bound_s(found, best_s),
         best_plan=None if plan is None else record_of(plan, base_s=step.step_time_s),
         recommended=None if chosen is None else record(chosen),
-        changes=tuple(map(record, changes)),
+        changes=tuple(map(record, (*changes, *others))),
         tried_all=found.tried_all,
         enough=() if math.isfinite(best_s) else _enough(found),
         warnings=found.warnings,
         assumptions=_assumptions(found),
         request=found.request,
     )
+
+
+_MOST_TRAININGS: Final = 4  # lines of what trains in another way
+
+
+def _other_trainings(found: Surroundings, best_s: float) -> tuple[Improvement, ...]:
+    """The smallest of them; those are not worth it that gain little over what trains as asked."""
+    faster = (t for t in found.trainings if t.step.step_time_s < NEARLY_AS_FAST * best_s)
+    listed = sorted(faster, key=lambda t: (len(t.dimensions), t.step.step_time_s, t.options))
+    return tuple(listed[:_MOST_TRAININGS])
 
 
 def _enough(found: Surroundings) -> tuple[PricedChange, ...]:
@@ -486,9 +498,12 @@ def _record(found: Surroundings, each: Improvement, best_s: float | None) -> Imp
         step_time_s=step_s,
         peak_memory_bytes=each.step.peak_memory_bytes,
         speedup=base_s / step_s,
-        gain_share=None if best_s is None else (base_s - step_s) / (base_s - best_s),
+        gain_share=None
+        if best_s is None or each.is_another_training
+        else (base_s - step_s) / (base_s - best_s),
         evidence=_evidence(found, each),
         risk="; ".join(_risks(found, each)) or "none known",
+        another_training=each.is_another_training,
     )
 
 
@@ -509,6 +524,8 @@ def _evidence(found: Surroundings, each: Improvement) -> str:
 def _risks(found: Surroundings, each: Improvement) -> Iterator[str]:
     run, degrees = found.request.configuration, found.request.configuration.parallelism
     new, limit = each.run.parallelism, found.cluster.accelerator.usable_bytes
+    if each.is_another_training:
+        yield "another training"
     left = 1 - each.run.overheads.needed_bytes(each.step.peak_memory_bytes) / limit
     if left < _TIGHT:
         yield f"{max(left, 0.0):.1%} of the memory left"
@@ -592,7 +609,11 @@ def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
     )
     if changed is None:
         raise InvalidInput.of("document", f'has no change "{chosen.options}" of its run')
-    return price_request(model, cluster, replace(request, configuration=changed))
+    run, trained = changed
+    if trained is not model:
+        name = f"{request.model.name}, adapted"
+        request = replace(request, model=embed("model", name, encode(trained)))
+    return price_request(trained, cluster, replace(request, configuration=run))
 
 
 # Whether an improvement still says what its own request makes of the run
@@ -623,10 +644,12 @@ def remake_improvement(document: ImprovementResult) -> ImprovementResult:
         tried_all=document.tried_all,
         warnings=document.warnings,
     )
-    found = tuple(_changed_figures(document, bare))
+    listed = tuple(_changed_figures(document, bare))
     plan = _plan(document, bare)
-    _refuse_what_does_not_fit(bare, found, plan)
-    return document_of(replace(bare, changes=found, plan=plan))
+    _refuse_what_does_not_fit(bare, listed, plan)
+    found = tuple(each for each in listed if not each.is_another_training)
+    others = tuple(each for each in listed if each.is_another_training)
+    return document_of(replace(bare, changes=found, trainings=others, plan=plan))
 
 
 def _changed_figures(document: ImprovementResult, bare: Surroundings) -> Iterator[Improvement]:
@@ -639,14 +662,15 @@ def _changed_figures(document: ImprovementResult, bare: Surroundings) -> Iterato
         if changed is None:
             problem = f'is no change of {" and ".join(one.dimensions)}: "{one.options}"'
             raise InvalidInput.of(f"changes[{index}].options", problem)
-        _refuse_unable(document, changed, bare, path=f"changes[{index}]")
-        step = price_configuration(bare.model, bare.cluster, changed)
+        new, trained = changed
+        _refuse_unable(document, new, bare, path=f"changes[{index}]")
         yield Improvement(
             dimensions=one.dimensions,
             options=one.options,
             settings=one.settings,
-            run=changed,
-            step=step,
+            run=new,
+            model=None if trained is bare.model else described(trained),
+            step=price_configuration(trained, bare.cluster, new),
         )
 
 
@@ -663,7 +687,8 @@ def _refuse_unable(
 def _plan(document: ImprovementResult, bare: Surroundings) -> PricedPlan | None:
     if document.best_plan is None:
         return None
-    asked = with_kernels(document.request.configuration, document.best_plan.options)
+    pool = bare.cluster.pool_of()
+    asked = with_kernels(document.request.configuration, document.best_plan.options, pool)
     allowed = Allowed(framework=document.framework)
     question = question_of(bare.model, bare.cluster, asked, allowed)
     priced = priced_again(document.best_plan, question, asked)
@@ -686,7 +711,7 @@ def _refuse_what_does_not_fit(
     faults = [
         Fault(f"changes[{index}]", "must fit in the memory of a device")
         for index, each in enumerate(found)
-        if not bare.fits(each.run, each.step)
+        if not bare.fits(each.model or bare.model, each.run, each.step)
     ]
     if plan is not None and not _plan_fits(bare, plan):
         faults.append(Fault("best_plan", "must fit in the memory of a device"))
@@ -735,7 +760,8 @@ def choice_title(found: ImprovementResult) -> str:
     """What the recommended change is."""
     chosen = found.recommended
     if not found.run_fits:
-        return "best small change that makes it fit"
+        other = chosen is not None and chosen.another_training
+        return "best small change that makes it fit" + (", another training" if other else "")
     if chosen is not None and _falls_short(found, chosen):
         return "fastest small change"
     return "smallest change with most of the gain"

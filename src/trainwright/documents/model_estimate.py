@@ -535,7 +535,8 @@ def changes_enough(
 
     def is_enough(trained: Trained, changed: Configuration, other: StepPrediction) -> bool:
         spared = run.overheads.needed_bytes(other.peak_memory_bytes) <= most_bytes
-        return spared and run_fits(trained, changed, other, cluster, framework=software)
+        fits = spared and run_fits(trained, changed, other, cluster, framework=software)
+        return fits and host_holds(trained, hosted, changed, other)
 
     def gaps(trained: Trained, asked: Configuration) -> set[str]:
         if isinstance(trained, MeasuredModel):
@@ -547,9 +548,9 @@ def changes_enough(
         unsaid = (each.path for each in unsaid_training(trained, asked.recipe, framework))
         return {*found, *unsaid, *(gap.field for gap in gaps_of(job, framework))}
 
-    now = set() if runs_whole else gaps(model, run)
+    now, hosted = set() if runs_whole else gaps(model, run), with_host(cluster)
     found = changes_that_fit(
-        model, with_host(cluster), run, is_enough, wanted=lambda *new: not gaps(*new) - now
+        model, hosted, run, is_enough, wanted=lambda *new: not gaps(*new) - now
     )
     device_s = step.step_time_s * run.parallelism.num_devices
     return tuple(
@@ -589,6 +590,14 @@ def host_bytes(
         max(0.0, without.memory.movable_bytes - own.memory.movable_bytes)
         for without, own in zip(whole.stages, step.stages, strict=True)
     )
+
+
+def host_holds(model: Trained, cluster: Cluster, run: Configuration, step: StepPrediction) -> bool:
+    """Whether what a run keeps on the hosts has room there."""
+    host = cluster.accelerator.host
+    if host is None or isinstance(model, MeasuredModel) or run.recipe.offload is None:
+        return True
+    return max(host_bytes(model, cluster, run, step), default=0.0) <= host.memory_bytes
 
 
 def without_offload(recipe: Recipe) -> Recipe:

@@ -505,7 +505,7 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
     first: tuple[ModelCall, ModelOutcome] | None = None
     usual, tried = call.question.allowed.framework, list[str]()
     for asked in (call, *call.otherwise):
-        for each in leaner_calls(asked):
+        for each in leaner_calls(asked, is_named=not call.otherwise):
             outcome = _outcome(each, budget, crew=crew)
             if first is None:
                 first = (each, outcome)

@@ -437,6 +437,8 @@ def _axolotl(job: Job) -> dict[str, Any]:
         **({"attn_implementation": "flash_attention_2"} if job.fused_attention else {}),
         "optimizer": _optim_of(job) or "adamw_torch_fused",
     }
+    if _is_recomputed(job) and job.demands.offload_activations:
+        found["activation_offloading"] = True
     tuned = job.model.tuning.low_rank
     found |= _adapted(job, _OF_PEFT, adapter="qlora" if tuned and tuned.bits == 4 else "lora")
     if sharding or degrees.tensor > 1:

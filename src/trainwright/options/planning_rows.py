@@ -593,8 +593,8 @@ ROWS += section(
     ),
     row(
         "loss-chunk",
-        COUNT,
-        "Tokens whose logits are there at once, computed again backward; all if absent.",
+        COUNT_OR_NONE,
+        "Tokens whose logits are there at once, computed again backward; 0 for all, as is usual.",
         at="recipe.loss_chunk",
     ),
     row(

@@ -18,6 +18,7 @@ from trainwright.options.clusters import (
 )
 from trainwright.options.inputs import embed, inside, naming_options
 from trainwright.options.run import (
+    as_program_trains,
     as_trained,
     overheads_of,
     overlap_of,
@@ -36,7 +37,7 @@ from trainwright.options.space import (
 from trainwright.options.table import option_of, rows_of
 from trainwright.planning.question.question import ANY
 from trainwright.plans.capability import capability_of
-from trainwright.plans.capability_table import LOSS_CHUNKS, Feature, own_reduction
+from trainwright.plans.capability_table import MOVES_GRADIENTS, Feature
 from trainwright.plans.configuration import Embedded, PlanRequest, WorkloadRecord
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Cluster
+    from trainwright.model import Offload
     from trainwright.options.inputs import ModelInput, ProfileInput
     from trainwright.options.option import Options
     from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings
@@ -380,42 +382,59 @@ def _launchable(
 _TILE: Final = 16384  # tokens
 
 
-def leaner_calls(call: ModelCall) -> Iterator[ModelCall]:
+def leaner_calls(call: ModelCall, *, is_named: bool) -> Iterator[ModelCall]:
     """The call, then those that keep ever less on a device, as far as the framework can.
 
     They differ in the recipe, which their documents carry; of blocks whose activations lie on the
-    host, these are the inputs alone, as all frameworks that can do it recompute the rest. Where the
-    caller states what lies on the host, that stands; and without a framework none could do it.
+    host, these are the inputs alone, as all frameworks that can do it recompute the rest. States of
+    the optimizer are moved alone only for a framework that `is_named`: where none is, others are to
+    be asked first. Where the caller states what lies on the host, that stands; and without a
+    framework none could do it.
     """
-    from trainwright.model import Offload
-
     yield call
     question, framework = call.question, call.question.allowed.framework
     if framework is None or question.settings.recipe.offload is not None:
         return
-    own, cluster = capability_of(framework), question.cluster
-    if not own.can(Feature.OFFLOAD_ACTIVATIONS) or len(cluster.pools) > 1:
+    if isinstance(question.model, MeasuredModel) or len(question.cluster.pools) > 1:
         return
-    if Recompute.FULL not in question.allowed.recompute:
-        return
-    cluster = with_host(cluster)
+    cluster = with_host(question.cluster)
     if cluster.accelerator.host is None:
         return
-    activations = Offload(activations=1.0)
-    both = Offload(activations=1.0, optimizer=1.0, gradients=1.0)
-    tile = question.settings.recipe.mlp_tile
-    for offload, tokens in ((activations, tile), (both, tile), (both, tile or _TILE)):
-        recipe = replace(question.settings.recipe, offload=offload, mlp_tile=tokens)
-        held = f"{recipe.offload.in_words if recipe.offload else ''} on the host"
-        tiled = "" if tokens == tile else f", feed-forward parts of {tokens} tokens at a time"
+    for offload, tiled in _rungs(framework, is_named=is_named):
+        recipe, modes = question.settings.recipe, question.allowed.recompute
+        recipe = replace(recipe, offload=offload)
+        if tiled and recipe.mlp_tile is None:
+            recipe = replace(recipe, mlp_tile=_TILE)
+        if offload.activations and Recompute.FULL not in modes:
+            continue
+        held = f"{offload.in_words} on the host"
+        tiles = recipe.mlp_tile != question.settings.recipe.mlp_tile
+        tiled_so = f", feed-forward parts of {_TILE} tokens at a time" if tiles else ""
+        modes = (Recompute.FULL,) if offload.activations else modes
         leaner = replace(
             question,
             cluster=cluster,
-            allowed=replace(question.allowed, recompute=(Recompute.FULL,)),
+            allowed=replace(question.allowed, recompute=modes),
             settings=replace(question.settings, recipe=recipe),
         )
-        said = f"offload: nothing fits without {held}{tiled}; so this is planned"
+        said = f"offload: nothing fits without {held}{tiled_so}; so this is planned"
         yield replace(call, question=leaner, warnings=(*call.warnings, said))
+
+
+def _rungs(framework: str, *, is_named: bool) -> Iterator[tuple[Offload, bool]]:
+    """What a framework moves to the host, ever more of it, and whether it cuts tokens, too."""
+    from trainwright.model import Offload
+
+    own, held = capability_of(framework), 1.0 if framework in MOVES_GRADIENTS else 0.0
+    keeps, states = own.can(Feature.OFFLOAD_ACTIVATIONS), own.can(Feature.OFFLOAD)
+    if keeps:
+        yield Offload(activations=1.0), False
+    if states and is_named:
+        yield Offload(optimizer=1.0, gradients=held), False
+    if keeps and states:
+        yield Offload(activations=1.0, optimizer=1.0, gradients=held), False
+        if own.can(Feature.MLP_TILE):
+            yield Offload(activations=1.0, optimizer=1.0, gradients=held), True
 
 
 def of_what_is_told_apart(model: Trained, allowed: Allowed, stated: Any = None) -> Allowed:
@@ -445,13 +464,8 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
     for row in rows_of("plan"):
         if row.name in options and any(path.startswith(_OF_THE_RECIPE) for path in row.nouns):
             refuse_several_pools(cluster, row.flag, alternative="plan on each pool alone")
-    framework = options.get("framework")
-    chunk = LOSS_CHUNKS.get(framework) if isinstance(framework, str) else None
-    if chunk is not None and options.get("loss_chunk") is None:
-        options = {**options, "loss_chunk": chunk}
-    precision = options.get("precision") or cluster.pools[0].accelerator.default_precision
-    if options.get("reduce_dtype") is None and (own := own_reduction(framework, precision)):
-        options = {**options, "reduce_dtype": own}
+    if len(cluster.pools) == 1:
+        options = as_program_trains(options, cluster.accelerator)
     with naming_options(QUESTION_OPTION_OF):
         settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
         if len(cluster.pools) == 1:

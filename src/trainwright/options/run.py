@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import Fault, InvalidInput, refuse
-from trainwright.options.clusters import LARGEST_CLUSTER
+from trainwright.options.clusters import ANY_FRAMEWORK, LARGEST_CLUSTER
 from trainwright.options.inputs import embed, naming_options
 from trainwright.options.table import fields_given, option_of
 from trainwright.plans.plan import usual_schedule
@@ -76,9 +76,26 @@ def recipe_of(options: Options) -> Recipe:
     for field in fields(Recipe):
         if field.name in given and isinstance(field.default, (StrEnum, tuple)):
             given[field.name] = type(field.default)(given[field.name])
+    if given.get("loss_chunk") == 0:
+        del given["loss_chunk"]
     if "offload" in given:
         given["offload"] = _offload(given["offload"])
     return Recipe(**given)
+
+
+def as_program_trains(options: Options, device: Accelerator) -> Options:
+    """The options with what the program does by itself of which they say nothing.
+
+    It is the framework that is named, or else the software.
+    """
+    from trainwright.plans.capability import known_target
+    from trainwright.plans.capability_table import own_choices
+
+    named = options.get("framework")
+    program = str(options.get("software") if named in (None, ANY_FRAMEWORK) else named)
+    precision = options.get("precision") or device.default_precision
+    own = own_choices(known_target(program) or program, precision)
+    return {**options, **{n: each for n, each in own.items() if options.get(n) is None}}
 
 
 def _offload(shares: Mapping[str, float]) -> Offload | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from trainwright.cluster import Cluster
 from trainwright.cluster.calibration import TYPICAL, line_of
 from trainwright.documents.explanation import ModelExplanation
 from trainwright.documents.fit import FitResult
@@ -28,7 +29,7 @@ from trainwright.documents.sweep import ModelSweepResult
 from trainwright.documents.validation import ValidationResult
 from trainwright.errors import InvalidInput
 from trainwright.formats.codesign_document import CodesignResult, RoomResult
-from trainwright.formats.document_json import content_hash
+from trainwright.formats.document_json import content_hash, decode
 from trainwright.model import DEFAULT_RECIPE
 from trainwright.options.clusters import ANY_FRAMEWORK, NO_CALIBRATION
 from trainwright.options.question import DEFAULT_TOP
@@ -36,6 +37,8 @@ from trainwright.options.space import allowed_of, schedule_words
 from trainwright.options.table import words_of
 from trainwright.planning.question.question import EVERYTHING
 from trainwright.planning.search.framework import USUAL_FRAMEWORKS
+from trainwright.plans.capability import known_target
+from trainwright.plans.capability_table import own_choices
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
@@ -50,7 +53,6 @@ from trainwright.units import TimeUnit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trainwright.cluster import Cluster
     from trainwright.documents.model_estimate import ModelEstimateRequest
     from trainwright.documents.schedule import ScheduleRequest
     from trainwright.plans.configuration import Embedded
@@ -240,9 +242,29 @@ def _made(
     priced = () if cluster is None else _priced(cluster, software)
     if not priced and name == "estimate" and software == TYPICAL.name:  # asked for by name
         priced = ("--software", TYPICAL.name)
+    words = (*words, *_unlike_its_program(request))
     if isinstance(request, PlanRequest) and request.model.kind == "model":
         words, priced = _for_whom(request, words, priced)
     return Command(words=("trainwright", name, _model(request.model, own), *words, *priced))
+
+
+def _unlike_its_program(request: PlanRequest | ModelEstimateRequest) -> tuple[str, ...]:
+    """What says that a run does not do what its program does by itself."""
+    if isinstance(request, PlanRequest):
+        program, recipe = request.space.framework or request.software, request.recipe
+    else:
+        program, recipe = request.framework, request.configuration.recipe
+    if recipe is None or request.cluster is None or program is None:
+        return ()
+    cluster = decode(Cluster, request.cluster.content)
+    precision = recipe.precision or cluster.pools[0].accelerator.default_precision
+    own = own_choices(known_target(program) or program, precision)
+    words = {
+        "loss_chunk": ("--loss-chunk", "0"),
+        "reduce_dtype": ("--reduce-dtype", recipe.gradient_dtype or "fp32"),
+    }
+    lacking = (words[name] for name in own if getattr(recipe, name) is None)
+    return tuple(word for pair in lacking for word in pair)
 
 
 def _for_whom(

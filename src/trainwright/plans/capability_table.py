@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 
@@ -434,6 +434,7 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
             Feature.ZERO_3: "yes reshard_after_forward true",
             Feature.HYBRID_SHARD: "yes dp_replicate_size",
             Feature.OFFLOAD: "yes offload_params",
+            Feature.OFFLOAD_ACTIVATIONS: "yes activation_offloading",
             Feature.TENSOR: "yes tensor_parallel_size",
             Feature.CONTEXT: "yes context_parallel_size",
         },
@@ -589,6 +590,8 @@ PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 # Tokens whose logits a framework's usual loss has at once, where these are not all.
 LOSS_CHUNKS: Final[Mapping[str, int]] = MappingProxyType({"trl": 256})
+# Who moves gradients with the states of the optimizer, as PyTorch's FSDP does.
+MOVES_GRADIENTS: Final = frozenset({"accelerate", "trl", "axolotl"})
 # Who sums gradients of replicas in the 16-bit format of compute unless told otherwise.
 _REDUCE_IN_16_BIT: Final = frozenset({"deepspeed", "accelerate", "trl", "axolotl", "llamafactory"})
 
@@ -597,6 +600,13 @@ def own_reduction(target: str | None, precision: str | None) -> str | None:
     """In what a framework sums gradients of replicas by itself; None where as it keeps them."""
     is_narrow = target in _REDUCE_IN_16_BIT and precision in ("bf16", "fp16")
     return precision if is_narrow else None
+
+
+def own_choices(target: str | None, precision: str | None) -> dict[str, Any]:
+    """Fields of a recipe as a program has them by itself, where that is not the usual."""
+    reduced, chunk = own_reduction(target, precision), LOSS_CHUNKS.get(target or "")
+    found = {"reduce_dtype": reduced, "loss_chunk": chunk}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 _OF_MEGATRON_MODULES: Final[Mapping[str, str]] = MappingProxyType(

@@ -14,16 +14,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.frameworks.megatron import SHARDING, format_layout
+from trainwright.model import NO_OFFLOAD
 from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_modules
 from trainwright.planning.question.question import ZERO_STAGES, Allowed, Span
 from trainwright.plans.capability import capability_of
+from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import PIPELINE_INSIDE, usual_schedule
 from trainwright.profile import Recompute
+from trainwright.profile.measured_model import MeasuredModel
 
 if TYPE_CHECKING:
-    from trainwright.model import TransformerConfig
+    from trainwright.model import LowRank, TransformerConfig
     from trainwright.plans.configuration import Configuration
+    from trainwright.profile.measured_model import Trained
 
 Words = dict[str, Any]
 Spell: TypeAlias = "Callable[[Configuration, TransformerConfig], Words | None]"
@@ -32,17 +36,29 @@ _MODES: Final = {Recompute.NONE: False, Recompute.FULL: True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What makes room, decided at once by `words`; `again` beside recomputed blocks alone."""
+
+    decided: Mapping[str, Any]
+    words: Words
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """The decisions that a format takes, and their words.
 
     `decisions` are names of `decisions_of`. `spell` gives keys with dots and their values, True for
-    a switch of a script; None where the run has no words. `target` is the framework whose limits
+    a switch of a script; None where the run has no words. `savings` are what makes room; `adapters`
+    spells adapters beside a model that trained in full. `target` is the framework whose limits
     hold, where plans know one. `batch` is the key of the global batch, which a file that leaves it
     out derives from what changes.
     """
 
     decisions: frozenset[str]
     spell: Spell
+    savings: tuple[Saving, ...] = ()
+    adapters: Callable[[LowRank], Words] | None = None
     target: str | None = None
     flags: bool = False
     batch: str | None = None
@@ -68,22 +84,52 @@ def plain(value: Any) -> str:
 
 
 def changed_words(
-    name: str, before: Configuration, after: Configuration, model: TransformerConfig
+    name: str,
+    before: Configuration,
+    after: Configuration,
+    model: TransformerConfig,
+    trained: Trained | None = None,
 ) -> Words | None:
     """The settings that make one run of the other, None for those to take away.
 
-    None instead of a mapping where the dialect cannot say the change.
+    `trained` is what the other trains, the model itself where absent. None instead of a mapping
+    where the dialect cannot say the change.
     """
     dialect = DIALECTS[name]
     old, new = decisions_of(before, model), decisions_of(after, model)
     changed = {key for key in old if old[key] != new[key]}
-    if not changed <= dialect.decisions:
+    said = _saving_words(dialect, {key: new[key] for key in changed & _ROOM}, after)
+    adapted = _adapter_words(dialect, model, trained)
+    if said is None or adapted is None or not changed - _ROOM <= dialect.decisions:
         return None
     first, second = dialect.spell(before, model), dialect.spell(after, model)
     if first is None or second is None:
         return None
     words = {key: value for key, value in second.items() if first.get(key) != value}
-    return {**words, **{key: None for key in first if key not in second}}
+    return {**words, **{key: None for key in first if key not in second}, **said, **adapted}
+
+
+def _saving_words(dialect: Dialect, left: dict[str, Any], after: Configuration) -> Words | None:
+    """What decides all that is left, the most at once; None where something is left over."""
+    words: Words = {}
+    for each in sorted(dialect.savings, key=lambda saving: -len(saving.decided)):
+        again = after.recompute is Recompute.FULL and after.recompute_blocks is None
+        if each.decided.items() <= left.items() and (again or not each.again):
+            words |= each.words
+            left = {key: value for key, value in left.items() if key not in each.decided}
+    return None if left else words
+
+
+def _adapter_words(
+    dialect: Dialect, model: TransformerConfig, trained: Trained | None
+) -> Words | None:
+    """What lays adapters beside the model; None where that is not sayable."""
+    if trained is None or trained == model:
+        return {}
+    low_rank = None if isinstance(trained, MeasuredModel) else trained.tuning.low_rank
+    if low_rank is None or dialect.adapters is None or not {*low_rank.targets} <= _NAMES.keys():
+        return None
+    return dialect.adapters(low_rank)
 
 
 def shown_words(name: str, words: Mapping[str, Any]) -> tuple[str, ...]:
@@ -111,7 +157,32 @@ def decisions_of(run: Configuration, model: TransformerConfig) -> dict[str, Any]
         "split": None if is_even else blocks,
         "attention": run.fused_attention,
         "cross entropy": run.fused_cross_entropy,
+        **_room_of(run),
     }
+
+
+def _room_of(run: Configuration) -> dict[str, Any]:
+    """Decisions of the recipe that make room, and those that train in another way."""
+    recipe, held = run.recipe, run.recipe.offload or NO_OFFLOAD
+    return {
+        "loss": recipe.loss_chunk,
+        "feed-forward": recipe.mlp_tile,
+        "host activations": held.activations,
+        "host optimizer": held.optimizer,
+        "host gradients": held.gradients,
+        "exchange": (str(recipe.context_exchange), recipe.ulysses),
+        "graphs": (str(recipe.cuda_graph), recipe.cuda_graph_modules),
+        "optimizer": str(recipe.optimizer),
+        "moments": recipe.moment_dtypes,
+        "gradients": recipe.gradient_dtype,
+        "reduction": recipe.reduce_dtype,
+    }
+
+
+_ROOM: Final = frozenset(
+    {"loss", "feed-forward", "host activations", "host optimizer", "host gradients", "exchange"}
+    | {"graphs", "optimizer", "moments", "gradients", "reduction"}
+)
 
 
 def said_in(
@@ -435,6 +506,76 @@ def _accelerate(run: Configuration, model: TransformerConfig) -> Words | None:
     return _with(words, _checkpointed(run, "fsdp_config.fsdp_activation_checkpointing"))
 
 
+# What makes room, and what trains in another way, as readers of the formats understand it
+# -----------------------------------------------------------------------------------------
+
+_NAMES: Final = {ours: theirs for theirs, ours in reversed(PRODUCTS.items())}
+_STATES_TO_HOST: Final = {"host optimizer": 1.0, "host gradients": 1.0}
+_ADAM_8BIT: Final = {"moments": ("int8",)}
+_FACTORED: Final = {"optimizer": "adafactor"}
+
+
+def _optim(key: str) -> tuple[Saving, ...]:
+    """Optimizers by the names of transformers."""
+    return (
+        Saving(decided=_ADAM_8BIT, words={key: "adamw_bnb_8bit"}),
+        Saving(decided=_FACTORED, words={key: "adafactor"}),
+    )
+
+
+def _peft(keys: Mapping[str, str], bits: Callable[[int], Words], **on: Any) -> Any:
+    """Adapters by the keys for rank and targets, `on` what turns them on."""
+
+    def spell(low_rank: LowRank) -> Words:
+        targets = [_NAMES[each] for each in low_rank.targets]
+        words = {**on, keys["rank"]: low_rank.rank, keys["targets"]: targets}
+        return words if low_rank.bits is None else {**words, **bits(low_rank.bits)}
+
+    return spell
+
+
+def _loaded(bits: int) -> Words:
+    return {f"load_in_{bits}bit": True}
+
+
+_LORA: Final = {"rank": "lora_r", "targets": "lora_target_modules"}
+_OF_TRL: Final = (
+    Saving(decided={"loss": LOSS_CHUNKS["trl"]}, words={"loss_type": "chunked_nll"}),
+    *_optim("optim"),
+)
+_OF_DEEPSPEED: Final = (
+    Saving(
+        decided={"host optimizer": 1.0},
+        words={
+            "zero_optimization.offload_optimizer.device": "cpu",
+            "zero_optimization.offload_optimizer.pin_memory": True,
+        },
+    ),
+)
+_OF_CORE: Final = (
+    Saving(
+        decided={"host optimizer": 1.0},
+        words={
+            "optimizer_cpu_offload": True,
+            "optimizer_offload_fraction": 1.0,
+            "use_precision_aware_optimizer": True,  # which Megatron asks for beside it
+        },
+    ),
+    Saving(decided={"exchange": ("all_to_all", None)}, words={"cp_comm_type": "a2a"}),
+    Saving(decided={"exchange": ("ring", None)}, words={"cp_comm_type": "p2p"}),
+    Saving(decided={"gradients": "bf16"}, words={"grad_reduce_in_bf16": True}),
+    Saving(
+        decided={"moments": ("bf16",)},
+        words={
+            "use_precision_aware_optimizer": True,
+            "exp_avg_dtype": "bf16",
+            "exp_avg_sq_dtype": "bf16",
+        },
+    ),
+)
+_TO_HOST: Final = {"host activations": 1.0}
+_QLORA: Final[Mapping[int, Words]] = {4: {"adapter": "qlora"}, 8: {}}
+
 _TRAINER: Final = frozenset({"microbatch", "recompute"})
 _SHARDED: Final = _TRAINER | {"zero"}
 _OF_MEGATRON: Final = frozenset(
@@ -445,6 +586,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "megatron": Dialect(
         decisions=_OF_MEGATRON,
         spell=_megatron,
+        savings=_OF_CORE,
         target="megatron",
         flags=True,
         batch="global_batch_size",
@@ -465,45 +607,117 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         decisions=_SHARDED
         | {"tensor", "pipeline", "context", "expert", "sequence parallel", "copies", "schedule"},
         spell=_torchtitan,
+        savings=(
+            Saving(
+                decided={"reduction": "bf16"}, words={"training.mixed_precision_reduce": "bfloat16"}
+            ),
+        ),
         target="torchtitan@0.2",
         batch="training.global_batch_size",
     ),
     "deepspeed": Dialect(
-        decisions=frozenset({"microbatch", "zero"}), spell=_deepspeed, target="deepspeed"
+        decisions=frozenset({"microbatch", "zero"}),
+        spell=_deepspeed,
+        savings=(
+            *_OF_DEEPSPEED,
+            Saving(decided={"gradients": "bf16"}, words={"data_types.grad_accum_dtype": "bf16"}),
+            Saving(decided={"reduction": "bf16"}, words={"communication_data_type": "bf16"}),
+        ),
+        target="deepspeed",
     ),
     "accelerate": Dialect(
-        decisions=frozenset({"recompute", "zero"}), spell=_accelerate, target="accelerate"
+        decisions=frozenset({"recompute", "zero"}),
+        spell=_accelerate,
+        savings=(Saving(decided=_STATES_TO_HOST, words={"fsdp_config.fsdp_offload_params": True}),),
+        target="accelerate",
     ),
     "verl": Dialect(decisions=_TRAINER, spell=_verl),
     "trl": Dialect(
-        decisions=_TRAINER, spell=_trainer("per_device_train_batch_size", "gradient_checkpointing")
+        decisions=_TRAINER,
+        spell=_trainer("per_device_train_batch_size", "gradient_checkpointing"),
+        savings=(
+            *_OF_TRL,
+            Saving(
+                decided=_TO_HOST,
+                words={"gradient_checkpointing_kwargs.offload": True},
+                again=True,
+            ),
+        ),
+        adapters=_peft(_LORA, _loaded, use_peft=True),
     ),
     "trl-script": Dialect(
         decisions=_TRAINER,
         spell=_trainer("per_device_train_batch_size", "gradient_checkpointing"),
+        savings=_OF_TRL,
+        adapters=_peft(_LORA, _loaded, use_peft=True),
         flags=True,
     ),
     "axolotl": Dialect(
-        decisions=_TRAINER, spell=_trainer("micro_batch_size", "gradient_checkpointing")
+        decisions=_TRAINER,
+        spell=_trainer("micro_batch_size", "gradient_checkpointing"),
+        savings=(
+            *_optim("optimizer"),
+            Saving(decided=_TO_HOST, words={"activation_offloading": True}, again=True),
+        ),
+        adapters=_peft(_LORA, lambda bits: {**_loaded(bits), **_QLORA[bits]}, adapter="lora"),
     ),
     "llamafactory": Dialect(
         decisions=_TRAINER,
         spell=_trainer("per_device_train_batch_size", "", "disable_gradient_checkpointing"),
+        savings=_optim("optim"),
+        adapters=_peft(
+            {"rank": "lora_rank", "targets": "lora_target"},
+            lambda bits: {"quantization_bit": bits},
+            finetuning_type="lora",
+        ),
     ),
     "automodel": Dialect(
         decisions=_SHARDED | {"tensor", "context", "expert", "sequence parallel", "copies"},
         spell=_automodel,
+        adapters=_peft(
+            {"rank": "peft.dim", "targets": "peft.target_modules"},
+            lambda bits: {},
+            **{"peft._target_": "nemo_automodel.components._peft.lora.PeftConfig"},
+        ),
         target="automodel",
         batch="step_scheduler.global_batch_size",
     ),
     "torchtune": Dialect(
-        decisions=_TRAINER, spell=_trainer("batch_size", "enable_activation_checkpointing")
+        decisions=_TRAINER,
+        spell=_trainer("batch_size", "enable_activation_checkpointing"),
+        savings=(
+            Saving(decided=_TO_HOST, words={"enable_activation_offloading": True}, again=True),
+            Saving(decided=_STATES_TO_HOST, words={"fsdp_cpu_offload": True}),
+            Saving(
+                decided=_ADAM_8BIT,
+                words={"optimizer._component_": "bitsandbytes.optim.AdamW8bit"},
+            ),
+        ),
     ),
-    "neox": Dialect(decisions=_SHARDED | {"tensor", "pipeline"}, spell=_neox),
+    "neox": Dialect(
+        decisions=_SHARDED | {"tensor", "pipeline"}, spell=_neox, savings=_OF_DEEPSPEED
+    ),
     "nanotron": Dialect(
-        decisions=_SHARDED | {"tensor", "pipeline"}, spell=_nanotron, target="nanotron"
+        decisions=_SHARDED | {"tensor", "pipeline"},
+        spell=_nanotron,
+        savings=(
+            Saving(
+                decided={"gradients": "bf16"}, words={"optimizer.accumulate_grad_in_fp32": False}
+            ),
+        ),
+        target="nanotron",
     ),
-    "llm-foundry": Dialect(decisions=_SHARDED, spell=_llm_foundry),
+    "llm-foundry": Dialect(
+        decisions=_SHARDED,
+        spell=_llm_foundry,
+        savings=(Saving(decided=_TO_HOST, words={"fsdp_config.activation_cpu_offload": True}),),
+    ),
     "olmo": Dialect(decisions=_SHARDED, spell=_olmo),
-    "maxtext": Dialect(decisions=_TRAINER, spell=_maxtext),
+    "maxtext": Dialect(
+        decisions=_TRAINER,
+        spell=_maxtext,
+        savings=(
+            Saving(decided={"host optimizer": 1.0}, words={"optimizer_memory_host_offload": True}),
+        ),
+    ),
 }

@@ -33,6 +33,7 @@ from trainwright.profile import Recompute
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.plans.configuration import Configuration
+    from trainwright.profile.measured_model import Trained
 
 # Other spellings of a setting, of older versions and of forks; all are one setting.
 _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
@@ -497,7 +498,7 @@ class JobText:
 
     `dialect` is None where a run is not spelled in it. `under` is the table with the settings, of a
     file that has others; `is_script` that they are flags of a command. `run_of` reads a text as
-    the file.
+    the file: the run, and what trains in it.
     """
 
     path: Path
@@ -507,7 +508,7 @@ class JobText:
     under: str
     is_script: bool
     can_edit: bool
-    run_of: Callable[[str], Configuration]
+    run_of: Callable[[str], tuple[Configuration, Trained]]
 
 
 def job_text(
@@ -515,7 +516,7 @@ def job_text(
     path: str | Path,
     text: str,
     beside: Beside,
-    run_of: Callable[[str], Configuration],
+    run_of: Callable[[str], tuple[Configuration, Trained]],
 ) -> JobText:
     """The file of a job, of a format or of that which its content says."""
     where = Path(path)
@@ -585,13 +586,20 @@ def _text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def patched(job: JobText, after: Configuration, model: TransformerConfig) -> str:
-    """The text with the settings that state `after`.
+def patched(
+    job: JobText,
+    after: Configuration,
+    model: TransformerConfig,
+    adapted: TransformerConfig | None = None,
+) -> str:
+    """The text with the settings that state `after`, where `adapted` trains in place of the model.
 
     Raises `InvalidInput` where no edit in place makes the file state exactly that run.
     """
-    before = job.run_of(job.text)
-    words = None if job.dialect is None else changed_words(job.dialect, before, after, model)
+    before, _ = job.run_of(job.text)
+    words = None
+    if job.dialect is not None:
+        words = changed_words(job.dialect, before, after, model, adapted)
     if words is None or job.dialect is None:
         raise InvalidInput.of("patch", "the file has no settings for this change")
     if not job.can_edit:
@@ -603,7 +611,8 @@ def patched(job: JobText, after: Configuration, model: TransformerConfig) -> str
     for each in tries:
         try:
             text = _edited(job, each)
-            if _alike(job.run_of(text), after, model):
+            found, trained = job.run_of(text)
+            if _alike(found, after, model) and trained == (adapted or model):
                 return text
         except InvalidInput as error:
             problem = str(error)

@@ -81,7 +81,7 @@ _HARMLESS: Final = re.compile(
 )
 _UNMODELLED: Final = (
     "use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy", "use_galore",
-    "use_apollo", "use_badam", "use_unsloth", "activation_offloading", "torch_compile",
+    "use_apollo", "use_badam", "use_unsloth", "torch_compile",
     "liger_rope", "liger_rms_norm", "liger_glu_activation", "cut_cross_entropy", "use_dora",
     "tiled_mlp", "use_scattermoe", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel",
     "fp8_enable_fsdp_float8_all_gather", "shift_attn", "freeze_trainable_layers",
@@ -159,6 +159,8 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if own:
         flags, chat_notes = _of_chat(flags)
         notes += chat_notes
+    if (trainer := _trainer_named(launch.program)) is not None:
+        flags = {"rl": trainer, **flags}
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
     changes, kind = _overrides(found), found.text("model_type")
     dropout = found.number("dropout") if own else None
@@ -227,6 +229,8 @@ def _program(text: str, beside: Beside) -> StatedRun:
             words |= {"model": call.args[0]} if call.args else {}
         elif not name.endswith(("Arguments", "Config")):
             continue
+        if (kind := _trainer_named(name)) is not None:
+            given.setdefault("rl", kind)
         for word, own in taken.items():
             if word not in words:
                 continue
@@ -379,7 +383,7 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
     packing = found.switch("packing")
     chunked = found.text("loss_type") == "chunked_nll"
     checkpoints = found.table("gradient_checkpointing_kwargs")
-    offload = ("activations to cpu",) if checkpoints.switch("offload") else ()
+    offload = ("activations to cpu",) if checkpoints.switch("offload") else _offloaded(found)
     run = _trainer(
         found,
         beside,
@@ -400,6 +404,14 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
         loss_chunk=LOSS_CHUNKS["trl"] if chunked else None,
         offload=(*run.offload, *offload),
     )
+
+
+def _offloaded(found: Settings) -> tuple[str, ...]:
+    """Where TRL and axolotl put what blocks keep: `activation_offloading`, on or a way to do it."""
+    way = found.value("activation_offloading")
+    if way in (None, False, "false", "False"):
+        return ()
+    return (f"activations to {'nvme' if way == 'disk' else 'cpu'}",)
 
 
 def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -515,11 +527,12 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     zero, _ = _fsdp(found)
     if sharding is None and (zero is not None or (shards or 1) > 1):
         degrees["zero"] = 3 if zero is None else zero
+    offload = _offloaded(found)
     said = "dp" in degrees or shards is None
     notes = [] if said else [f"dp_shard_size {shards}: replicas are those of --nodes"]
     if shards and shards > 1 and replicas > 1:
         degrees["state_copies"] = replicas
-    return _trainer(
+    run = _trainer(
         found,
         beside,
         sequence=found.count("sequence_len"),
@@ -533,6 +546,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
         model_key="base_model",
         more_notes=notes,
     )
+    return replace(run, offload=(*run.offload, *offload))
 
 
 def _wraps_checkpoints(found: Settings) -> bool:
@@ -676,7 +690,9 @@ def _trainer(
         notes.append(f"the longest sequence is not said: priced as {usual_sequence}, the default")
     if not packing:
         notes.append("sequences are priced at their longest: shorter ones take less")
-    notes += _beyond_supervised(found)
+    kind = _kind_of(found)
+    answers = 2 if kind in _PAIRED else 1
+    notes += _beyond_supervised(found, kind, adapts=bool(adapters))
     degrees = dict(degrees or {})
     stage = 0 if sharding is None else sharding.zero
     wrapped, moved = _fsdp(found)
@@ -699,8 +715,9 @@ def _trainer(
         lora_dropout=dropout,
         flash_attention=False if is_plain else None,
         weight_bits=bits,
-        micro_batch=size,
-        batch_per_replica=size * steps,
+        micro_batch=answers * size,
+        batch_per_replica=answers * size * steps,
+        per_example=answers,
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
@@ -729,16 +746,69 @@ _PREFERENCES: Final = (
 )  # fmt: skip
 
 
-def _beyond_supervised(found: Settings) -> Iterator[str]:
+# Trainers by the words of axolotl's `rl`, LLaMA-Factory's `stage`, programs and classes of TRL. A
+# pair is a chosen and a rejected answer, concatenated into one microbatch; the reference is the
+# model before the training, of which adapters need no copy (trl/trainer/dpo_trainer.py).
+_PAIRED: Final = frozenset({"dpo", "ipo", "orpo", "cpo", "simpo", "reward", "rm"})
+_REFERS: Final = frozenset({"dpo", "ipo", "kto"})
+_GENERATES: Final = frozenset({"grpo", "ppo", "rloo", "gkd", "nash_md", "xpo", "online_dpo"})
+_NAMED: Final = re.compile(
+    r"(?:^|[_/-])(online_dpo|dpo|ipo|orpo|cpo|simpo|kto|reward|grpo|ppo|rloo|gkd)(?=[_.-]|$)"
+)
+_CLASSES: Final = re.compile(
+    r"(OnlineDPO|DPO|ORPO|CPO|KTO|Reward|GRPO|PPO|RLOO|GKD)(?:Trainer|Config)$"
+)
+
+
+def _trainer_named(name: str) -> str | None:
+    """What a program or class trains by, where that is no supervised training."""
+    if (known := _CLASSES.search(name)) is not None:
+        return "online_dpo" if known[1] == "OnlineDPO" else known[1].lower()
+    found = _NAMED.search(name.lower())
+    return None if found is None else found[1]
+
+
+def _kind_of(found: Settings) -> str | None:
+    """How preferences, rewards or reinforcement train, None where nothing names it."""
+    said = (found.text(each) for each in ("rl", "rlhf_type", "stage"))
+    kind = next((each.lower() for each in said if each and each not in _SUPERVISED), None)
+    loss = found.text("pref_loss")
+    return loss if kind == "dpo" and loss in ("orpo", "simpo") else kind
+
+
+def _beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Iterator[str]:
     """A note where a step is more than one pass over sequences with their answers."""
     stage = found.value("stage")
     said = [] if stage is None or stage in _SUPERVISED else [f"stage {stage}"]
     said += [name for name in _PREFERENCES if found.value(name) not in (None, False)]
+    if kind in _PAIRED | _REFERS | _GENERATES:
+        yield from _unpriced(str(kind), found, adapts=adapts)
+        said = [name for name in said if name in ("relora", "qat")]
     if said:
         yield (
             f"{', '.join(said)}: priced as supervised training: other passes, pairs of answers and "
             "further models are not modelled"
         )
+
+
+def _unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
+    """What of such a step is priced, and what is not."""
+    precomputed = found.switch("precompute_ref_log_probs")
+    if kind in _GENERATES:
+        yield (
+            f"{kind}: the policy's update alone is priced; not priced: generation, rewards, and "
+            "the weights and passes of a reference, a critic or a teacher"
+        )
+        return
+    if kind in _PAIRED:
+        yield f"{kind}: a pair of answers is priced as two sequences of one microbatch"
+    if kind in ("reward", "rm"):
+        yield f"{kind}: priced with the head of a language model, larger than that of a reward"
+    if kind == "kto":
+        yield "kto: not priced: the pass over answers to other questions"
+    if kind in _REFERS and not precomputed:
+        held = "" if adapts else "its weights, whole on each device or sharded as the model's, and "
+        yield f"{kind}: not priced: the reference model: {held}its forward pass of each microbatch"
 
 
 def _precision(found: Settings) -> str:

@@ -592,8 +592,9 @@ def _numbers(found: Settings, notes: list[str]) -> dict[str, Any]:
     main = found.text("main_params_dtype") or "fp32"
     if found.switch("use_precision_aware_optimizer"):
         words = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
-        numbers["moment_dtypes"] = tuple(words.get(each, each) for each in kept)
-        numbers["main_weight_dtype"] = words.get(main, main)
+        numbers["moment_dtypes"] = tuple(dict.fromkeys(words.get(each, each) for each in kept))
+        if words.get(main, main) != "fp32" or precision == "fp32":
+            numbers["main_weight_dtype"] = words.get(main, main)
     return numbers
 
 

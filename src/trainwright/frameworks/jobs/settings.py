@@ -605,7 +605,7 @@ def vocabulary_of(kind: str | None, name: str | None) -> int | None:
 
 _ABOUT_THE_FILE = frozenset(
     {"model", "model_name", "model_changes", "num_devices", "devices_per_node"}
-    | {"batch_per_replica", "offload", "unknown", "notes"}
+    | {"batch_per_replica", "offload", "per_example", "unknown", "notes"}
 )
 
 
@@ -622,7 +622,8 @@ class StatedRun:
     of its `config.json`; `num_devices` are all that the file starts, `devices_per_node` those of a
     node; `batch_per_replica` are the sequences of each replica, where they and not the global batch
     are stated. `offload` says what lies in the host's memory, `weight_bits` how many bits a weight
-    beside adapters has. `unknown` are settings that this reader does not know, `notes` what it left
+    beside adapters has, `per_example` how many sequences the file's batch counts as one, as a pair
+    of answers. `unknown` are settings that this reader does not know, `notes` what it left
     out knowingly.
     """
 
@@ -675,6 +676,7 @@ class StatedRun:
     num_devices: int | None = None
     devices_per_node: int | None = None
     batch_per_replica: int | None = None
+    per_example: int = 1
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.model import NO_OFFLOAD, CudaGraph, Optimizer
+from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL, LowRank, Tuning
 from trainwright.model.transformer import usual_targets
 from trainwright.planning.question.layouts import chunks_per_rank
@@ -60,11 +60,15 @@ _DEGREES: Final = {"tensor": "tp", "pipeline": "pp", "context": "cp", "data": "d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One decision changed: its dimension, what was chosen there, and the run."""
+    """One decision changed: its dimension, what was chosen there, and the run.
+
+    `model` is what then trains, where that is not the model of the run.
+    """
 
     dimension: str
     choice: str
     run: Configuration
+    model: TransformerConfig | None = None
 
 
 def moves(run: Configuration, model: Trained, pool: Pool) -> Iterator[Move]:
@@ -77,11 +81,60 @@ def moves(run: Configuration, model: Trained, pool: Pool) -> Iterator[Move]:
     yield from _recompute(run)
     yield from _schedules(run, model)
     yield from _kernels(run)
+    if not isinstance(model, MeasuredModel):
+        yield from _room(run, pool)
+
+
+def trainings(run: Configuration, model: Trained) -> Iterator[Move]:
+    """Every run that trains the model in another way: adapters, formats of states, optimizers."""
+    if isinstance(model, MeasuredModel):
+        return
+    recipe = run.recipe
+    if recipe.optimizer is Optimizer.ADAM and set(recipe.moment_dtypes) == {"fp32"}:
+        for dtype in ("int8", "bf16"):
+            new = replace(run, recipe=replace(recipe, moment_dtypes=(dtype,)))
+            yield Move(dimension="moments", choice=dtype, run=new)
+        factored = replace(recipe, optimizer=Optimizer.ADAFACTOR, moment_dtypes=("fp32",))
+        new = replace(run, recipe=factored)
+        yield Move(dimension="optimizer", choice="adafactor", run=new)
+    if recipe.gradient_dtype in (None, "fp32"):
+        narrow = replace(recipe, gradient_dtype="bf16")
+        yield Move(dimension="gradients", choice="bf16", run=replace(run, recipe=narrow))
+        if recipe.reduce_dtype in (None, "fp32") and run.parallelism.data > 1:
+            narrow = replace(recipe, reduce_dtype="bf16")
+            yield Move(dimension="reduction", choice="bf16", run=replace(run, recipe=narrow))
+    for name, adapted in adapted_models(model):
+        yield Move(dimension="adapters", choice=name, run=run, model=adapted)
+
+
+# Dimensions of what trains in another way: nothing of them is a gain of the training asked for.
+_OTHER_TRAININGS: Final = frozenset({"moments", "optimizer", "gradients", "reduction", "adapters"})
+
+
+def is_another_training(dimensions: Iterable[str]) -> bool:
+    """Whether a change in these dimensions changes what is trained or computed, too."""
+    return not _OTHER_TRAININGS.isdisjoint(dimensions)
 
 
 def options_between(run: Configuration, other: Configuration) -> str:
     """What makes `other` of `run` where it is added to the options of `estimate`."""
     return " ".join(_changed_options(run, other))
+
+
+def settings_between(run: Configuration, other: Configuration) -> str:
+    """The options of kernels and of the recipe alone, which a plan takes as they are."""
+    return " ".join(_changed_settings(run, other))
+
+
+def with_settings(run: Configuration, options: str, pool: Pool) -> Configuration | None:
+    """The run with the settings that `settings_between` names; None where no two moves do that."""
+    reached = [run]
+    for _ in range(2):
+        for each in reached:
+            if settings_between(run, each) == options:
+                return each
+        reached = [move.run for each in reached for move in (*_kernels(each), *_room(each, pool))]
+    return next((each for each in reached if settings_between(run, each) == options), None)
 
 
 def _changed_options(run: Configuration, other: Configuration) -> Iterator[str]:
@@ -108,10 +161,38 @@ def _changed_options(run: Configuration, other: Configuration) -> Iterator[str]:
         yield f"--virtual-stages {after.virtual_stages}"
     if other.blocks_per_stage != run.blocks_per_stage and other.blocks_per_stage is not None:
         yield f"--blocks {','.join(map(str, other.blocks_per_stage))}"
+    yield from _changed_settings(run, other)
+
+
+def _changed_settings(run: Configuration, other: Configuration) -> Iterator[str]:
     if other.fused_attention != run.fused_attention:
         yield "--flash-attention"
     if other.fused_cross_entropy != run.fused_cross_entropy:
         yield "--fused-cross-entropy"
+    before, after = run.recipe, other.recipe
+    for field, flag in _OF_RECIPE.items():
+        if (value := getattr(after, field)) != getattr(before, field) and value is not None:
+            values = value if isinstance(value, tuple) else (value,)
+            yield f"--{flag} " + ",".join(map(str, values))
+    if (held := after.offload or NO_OFFLOAD) != (before.offload or NO_OFFLOAD):
+        for each in fields(held):
+            if (share := getattr(held, each.name)) != getattr(
+                before.offload or NO_OFFLOAD, each.name
+            ):
+                yield f"--offload {each.name}={share:g}"
+
+
+# Fields of the recipe that a move changes, as the command line names them.
+_OF_RECIPE: Final = {
+    "loss_chunk": "loss-chunk",
+    "mlp_tile": "mlp-tile",
+    "context_exchange": "context-exchange",
+    "cuda_graph": "cuda-graph",
+    "optimizer": "optimizer",
+    "moment_dtypes": "moment-dtype",
+    "gradient_dtype": "gradient-dtype",
+    "reduce_dtype": "reduce-dtype",
+}
 
 
 def _axes(run: Configuration, model: Trained, pool: Pool) -> Iterator[Move]:
@@ -232,6 +313,41 @@ def _kernels(run: Configuration) -> Iterator[Move]:
         yield Move(dimension="cross entropy", choice="fused", run=new)
 
 
+_LOSS_CHUNKS: Final = (256, 1024)  # tokens: TRL's own, and enough for a product to fill a device
+_MLP_TILE: Final = 8192
+
+
+def _room(run: Configuration, pool: Pool) -> Iterator[Move]:
+    """What makes room and leaves the training as it is: pieces, the host, no graphs, exchanges."""
+    recipe = run.recipe
+    for chunk in _LOSS_CHUNKS if recipe.loss_chunk is None else ():
+        new = replace(run, recipe=replace(recipe, loss_chunk=chunk))
+        yield Move(dimension="loss", choice=f"{chunk} tokens at a time", run=new)
+    if recipe.mlp_tile is None:
+        new = replace(run, recipe=replace(recipe, mlp_tile=_MLP_TILE))
+        yield Move(dimension="feed-forward", choice=f"{_MLP_TILE} tokens at a time", run=new)
+    if pool.accelerator.host is not None:
+        now = recipe.offload or NO_OFFLOAD
+        for names in (
+            ("activations",),
+            ("optimizer",),
+            ("optimizer", "gradients"),
+            ("activations", "optimizer", "gradients"),
+        ):
+            there = replace(now, **dict.fromkeys(names, 1.0))
+            if there != now:
+                new = replace(run, recipe=replace(recipe, offload=there))
+                yield Move(dimension="host", choice=" ".join(names), run=new)
+    if run.parallelism.context > 1:
+        for kind in (ContextExchange.RING, ContextExchange.ALL_TO_ALL):
+            if kind is not recipe.context_exchange and recipe.ulysses is None:
+                new = replace(run, recipe=replace(recipe, context_exchange=kind))
+                yield Move(dimension="exchange", choice=str(kind), run=new)
+    if recipe.cuda_graph is not CudaGraph.NONE:
+        plain = replace(recipe, cuda_graph=CudaGraph.NONE, cuda_graph_modules=())
+        yield Move(dimension="graphs", choice="none", run=replace(run, recipe=plain))
+
+
 MOST_OF_IT: Final = 0.8  # of the gain: what a smaller change must reach to be preferred
 NEARLY_AS_FAST: Final = 0.95  # of the best speed, where a change makes a run fit: within an error
 
@@ -248,13 +364,20 @@ class Improvement:
     """A run with one or two dimensions changed, priced; it fits.
 
     `settings` say the change in the words of a file that states the run, where there is one.
+    `model` is what then trains, where that is not the model of the run.
     """
 
     dimensions: tuple[str, ...]
     options: str
     settings: tuple[str, ...] = ()
     run: Configuration
+    model: TransformerConfig | None = None
     step: StepPrediction
+
+    @property
+    def is_another_training(self) -> bool:
+        """Whether what is trained or computed changes, too."""
+        return is_another_training(self.dimensions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,20 +386,23 @@ class Neighbourhood:
 
     model: Trained
     cluster: Cluster
-    wanted: Callable[[Configuration], bool]
-    fits: Callable[[Configuration, StepPrediction], bool]
+    wanted: Callable[[Trained, Configuration], bool]
+    fits: Callable[[Trained, Configuration, StepPrediction], bool]
 
-    def price(self, run: Configuration) -> StepPrediction | None:
+    def price(self, run: Configuration, trained: Trained | None = None) -> StepPrediction | None:
         """The step; None where a rule forbids the run or it is not wanted."""
+        model = trained or self.model
         try:
-            return price_configuration(self.model, self.cluster, run) if self.wanted(run) else None
+            return (
+                price_configuration(model, self.cluster, run) if self.wanted(model, run) else None
+            )
         except (InvalidInput, UnsupportedFeature):
             return None
 
     def most_bytes(self, run: Configuration) -> float:
         """What a change worth a pair needs less than: the run's own peak where that is too much."""
         step = price_configuration(self.model, self.cluster, run)
-        return math.inf if self.fits(run, step) else step.peak_memory_bytes
+        return math.inf if self.fits(self.model, run, step) else step.peak_memory_bytes
 
     def moves(self, run: Configuration) -> Iterable[Move]:
         """Changes of one dimension, legal or not."""
@@ -310,7 +436,36 @@ def improvements(
             step = around.price(second.run)
             if step is not None:
                 found.append(_improvement(run, (first, second), step))
-    return _best_of_each([each for each in found if around.fits(each.run, each.step)])
+    return _best_of_each([e for e in found if around.fits(around.model, e.run, e.step)])
+
+
+def other_trainings(
+    run: Configuration, around: Neighbourhood, budget: Budget, *, with_others: bool
+) -> tuple[Improvement, ...]:
+    """The best run of each other training alone; `with_others`, with what makes room besides."""
+    found = []
+    moves_of = [m for m in around.moves(run) if with_others and m.dimension in _MAKE_ROOM]
+    for training in trainings(run, around.model):
+        paths: list[tuple[Move, ...]] = [(training,)]
+        for move in moves_of:
+            recipe = replace(
+                move.run.recipe,
+                **{name: getattr(training.run.recipe, name) for name in _OF_STATES},
+            )
+            both = replace(move, run=replace(move.run, recipe=recipe), model=training.model)
+            paths.append((training, both))
+        for path in paths:
+            if budget.stopped:
+                break
+            changed, trained = path[-1].run, training.model or around.model
+            step = around.price(changed, training.model)
+            if step is not None and around.fits(trained, changed, step):
+                found.append(_improvement(run, path, step))
+    return _best_of_each(found)
+
+
+_MAKE_ROOM: Final = frozenset({"recompute", "microbatch", "zero", "loss", "feed-forward", "host"})
+_OF_STATES: Final = ("optimizer", "moment_dtypes", "gradient_dtype", "reduce_dtype")
 
 
 def every_improvement(
@@ -334,7 +489,7 @@ def every_improvement(
         if budget.stopped:
             break
         step = None if changed == run else around.price(changed)
-        if step is not None and around.fits(changed, step):
+        if step is not None and around.fits(around.model, changed, step):
             found.append(_improvement(run, path, step))
     return _best_of_each(found)
 
@@ -357,13 +512,23 @@ def _promising(singles: list[tuple[Move, StepPrediction]]) -> Iterator[Move]:
 
 
 def _improvement(run: Configuration, path: tuple[Move, ...], step: StepPrediction) -> Improvement:
-    changed = path[-1].run
+    changed, model = path[-1].run, path[-1].model
     return Improvement(
         dimensions=tuple(move.dimension for move in path),
-        options=options_between(run, changed),
+        options=_with_adapters(model, options_between(run, changed)),
         run=changed,
+        model=model,
         step=step,
     )
+
+
+def _with_adapters(model: TransformerConfig | None, options: str) -> str:
+    """The options with those of the adapters that train in another model than the run's."""
+    low_rank = None if model is None else model.tuning.low_rank
+    if low_rank is None:
+        return options
+    bits = "" if low_rank.bits is None else f"--weight-bits {low_rank.bits}"
+    return " ".join(filter(None, (f"--lora-rank {low_rank.rank}", bits, options)))
 
 
 def _best_of_each(found: list[Improvement]) -> tuple[Improvement, ...]:
@@ -386,17 +551,24 @@ def reachable(
     *,
     dimensions: Iterable[str],
     options: str,
-) -> Configuration | None:
+) -> tuple[Configuration, Trained] | None:
     """What a change of the run in these dimensions makes of it, if these are its options."""
-    reached = [run]
+    reached: list[tuple[Configuration, TransformerConfig | None]] = [(run, None)]
     for dimension in dimensions:
         reached = [
-            move.run
-            for each in reached
-            for move in moves(each, model, pool)
+            (move.run, move.model or adapted)
+            for each, adapted in reached
+            for move in (*moves(each, model, pool), *trainings(each, model))
             if move.dimension == dimension
         ]
-    return next((each for each in reached if options_between(run, each) == options), None)
+    return next(
+        (
+            (each, adapted or model)
+            for each, adapted in reached
+            if _with_adapters(adapted, options_between(run, each)) == options
+        ),
+        None,
+    )
 
 
 def worth_listing(found: Iterable[Improvement]) -> tuple[Improvement, ...]:
@@ -671,8 +843,7 @@ def _more_devices(run: Configuration, cluster: Cluster) -> Iterator[tuple[str, s
         factor *= 2
 
 
-_LOSS_CHUNK: Final = 1024  # tokens: enough for a product to fill a device
-_MLP_TILE: Final = 8192
+_LOSS_CHUNK: Final = _LOSS_CHUNKS[-1]
 
 
 def _in_pieces(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
