@@ -164,3 +164,55 @@ def test_a_log_that_says_its_end_alone_is_told_what_is_missing(run, log):
     said = " ".join((done.out + done.err).split())
     for text in ("ran out of memory on rank 5 in backward, 8.00 GiB short", "give the model"):
         assert text in said
+
+
+TUNED = """\
+W1002 10:11:12.131000 42 torch/distributed/run.py:793] Setting OMP_NUM_THREADS
+{start}Running {recipe} with resolved config:
+
+batch_size: 8
+dataset:
+  _component_: torchtune.datasets.alpaca_dataset
+  packed: true
+dtype: bf16
+enable_activation_checkpointing: false
+gradient_accumulation_steps: 2
+model:
+  _component_: torchtune.models.llama3_1.llama3_1_8b
+optimizer:
+  _component_: torch.optim.AdamW
+tokenizer:
+  max_seq_len: 8192
+
+DEBUG:torchtune.utils._logging:Setting manual seed to local seed 5
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "recipes/full_finetune_distributed.py", line 800, in train
+[rank3]:     logits = self._model(**batch)
+[rank3]:   File "torch/nn/modules/module.py", line 1747, in _call_impl
+[rank3]:     return forward_call(*args, **kwargs)
+[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.75 GiB. GPU 3 has a total \
+capacity of 79.10 GiB of which 1.20 GiB is free. Including non-PyTorch memory, this process has \
+77.88 GiB memory in use. Of the allocated memory 74.90 GiB is allocated by PyTorch, and 1.10 GiB \
+is reserved by PyTorch but unallocated.
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "recipe", "zero"),
+    [
+        ("INFO:torchtune.utils._logging:", "FullFinetuneRecipeDistributed", 3),
+        ("2024-04-14:14:29:36,160 INFO     [_utils.py:34] ", "LoRAFinetuneRecipeSingleDevice", 0),
+    ],
+)
+def test_the_log_of_torchtune_alone_says_what_was_run_and_how_it_ended(
+    run, tmp_path, start, recipe, zero
+):
+    log = tmp_path / "job.log"
+    log.write_text(TUNED.format(start=start, recipe=recipe))
+    found = run("estimate", str(log), "--cluster", "dgx-h100", "--nodes", "1", "--json").document
+    asked = found["request"]["configuration"]
+    assert asked["parallelism"]["zero_stage"] == zero
+    assert (asked["microbatch_size"], asked["sequence_length"]) == (8, 8192)
+    assert asked["recompute"] == "none"
+    assert (found["failure"]["rank"], found["failure"]["phase"]) == (3, "forward")
+    assert found["changes"]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
+from trainwright.frameworks.jobs.fine_tuning import logged_recipe
 from trainwright.frameworks.jobs.hugging_face import is_trainer_script
 from trainwright.frameworks.jobs.script import (
     Launch,
@@ -91,6 +92,8 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
         return "megatron"
     if logged_tables(text) is not None:
         return "torchtitan"
+    if logged_recipe(text) is not None:
+        return "torchtune"
     ending = name.rpartition(".")[2].lower()
     if ending not in ("yaml", "yml", "json", "toml") and is_bridge(text[:_FIRST]):
         return "megatron-bridge"

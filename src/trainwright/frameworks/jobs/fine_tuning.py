@@ -39,11 +39,27 @@ _TUNE_UNMODELLED: Final = (
 _PAIRED: Final = ("dpo", "ppo", "grpo", "rso")
 
 
+# What a recipe prints before it starts: its class, then its settings as YAML, up to an empty line
+# or the next line of a log (torchtune/utils/_logging.py, log_config).
+_LOGGED: Final = re.compile(
+    r"^[^\n]*\bRunning (\w*Recipe\w*) with resolved config:[ \t\r]*\n\s*?\n?"
+    r"(?P<settings>(?:(?![A-Z]+:|\d{4}-|\[rank|Traceback)[^\n]*\S[^\n]*(?:\n|\Z))+)",
+    re.MULTILINE,
+)
+
+
+def logged_recipe(text: str) -> tuple[str, str] | None:
+    """The class of the recipe that a log is of, and its settings; None of any other text."""
+    found = _LOGGED.search(text)
+    return None if found is None else (found[1], found["settings"])
+
+
 def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
     """A configuration of torchtune; its distributed recipes shard weights, gradients and states.
 
-    Which recipe it is stands in its name and its comments only.
+    Which recipe it is stands in its name and its comments only, or in its log.
     """
+    recipe, text = logged_recipe(text) or ("", text)
     found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
     component = found.table("model")
     name = component.text("_component_")
@@ -66,6 +82,7 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
         offload += ["params to cpu", "optimizer to cpu"]
     started = re.search(r"^#\s*tune run (?:-\S+(?: \S+)? )*(\w+)", text, re.MULTILINE)
     alone = "single_device" in (beside.name if started is None else started[1] + beside.name)
+    alone = "SingleDevice" in recipe if recipe else alone
     inside = found.switch(found.first("optimizer_in_bwd", "optimizer_in_backward"))
     dtype = found.text("dtype") or "bf16"
     table = found.table("optimizer")
