@@ -383,7 +383,8 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
     packing = found.switch("packing")
     chunked = found.text("loss_type") == "chunked_nll"
     checkpoints = found.table("gradient_checkpointing_kwargs")
-    offload = ("activations to cpu",) if checkpoints.switch("offload") else _offloaded(found)
+    own = ("activations to cpu",) if checkpoints.switch("offload") else ()
+    offload = _offloaded(found)
     run = _trainer(
         found,
         beside,
@@ -399,11 +400,8 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
         if beside_weights
         else (),
     )
-    return replace(
-        run,
-        loss_chunk=LOSS_CHUNKS["trl"] if chunked else None,
-        offload=(*run.offload, *offload),
-    )
+    run = replace(run, loss_chunk=LOSS_CHUNKS["trl"] if chunked else None)
+    return _with_offloaded(run, offload) if offload else replace(run, offload=(*run.offload, *own))
 
 
 def _offloaded(found: Settings) -> tuple[str, ...]:
@@ -412,6 +410,14 @@ def _offloaded(found: Settings) -> tuple[str, ...]:
     if way in (None, False, "false", "False"):
         return ()
     return (f"activations to {'nvme' if way == 'disk' else 'cpu'}",)
+
+
+_OFFLOADED: Final = "activation_offloading: what blocks keep is priced in the host's memory"
+
+
+def _with_offloaded(run: StatedRun, offload: tuple[str, ...]) -> StatedRun:
+    notes = (_OFFLOADED,) if offload else ()
+    return replace(run, offload=(*run.offload, *offload), notes=(*run.notes, *notes))
 
 
 def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -546,7 +552,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
         model_key="base_model",
         more_notes=notes,
     )
-    return replace(run, offload=(*run.offload, *offload))
+    return _with_offloaded(run, offload)
 
 
 def _wraps_checkpoints(found: Settings) -> bool:
