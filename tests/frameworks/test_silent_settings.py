@@ -82,6 +82,11 @@ def test_pairs_of_answers_are_priced_and_what_is_not_is_named(
         assert "its weights" not in said(run)
 
 
+def test_a_program_that_makes_its_trainer_is_told_by_its_content() -> None:
+    assert format_of(DPO, "train.py") == format_of(DPO.replace("DPO", "SFT"), "train.py") == "trl"
+    assert format_of("import torch\ntorch.compile(model)\n", "train.py") is None
+
+
 def test_a_script_from_before_fused_attention_keeps_the_scores() -> None:
     old = read("megatron", f"{GPT} --checkpoint-activations --fp16")
     assert old.flash_attention is False

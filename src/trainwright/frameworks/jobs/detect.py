@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.bridge import is_bridge
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
-from trainwright.frameworks.jobs.hugging_face import is_trainer_script
+from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
 from trainwright.frameworks.jobs.script import (
     Launch,
     as_yaml,
@@ -97,6 +97,8 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
     ending = name.rpartition(".")[2].lower()
     if ending not in ("yaml", "yml", "json", "toml") and is_bridge(text[:_FIRST]):
         return "megatron-bridge"
+    if ending == "py" and is_trainer_program(text):
+        return "trl"
     if ending == "py" or (_REGISTRY.search(text) and "def " in text):
         return "torchtitan" if _REGISTRY.search(text) else None
     if ending == "toml":

@@ -24,7 +24,7 @@ from trainwright.frameworks.jobs import Beside
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words, decisions_of, plain
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
-from trainwright.frameworks.jobs.hugging_face import is_trainer_script
+from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
 from trainwright.frameworks.jobs.script import is_script
 from trainwright.frameworks.jobs.settings import parse_settings
 from trainwright.frameworks.jobs.torchtitan import logged_tables
@@ -566,6 +566,8 @@ def _told(
         return name, "", False, file.endswith((".yaml", ".yml"))
     if name == "torchtitan":
         return name, "", False, "def " not in text and logged_tables(text) is None
+    if name == "trl" and is_trainer_program(text):
+        return name, "", False, False
     if name == "torchtune":
         return name, "", False, logged_recipe(text) is None
     return name, "", False, True

@@ -123,6 +123,11 @@ _ACTOR: Final = {
 }  # fmt: skip
 
 
+def is_trainer_program(text: str) -> bool:
+    """Whether a Python program makes the configuration of a trainer itself."""
+    return _MADE_IN_PYTHON.search(text) is not None
+
+
 def is_trainer_script(text: str) -> bool:
     """Whether a script gives the arguments of the Hugging Face trainer to a program."""
     return _OF_TRAINER.search(text) is not None
@@ -133,7 +138,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
 
     Or a Python program that makes the configuration of its trainer itself.
     """
-    if _MADE_IN_PYTHON.search(text) is not None:
+    if is_trainer_program(text):
         return _program(text, beside)
     if not (is_trainer_script(text) or is_beside_others(beside)):
         return _recipe(parse_yaml(text, variables=beside.variables), beside)
