@@ -37,7 +37,7 @@ from trainwright.documents.view import (
     warning_lines,
     words,
 )
-from trainwright.plans.capability import TARGETS
+from trainwright.plans.capability import TARGETS, Feature, capability_of
 from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.measured_model import MeasuredModel
@@ -278,13 +278,32 @@ def proof(document: Planned) -> str:
 
 
 def _unless_named(document: Planned) -> str:
-    """Schedules that no proof is about where none is named, and that no framework launches."""
+    """What no proof is about where the request leaves it open."""
     space, of_profile = document.request.space, document.request.model.kind == "profile"
-    if document.groups or of_profile or space.framework is not None or space.schedules is not None:
+    if document.groups or of_profile:
         return ""
-    asked = [each for each in FAMILIES.values() if each.planned and each.searched is Searched.ASKED]
-    beside = [each.name for each in asked if each.braids or not each.is_plain]
-    return f"; nothing is claimed of {', '.join(beside)} unless named"
+    beside = []
+    if space.framework is None and space.schedules is None:  # no framework launches these
+        every = [each for each in FAMILIES.values() if each.searched is Searched.ASKED]
+        beside += [each.name for each in every if each.planned and (each.braids or not each.is_plain)]
+    if _copies_open(document):
+        beside.append("other numbers of state copies")
+    return f"; nothing is claimed of {', '.join(beside)} unless named" if beside else ""
+
+
+_LEAST_COPIED: Final = 4  # devices that make two groups of several replicas
+
+
+def _copies_open(document: Planned) -> bool:
+    """Whether sharded state could be kept in numbers of copies that nobody asked for."""
+    space, stages = document.request.space, document.request.space.zero_stages
+    devices = document.request.num_devices or document.devices_used or 0
+    return (
+        space.state_copies is None
+        and devices >= _LEAST_COPIED
+        and (not stages or max(stages) > 0)
+        and (space.framework is None or capability_of(space.framework).can(Feature.HYBRID_SHARD))
+    )
 
 
 def _proved(document: Planned) -> str:
