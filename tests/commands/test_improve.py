@@ -127,7 +127,8 @@ def test_a_run_in_more_bits_is_compared_with_plans_in_as_many() -> None:
 @pytest.mark.slow
 def test_nothing_that_is_listed_beats_the_best_that_is_known_or_the_bound() -> None:
     for found in (wasteful(), too_large(), improved(flash_attention=False)):
-        times_s = [each.step_time_s for each in found.changes]
+        asked = [each for each in found.changes if not each.another_training]
+        times_s = [each.step_time_s for each in asked]
         times_s.append(found.best_plan.step_time_s)
         if found.run_fits:
             times_s.append(found.run.step_time_s)
