@@ -1,7 +1,7 @@
 """Look for a plan that is better than what the planner calls best, or below its bound.
 
-Random small models, clusters of two to sixteen devices and requests; for each a plan, then random
-configurations and hill climbing over everything that `estimate` can say: degrees, microbatch, ZeRO
+Random small models, clusters of two to sixteen devices and requests, every third of them one layout
+of a loop whose replicas have a slow network; for each a plan, then random configurations and hill climbing over everything that `estimate` can say: degrees, microbatch, ZeRO
 and its copies, mapping, recomputation, family, chunks, blocks of every stage. A configuration that
 the request admits, that fits and is faster than the printed bound, is a find; so is any that fits
 where nothing should. Nothing of the planner is used but its answer, and only the public functions.
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 ONE_STAGE = ("1f1b", "eager-1f1b", "gpipe", "zb-h1", "zb-h2", "vocab-1", "vocab-2")
 LOOPS = ("interleaved", "depth-first", "breadth-first")
 IN_V = ("zb-v", "v-half", "v-min", "adaptive-v")
+LOOPS_SHARE = 1 / 3  # of the questions are of one layout each
+LOOP_DEVICES = 4  # at the least: two ranks with two replicas
 FAMILIES = (*ONE_STAGE, *LOOPS, *IN_V)
 ASKED = ("stp",)  # nothing is said of these unless they are named
 EVEN = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (8, 1), (8, 2))
@@ -92,7 +94,8 @@ def attack(
     rng, report = random.Random(seed), Report()
     with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as folder:
         for number in range(questions):
-            question = drawn(rng, Path(folder), number, most_devices)
+            is_loop = most_devices >= LOOP_DEVICES and rng.random() < LOOPS_SHARE
+            question = (drawn_loop if is_loop else drawn)(rng, Path(folder), number, most_devices)
             try:
                 plan = planned(question)
             except (trainwright.InvalidInput, trainwright.UnsupportedFeature):
@@ -199,6 +202,47 @@ def drawn(rng: random.Random, folder: Path, number: int, most_devices: int) -> Q
     )
 
 
+def drawn_loop(rng: random.Random, folder: Path, number: int, most_devices: int) -> Question:
+    """One layout of a loop, so that what the bound says of all its splits is seen.
+
+    Where any layout may run, one far from the best may have any bound below the best step.
+    """
+    drawn_as = drawn(rng, folder, number, most_devices)
+    ranks, replicas = rng.choice(
+        [(p, d) for p in (2, 3, 4) for d in (2, 3, 4, 8) if p * d <= most_devices]
+    )
+    chunks, devices = rng.randint(2, 4), ranks * replicas
+    config = json.loads(Path(drawn_as.model).read_text())
+    text = config.get("text_config", config)
+    text["num_hidden_layers"] = num_blocks = ranks * chunks + rng.randint(0, 6)
+    if "mlp_only_layers" in text:
+        text["mlp_only_layers"] = list(range(rng.randint(0, 3)))
+    Path(drawn_as.model).write_text(json.dumps(config))
+    inner = rng.choice([each for each in divisors(devices) if each in {1, 2, 4, ranks}])
+    Path(drawn_as.request["cluster"]).write_text(_cluster(rng, inner, devices // inner))
+    batch = replicas * ranks * rng.choice((1, 1, 2, 3))
+    request = drawn_as.request | {"devices": devices, "global_batch": batch}
+    request["sequence"] = rng.choice((512, 1024) if "images" in request else (256, 512, 1024))
+    return Question(
+        model=drawn_as.model,
+        num_blocks=num_blocks,
+        num_experts=drawn_as.num_experts,
+        devices=devices,
+        batch=batch,
+        request=request,
+        only={
+            "schedule": (rng.choice(LOOPS),),
+            "virtual_stages": (chunks,),
+            "zero": (rng.randint(0, 3),),
+            "micro_batch": (1,),
+            "pp": (ranks,),
+            "dp": (replicas,),
+            "tp": (1,),
+            "cp": (1,),
+        },
+    )
+
+
 def _with_encoder(rng: random.Random, text: dict[str, Any]) -> dict[str, Any]:
     """The model behind an encoder of images, which is sometimes as large as the text."""
     width = rng.choice((256, 512, 1024))
@@ -296,15 +340,16 @@ class Climb:
         left = asked.devices
         degrees = {}
         for name in ("tp", "pp", "cp"):
-            degrees[name] = rng.choice(divisors(left) + [1] * (name == "cp") * 3)
+            own = asked.only.get(name) or divisors(left) + [1] * (name == "cp") * 3
+            degrees[name] = rng.choice(own)
             left //= degrees[name]
         if asked.batch % left:
             return None
         how: Configuration = {
             **degrees,
             "dp": left,
-            "micro_batch": rng.choice(divisors(asked.batch // left)),
-            "zero": rng.randint(0, 3),
+            "micro_batch": rng.choice(asked.only.get("micro_batch") or divisors(asked.batch // left)),
+            "zero": rng.choice(asked.only.get("zero") or range(4)),
             "recompute": rng.choice(("none", "none", "selective", "full")),
         }
         if asked.num_experts:
@@ -325,9 +370,8 @@ class Climb:
         how["schedule"] = family = rng.choice(self.question.only.get("schedule", FAMILIES))
         chunks = 1
         if family not in ONE_STAGE:
-            chunks = (
-                2 if family in (*IN_V, *ASKED) else rng.randint(2, max(2, min(10, count // depth)))
-            )
+            most = 2 if family in (*IN_V, *ASKED) else max(2, min(10, count // depth))
+            chunks = rng.choice(self.question.only.get("virtual_stages") or range(2, most + 1))
             how["virtual_stages"] = chunks
         stages = depth * chunks
         if count < stages:
