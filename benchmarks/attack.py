@@ -239,6 +239,7 @@ def drawn_loop(rng: random.Random, folder: Path, number: int, most_devices: int)
             "dp": (replicas,),
             "tp": (1,),
             "cp": (1,),
+            "state_copies": (1,),  # by default a plan has one, or as many as fill nodes
         },
     )
 
@@ -320,7 +321,7 @@ class Climb:
             if name == "schedule" and how["pp"] == 1:
                 if not set(values) & set(ONE_STAGE):
                     return math.inf
-            elif how.get(name, "1f1b") not in values:
+            elif how.get(name, 1 if name == "state_copies" else "1f1b") not in values:
                 return math.inf
         try:
             got = trainwright.estimate(self.question.model, **self.question.request, **how).document
@@ -348,13 +349,15 @@ class Climb:
         how: Configuration = {
             **degrees,
             "dp": left,
-            "micro_batch": rng.choice(asked.only.get("micro_batch") or divisors(asked.batch // left)),
+            "micro_batch": rng.choice(
+                asked.only.get("micro_batch") or divisors(asked.batch // left)
+            ),
             "zero": rng.choice(asked.only.get("zero") or range(4)),
             "recompute": rng.choice(("none", "none", "selective", "full")),
         }
         if asked.num_experts:
             how["ep"] = rng.choice(divisors(asked.num_experts))
-        if left > 1 and rng.random() < 0.1:
+        if left > 1 and rng.random() < 0.1 and "state_copies" not in asked.only:
             how["state_copies"] = rng.choice(divisors(left)[:-1])
         if rng.random() < 0.2:
             how["mapping"] = "tp-cp-ep-pp-dp"
