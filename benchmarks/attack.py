@@ -1,10 +1,11 @@
 """Look for a plan that is better than what the planner calls best, or below its bound.
 
 Random small models, clusters of two to sixteen devices and requests, every third of them one layout
-of a loop whose replicas have a slow network; for each a plan, then random configurations and hill climbing over everything that `estimate` can say: degrees, microbatch, ZeRO
-and its copies, mapping, recomputation, family, chunks, blocks of every stage. A configuration that
-the request admits, that fits and is faster than the printed bound, is a find; so is any that fits
-where nothing should. Nothing of the planner is used but its answer, and only the public functions.
+of a loop whose replicas have a slow network; for each a plan, then random configurations and hill
+climbing over everything that `estimate` can say: degrees, microbatch, ZeRO and its copies, mapping,
+recomputation, family, chunks, blocks of every stage. A configuration that the request admits, that
+fits and is faster than the printed bound, is a find; so is any that fits where nothing should.
+Nothing of the planner is used but its answer, and only the public functions.
 
     python benchmarks/attack.py --seed 1 --questions 100 --seconds 10
 
