@@ -15,9 +15,16 @@ from reference import needs_reference
 ROOT = Path(__file__).parents[1]
 TOLERANCE = papers.Tolerance(relative=0.01, absolute=1.0)
 CHEAP = [paper for paper in papers.PAPERS if paper.needs is None and paper.kind == papers.DERIVED]
+LONG = "Vocabulary Parallelism, passes"
 
 
-@pytest.mark.parametrize("paper", CHEAP, ids=lambda paper: paper.name)
+@pytest.mark.parametrize(
+    "paper",
+    [
+        pytest.param(paper, marks=[pytest.mark.slow] * (paper.name == LONG), id=paper.name)
+        for paper in CHEAP
+    ],
+)
 def test_the_stored_page_and_table_are_what_is_computed(paper: papers.Paper) -> None:
     found = list(paper.numbers())
     assert found

@@ -308,6 +308,7 @@ def plain(found: RoomResult) -> RoomResult:
     return replace(found, search_s=0.0, front_s=None)
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_from_its_journal_to_the_same_answer(
     answered: RoomResult, tmp_path: Path
 ) -> None:

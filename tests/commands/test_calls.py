@@ -284,8 +284,18 @@ def test_the_embedded_model_and_cluster_are_nouns_again():
     assert cluster == without_host(catalog.cluster("dgx-h100").with_nodes(2))
 
 
+_SLOW = pytest.mark.slow  # each starts a process
+
+
 @pytest.mark.parametrize(
-    "module", ["plans.plan", "plans.status", "commands.plan", "commands.diff", "commands.main"]
+    "module",
+    [
+        "commands.main",
+        pytest.param("plans.plan", marks=_SLOW),
+        pytest.param("plans.status", marks=_SLOW),
+        pytest.param("commands.plan", marks=_SLOW),
+        pytest.param("commands.diff", marks=_SLOW),
+    ],
 )
 def test_the_root_names_are_the_verbs_after_any_import(module):
     code = (

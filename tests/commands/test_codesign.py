@@ -111,6 +111,7 @@ def test_a_strategy_out_of_memory_leaves_the_optimum() -> None:
         assert fixed.reason == "out of memory"
 
 
+@pytest.mark.slow
 def test_a_saved_document_proves_itself_again(
     report: trainwright.CodesignReport, tmp_path: Path
 ) -> None:

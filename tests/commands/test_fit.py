@@ -131,6 +131,7 @@ def test_software_that_nobody_knows_is_refused_with_what_is_known():
         trainwright.fit(MODEL, gpu=GPU, software="my-own")
 
 
+@pytest.mark.slow
 def test_images_take_room_in_every_row_and_in_its_command(run):
     plain, seen = (
         trainwright.fit("qwen2-vl-2b", gpu="H100", sequence=2048, images=n).document for n in (0, 1)

@@ -118,7 +118,7 @@ def test_a_question_from_files_is_printed_as_it_was_typed(asked, tmp_path, capsy
 
 REPORTED = (
     *(reported.model_estimate, reported.profile_plan, reported.small_plan, reported.placement),
-    *(reported.schedule, reported.model, reported.improvement, reported.validation),
+    *(reported.schedule, reported.model, reported.validation),
     *(
         pytest.param(make, marks=pytest.mark.slow)
         for make in (
@@ -128,6 +128,7 @@ REPORTED = (
             reported.fit,
             reported.codesign,
             reported.machine_room,
+            reported.improvement,
         )
     ),
 )
@@ -206,7 +207,10 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "an improvement")) for name in CALLS],
+)
 def test_a_call_from_python_is_printed_as_a_command_that_runs(name, tmp_path, capsys, monkeypatch):
     made = CALLS[name](written(tmp_path / "files"))
     check_printed(made, tmp_path, capsys, monkeypatch)

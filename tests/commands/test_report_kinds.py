@@ -119,6 +119,7 @@ def test_an_improvement_lists_every_change_beside_the_run_and_the_best_plan(tmp_
     assert len(points) == len(document.changes) + 2
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run_that_nothing_makes_fit_lists_what_would_be_enough(tmp_path):
     """What trains in another way stands among the changes, too."""
     where = {"cluster": "dgx-h100", "memory": "2GiB", "dp": 1}

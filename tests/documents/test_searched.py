@@ -113,6 +113,7 @@ def test_what_was_asked_comes_back_from_the_request(answer):
     assert words[words.index("--schedule") + 1] == "v-half,searched"
 
 
+@pytest.mark.slow
 def test_a_search_alone_leaves_all_families_free():
     job = {**JOB, "devices": 2, "pp": 2, "global_batch": 4, "sequence": 1024}
     alone, chains = (

@@ -363,6 +363,7 @@ def _beside(config: TransformerConfig, products: tuple[str, ...], plain: LayerGr
     return more
 
 
+@pytest.mark.slow
 def test_adapters_and_freezing_hold_on_every_kind_of_layer() -> None:
     """Whatever a block is: adapters alone train, each target adds its own, frozen blocks rest."""
     families, shape = _one_of_each_family(), RunShape(microbatch_size=1, sequence_length=64)

@@ -22,7 +22,7 @@ ONCE_BELOW = [
     [
         (4, 1),  # seeds of questions that take a second
         (5, 1),
-        (6, 1),
+        pytest.param(6, 1, marks=pytest.mark.slow),
         pytest.param(1, 4, marks=pytest.mark.slow),
         pytest.param(2, 4, marks=pytest.mark.slow),
     ],

@@ -233,6 +233,7 @@ def test_where_no_plan_of_the_usual_framework_fits_the_others_are_asked(named, s
         assert "trl" in found.launched_by()
 
 
+@pytest.mark.slow
 def test_that_no_plan_of_any_of_them_fits_is_one_sentence():
     given = {"cluster": "dgx-h100", "devices": 1, "global_batch": 8, "sequence": 1024}
     found = trainwright.plan("llama3-405b", **given, top=0).document

@@ -99,18 +99,19 @@ def test_with_chunks_a_rank_holds_one_microbatch_and_two_slices_of_a_chunk_per_r
 
 
 @pytest.mark.parametrize(
-    ("memory_gib", "schedules"),
+    ("layers", "memory_gib", "schedules"),
     [
-        (60, ("seq1f1b",)),
-        (12, ("seq1f1b",)),
-        (12, ("1f1b", "seq1f1b")),
-        (60, ("slimpipe",)),
-        (16, ("slimpipe", "interleaved")),
+        (3, 60, ("seq1f1b",)),
+        (3, 12, ("1f1b", "seq1f1b")),
+        (4, 60, ("slimpipe",)),
+        pytest.param(4, 12, ("seq1f1b",), marks=pytest.mark.slow),
+        pytest.param(4, 12, ("1f1b", "seq1f1b"), marks=pytest.mark.slow),
+        pytest.param(4, 16, ("slimpipe", "interleaved"), marks=pytest.mark.slow),
     ],
 )
-def test_no_sliced_plan_is_below_the_bound(memory_gib, schedules):
+def test_no_sliced_plan_is_below_the_bound(layers, memory_gib, schedules):
     question = asked(
-        replace(LLAMA, num_layers=4),
+        replace(LLAMA, num_layers=layers),
         memory_gib=memory_gib,
         batch=4,
         sequence=4096,

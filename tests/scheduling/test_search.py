@@ -125,6 +125,7 @@ def test_limits_in_bytes_and_in_activations_hold_together():
     assert both.value_s == found(question_of(placement, **options)).value_s >= both.lower_bound_s
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_waits_on_the_host_if_the_link_is_quick():
     placement = Placement.loop(8)
     times = {"forward_s": 3, "input_grad_s": 4, "weight_grad_s": 2}

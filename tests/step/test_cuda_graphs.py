@@ -191,6 +191,7 @@ def test_experts_are_recorded_where_their_tokens_are_counted_before() -> None:
     assert trainwright.estimate(**asked, cuda_graph_modules=MODULES).step_time_s > 0
 
 
+@pytest.mark.slow
 def test_blocks_that_are_recomputed_whole_have_no_graphs_of_their_own() -> None:
     asked: dict[str, Any] = {
         "model": "llama3-8b",

@@ -46,7 +46,7 @@ def test_a_card_holds_what_users_of_adapters_read_off_it() -> None:
 
 
 def test_the_longest_sequence_lies_between_the_one_that_ran_and_the_one_that_did_not() -> None:
-    found = tw.fit("llama2-7b", gpu="A100-40GB", lora_rank=8).document
+    found = tw.fit("llama2-7b", gpu="A100-40GB", lora_rank=8, software="llamafactory").document
     longest = [way.longest_sequence for way in found.rows if "QLoRA" in way.way]
     assert len(longest) == 1
     assert 32768 <= longest[0] < 65536
