@@ -37,7 +37,8 @@ from trainwright.documents.view import (
     warning_lines,
     words,
 )
-from trainwright.plans.capability import TARGETS, Feature, capability_of
+from trainwright.plans.capability import TARGETS, capability_of
+from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import NO_OVERHEADS
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.measured_model import MeasuredModel
@@ -285,7 +286,9 @@ def _unless_named(document: Planned) -> str:
     beside = []
     if space.framework is None and space.schedules is None:  # no framework launches these
         every = [each for each in FAMILIES.values() if each.searched is Searched.ASKED]
-        beside += [each.name for each in every if each.planned and (each.braids or not each.is_plain)]
+        beside += [
+            each.name for each in every if each.planned and (each.braids or not each.is_plain)
+        ]
     if _copies_open(document):
         beside.append("other numbers of state copies")
     return f"; nothing is claimed of {', '.join(beside)} unless named" if beside else ""

@@ -35,8 +35,8 @@ from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
+from trainwright.lab.torch_graph import tune
 from trainwright.lab.torch_trace import TracedModel, trace_module
-from trainwright.lab.torch_tuning import tune
 from trainwright.lab.torch_values import (
     BESIDE,
     FEW,
