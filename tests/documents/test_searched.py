@@ -162,7 +162,7 @@ def test_explain_and_whatif_read_it(answer):
 
 @pytest.mark.slow
 def test_more_memory_gains_what_planning_and_searching_again_gains(answer):
-    why = trainwright.reasons(answer).document
+    why = trainwright.reasons(answer, budget=Budget(time_limit_s=600.0)).document
     gain = next(each for each in why.gains if each.resource == "memory")
     has_bytes = call_of(answer.document.request).question.cluster.accelerator.memory_bytes
     more = trainwright.what_if(answer, memory=has_bytes + 10 * GIB).document.after
