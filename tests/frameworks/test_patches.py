@@ -19,6 +19,7 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.dialects import DIALECTS, changed_words
 from trainwright.frameworks.jobs.edit import edited_table, patched
 from trainwright.frameworks.read_job import open_stated
+from trainwright.model import LowRank
 from trainwright.options.clusters import with_host
 from trainwright.planning.reasons.improve import is_another_training, moves, trainings
 from trainwright.plans.configuration import broken_rules
@@ -276,6 +277,14 @@ def test_what_makes_room_is_written_and_read_back(dialect: str, tmp_path: Path) 
             assert 0 < len(added) <= len(words) + 2
     assert said == sayable
     assert DIALECTS[dialect].savings or DIALECTS[dialect].adapters
+
+
+def test_a_format_without_words_for_narrow_weights_says_adapters_alone() -> None:
+    low_rank = LowRank(rank=16, targets=("query", "value"))
+    narrow = replace(low_rank, bits=4)
+    for dialect in (each for each in DIALECTS.values() if each.adapters is not None):
+        assert dialect.adapters(low_rank) != dialect.adapters(narrow)
+    assert DIALECTS["automodel"].adapters(narrow) is None
 
 
 def patches(case: dict[str, Any], each: int) -> tuple[int, list[str]]:

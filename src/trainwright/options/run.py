@@ -92,7 +92,7 @@ def as_program_trains(options: Options, device: Accelerator) -> Options:
     from trainwright.plans.capability_table import own_choices
 
     named = options.get("framework")
-    program = str(options.get("software") if named in (None, ANY_FRAMEWORK) else named)
+    program = (options.get("software") if named in (None, ANY_FRAMEWORK) else named) or ""
     precision = options.get("precision") or device.default_precision
     own = own_choices(known_target(program) or program, precision)
     return {**options, **{n: each for n, each in own.items() if options.get(n) is None}}

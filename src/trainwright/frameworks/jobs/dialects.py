@@ -58,7 +58,7 @@ class Dialect:
     decisions: frozenset[str]
     spell: Spell
     savings: tuple[Saving, ...] = ()
-    adapters: Callable[[LowRank], Words] | None = None
+    adapters: Callable[[LowRank], Words | None] | None = None
     target: str | None = None
     flags: bool = False
     batch: str | None = None
@@ -523,13 +523,18 @@ def _optim(key: str) -> tuple[Saving, ...]:
     )
 
 
-def _peft(keys: Mapping[str, str], bits: Callable[[int], Words], **on: Any) -> Any:
-    """Adapters by the keys for rank and targets, `on` what turns them on."""
+def _peft(keys: Mapping[str, str], bits: Callable[[int], Words] | None, **on: Any) -> Any:
+    """Adapters by the keys for rank and targets, `on` what turns them on.
 
-    def spell(low_rank: LowRank) -> Words:
+    `bits` spells how frozen weights are kept; None where a format has no words for that.
+    """
+
+    def spell(low_rank: LowRank) -> Words | None:
         targets = [_NAMES[each] for each in low_rank.targets]
         words = {**on, keys["rank"]: low_rank.rank, keys["targets"]: targets}
-        return words if low_rank.bits is None else {**words, **bits(low_rank.bits)}
+        if low_rank.bits is None:
+            return words
+        return None if bits is None else {**words, **bits(low_rank.bits)}
 
     return spell
 
@@ -676,7 +681,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         spell=_automodel,
         adapters=_peft(
             {"rank": "peft.dim", "targets": "peft.target_modules"},
-            lambda bits: {},
+            None,
             **{"peft._target_": "nemo_automodel.components._peft.lora.PeftConfig"},
         ),
         target="automodel",

@@ -20,13 +20,7 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, sharding_of
 from trainwright.frameworks.jobs.megatron_model import hybrid_of, model_of, spelled
 from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
-from trainwright.frameworks.jobs.settings import (
-    NOTHING,
-    Beside,
-    Settings,
-    StatedRun,
-    parse_yaml,
-)
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, StatedRun, parse_yaml
 from trainwright.frameworks.jobs.torchtitan import logged_tables, read_torchtitan
 from trainwright.frameworks.megatron import (
     dispatcher_of,
@@ -35,9 +29,7 @@ from trainwright.frameworks.megatron import (
     parse_layout,
     stated_graphs,
 )
-from trainwright.model import (
-    ContextExchange,
-)
+from trainwright.model import ContextExchange
 from trainwright.plans.capability import capability_of
 from trainwright.plans.plan import usual_schedule
 

@@ -6,20 +6,9 @@ import re
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
-from trainwright.frameworks.jobs.settings import (
-    Beside,
-    Settings,
-    vocabulary_of,
-)
-from trainwright.frameworks.megatron import (
-    PART_LETTERS,
-)
-from trainwright.model import (
-    DeltaRule,
-    Mixer,
-    StateSpace,
-    TransformerConfig,
-)
+from trainwright.frameworks.jobs.settings import Beside, Settings, vocabulary_of
+from trainwright.frameworks.megatron import PART_LETTERS
+from trainwright.model import DeltaRule, Mixer, StateSpace, TransformerConfig
 from trainwright.model.config import Activation, BlockChoice, Experts, LatentAttention, Norm
 
 _NEEDED: Final = ("num_layers", "hidden_size", "num_attention_heads")

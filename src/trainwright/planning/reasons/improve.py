@@ -24,6 +24,7 @@ from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL, LowRank, Tuning
 from trainwright.model.transformer import usual_targets
 from trainwright.planning.question.layouts import chunks_per_rank
+from trainwright.plans.capability_table import LOSS_CHUNKS
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import ADAPTER_RANK
@@ -313,14 +314,14 @@ def _kernels(run: Configuration) -> Iterator[Move]:
         yield Move(dimension="cross entropy", choice="fused", run=new)
 
 
-_LOSS_CHUNKS: Final = (256, 1024)  # tokens: TRL's own, and enough for a product to fill a device
+_LOSS_CHUNK: Final = 1024  # tokens: enough for a product to fill a device
 _MLP_TILE: Final = 8192
 
 
 def _room(run: Configuration, pool: Pool) -> Iterator[Move]:
     """What makes room and leaves the training as it is: pieces, the host, no graphs, exchanges."""
     recipe = run.recipe
-    for chunk in _LOSS_CHUNKS if recipe.loss_chunk is None else ():
+    for chunk in (*LOSS_CHUNKS.values(), _LOSS_CHUNK) if recipe.loss_chunk is None else ():
         new = replace(run, recipe=replace(recipe, loss_chunk=chunk))
         yield Move(dimension="loss", choice=f"{chunk} tokens at a time", run=new)
     if recipe.mlp_tile is None:
@@ -841,9 +842,6 @@ def _more_devices(run: Configuration, cluster: Cluster) -> Iterator[tuple[str, s
         options = f"--pp {count} --dp {degrees.data} --nodes {nodes} --devices {devices}"
         yield options, f"{count} pipeline ranks, {devices} devices", changed
         factor *= 2
-
-
-_LOSS_CHUNK: Final = _LOSS_CHUNKS[-1]
 
 
 def _in_pieces(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
