@@ -14,7 +14,8 @@ from trainwright.documents.reasons import changes_of
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
 from trainwright.options.question import call_of
-from trainwright.planning.reasons.why import uses
+from trainwright.planning.question.question import Span
+from trainwright.planning.reasons.why import unnamed, uses
 from trainwright.plans import Plan, Stage
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import Status
@@ -227,3 +228,37 @@ def test_a_plan_without_something_is_never_slower_than_one_that_is_known(planned
     assert steps["ZeRO"] == known.step_time_s
     assert steps["ZeRO above 1"] == known.step_time_s
     assert steps["recomputation"] != known.step_time_s
+
+
+def test_orders_that_no_framework_runs_are_asked_for_where_none_is_meant(planned):
+    question = call_of(planned.document.request).question
+    stage = Stage.uniform((0,), ("none",), data_parallel=1, tensor_parallel=1)
+
+    def asked(*, tensor: int = 2, pipeline: int = 2, **allowed):
+        degrees = Parallelism(tensor=tensor, pipeline=pipeline)
+        plan = Plan(stages=(stage,), num_microbatches=8, schedule="1f1b", parallelism=degrees)
+        space = replace(question.allowed, framework=None, schedules=None, **allowed)
+        return unnamed(replace(question, allowed=space), plan)
+
+    space = asked(virtual_stages=Span()).allowed
+    assert {"stp", "seq1f1b", "slimpipe"} <= set(space.schedules)
+    assert (space.tensor, space.pipeline) == (Span.only(2), Span.only(2))
+    assert "stp" not in asked(tensor=1, virtual_stages=Span()).allowed.schedules  # hides nothing
+    assert "seq1f1b" in (one := asked(virtual_stages=Span.only(1)).allowed.schedules)
+    assert not {"stp", "slimpipe"} & set(one)
+    assert asked(pipeline=1, virtual_stages=Span()) is None
+    plan = Plan(stages=(stage,), num_microbatches=8, parallelism=Parallelism(pipeline=2))
+    assert unnamed(question, plan) is None  # 1F1B is named
+
+
+@pytest.mark.slow
+def test_a_plan_says_what_braids_would_save_and_their_options_ask_for_it():
+    job = {**JOB, "framework": "any", "pp": 2, "cp": 1, "dp": 1, "micro_batch": 1}
+    plain = trainwright.plan("llama3-8b", **job, tp=4).document
+    change = changes_of(with_reasons(plain, Budget()))[0]
+    assert change.what == "the order of stp, which no framework runs"
+    assert change.options == "--schedule stp --tp 4 --pp 2 --dp 1 --cp 1 --ep 1"
+    named = trainwright.plan("llama3-8b", **job, tp=4, ep=1, schedule="stp").document
+    assert named.step_time_s <= change.step_time_s * (1 + 1e-9)
+    assert change.ratio == pytest.approx(change.step_time_s / plain.step_time_s)
+    assert change.ratio < 0.95

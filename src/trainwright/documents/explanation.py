@@ -27,6 +27,8 @@ from trainwright.planning.reasons.why import (
     freedom_gain,
     memory_gain,
     repriced_gains,
+    unnamed,
+    unnamed_gain,
     uses,
     without,
 )
@@ -198,6 +200,12 @@ def _freedoms(
     fixed = list(freed(question))
     # What nothing is known of comes first: a runner-up without a thing is an answer already.
     order = sorted(range(len(spaces)), key=lambda at: isfinite(known_s(spaces[at][2])))
+    if beside := unnamed(question, plan):
+        part = budget.part(cpu_limit_s=budget.remaining_cpu_s / 2)
+        if gain := unnamed_gain(beside, step_s, part):
+            gains.append(gain)
+        elif part.stopped:
+            not_asked.append("orders that no framework runs")
     left = len(fixed) + len(spaces)
     for fix, options, freer in fixed:
         part, left = _next_of(budget, left), left - 1

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from trainwright.planning.question.layouts import chunks_per_rank
+from trainwright.planning.question.layouts import BRAIDED, ON_HOST, SLICED, chunks_per_rank
 from trainwright.planning.question.question import Allowed, Span
 from trainwright.planning.reasons.infeasible import SHARE_S, eased
 from trainwright.planning.search.framework import plan_runnable, sketch_runnable
@@ -54,6 +54,8 @@ _AXES: Final = (
     ("expert parallelism", "expert", "--ep 1"),
     ("virtual stages", "virtual_stages", "--virtual-stages 1"),
 )
+# Degrees that a plan keeps under other orders, and their options.
+_KEPT: Final = tuple((axis, flag.split()[0]) for _, axis, flag in _AXES if axis != "virtual_stages")
 PROOF_S: Final = 5.0  # wall seconds to prove that nothing fits, where nothing was found
 
 
@@ -237,6 +239,55 @@ def freed(question: ModelQuestion) -> Iterator[tuple[Relaxation, str, ModelQuest
     for fix, allowed in eased(question.allowed):
         if option := fix.option:
             yield fix, option, replace(question, allowed=allowed)
+
+
+def unnamed(question: ModelQuestion, plan: Plan) -> ModelQuestion | None:
+    """The degrees of a plan under orders that are searched only where they are named.
+
+    No framework runs them, so they are asked for where none is meant. Braided ones hide what tensor
+    parallelism exposes, others cut sequences or leave activations on the host. All need a pipeline;
+    None where they cannot help.
+    """
+    own, degrees, host = question.allowed, plan.parallelism, question.cluster.accelerator.host
+    is_named = own.framework is not None or own.schedules is not None
+    if is_named or own.searches_orders or degrees is None or degrees.pipeline == 1:
+        return None
+    if len(question.cluster.pools) > 1 or isinstance(question.model, MeasuredModel):
+        return None
+    families = SLICED | (BRAIDED if degrees.tensor > 1 else set()) | (ON_HOST if host else set())
+    named = tuple(f for f in sorted(families) if _has_chunks(f, own.virtual_stages))
+    if not named:
+        return None
+    kept: dict[str, Any] = {axis: Span.only(getattr(degrees, axis)) for axis, _ in _KEPT}
+    return replace(question, allowed=replace(own, **kept, schedules=named))
+
+
+def _has_chunks(family: str, virtual_stages: Span) -> bool:
+    """Whether a family can have one of the numbers of chunks per rank that are allowed."""
+    own = chunks_per_rank(family)
+    if own is not None:
+        return own in virtual_stages
+    return virtual_stages.most is None or virtual_stages.most > 1
+
+
+def unnamed_gain(question: ModelQuestion, best_s: float, budget: Budget) -> Gain | None:
+    """A faster plan of those that `unnamed` asks for; None where none was found.
+
+    A brief search looks for none in V, so this is a whole one, of a single layout.
+    """
+    outcome = plan_runnable(question, budget, num_alternatives=0, to_beat=best_s, is_bounded=False)
+    found = next(iter(outcome.priced), None)
+    if found is None or not found.step.step_time_s < best_s:
+        return None
+    family, degrees = found.plan.schedule, found.plan.parallelism
+    kept = " ".join(f"{flag} {getattr(degrees, axis)}" for axis, flag in _KEPT)
+    return Gain(
+        resource=f"the order of {family}, which no framework runs",
+        change="",
+        step_time_s=found.step.step_time_s,
+        replanned=True,
+        options=f"--schedule {family} {kept}",
+    )
 
 
 def enough_freedom(question: ModelQuestion, budget: Budget) -> Iterator[Relaxation]:
