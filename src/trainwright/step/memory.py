@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int32]
 
 _F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
+# By kind: whether activations of a chunk come with an action, and whether they go with it.
+_BEGINS, _ENDS = (np.isin(list(ActionKind), kinds) for kinds in ((_F, _L), (_B, _I, _D)))
 _EXACT: Final = 2**62
 _FEW: Final = 64  # rows that are all compared at once
 
@@ -191,9 +193,9 @@ def _alive(actions: Ints, *, num_stages: int) -> Floats:
 
     Those that are on the host alone do not count.
     """
-    begins = np.isin(actions[:, 0], (ActionKind.F, ActionKind.L))
+    begins = _BEGINS[actions[:, 0]]
     opened = np.bincount(actions[begins, 1], minlength=num_stages)
     before = actions[:-1]
-    ends = np.isin(before[:, 0], (ActionKind.B, ActionKind.I, ActionKind.D))
+    ends = _ENDS[before[:, 0]]
     closed = np.bincount(before[ends, 1], minlength=num_stages)
     return (opened - closed).astype(np.float64)
