@@ -67,7 +67,8 @@ TRAINERS_NEEDS ?= trl==1.16.0 axolotl==0.19.0 llamafactory==0.9.5 nemo-automodel
 
 NATIVE_SOURCES := CMakeLists.txt pyproject.toml $(wildcard native/*/*)
 PYTEST := $(BIN)/python -m pytest
-ON_ALL_CORES := -n auto --maxprocesses 4
+# Tests of one file stay together, with what is made once for them.
+ON_ALL_CORES := -n auto --maxprocesses 4 --dist worksteal
 
 ATTACK_SEED ?= 1
 ATTACK_QUESTIONS ?= 100000
@@ -109,7 +110,7 @@ test: venv
 	$(PYTEST) $(ON_ALL_CORES)
 
 test-all: venv $(VENV)/.extras $(VENV)/.exports $(VENV)/.docs
-	$(PYTEST) $(ON_ALL_CORES) --dist worksteal -m '(slow or torch or exact or serve or browser or exports) and not papers'
+	$(PYTEST) $(ON_ALL_CORES) -m '(slow or torch or exact or serve or browser or exports) and not papers'
 
 # Exported files through the parsers of more frameworks, which lie beside the environment.
 test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.installed \
@@ -117,8 +118,9 @@ test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.instal
 	TRAINWRIGHT_TITAN=$(abspath $(TITAN)) TRAINWRIGHT_DEEPSPEED=$(abspath $(DEEPSPEED)) \
 	  TRAINWRIGHT_TRAINERS=$(abspath $(TRAINERS)) MEGATRON_SRC=$(MEGATRON_SRC) $(PYTEST) -m exports
 
-# Published figures and many more small spaces: tens of minutes, beside what every change runs.
-test-papers: venv
+# Published figures, and at length what every change tries on a sample: more small spaces, kinds of
+# models, pages and jobs. An hour and more.
+test-papers: venv $(VENV)/.extras $(VENV)/.docs
 	$(PYTEST) -m papers
 
 # Without the reference data some papers are left out, and nothing is stored.

@@ -34,3 +34,11 @@ def marked(
         for seed in seeds
     }
     return [pytest.param(seed, marks=those) for seed, those in marks.items()]
+
+
+def every_third(kinds: Iterable[str], *, always: Collection[str] = ()) -> list[Any]:
+    """Kinds for `parametrize`, alike ones together: a third and those named, the rest at length."""
+    return [
+        pytest.param(kind, marks=[pytest.mark.papers] * (number % 3 > 0 and kind not in always))
+        for number, kind in enumerate(kinds)
+    ]

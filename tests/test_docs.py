@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import click
@@ -28,7 +28,8 @@ SETS_A_MACHINE_UP = {"make", "pip", "git", "cd", "export", "apt-get"}
 NEEDS_A_SHELL = re.compile(r"[|<>&;$*]")
 PATIENCE_S = 120  # only to end a test that hangs
 
-AT_LENGTH = {"plan", "jobs", "codesign"}  # their commands take a minute each
+SHELL = ("sh", "bash", "shell", "console")
+AT_LENGTH = {"plan", "jobs", "codesign", "tutorial", "cookbook"}  # a minute each
 
 
 def _named(page: Path) -> str:
@@ -36,14 +37,6 @@ def _named(page: Path) -> str:
 
 
 on_each_page = pytest.mark.parametrize("page", PAGES, ids=_named)
-run_on_each_page = pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=[pytest.mark.papers] if page.stem in AT_LENGTH else [])
-        for page in PAGES
-    ],
-    ids=_named,
-)
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -51,6 +44,16 @@ def blocks(page: Path, *languages: str) -> list[str]:
     text = page.read_text(encoding="utf-8")
     fence = rf"^```(?:{'|'.join(languages)})\n(.*?)^```$"
     return re.findall(fence, text, flags=re.DOTALL | re.MULTILINE)
+
+
+def on_pages_with(*languages: str, at_length: Collection[str] = ()) -> pytest.MarkDecorator:
+    """The pages that show something in one of these languages."""
+    shown = [
+        pytest.param(page, marks=pytest.mark.papers if page.stem in at_length else pytest.mark.slow)
+        for page in PAGES
+        if blocks(page, *languages)
+    ]
+    return pytest.mark.parametrize("page", shown, ids=_named)
 
 
 @pytest.fixture
@@ -90,18 +93,17 @@ def call(command: str) -> int:
 
 def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
     """Commands with the output the page shows for them."""
-    for block in blocks(page, "sh", "bash", "shell"):
+    for block in blocks(page, *SHELL[:-1]):
         for line in block.replace("\\\n", " ").splitlines():
             if line.strip() and not line.startswith("#"):
                 yield line, []
-    for block in blocks(page, "console"):
+    for block in blocks(page, SHELL[-1]):
         for part in re.split(r"^\$ ", block.replace("\\\n", " "), flags=re.MULTILINE)[1:]:
             command, *output = part.splitlines()
             yield command, [line.rstrip() for line in output if line.strip()]
 
 
-@run_on_each_page
-@pytest.mark.slow
+@on_pages_with(*SHELL, at_length=AT_LENGTH)
 def test_commands_do_what_the_page_says(page, folder, capfd):
     for command, output in commands(page):
         assert call(command) == 0, f"{command}\n{capfd.readouterr().err}"
@@ -113,8 +115,7 @@ def test_commands_do_what_the_page_says(page, folder, capfd):
         assert written.read_text(encoding="utf-8") == stored, f"docs/{written.name} is out of date"
 
 
-@on_each_page
-@pytest.mark.slow
+@on_pages_with("python")
 def test_python_runs(page, folder, capfd):
     known = {"piper_text": (folder / "piper.json").read_text(encoding="utf-8")}
     for block in blocks(page, "python"):

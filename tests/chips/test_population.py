@@ -30,6 +30,7 @@ def same(first: Population, second: Population) -> bool:
     return arrays and first.plans == second.plans
 
 
+@pytest.mark.slow
 def test_two_processes_give_the_same_bits() -> None:
     asked = question(BERT, space=some_designs(80, 8), devices=64)
     alone, _ = populate(asked, Budget(), scale_s=SCALE, **SMALL)

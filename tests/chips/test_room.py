@@ -229,6 +229,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> RoomResult:
     ).document
 
 
+@pytest.mark.slow
 def test_certificates_that_prove_nothing_are_refused(answered: RoomResult) -> None:
     def refused(message: str, **changed: object) -> None:
         with pytest.raises(CheckFailed, match=message):
@@ -278,6 +279,7 @@ def test_certificates_of_other_aims_hold(answered: RoomResult, aim: str) -> None
     assert proof.repriced > 0
 
 
+@pytest.mark.slow
 def test_a_bound_raised_by_hand_is_found_whatever_is_drawn(answered: RoomResult) -> None:
     request = replace(answered.request, wanted_gap=0.2, wanted_front=None)
     found = answer(request, Budget())
@@ -324,6 +326,7 @@ def test_a_search_goes_on_from_its_journal_to_the_same_answer(
         assert len(kept) == len(lines) - 1  # what was missing was written down
 
 
+@pytest.mark.slow
 def test_a_search_that_is_killed_goes_on_from_its_journal(
     answered: RoomResult, tmp_path: Path
 ) -> None:
@@ -373,6 +376,7 @@ def test_domains_slower_than_the_network_around_them_are_no_systems(answered: Ro
     assert recheck(found, sample=200, seed=0, budget=Budget()).proof is not None
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_says_what_it_proved(tmp_path: Path) -> None:
     polls = iter(range(10**6))
 
@@ -422,6 +426,7 @@ def test_axes_are_ordered_by_what_they_can_do(tmp_path: Path) -> None:
     assert (room.cards, room.devices) == ((1, 2), (1, 2, 4, 8))
 
 
+@pytest.mark.slow
 def test_the_command_finds_a_system_says_why_and_checks_it_again(
     tmp_path: Path, answered: RoomResult, capfd: pytest.CaptureFixture[str]
 ) -> None:

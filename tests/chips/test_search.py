@@ -29,6 +29,9 @@ from trainwright.plans.status import Status
 from trainwright.profile import Recompute
 from trainwright.units import GIB
 
+SPACES = [(seed, devices) for seed in (2, 3, 4) for devices in (64, 1000, 1024)]
+EACH_ONCE = ((2, 64), (3, 1000), (4, 1024))  # all others at length
+
 
 def exhaustive(asked: CodesignQuestion) -> float:
     found, finished = populate(asked, Budget(), scale_s=scale_of(asked, Budget()))
@@ -264,9 +267,13 @@ def test_doubling_compute_time_and_link_time_double_the_step() -> None:
     assert steps[1] == pytest.approx(2 * steps[0], rel=1e-9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, 3, 4])
-@pytest.mark.parametrize("devices", [64, 1000, 1024])
+@pytest.mark.parametrize(
+    ("seed", "devices"),
+    [
+        pytest.param(*one, marks=pytest.mark.slow if one in EACH_ONCE else pytest.mark.papers)
+        for one in SPACES
+    ],
+)
 def test_more_random_spaces_are_searched_exactly(seed: int, devices: int) -> None:
     asked = question(GPT3, space=some_designs(1000, seed), devices=devices)
     found = search(asked, Budget())

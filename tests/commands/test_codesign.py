@@ -241,6 +241,7 @@ def test_formats_stacks_and_schedules_can_be_chosen() -> None:
     assert found.searched == 4 * found.candidates == found.visited + found.pruned
 
 
+@pytest.mark.slow
 def test_a_limit_of_power_and_an_end_of_a_range_are_said() -> None:
     free = small(extras=Extras(pareto=False)).document
     assert free.best is not None
@@ -328,6 +329,7 @@ def test_the_chip_of_a_document_gets_the_plan_of_the_planner(
     assert found.to_dict()["assumptions"]["times"].startswith("assumed: operators tiled onto")
 
 
+@pytest.mark.slow
 def test_the_planner_is_no_slower_on_the_chip_than_the_plan_it_was_found_with(
     report: trainwright.CodesignReport, tmp_path: Path
 ) -> None:
@@ -349,6 +351,7 @@ def test_a_flat_network_of_chips_has_as_many_as_were_searched_for(
         plan_on_chip("bert-large", chip=str(path), devices=65, sequence=512)
 
 
+@pytest.mark.slow
 def test_a_document_stands_for_the_chips_of_its_search(tmp_path: Path) -> None:
     path = tmp_path / "chip.json"
     small(devices=10, node_devices=4, global_batch=20, extras=BARE).save(path)

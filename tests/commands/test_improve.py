@@ -83,7 +83,11 @@ OTHERWISE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(options, id=name, marks=() if name == "all otherwise" else pytest.mark.slow)
+        pytest.param(
+            options,
+            id=name,
+            marks=pytest.mark.slow if name == "all otherwise" else pytest.mark.papers,
+        )
         for name, options in OTHERWISE.items()
     ],
 )
@@ -215,8 +219,13 @@ def test_what_a_framework_cannot_run_is_said_and_not_compared() -> None:
     assert "no plan of torchtitan@0.3 is for this run: optimizer: muon" in " ".join(found.warnings)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", [None, "deepspeed"])
+@pytest.mark.parametrize(
+    "framework",
+    [
+        pytest.param(None, marks=pytest.mark.slow),
+        pytest.param("deepspeed", marks=pytest.mark.papers),
+    ],
+)
 def test_where_none_is_said_to_be_faster_no_pair_of_changes_is(framework: str | None) -> None:
     """Fastest change after fastest change, until none is left; then every pair by itself."""
     report = trainwright.estimate("gpt2", **{**RUN, "recompute": "full", "global_batch": 8})
@@ -315,6 +324,14 @@ UNKNOWN = {("framework",), ("lower_bound_s",), ("tried_all",), ("kind",), ("form
 DOCUMENTS = {"fits": wasteful, "does not fit": too_large}
 
 
+def in_turn(own: str) -> list[Any]:
+    """One of the documents in a test that takes a while, the other at length."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow if name == own else pytest.mark.papers)
+        for name in DOCUMENTS
+    ]
+
+
 def read_again(value: Any) -> ImprovementResult:
     found = decode_document(value, {"improvement": ImprovementResult}, source="edited.json")
     return recheck(found)
@@ -337,8 +354,7 @@ def test_an_edited_figure_or_decision_is_refused(data: st.DataObject) -> None:
         read_again(edited(value, path, share))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", in_turn("fits"))
 def test_every_edit_is_refused(name: str) -> None:
     value = encode(DOCUMENTS[name]())
     for path in leaves(value):
@@ -351,8 +367,7 @@ def test_every_edit_is_refused(name: str) -> None:
 WITHOUT_EFFECT = {"context_balanced", "expert_imbalance"}  # on one rank, without experts
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", in_turn("does not fit"))
 def test_an_edited_run_is_refused(name: str) -> None:
     value = encode(DOCUMENTS[name]())
     for path in leaves(value["request"]["configuration"], ("request", "configuration")):

@@ -207,9 +207,12 @@ CALLS = {
 }
 
 
+SECONDS = {"an improvement", "what fits", "what is changed", "several sizes"}
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name == "an improvement")) for name in CALLS],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SECONDS)) for name in CALLS],
 )
 def test_a_call_from_python_is_printed_as_a_command_that_runs(name, tmp_path, capsys, monkeypatch):
     made = CALLS[name](written(tmp_path / "files"))

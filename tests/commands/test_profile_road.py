@@ -87,6 +87,7 @@ def test_a_stated_run_costs_the_same_by_both_roads(roads, options):
     assert known.mfu is None
 
 
+@pytest.mark.slow
 def test_an_improvement_is_the_same_by_both_roads(roads):
     config, profile, cluster = roads
     options = {"pp": 4, "dp": 2, "recompute": "full"}
@@ -171,6 +172,7 @@ def test_objectives_and_sweeps_choose_the_same_by_both_roads(roads):
         assert own.parallelism == other.parallelism
 
 
+@pytest.mark.slow
 def test_a_changed_cluster_changes_a_plan_alike_by_both_roads(roads):
     config, profile, cluster = roads
     # Exchanges of a tensor group are in the times of measured layers, whatever its links.

@@ -135,6 +135,7 @@ def test_a_reader_that_leaves_is_no_error(folder):
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_terminal_without_our_letters_shows_substitutes(folder):
     for encoding, duration in (("ascii", "335.5 us"), ("cp1252", "335.5 µs")):
         env = os.environ | {"PYTHONIOENCODING": encoding}
@@ -167,6 +168,7 @@ def test_what_is_piped_is_as_wide_as_columns_says(run, monkeypatch, width):
     assert figures <= {each.strip(";") for each in found.split()}  # none is cut or left out
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_a_long_search_with_a_bound(wide):
     done = call("plan", wide, "--time-limit", "0.3s", "--json")
     document = json.loads(done.stdout)

@@ -123,6 +123,7 @@ def test_brackets_in_names_are_no_markup(run, folder):
     assert "[/b]" in shown.out
 
 
+@pytest.mark.slow
 def test_several_numbers_of_devices_are_one_table(run, snapshot):
     asked = ("plan", "gpt2", "--cluster", "dgx-h100", "--devices", "8,16", "--top", "1",
              "--schedule", "1f1b")  # fmt: skip

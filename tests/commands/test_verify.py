@@ -314,8 +314,12 @@ def test_stages_with_branches_keep_what_feeds_what():
     "asked",
     [
         pytest.param({"family": "v-half", "ranks": 4}, marks=pytest.mark.papers, id="v-half"),
-        {"family": "interleaved", "ranks": 8},
-        {"family": "wave", "ranks": 2, "virtual_stages": 4},
+        pytest.param(
+            {"family": "interleaved", "ranks": 8}, marks=pytest.mark.papers, id="interleaved"
+        ),
+        pytest.param(
+            {"family": "wave", "ranks": 2, "virtual_stages": 4}, marks=pytest.mark.papers, id="wave"
+        ),
         pytest.param(
             {"search": True, "ranks": 5, "placement": "v", "evaluations": 500, "memory_limit": 7},
             marks=pytest.mark.papers,

@@ -112,6 +112,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0] != "Z"
 
 
+@pytest.mark.slow
 def test_a_dry_run_is_held_against_the_account_of_what_it_runs(monkeypatch):
     """FSDP2's tensors, of which the document names the fullest rank's."""
     import trainwright

@@ -40,7 +40,7 @@ def tight():
 
 @pytest.fixture(
     scope="module",
-    params=[JOB, pytest.param(EVERY_FAMILY, marks=pytest.mark.slow)],
+    params=[JOB, pytest.param(EVERY_FAMILY, marks=pytest.mark.papers)],
     ids=["1f1b", "every family"],
 )
 def improvable(request):

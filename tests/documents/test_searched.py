@@ -153,6 +153,7 @@ def test_an_edited_order_is_refused(edited, change, problem):
     assert problem in refusal(edited(change))
 
 
+@pytest.mark.slow
 def test_explain_and_whatif_read_it(answer):
     why = trainwright.explain(answer)
     assert why.document.order == answer.document.order

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import trainwright
+from random_cases import every_third
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
@@ -321,6 +322,7 @@ def test_families_that_the_library_lacks_have_the_published_parameters(kind: str
     assert count_parameters(found) == published
 
 
+@pytest.mark.slow
 def test_reading_is_quick() -> None:
     start = time.process_time()
     for kind in (*DECODERS, *HYBRIDS):
@@ -331,8 +333,13 @@ def test_reading_is_quick() -> None:
 CHECKED = ["gpt_bigcode", *sorted({*BERTS} - {"bert"})]  # the library's BERT has no pooler
 
 
+# Seconds for each family: a few of different kinds on every change, the rest at length.
+ON_EVERY_CHANGE = {"llama", "qwen3_moe", "deepseek_v3", "nemotron_h"}
+KINDS = (*DECODERS, *OTHER_DECODERS, *HYBRIDS, *CHECKED)
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", [*DECODERS, *OTHER_DECODERS, *HYBRIDS, *CHECKED])
+@pytest.mark.parametrize("kind", every_third(KINDS, always=ON_EVERY_CHANGE))
 def test_the_library_counts_the_same(kind: str) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -377,17 +384,13 @@ def _mutations(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from (document | {key: other} for other in others)
 
 
-# Seconds for each family: a few of different kinds on every change, the rest at length.
-ON_EVERY_CHANGE = {"llama", "qwen3_moe", "deepseek_v3", "nemotron_h"}
-
-
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
         pytest.param(kind, marks=() if kind in ON_EVERY_CHANGE else pytest.mark.papers)
-        for kind in (*DECODERS, *OTHER_DECODERS, *HYBRIDS, *CHECKED)
+        for kind in KINDS
     ],
 )
 def test_no_key_of_a_file_is_misread(kind: str) -> None:

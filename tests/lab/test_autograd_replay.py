@@ -32,8 +32,22 @@ def test_actions_of_a_pair_count_both():
     assert (found.largest_difference_bytes, found.num_actions) == (0, 4)
 
 
+# On four ranks and fewer every family is run by real processes; on five these at length.
+AT_LENGTH = {
+    *("eager-1f1b", "zb-h2", "zb-1p", "zb-2p", "zb-v-handmade", "v-min", "gis", "gis-h"),
+    *("stp", "hanayo", "2bp", "breadth-first"),
+}
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize("family", [name for name in FAMILIES if FAMILIES[name].is_plain])
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=pytest.mark.papers if name in AT_LENGTH else ())
+        for name in FAMILIES
+        if FAMILIES[name].is_plain
+    ],
+)
 def test_every_family_unfolded_trains_the_same_model(family):
     from trainwright.lab.autograd_replay import replay_autograd
 

@@ -23,10 +23,20 @@ SEARCHED = {"search": True, "evaluations": 2000}
 @pytest.mark.parametrize(
     "asked",
     [
-        *({"family": name, "ranks": 2} for name in ("v-half", "v-min", "zb-v", "interleaved")),
-        {"family": "dualpipe-v", "ranks": 2},
+        {"family": "interleaved", "ranks": 2},
+        *(
+            pytest.param({"family": name, "ranks": 2}, marks=pytest.mark.papers, id=name)
+            for name in (
+                "v-half",
+                "v-min",
+                "zb-v",
+                "dualpipe-v",
+            )  # with all others in one set of processes elsewhere
+        ),
         {"spec": UNEVEN, "placement": "v", "ranks": 3, "memory_limit": 4, **SEARCHED},
-        {"spec": THREE_AND_ONE, **SEARCHED},
+        pytest.param(
+            {"spec": THREE_AND_ONE, **SEARCHED}, marks=pytest.mark.papers, id="three and one"
+        ),  # `verify` runs one
         {"family": "zb-h1", "ranks": 1},
     ],
     ids=lambda asked: asked.get("family") or f"searched on {asked.get('ranks', 2)}",

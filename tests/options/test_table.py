@@ -158,6 +158,7 @@ def hypothetical(*arguments: str) -> tuple[dict, str]:
     return json.loads(said), shown
 
 
+@pytest.mark.slow
 def test_a_row_is_all_that_an_option_needs(tmp_path):
     said, shown = hypothetical("plan", "--help")
     assert re.search(r"--wire-format DTYPE +Of what nobody has seen\.", shown)

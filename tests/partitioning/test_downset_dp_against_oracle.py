@@ -10,7 +10,7 @@ from hypothesis import event, given
 
 from instances import profile_of, setting_of, stages_of
 from oracles import least_time, time_of_legal_plan
-from random_cases import cases
+from random_cases import cases, marked
 from seeded_pipers import least_time_of
 from strategies import piper_objects, random_piper
 from trainwright.partitioning.downset_dp import UNRESTRICTED, Restrictions, solve
@@ -69,8 +69,7 @@ def test_it_equals_exhaustive_search_on_a_fixed_corpus_of_every_kind():
     assert min(seen[2], seen[3], seen["no edges"], seen["parallel edges"]) > 12
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(21))
+@pytest.mark.parametrize("block", marked(range(21), slow=range(3), papers=range(3, 21)))
 def test_it_equals_exhaustive_search_at_length(block):
     for seed in range(1000 * block, 1000 * (block + 1)):
         piper = random_piper(Random(seed))

@@ -217,6 +217,7 @@ def test_no_plan_of_a_mid_size_graph_lies_below_the_proof_at_length(block):
         check_against_the_oracle(seed)
 
 
+@pytest.mark.slow
 @cases(5)
 @given(st.integers(1000, 10**9))
 @example(2057)  # 24 operators, on which a plan below a window was once taken for the best

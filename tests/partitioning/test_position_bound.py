@@ -38,9 +38,14 @@ def test_without_a_list_the_bound_lies_below_the_best_of_all_plans():
     assert found_plans > 50
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("num_devices", [3, 32, 500, 4000])
-@pytest.mark.parametrize("degrees", [(1,), (1, 2, 4)])
+@pytest.mark.parametrize(
+    ("num_devices", "degrees"),
+    [
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((3, (1, 2, 4)), (500, (1,)))),
+        *(pytest.param(n, (1,), marks=pytest.mark.papers) for n in (3, 32, 4000)),
+        *(pytest.param(n, (1, 2, 4), marks=pytest.mark.papers) for n in (32, 500, 4000)),
+    ],
+)
 def test_the_bound_holds_for_few_and_for_many_positions(num_devices, degrees):
     """Beyond 64 positions, neighbours are one place."""
     profile = operator_profile(WideSpec(seed=3, degrees=degrees, varied=True), count=24)

@@ -57,7 +57,11 @@ QUESTIONS = {
     ),
 }
 
-AT_ONCE = ("adapters, sharded",)
+MARKS = {
+    "adapters, sharded": (),
+    "untied": pytest.mark.papers,
+    "tied, nothing hides": pytest.mark.papers,
+}
 
 
 def coarse_s(question, candidate, profile):
@@ -101,7 +105,7 @@ def bounded_and_best(question):
 
 @pytest.mark.parametrize(
     "name",
-    [n if n in AT_ONCE else pytest.param(n, marks=pytest.mark.slow) for n in QUESTIONS],
+    [pytest.param(name, marks=MARKS.get(name, pytest.mark.slow)) for name in QUESTIONS],
 )
 def test_no_plan_is_shorter_than_the_way_of_a_microbatch_and_what_follows(name):
     found = bounded_and_best(QUESTIONS[name])

@@ -53,7 +53,7 @@ def test_so_it_does_under_the_second_mapping_alone():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("copies", [Span(), TWO])
+@pytest.mark.parametrize("copies", [pytest.param(Span(), marks=pytest.mark.papers), TWO])
 def test_so_it_does_beside_a_pipeline_over_three_levels(copies):
     given = {"zero_stages": (1,) if copies == TWO else (2, 3), "state_copies": copies}
     cluster = eight_over_three_levels(20e9, 5e9)
@@ -67,9 +67,11 @@ def test_so_it_does_beside_a_pipeline_over_three_levels(copies):
     [
         {"zero_stages": (0, 1, 2, 3)},
         {"zero_stages": (2, 3), "state_copies": TWO, "data": Span.only(4)},
-        {"zero_stages": (1, 3), "state_copies": Span(least=1, most=2)},
+        pytest.param(
+            {"zero_stages": (1, 3), "state_copies": Span(least=1, most=2)}, marks=pytest.mark.papers
+        ),
         {"zero_stages": (2, 3), "schedules": ("zb-h1",), "pipeline": ONE, "memory_gib": 14},
-        {"zero_stages": (3,), "memory_gib": 9},
+        pytest.param({"zero_stages": (3,), "memory_gib": 9}, marks=pytest.mark.papers),
         {"model": TINY_MIXTURE, "zero_stages": (1, 3), "memory_gib": 40},
     ],
 )

@@ -33,7 +33,8 @@ def test_more_effort_proves_the_best_loop():
 
 @pytest.mark.slow
 def test_a_bound_that_effort_does_not_raise_is_named():
-    assert "no sharper bound is known of v-half on 4 ranks" in planned(schedule="v-half").left_open
+    found = planned(schedule="v-half", micro_batch=1, recompute="none")
+    assert "no sharper bound is known of v-half on 4 ranks" in found.left_open
 
 
 @pytest.mark.slow

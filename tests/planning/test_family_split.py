@@ -67,9 +67,19 @@ def some_rows(asked, *, last: bool):
     return [own[-1] if last else own[0] for own in rows]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("memory_gib", [24, 80])
-@pytest.mark.parametrize(("family", "pipeline", "chunks", "count"), SHAPES)
+# Little memory and plenty in turn; each shape in the other one at length.
+@pytest.mark.parametrize(
+    ("family", "pipeline", "chunks", "count", "memory_gib"),
+    [
+        pytest.param(*shape, memory_gib, marks=mark)
+        for number, shape in enumerate(SHAPES)
+        for memory_gib, mark in zip(
+            (24, 80)[:: 1 if number % 2 else -1],
+            (pytest.mark.slow, pytest.mark.papers),
+            strict=True,
+        )
+    ],
+)
 def test_no_split_with_or_without_recomputation_beats_the_bound(
     family, pipeline, chunks, count, memory_gib
 ):

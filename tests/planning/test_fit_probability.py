@@ -51,9 +51,19 @@ def asked(framework: str, memory_gib: float, probability: float) -> ModelQuestio
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", ["megatron", "deepspeed"])
-@pytest.mark.parametrize("memory_gib", [16, 30])
+@pytest.mark.parametrize(
+    ("framework", "memory_gib"),
+    [
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("megatron", 16), ("deepspeed", 30))
+        ),
+        *(
+            pytest.param(*one, marks=pytest.mark.papers)
+            for one in (("megatron", 30), ("deepspeed", 16))
+        ),
+    ],
+)
 def test_what_is_planned_fits_as_probably_as_was_asked(framework: str, memory_gib: float) -> None:
     steps_s, bounds_s = [], []
     for probability in (0.0, 0.01, 0.9):

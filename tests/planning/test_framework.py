@@ -52,13 +52,22 @@ def best_of_anything(memory_gib):
     return plan_model(asked(None, memory_gib=memory_gib, **NARROW), Budget())
 
 
+# One of each kind on every change; those that can the same, or nearly, at length.
 AT_ONCE = ("megatron",)
+SLOW = ("torchtitan@0.3", "pytorch", "deepspeed", "nanotron", "trl", "automodel")
 MEMORY_GIB = {"llamafactory": 40}  # neither cuts layers nor keeps two copies of their state
 
 
 @pytest.mark.parametrize(
     "target",
-    [t if t in AT_ONCE else pytest.param(t, marks=pytest.mark.slow) for t in TARGETS],
+    [
+        *AT_ONCE,
+        *(
+            pytest.param(name, marks=pytest.mark.slow if name in SLOW else pytest.mark.papers)
+            for name in TARGETS
+            if name not in AT_ONCE
+        ),
+    ],
 )
 def test_a_plan_for_a_framework_demands_nothing_it_lacks(target):
     memory_gib = MEMORY_GIB.get(target, 20)

@@ -296,7 +296,13 @@ def test_a_rank_exchanges_while_others_drain(sequence_length):
     assert bound_every_split(asked.question("depth-first")).bound_s <= step.step_time_s
 
 
-@pytest.mark.parametrize("family", ["interleaved", "depth-first", "breadth-first"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "interleaved",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("depth-first", "breadth-first")),
+    ],
+)
 def test_what_is_looked_through_knows_what_hides_under_the_group_before(family):
     """A chunk exchanges while a group of microbatches runs the one before it, whatever the way."""
     asked = case(

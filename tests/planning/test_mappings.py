@@ -119,9 +119,14 @@ def test_the_planner_finds_what_exhaustion_finds_over_both_orders():
     "given",
     [
         {"pipeline": TWO, "data": TWO},
-        {"pipeline": TWO, "data": TWO, "schedules": ("zb-h1", "zb-h2")},
+        pytest.param(
+            {"pipeline": TWO, "data": TWO, "schedules": ("zb-h1", "zb-h2")},
+            marks=pytest.mark.papers,
+        ),
         {"pipeline": TWO, "data": TWO, "mappings": (PIPELINE_INSIDE,)},
-        {"pipeline": TWO, "zero_stages": (3,), "cluster": pairs(50e9)},
+        pytest.param(
+            {"pipeline": TWO, "zero_stages": (3,), "cluster": pairs(50e9)}, marks=pytest.mark.papers
+        ),
         {"pipeline": TWO, "memory_gib": 2.2},
     ],
 )

@@ -168,7 +168,10 @@ class TestInfeasible:
         binding = diagnosed(asked).binding
         assert binding.description.startswith("zb-v, interleaved: a pipeline of at least 2 ranks")
 
-    @pytest.mark.parametrize("memory_gib", [pytest.param(36, marks=pytest.mark.slow), 40])
+    @pytest.mark.parametrize(
+        "memory_gib",
+        [pytest.param(36, marks=pytest.mark.papers), pytest.param(40, marks=pytest.mark.slow)],
+    )
     def test_memory_grows_until_it_is_enough_for_the_families_asked_for(self, memory_gib):
         asked = v_of_23_blocks(memory_gib)
         offered = diagnosed(asked).relaxations

@@ -136,7 +136,11 @@ def test_more_nodes_are_never_slower(slow, micro_batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("families", [("1f1b",), None], ids=["1f1b", "all"])
+@pytest.mark.parametrize(
+    "families",
+    [("1f1b",), pytest.param(None, marks=pytest.mark.papers)],
+    ids=["1f1b", "all"],
+)
 def test_more_memory_is_never_slower(families):
     asked = partial(question, "llama3-8b", batch=16, sequence=4096, schedules=families)
     times = [best_s(asked(memory_gib=size)) for size in (24, 28, 40, 80)]

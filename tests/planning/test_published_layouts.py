@@ -27,7 +27,7 @@ def _script() -> ModuleType:
 known = _script()
 NAMES = [run.name for run in known.RUNS]
 RUNS = {run.name: run for run in known.RUNS}
-AT_ONCE = ("Llama-3-405B, 8,192 H100", "GPT-3 175B, 768 A100")
+MARKS = {"GPT-3 175B, 768 A100": (), "Llama-3-405B, 8,192 H100": pytest.mark.slow}
 
 
 def line_of(name: str) -> list[str]:
@@ -49,7 +49,7 @@ def test_a_published_layout_is_estimated_within_ten_percent(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [n if n in AT_ONCE else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
+    "name", [pytest.param(n, marks=MARKS.get(n, pytest.mark.papers)) for n in NAMES]
 )
 def test_a_plan_from_a_small_part_of_the_space_is_no_slower_than_a_published_layout(
     name: str,

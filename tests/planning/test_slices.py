@@ -104,7 +104,7 @@ def test_with_chunks_a_rank_holds_one_microbatch_and_two_slices_of_a_chunk_per_r
         (3, 60, ("seq1f1b",)),
         (3, 12, ("1f1b", "seq1f1b")),
         (4, 60, ("slimpipe",)),
-        pytest.param(4, 12, ("seq1f1b",), marks=pytest.mark.slow),
+        pytest.param(4, 12, ("seq1f1b",), marks=pytest.mark.papers),
         pytest.param(4, 12, ("1f1b", "seq1f1b"), marks=pytest.mark.slow),
         pytest.param(4, 16, ("slimpipe", "interleaved"), marks=pytest.mark.slow),
     ],

@@ -25,10 +25,17 @@ def outcome_of(family, blocks, memory_gib):
     return question, plan_model(question, Budget())
 
 
-@pytest.mark.parametrize("family", ["zb-v", "v-half", "v-min"])
 @pytest.mark.parametrize(
-    "blocks",
-    [8, pytest.param(12, marks=pytest.mark.slow), pytest.param(23, marks=pytest.mark.slow)],
+    ("blocks", "family"),
+    [
+        (8, "v-half"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((8, "v-min"), (12, "zb-v"))),
+        *(
+            pytest.param(*one, marks=pytest.mark.papers)
+            for one in ((8, "zb-v"), (12, "v-half"), (12, "v-min"))
+        ),
+        *(pytest.param(23, name, marks=pytest.mark.papers) for name in ("zb-v", "v-half", "v-min")),
+    ],
 )
 def test_more_memory_never_turns_a_plan_in_v_to_none(family, blocks):
     had_plan = False

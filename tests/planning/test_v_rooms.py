@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from exhaustive import LLAMA, MODES, asked, holds, on_four_ranks
 from family_cases import Case, case, every_cut, is_searched, plan_of, step_of
-from random_cases import cases
+from random_cases import cases, marked
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.question.question import Span
@@ -126,17 +126,13 @@ def test_the_planner_is_as_fast_as_every_plan_of_a_small_space(family):
     assert check_against_exhaustion(small(1, family), family)
 
 
-AT_LENGTH = [pytest.param(seed, marks=pytest.mark.papers) for seed in range(5, 12)]
-
-
 @pytest.mark.parametrize("family", IN_V)
-@pytest.mark.parametrize(
-    "seed", [*(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4)), *AT_LENGTH]
-)
+@pytest.mark.parametrize("seed", marked(range(2, 12), slow=(2,), papers=range(3, 12)))
 def test_so_it_is_in_more_spaces(family, seed):
     check_against_exhaustion(small(seed, family, ((2, 4), (2, 5), (2, 6))), family)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["v-half"])
 def test_every_split_of_a_space_is_listed_once_with_a_bound(family):
     question = small(1, family)
@@ -222,12 +218,15 @@ def test_more_memory_is_never_slower_in_v(blocks, family, memories_gib):
     assert_never_slower(blocks, family, memories_gib)
 
 
-@pytest.mark.parametrize("family", IN_V)
 @pytest.mark.parametrize(
-    "blocks",
+    ("blocks", "family"),
     [
-        pytest.param(12, marks=pytest.mark.slow),
-        *(pytest.param(blocks, marks=pytest.mark.papers) for blocks in (8, 15, 19, 23)),
+        pytest.param(12, "v-half", marks=pytest.mark.slow),
+        *(
+            pytest.param(*one, marks=pytest.mark.papers)
+            for one in product((8, 12, 15, 19, 23), IN_V)
+            if one != (12, "v-half")
+        ),
     ],
 )
 def test_nor_in_finer_steps(blocks, family):

@@ -146,6 +146,7 @@ def test_what_does_not_fit_waits_on_the_host_if_the_link_is_quick():
     assert at_slow.lower_bound_s > best.lower_bound_s
 
 
+@pytest.mark.slow
 def test_orders_with_copies_are_annealed_in_place():
     placement = Placement.v(4)
     times = {"forward_s": 38, "input_grad_s": 42, "weight_grad_s": 41, "offload_s": 43.1}

@@ -22,6 +22,7 @@ import exhaustive_profiles as profiles
 import trainwright
 from chips.jobs import job, question, some_designs
 from exhaustive import LLAMA, asked, least_steps_s
+from random_cases import marked
 from random_spaces import CHAINS, LOOPED, random_question
 from trainwright._native._core import fastest_family_plans
 from trainwright.chips.document import expert_plan
@@ -51,7 +52,7 @@ from trainwright.units import GIB, format_bytes
 
 TERM_S = 1e-3
 TERM_BYTES = float(GIB)
-SLOW = pytest.mark.slow
+SLOW, PAPERS = pytest.mark.slow, pytest.mark.papers
 
 
 def add_the_term(patch: pytest.MonkeyPatch) -> None:
@@ -115,7 +116,7 @@ def holds_against_exhaustion(question) -> None:  # type: ignore[no-untyped-def]
 
 @pytest.mark.usefixtures("term")
 @pytest.mark.parametrize(
-    "seed", [0, 1, 5, *(pytest.param(seed, marks=SLOW) for seed in (2, 3, 4, *range(6, 20)))]
+    "seed", marked(range(20), slow=(2, 3, 4, 6, 7, 8, 9), papers=range(10, 20))
 )
 @pytest.mark.parametrize("families", [CHAINS, LOOPED], ids=["chains", "loops"])
 def test_the_planner_finds_and_bounds_the_best(seed: int, families: tuple[str, ...]) -> None:
@@ -144,9 +145,8 @@ def test_so_it_does_in_v(family: str, memory_gib: float) -> None:
     )
 
 
-@SLOW
 @pytest.mark.usefixtures("term")
-@pytest.mark.parametrize("seed", [2, 3, 4, 7, 8, 9])
+@pytest.mark.parametrize("seed", marked((2, 3, 4, 7, 8, 9), slow=(2, 3, 4), papers=(7, 8, 9)))
 def test_a_measured_profile_is_planned_with_it(seed: int) -> None:
     question = profiles.drawn_question(seed)
     outcome, least_s = plan_model(question, Budget()), profiles.least_by_exhaustion(question)
@@ -159,7 +159,7 @@ def test_a_measured_profile_is_planned_with_it(seed: int) -> None:
 
 @pytest.mark.usefixtures("term")
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n == "small" else SLOW) for n in pools.CASES]
+    "name", [pytest.param(n, marks=[] if n == "small" else PAPERS) for n in pools.CASES]
 )
 def test_plans_on_two_pools_have_it_and_their_bounds_hold(name: str) -> None:
     question = pools.CASES[name]
