@@ -116,14 +116,16 @@ def certificate(outcome: RoomOutcome) -> dict[str, Branch]:
 @pytest.mark.parametrize(
     ("aim", "budget"),
     [
-        ("time", None),
-        ("time", "silicon_mm2"),
         ("time", "watts"),
         ("cost", None),
-        ("cost", "dollars"),
-        ("cost", "watts"),
-        ("energy", None),
         ("energy", "silicon_mm2"),
+        *(
+            pytest.param(*one, marks=pytest.mark.papers)
+            for one in (
+                *(("time", None), ("time", "silicon_mm2"), ("energy", None)),
+                *(("cost", "dollars"), ("cost", "watts")),
+            )
+        ),
     ],
 )
 def test_the_search_finds_what_exhaustion_finds(aim: str, budget: str | None) -> None:
@@ -139,7 +141,14 @@ def test_the_search_finds_what_exhaustion_finds(aim: str, budget: str | None) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [None, "dollars", "watts", "silicon_mm2"])
+@pytest.mark.parametrize(
+    "budget",
+    [
+        None,
+        "watts",
+        *(pytest.param(n, marks=pytest.mark.papers) for n in ("dollars", "silicon_mm2")),
+    ],
+)
 def test_the_front_covers_every_system(budget: str | None) -> None:
     limits = Limits() if budget is None else Limits(**{budget: a_third_of(budget)})
     search = RoomSearch(small(), aim="cost", limits=limits, gap=0.01, budget=Budget())

@@ -139,10 +139,21 @@ def test_the_gallery_lists_its_twelve_questions():
     assert len(set(names)) == 12
 
 
+AT_LENGTH = pytest.mark.papers
+LONGEST = {
+    *("best-plan", "out-of-memory", "half-the-network"),
+    *("mixed-cluster", "my-job", "design-a-chip"),
+}
+
+
 @pytest.mark.parametrize(
     "asked",
     [
-        pytest.param(each, id=each.name, marks=pytest.mark.slow if each.dear else ())
+        pytest.param(
+            each,
+            id=each.name,
+            marks=() if not each.dear else AT_LENGTH if each.name in LONGEST else pytest.mark.slow,
+        )
         for each in questions()
     ],
 )

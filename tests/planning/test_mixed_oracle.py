@@ -14,7 +14,8 @@ from trainwright.planning.bounds.pools import MixedShelf
 from trainwright.planning.search.pools import plan_mixed
 from trainwright.planning.splits.pools import best_mixed_split
 
-IN_TURN = [pytest.param(n, marks=[] if n == "small" else pytest.mark.slow) for n in CASES]
+MARKS = {"small": (), "tight A100": pytest.mark.slow, "slow joint": pytest.mark.slow}
+IN_TURN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.papers)) for name in CASES]
 
 
 @pytest.mark.parametrize("name", IN_TURN)

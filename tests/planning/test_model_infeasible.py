@@ -50,6 +50,15 @@ LARGE = (
 )
 
 
+def in_turn(own):
+    """One of the large questions in a test that takes a while, the other at length."""
+    for_all = zip(("pipeline", "sharded"), LARGE, strict=True)
+    return [
+        pytest.param(each, id=name, marks=pytest.mark.slow if name == own else pytest.mark.papers)
+        for name, each in for_all
+    ]
+
+
 def v_of_23_blocks(memory_gib):
     """Four ranks in V that recompute nothing: all hold what only the first does under 1F1B."""
     return question(
@@ -88,8 +97,7 @@ class TestInfeasible:
         assert binding.missing_bytes > 0
         assert binding.layers
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
+    @pytest.mark.parametrize("asked", in_turn("pipeline"))
     def test_that_much_memory_is_enough_and_a_little_less_is_not(self, asked):
         enough = self.fix(diagnosed(asked), "memory").value
 
@@ -101,8 +109,7 @@ class TestInfeasible:
         # Of the reserve for transients some may be spare; 3% less is surely not enough.
         assert not fits(enough * 0.97)
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("asked", LARGE, ids=["pipeline", "sharded"])
+    @pytest.mark.parametrize("asked", in_turn("sharded"))
     def test_that_many_devices_are_enough_and_a_node_less_is_not(self, asked):
         enough = self.fix(diagnosed(asked), "devices").value
         for nodes, fits in ((enough // 8, True), (enough // 8 - 1, False)):
