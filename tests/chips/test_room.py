@@ -271,6 +271,7 @@ def test_certificates_that_prove_nothing_are_refused(answered: RoomResult) -> No
     refused("stands for", front_proof=replace(proof, of_designs=-0.9))
 
 
+@pytest.mark.slow
 def test_nobody_finds_a_system_below_the_bound_or_off_the_front(answered: RoomResult) -> None:
     proof = recheck(answered, sample=40, seed=1, budget=Budget()).proof
     assert proof is not None

@@ -65,6 +65,7 @@ def test_the_whole_space_has_no_better_design(schedules: tuple[str, ...]) -> Non
     assert found.best.cost == exhaustive(asked) == found.lower_bound
 
 
+@pytest.mark.slow
 def test_the_whole_space_is_searched_with_few_placements() -> None:
     asked = question(GPT3, space=SPACE, devices=1024)
     found = search(asked, Budget())

@@ -74,8 +74,13 @@ def kind(request):
 
 
 @pytest.fixture(scope="module")
-def page(kind):
-    return Page(trainwright.report(KINDS[kind]()).html)
+def html(kind):
+    return trainwright.report(KINDS[kind]()).html
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Page(html)
 
 
 def values(page, key, table=0):
@@ -112,8 +117,7 @@ def test_the_answer_comes_first_and_sources_are_folded(page, kind):
     assert {each.get("class") for each in ends} == {"folded"}
 
 
-def test_no_heading_is_empty_and_no_two_regions_have_one_name(page, kind):
-    html = trainwright.report(KINDS[kind]()).html
+def test_no_heading_is_empty_and_no_two_regions_have_one_name(page, html):
     assert not re.search(r"<(th|h[1-4]|button)\b[^>]*>\s*</", html)
     regions = [a["aria-label"] for _, a, _ in page.elements if a.get("role") == "region"]
     sections = {a["aria-labelledby"] for a, _ in page.all("section") if "aria-labelledby" in a}
@@ -121,8 +125,7 @@ def test_no_heading_is_empty_and_no_two_regions_have_one_name(page, kind):
     assert len(regions) == len(set(regions))
 
 
-def test_no_column_of_a_table_is_empty(kind):
-    html = trainwright.report(KINDS[kind]()).html
+def test_no_column_of_a_table_is_empty(html):
     for table in re.findall(r'<table class="sortable">.*?</table>', html, re.DOTALL):
         rows = [re.findall(r"<td.*?</td>", row, re.DOTALL) for row in table.split("<tr")[2:]]
         said = [
@@ -132,10 +135,9 @@ def test_no_column_of_a_table_is_empty(kind):
         assert {""} not in said, table[:400]
 
 
-def test_nothing_is_loaded_from_outside(page, kind):
-    text = trainwright.report(KINDS[kind]()).html
-    assert not re.search(r"""(src|href|action)\s*=\s*["']?\s*([a-z]+:)?//""", text)
-    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|WebSocket", text)
+def test_nothing_is_loaded_from_outside(page, html):
+    assert not re.search(r"""(src|href|action)\s*=\s*["']?\s*([a-z]+:)?//""", html)
+    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|WebSocket", html)
     for tag in ("link", "img", "iframe", "object", "form", "base"):
         assert not page.all(tag), tag
     assert all("src" not in attrs for attrs, _ in page.all("script"))
@@ -163,8 +165,8 @@ def test_links_within_the_page_lead_somewhere(page):
         assert set(attrs.get("aria-labelledby", "").split()) <= anchors
 
 
-def test_the_same_document_gives_the_same_bytes(kind):
-    assert trainwright.report(KINDS[kind]()).html == trainwright.report(KINDS[kind]()).html
+def test_the_same_document_gives_the_same_bytes(kind, html):
+    assert trainwright.report(KINDS[kind]()).html == html
 
 
 def test_what_is_faster_is_said_of_documents_about_one_model():

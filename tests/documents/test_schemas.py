@@ -52,7 +52,7 @@ def inner_types(hint):
 
 
 DOCUMENTS = (
-    ("model-plan", lambda: trainwright.plan("gpt2", **STATED).document),
+    ("model-plan", reported.small_plan),
     ("model-plan", lambda: trainwright.plan("gpt2", **TOO_LITTLE, **STATED).document),
     ("model-estimate", lambda: trainwright.estimate("gpt2", dp=8, **STATED).document),
     ("schedule", lambda: trainwright.schedule(family="1f1b", ranks=4, microbatches=8).document),

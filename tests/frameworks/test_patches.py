@@ -354,13 +354,8 @@ TEN: dict[str, tuple[str, ...]] = {
 
 
 @needs_reference
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.papers if number % 4 else pytest.mark.slow)
-        for number, name in enumerate(TEN)
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TEN)
 def test_a_real_file_is_patched_from_the_command_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

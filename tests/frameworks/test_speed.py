@@ -5,6 +5,8 @@ import sys
 import time
 from contextlib import suppress
 
+import pytest
+
 from export_jobs import STAMP, golden_jobs, ordered
 from trainwright.errors import Inexpressible
 from trainwright.frameworks import write
@@ -12,6 +14,7 @@ from trainwright.frameworks.launch import Launcher
 from trainwright.plans.capability import TARGETS
 
 
+@pytest.mark.slow
 def test_a_bundle_takes_less_than_fifty_milliseconds_of_cpu() -> None:
     for job in golden_jobs().values():
         for target in TARGETS:

@@ -155,7 +155,13 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("options", CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(each, id=name, marks=pytest.mark.slow if name == "tp" else ())
+        for name, each in CHOICES.items()
+    ],
+)
 def test_a_plan_is_one_of_those_that_were_allowed_and_its_document_can_be_re_run(
     options, free, tmp_path
 ):
