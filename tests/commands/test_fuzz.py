@@ -98,7 +98,7 @@ def test_estimate_and_explain(counts, text):
 @example(["--exclude-option", "none"], [])
 def test_plan_of_a_model(counts, chosen):
     cluster = ("--cluster", "dgx-h100", "--global-batch", "16", "--sequence", "256")
-    run("plan", "gpt2", *cluster, "--time-limit", "5s", *counts, *chosen)
+    run("plan", "gpt2", *cluster, "--time-limit", "1s", *counts, *chosen)
 
 
 SPACE = ("tp", "pp", "dp", "cp", "ep", "virtual-stages", "micro-batch", "zero", "top")
@@ -123,7 +123,7 @@ named = st.lists(
 @example([], ["--pareto", "cost,energy"], ["--mtbf", "5e-324s", "--tokens", "1", "--price", "1"])
 def test_space_and_objectives_of_a_model(space, lists, totals):
     asked = ("--cluster", "dgx-h100", "--devices", "8", "--global-batch", "8", "--sequence", "64")
-    run("plan", "gpt2", *asked, "--time-limit", "5s", *space, *lists, *totals, "--json")
+    run("plan", "gpt2", *asked, "--time-limit", "1s", *space, *lists, *totals, "--json")
 
 
 @given(st.lists(words | st.sampled_from(["plan", "diff", "--json", "-o", "--help"]), max_size=4))
