@@ -324,14 +324,6 @@ UNKNOWN = {("framework",), ("lower_bound_s",), ("tried_all",), ("kind",), ("form
 DOCUMENTS = {"fits": wasteful, "does not fit": too_large}
 
 
-def in_turn(own: str) -> list[Any]:
-    """One of the documents in a test that takes a while, the other at length."""
-    return [
-        pytest.param(name, marks=pytest.mark.slow if name == own else pytest.mark.papers)
-        for name in DOCUMENTS
-    ]
-
-
 def read_again(value: Any) -> ImprovementResult:
     found = decode_document(value, {"improvement": ImprovementResult}, source="edited.json")
     return recheck(found)
@@ -354,7 +346,8 @@ def test_an_edited_figure_or_decision_is_refused(data: st.DataObject) -> None:
         read_again(edited(value, path, share))
 
 
-@pytest.mark.parametrize("name", in_turn("fits"))
+@pytest.mark.papers  # drawn ones in every change, above
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_edit_is_refused(name: str) -> None:
     value = encode(DOCUMENTS[name]())
     for path in leaves(value):
@@ -367,7 +360,13 @@ def test_every_edit_is_refused(name: str) -> None:
 WITHOUT_EFFECT = {"context_balanced", "expert_imbalance"}  # on one rank, without experts
 
 
-@pytest.mark.parametrize("name", in_turn("does not fit"))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("fits", marks=pytest.mark.papers),
+        pytest.param("does not fit", marks=pytest.mark.slow),
+    ],
+)
 def test_an_edited_run_is_refused(name: str) -> None:
     value = encode(DOCUMENTS[name]())
     for path in leaves(value["request"]["configuration"], ("request", "configuration")):

@@ -501,7 +501,8 @@ def test_the_command_gives_the_document_again(make, capsys):
         "--software megatron-core",
         pytest.param("fit llama3-8b --gpu rtx4090 --probability 80%", marks=pytest.mark.slow),
         pytest.param(
-            "plan gpt2 --cluster dgx-a100 --devices 1,2 --global-batch 8 --sequence 1024",
+            "plan gpt2 --cluster dgx-a100 --devices 1,2 --global-batch 8 --sequence 1024 --tp 1 "
+            "--pp 1",
             marks=pytest.mark.slow,
         ),
         pytest.param(
