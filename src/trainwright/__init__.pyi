@@ -206,6 +206,7 @@ def fit(
     sequence: int | None = ...,
     images: int | None = ...,
     image_size: int | None = ...,
+    mtp_layers: int | None = ...,
     software: str | None = ...,
     lora_rank: int | None = ...,
     probability: float | None = ...,

@@ -60,6 +60,20 @@ def test_estimate_agrees_with_every_row_and_with_its_limits(run, document):
             assert found["fits"] is fits
 
 
+def test_layers_that_predict_further_tokens_may_be_left_out(run, tmp_path):
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 1000}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mimo", **sizes, **heads}))
+    given = ("fit", str(tmp_path), "--gpu", GPU, "--sequence", "128", "--json")
+    whole, without = run(*given).document, run(*given, "--mtp-layers", "0").document
+    assert without["request"]["mtp_layers"] == 0
+    assert "mtp_layers" not in whole["request"]
+    for with_it, row in zip(whole["rows"], without["rows"], strict=True):
+        assert row["device_bytes"] < with_it["device_bytes"]
+        assert "--mtp-layers 0" in row["options"]
+    assert run(*given, "--mtp-layers", "2").code == 2
+
+
 def test_nothing_fits_on_too_little_and_the_exit_code_says_so(run):
     done = run("fit", "llama3-70b", "--gpu", "rtx4090", "--json")
     assert done.code == 3

@@ -322,6 +322,48 @@ def test_families_that_the_library_lacks_have_the_published_parameters(kind: str
     assert count_parameters(found) == published
 
 
+def _searched(**changed: Any) -> dict[str, Any]:
+    """A file of Nemotron-NAS of three blocks: whole, without attention, and without anything."""
+    whole = {"attention": {"n_heads_in_group": 4}, "ffn": {"ffn_mult": 1.5}}
+    narrow = {"attention": {"no_op": True}, "ffn": {"ffn_mult": 0.5}}
+    nothing = {"attention": {"no_op": True}, "ffn": {"no_op": True}}
+    sizes = {"hidden_size": 512, "num_attention_heads": 8, "vocab_size": 1000}
+    blocks = {"num_hidden_layers": 3, "block_configs": [whole, narrow, nothing]}
+    return {"model_type": "nemotron-nas", **sizes, **blocks, **changed}
+
+
+def test_blocks_that_a_search_changed_are_counted_by_hand() -> None:
+    """Widths are two thirds of a multiple of the hidden size, up to a multiple of 256."""
+    found = trainwright.describe_model(_searched(), sequence=64).document
+    h, key = 512, 2 * 64
+    whole = 2 * h * h + 2 * h * key + 3 * h * 512 + 2 * h
+    assert [(row.kind, row.count, row.parameters) for row in found.layers] == [
+        ("attention + dense", 1, whole),
+        ("dense", 1, 3 * h * 256 + h),
+    ]
+    assert found.parameters_total == whole + 3 * h * 256 + h + 2 * 1000 * h + h
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"block_configs": None}, "block_configs: must have one entry per layer"),
+        ({"num_hidden_layers": 4}, "block_configs: must have one entry per layer"),
+        (
+            {"block_configs": [{"attention": {}, "ffn": {"ffn_mult": "x"}}] * 3},
+            "block_configs.0.ffn.ffn_mult: must be a number above 0",
+        ),
+        (
+            {"block_configs": [{"attention": {"replace_with_linear": True}, "ffn": {}}] * 3},
+            "block_configs.0.attention.replace_with_linear: true is not modelled",
+        ),
+    ],
+)
+def test_what_no_block_of_a_search_can_be_is_named(changed: dict[str, Any], problem: str) -> None:
+    with pytest.raises(trainwright.TrainwrightError, match=problem):
+        read_config(_searched(**changed), name="x")
+
+
 @pytest.mark.slow
 def test_reading_is_quick() -> None:
     start = time.process_time()

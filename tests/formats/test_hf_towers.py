@@ -9,7 +9,7 @@ import pytest
 
 import trainwright
 from random_cases import every_third
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode, encode
 from trainwright.formats.hf_config import read_config
 from trainwright.formats.hf_decoders import ENCODER_DECODERS
@@ -80,6 +80,23 @@ def test_an_encoder_is_counted_by_hand() -> None:
     ends = 4 * h + (h * 128 + 128) + (128 * 128 + 128)
     text = count_parameters(read_config({"model_type": "llama", **TEXT}, name="x").config)
     assert count_parameters(config_of(LLAVA)) - text == front + 2 * block + ends
+
+
+def test_phi_3_vision_has_the_published_parameters() -> None:
+    """Phi-3-vision-128k-instruct: 4,146,621,440, of which CLIP's encoder has 303,507,456."""
+    document = {
+        "model_type": "phi3_v",
+        "architectures": ["Phi3VForCausalLM"],
+        "embd_layer": {"embedding_cls": "image", "use_hd_transform": True},
+        "img_processor": {"name": "clip_vision_model", "image_dim_out": 1024},
+    }
+    config = config_of(document)
+    assert count_parameters(config) == 4_146_621_440
+    (tower,) = config.towers
+    assert (tower.patches, tower.tokens) == (577, 144)
+    document["embd_layer"] = {"use_hd_transform": False}
+    with pytest.raises(UnsupportedFeature, match="use_hd_transform: false is not modelled"):
+        config_of(document)
 
 
 def test_layers_of_images_stand_before_the_text() -> None:

@@ -103,6 +103,15 @@ def test_a_class_of_another_type_is_found_by_its_name() -> None:
     assert count(named).model_type == "olmo"
 
 
+def test_the_text_of_what_the_library_has_behind_images_is_built() -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    few = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_hidden_layers": 4}
+    document = {"model_type": "minimax_m3", "moe_layer_freq": [0, 1, 1, 1], **sizes, **few}
+    found = count(document)
+    assert found.model_type == "minimax_m3_vl_text"
+    assert [(row.count, row.experts) for row in found.layers] == [(1, False), (3, True)]
+
+
 def test_a_type_that_nobody_knows_and_a_file_that_cannot_be_are_refused() -> None:
     with pytest.raises(UnsupportedFeature, match="nor does transformers"):
         count({"model_type": "no_such_type"})

@@ -37,7 +37,7 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
     from trainwright.documents.fit import fit_model
     from trainwright.options.clusters import expected, software_named_by
     from trainwright.options.inputs import ModelInput, naming_options, resolve_model
-    from trainwright.options.run import with_images
+    from trainwright.options.run import as_trained
 
     options = read("fit", options, own=("gpu",))
     count, cluster = devices_named(gpu)
@@ -47,7 +47,7 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
         raise InvalidInput.of("model", "must be a model, not a profile")
     learned = given.config.max_positions
     length = options.get("sequence") or (min(SEQUENCE, learned) if learned else SEQUENCE)
-    given = with_images(given, {**options, "sequence": length})
+    given = as_trained(given, {**options, "sequence": length})
     with naming_options({"sequence_length": "sequence"}):
         found = fit_model(
             given,
@@ -56,6 +56,7 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
             sequence_length=length,
             images=options.get("images") or 0,
             image_size=options.get("image_size"),
+            mtp_layers=options.get("mtp_layers"),
             software=software,
             lora_rank=options.get("lora_rank") or RANK,
             probability=_probability(options.get("probability")),

@@ -285,6 +285,7 @@ class FitRequest:
     probability: float
     images: int = field(default=0, metadata={RARE: True})
     image_size: int | None = field(default=None, metadata={RARE: True})
+    mtp_layers: int | None = field(default=None, metadata={RARE: True})
     command_line: CommandLine | None = None
 
 
@@ -320,6 +321,7 @@ def fit_model(
     probability: float,
     images: int = 0,
     image_size: int | None = None,
+    mtp_layers: int | None = None,
 ) -> FitResult:
     """The table of a model; raises `InvalidInput` for a rank that its layers do not have."""
     request = FitRequest(
@@ -333,6 +335,7 @@ def fit_model(
         probability=probability,
         images=images,
         image_size=image_size,
+        mtp_layers=mtp_layers,
     )
     return replace(_document(given, cluster, request), warnings=given.warnings)
 
@@ -449,6 +452,7 @@ def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
         *(f"--{option.replace('_', '-')} {value}" for option, value in options.items()),
         *(f"--images {request.images}" for _ in range(request.images > 0)),
         *(f"--image-size {request.image_size}" for _ in range(request.image_size is not None)),
+        *(f"--mtp-layers {request.mtp_layers}" for _ in range(request.mtp_layers is not None)),
         *(f"--zero {chosen.parallelism.zero_stage}", f"--recompute {chosen.recompute}"),
         *(f"--sequence {length}", f"--global-batch {chosen.global_batch}"),
     )

@@ -429,6 +429,33 @@ def _llava_next(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> 
     return replace(tower, parameters=tower.parameters + text.hidden_size)
 
 
+def _phi3_vision(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    """CLIP's large encoder on tiles of one size, whatever its section says; squares are merged.
+
+    A vector stands at the end of each row of tiles and one between the whole image and its tiles.
+    """
+    vision.pass_over("image_dim_out", "model_name", "name", "num_img_tokens", "layer_idx")
+    vision.pass_over("type_feature", "num_img_crops", "image_size", "patch_size")
+    layer = keys.section("embd_layer")
+    layer.pass_over("embedding_cls", "hd_transform_order", "image_embd_layer", "projection_cls")
+    for flag in ("use_hd_transform", "with_learnable_separator"):
+        if not layer.flag(flag, True):
+            raise UnsupportedFeature(f"embd_layer.{flag}: false is not modelled")
+    large = KeyReader(
+        {
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "patch_size": 14,
+            "image_size": 336,
+        }
+    )
+    found, merge, h = _clip(large), 2, text.hidden_size
+    wide = found.hidden * merge**2
+    return found.tower(projector=_two_layers(wide, h, h), merge=merge, parameters=2 * wide)
+
+
 def _gemma3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     found = _siglip(vision)
     tokens = keys.count("mm_tokens_per_image", 256)
@@ -728,4 +755,5 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "gemma4": Wrapper(text="gemma4_text", tower=_gemma4, tied=True, optional=True),
     "internvl": Wrapper(text="qwen2", tower=_internvl, tied=True),
     "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
+    "phi3_v": Wrapper(text="phi3", tower=_phi3_vision, flat=True, section="img_processor"),
 }

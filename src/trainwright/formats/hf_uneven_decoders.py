@@ -17,9 +17,11 @@ from trainwright.formats.hf_decoders import (
     MixtureRule,
     every,
     read_decoder,
+    refuse_flags,
     refuse_others,
 )
 from trainwright.formats.hf_keys import Fields, KeyReader
+from trainwright.formats.json_text import show_value
 from trainwright.model import BlockChoice, Experts, Keys, Norm
 
 _GLM_DSA: Final = replace(
@@ -493,6 +495,70 @@ def _gemma4_heads(keys: KeyReader, kinds: list[str], also_values: bool) -> list[
     return found
 
 
+# Nemotron-NAS: blocks of Llama of which a search took attention, the feed-forward part, or width
+# -------------------------------------------------------------------------------------------------
+
+_NAS: Final = Decoder(
+    layers=80,
+    hidden=8192,
+    ffn=0,
+    heads=64,
+    vocabulary=128256,
+    query_key_value_bias=BIAS,
+    attention_output_bias=BIAS,
+    mlp_bias=("mlp_bias", False),
+    ignored=("pretraining_tp",),
+)
+_WIDTH_STEP: Final = 256  # to whose multiples widths are rounded up
+
+
+def read_nemotron_nas(keys: KeyReader) -> Fields:
+    """Fields of a `nemotron-nas` config; a block that has neither part is none (Puzzle, 2024)."""
+    fields = read_decoder(_NAS, keys)
+    keys.defaults.pop("intermediate_size", None)
+    stated = keys.value("block_configs", None)
+    if not isinstance(stated, list) or len(stated) != fields["num_layers"]:
+        problem = f"must have one entry per layer ({fields['num_layers']})"
+        keys.refuse("block_configs", problem)
+        return fields
+    found = [_searched_block(keys, fields, at, block) for at, block in enumerate(stated)]
+    blocks = [block for block in found if block.attends or block.mlp]
+    if not blocks:
+        keys.refuse("block_configs", "must leave a block something")
+        return fields
+    kinds = tuple(dict.fromkeys(blocks))
+    return fields | {
+        "num_layers": len(blocks),
+        "choices": kinds,
+        "choice_of_layer": tuple(map(kinds.index, blocks)),
+    }
+
+
+def _searched_block(keys: KeyReader, fields: Fields, at: int, stated: object) -> BlockChoice:
+    """One entry of `block_configs`: heads that share a key, two thirds of a multiple of a width."""
+    section = KeyReader(
+        stated if isinstance(stated, Mapping) else {}, prefix=f"block_configs.{at}."
+    )
+    attention, dense = section.section("attention"), section.section("ffn")
+    for part in (attention, dense):
+        refuse_flags(part, "replace_with_linear")
+    attends, mlp = (not part.flag("no_op", False) for part in (attention, dense))
+    own: Fields = {"attends": attends, "mlp": mlp}
+    if attends:
+        shared = attention.count("n_heads_in_group", 1)
+        own["num_kv_heads"] = max(1, fields["num_heads"] // shared)
+        own["sliding_window"] = attention.optional_count("window_length")
+    if mlp:
+        times = dense.value("ffn_mult", None)
+        if isinstance(times, bool) or not isinstance(times, int | float) or not 0 < times < 1000:
+            dense.refuse("ffn_mult", f"must be a number above 0, got {show_value(times)}")
+            times = 1
+        width = int(2 * times * fields["hidden_size"] / 3)
+        own["ffn_size"] = -(-width // _WIDTH_STEP) * _WIDTH_STEP
+    keys.faults += section.all_faults
+    return BlockChoice(**own)
+
+
 OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "glm_moe_dsa": read_glm_moe_dsa,
     "llama4_text": read_llama4_text,
@@ -505,4 +571,5 @@ OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "cohere2_moe": read_cohere2_moe,
     "laguna": read_laguna,
     "hunyuan_v1_moe": read_hunyuan_moe,
+    "nemotron-nas": read_nemotron_nas,
 }

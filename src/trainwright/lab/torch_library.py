@@ -130,7 +130,8 @@ class CountedModel:
 def known_type(document: Mapping[str, Any]) -> str | None:
     """The library's name for the model type of a file; None where it has none.
 
-    A file may give the type of its text, whose sizes stand in a section that its class has.
+    A file may give the type of its text, whose sizes stand in a section that its class has, or be
+    the text alone of a type that the library has behind images.
     """
     stated, made = document.get("model_type"), _stated_class(document)
     known = isinstance(stated, str) and stated in CONFIG_MAPPING
@@ -138,7 +139,10 @@ def known_type(document: Mapping[str, Any]) -> str | None:
         return str(stated)
     if known and _sections(CONFIG_MAPPING[str(stated)], document):
         return str(stated)
-    return None if made is None else str(made.config_class.model_type)
+    if made is not None:
+        return str(made.config_class.model_type)
+    texts = (f"{stated}_text", f"{stated}_vl_text")
+    return next((name for name in texts if name in CONFIG_MAPPING), None)
 
 
 def _sections(config: Any, document: Mapping[str, Any]) -> list[str]:

@@ -406,6 +406,12 @@ ROWS += section(
         at="fit.image_size",
     ),
     row(
+        "mtp-layers",
+        COUNT_OR_NONE,
+        "Layers that predict further tokens, of the model's; all if absent.",
+        at="fit.mtp_layers",
+    ),
+    row(
         "software",
         SOFTWARE,
         "Whose speed and memory to expect, as trl, deepspeed or torchtitan; trl if absent.",
