@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -320,6 +321,72 @@ def test_families_that_the_library_lacks_have_the_published_parameters(kind: str
     stated, published = REMOTE[kind]
     found = read_config({"model_type": kind, **stated}, name="x").config
     assert count_parameters(found) == published
+
+
+K3: dict[str, Any] = {
+    "model_type": "kimi_linear",
+    "hidden_size": 7168,
+    "intermediate_size": 33792,
+    "num_hidden_layers": 93,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 96,
+    "q_lora_rank": 1536,
+    "hidden_act": "situ",
+    "moe_layer_freq": 1,
+    "moe_intermediate_size": 3072,
+    "num_experts": 896,
+    "num_experts_per_token": 16,
+    "num_shared_experts": 2,
+    "routed_expert_hidden_size": 3584,
+    "latent_moe_use_norm": True,
+    "mla_use_output_gate": True,
+    "attn_res_block_size": 12,
+    "linear_attn_config": {
+        "num_heads": 96,
+        "use_full_rank_gate": True,
+        "full_attn_layers": [*range(4, 93, 4), 93],
+    },
+}
+
+
+def test_kimi_k3_is_counted_by_the_tensors_of_its_checkpoint() -> None:
+    """Text of 2.78 T parameters, published as 2.8 T."""
+    h, heads, latent, ffn, experts = 7168, 96 * 128, 3584, 3072, 896
+    norms = 2 * h + 4 * h  # of the halves, and those of residuals with their products
+    routed = experts * 3 * ffn * latent
+    mixture = experts * h + 3 * 2 * ffn * h + 2 * latent * h + latent + routed
+    delta = 5 * heads * h + 3 * heads * 4 + 128 * (h + heads) + heads + 96 + 96 * h + 128
+    query = 1536 * (h + 1 + 96 * 192)
+    attention = query + (512 + 64) * h + 512 + 96 * 256 * 512 + 2 * heads * h
+    found = trainwright.describe_model(K3).document
+    assert [(row.count, row.parameters) for row in found.layers] == [
+        (1, delta + norms + 3 * 33792 * h),
+        (68, delta + norms + mixture),
+        (24, attention + norms + mixture),
+    ]
+    rest = 2 * 163840 * h + 3 * h
+    layers = sum(row.count * row.parameters for row in found.layers)
+    assert found.parameters_total == layers + rest == 2_779_484_393_568
+    assert not found.notes
+
+
+def test_residuals_of_earlier_blocks_are_handed_on_and_mixed_before_each_half() -> None:
+    config = read_config(K3, name="x").config
+    plain = replace(config, residual_blocks=0)
+    run = RunShape(microbatch_size=1, sequence_length=64)
+    ours, theirs = layer_graph(config, run), layer_graph(plain, run)
+    assert ours.num_parameters - theirs.num_parameters == (93 * 4 + 2) * 7168
+    assert ours.model_flops == theirs.model_flops
+    edge = 2 * 64 * 7168  # one hidden state in bf16
+    handed = [
+        a.bytes / edge - b.bytes / edge for a, b in zip(ours.edges, theirs.edges, strict=True)
+    ]
+    assert handed[:14] == [0, *[1] * 12, 2]  # the sum before block 0, and that before block 12
+    assert handed[93] == 8
+    block = ours.classes[ours.layers[2]]
+    assert {"sums", "mlp_sums"} <= {operator.name for operator in block.operators}
+    with pytest.raises(trainwright.InvalidInput, match="residual_blocks"):
+        replace(config, streams=2)
 
 
 def _searched(**changed: Any) -> dict[str, Any]:

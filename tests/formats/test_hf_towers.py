@@ -99,6 +99,31 @@ def test_phi_3_vision_has_the_published_parameters() -> None:
         config_of(document)
 
 
+def test_the_encoder_of_kimi_k3_is_counted_by_the_tensors_of_its_checkpoint() -> None:
+    """Heads wider than the hidden size, RMS norms, no biases; a norm behind the projector."""
+    vision = {
+        "vt_hidden_size": 1024,
+        "vt_intermediate_size": 4096,
+        "vt_num_attention_heads": 12,
+        "vt_num_hidden_layers": 27,
+        "qkv_hidden_size": 1536,
+        "norm_type": "rmsnorm",
+        "attn_bias": False,
+        "linear_bias": False,
+        "patch_embed_proj_bias": False,
+        "mm_projector_type": "patchmergerv2",
+    }
+    text = {"model_type": "kimi_linear", "hidden_size": 7168}
+    document = {"model_type": "kimi_k3", "text_config": text, "vision_config": vision}
+    whole, alone = (count_parameters(config_of(each)) for each in (document, text))
+    front = 3 * 14 * 14 * 1024 + 64 * 64 * 1024
+    block = 4 * 1536 * 1024 + 2 * 1024 * 4096 + 2 * 1024
+    assert whole - alone == front + 27 * block + 1024 + 4096 * (4096 + 7168) + 7168
+    vision["attn_bias"] = True
+    with pytest.raises(UnsupportedFeature, match="biases"):
+        config_of(document)
+
+
 def test_layers_of_images_stand_before_the_text() -> None:
     kinds = graph(config_of(QWEN)).kinds
     assert kinds[0] is LayerKind.PATCH_EMBEDDING

@@ -180,7 +180,10 @@ _KIMI: Final = Decoder(
         first_dense=("first_k_dense_replace", 1),
     ),
     further=("num_nextn_predict_layers", False),
-    ignored=("model_max_length", "moe_renormalize", "mla_use_nope", "use_grouped_topk"),
+    ignored=(
+        *("model_max_length", "moe_renormalize", "mla_use_nope", "use_grouped_topk"),
+        *("moe_router_activation_func", "activation_situ_beta", "activation_situ_linear_beta"),
+    ),
     unknown=("attention_bias",),
 )
 
@@ -189,7 +192,10 @@ _UNTIED: Final = {"tie_word_embeddings": False}  # no class of theirs ties its h
 
 
 def read_kimi_linear(keys: KeyReader) -> Fields:
-    """Fields of a `kimi_linear` config."""
+    """Fields of a `kimi_linear` config, that of Kimi K3's text among them.
+
+    The latter has whole gates, experts of another width, and residuals of earlier blocks.
+    """
     inner = keys.section("linear_attn_config")
     heads = inner.optional_count("num_heads") or keys.count("linear_num_heads", 32)
     size = inner.optional_count("head_dim") or keys.count("linear_head_dim", 128)
@@ -204,14 +210,32 @@ def read_kimi_linear(keys: KeyReader) -> Fields:
         value_size=size,
         kernel=kernel,
         narrow_size=size,
+        whole_gate=_says(inner, "use_full_rank_gate"),
     )
     attends = {i - 1 for i in inner.counts("full_attn_layers", ())}  # counted from 1
-    inner.pass_over("kda_layers")
+    inner.pass_over("kda_layers", "gate_lower_bound")
     own = attends.__contains__ if attends else lambda i: i > 0 and i % 4 == 0
     refuse_others(keys, _UNTIED, {"tie_word_embeddings": keys.flag("tied_embeddings", False)})
-    return _mixed(
-        keys, read_decoder(_KIMI, keys), mixer, own=own, words=("linear_attention", "kda")
+    if keys.states("moe_layer_freq"):
+        refuse_others(
+            keys, {"moe_layer_freq": 1}, {"moe_layer_freq": keys.value("moe_layer_freq", 1)}
+        )
+    fields = read_decoder(_KIMI, keys)
+    fields = _mixed(keys, fields, mixer, own=own, words=("linear_attention", "kda"))
+    if _says(keys, "mla_use_output_gate"):
+        gate = BlockChoice(attention_gate=fields["num_heads"] * fields["latent"].value_head_size)
+        fields["choices"] = (fields["choices"][0], gate)
+    fields["experts"] = replace(
+        fields["experts"],
+        latent_size=keys.optional_count("routed_expert_hidden_size"),
+        latent_norm=_says(keys, "latent_moe_use_norm"),
     )
+    return fields | {"residual_blocks": keys.optional_count("attn_res_block_size") or 0}
+
+
+def _says(keys: KeyReader, name: str) -> bool:
+    """A flag that is off where a file is silent."""
+    return keys.states(name) and keys.flag(name, False)
 
 
 # MiniMax-01: lightning attention, softmax attention in every other block

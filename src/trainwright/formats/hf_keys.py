@@ -37,6 +37,9 @@ _LARGEST_COUNT: Final = 10**9
 _SIZES: Final = frozenset((*ALIASES["hidden_size"], *ALIASES["num_layers"], "depth", "embed_dim"))
 
 
+_NOTHING: Final = (None, [], {})  # what says nothing, whatever its key
+
+
 class KeyReader:
     """A `config.json` being read. `defaults` and `faults` fill up as keys are asked for.
 
@@ -113,7 +116,7 @@ class KeyReader:
     @property
     def unread(self) -> list[str]:
         """Keys that nobody asked for and that say something, with those of the sections read."""
-        stated = (key for key, value in self._document.items() if value is not None)
+        stated = (key for key, value in self._document.items() if value not in _NOTHING)
         own = [self._prefix + str(key) for key in stated if key not in self.known]
         return own + [key for s in self._sections for key in s.unread]
 
@@ -262,7 +265,8 @@ class KeyReader:
 # Keys of a `config.json` that the reader passes over: in silence, or with what that may cost
 # -------------------------------------------------------------------------------------------
 
-# Keys that say nothing about cost or memory of training: token ids, names, initialisation, serving.
+# Keys that say nothing about cost or memory of training: token ids, names, initialisation, serving,
+# generation (which older versions of the library wrote into every section).
 _SILENT_KEYS = """
     _attn_implementation _name_or_path activation_dropout
     add_cross_attention alibi_bias_max apply_residual_connection_post_layernorm
@@ -285,6 +289,11 @@ _SILENT_KEYS = """
     summary_activation summary_first_dropout summary_proj_to_labels summary_type
     summary_use_proj swiglu_alpha swiglu_limit task_specific_params topk_group topk_method
     torch_dtype transformers_version unk_token unk_token_id use_cache verbose
+    diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size ignore_index
+    image_placeholder length_penalty max_length min_length no_repeat_ngram_size num_beam_groups
+    num_beams num_return_sequences output_scores remove_invalid_values repetition_penalty
+    return_dict_in_generate temperature tf_legacy_loss tie_encoder_decoder top_p torchscript
+    typical_p use_bfloat16
 """
 SILENT_KEYS: Final = frozenset(_SILENT_KEYS.split())
 _SILENT_ENDS: Final = ("_token_id", "_token_index", "_token_ids")
@@ -339,6 +348,7 @@ _ACTIVATIONS: Final = {
     "swish": Activation.SILU,
     "relu2": Activation.SQUARED_RELU,
     "xielu": Activation.XIELU,
+    "situ": Activation.SILU,  # with a bound on either factor, in the same kernel
 }
 
 

@@ -123,13 +123,15 @@ def _stack(
     biased: bool = True,
     gated: bool = False,
     qkv_bias: bool | None = None,
+    whole: int | None = None,
 ) -> TransformerConfig:
     """Blocks that attend to all patches of their image; counts are the defaults of their keys.
 
-    Without an `ffn_key` that width is as given.
+    Without an `ffn_key` that width is as given. All heads are as wide as the hidden size, or
+    `whole`.
     """
     num_heads, width = keys.count(names[1], heads), keys.count(hidden_key, hidden)
-    if width % num_heads:
+    if (whole or width) % num_heads:
         keys.refuse(hidden_key, f"must be a multiple of the {num_heads} heads, got {width}")
         num_heads = 1
     return TransformerConfig(
@@ -138,7 +140,7 @@ def _stack(
         hidden_size=width,
         num_heads=num_heads,
         num_kv_heads=num_heads,
-        head_size=width // num_heads,
+        head_size=(whole or width) // num_heads,
         ffn_size=keys.count(ffn_key, ffn) if ffn_key else ffn,
         vocabulary_size=1,
         norm=norm,
@@ -261,7 +263,8 @@ _KIMI_KEYS: Final = {
 _KIMI_SILENT: Final = (
     *("pos_emb_time", "merge_type", "pos_emb_type", "video_attn_type"),
     *("init_pos_emb_time", "projector_hidden_act", "projector_ln_eps", "mm_projector_type"),
-    *("mm_hidden_size", "text_hidden_size"),
+    *("mm_hidden_size", "text_hidden_size", "activation_func", "mlp_type"),
+    "pos_emb_interpolation_mode",
 )
 
 
@@ -269,10 +272,27 @@ def _kimi(keys: KeyReader) -> _Encoder:
     keys.pass_over(*_KIMI_SILENT)
     if keys.states("vt_hidden_size"):
         keys.spell(_KIMI_KEYS)
-    stack = _stack(keys, layers=27, hidden=1152, heads=16, ffn=4304)
+    norm, linear, attention, patch = Norm.LAYER, True, True, True
+    if keys.states("norm_type"):
+        norm = Norm.RMS if keys.text("norm_type", "") == "rmsnorm" else Norm.LAYER
+        linear, attention = keys.flag("linear_bias", True), keys.flag("attn_bias", True)
+        patch = keys.flag("patch_embed_proj_bias", True)
+    if linear != attention:
+        raise UnsupportedFeature("biases of products and of attention that differ are not modelled")
+    whole = keys.optional_count("qkv_hidden_size")
+    stack = _stack(
+        keys,
+        layers=27,
+        hidden=1152,
+        heads=16,
+        ffn=4304,
+        norm=norm,
+        biased=linear,
+        whole=whole,
+    )
     height, width = keys.count("pos_emb_height", 64), keys.count("pos_emb_width", 64)
-    own = (height * width + 2) * stack.hidden_size
-    return _of_any_size(keys, stack, patch=14, bias=True, parameters=own)
+    own = (height * width + 1 + norm.has_bias) * stack.hidden_size
+    return _of_any_size(keys, stack, patch=14, bias=patch, parameters=own)
 
 
 def _qwen2_vl(keys: KeyReader) -> _Encoder:
@@ -590,6 +610,11 @@ def _merged(keys: KeyReader, field: str) -> int:
 def _kimi_wrapper(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
     found, merge = _kimi(vision), vision.side("merge_kernel_size", 2)
     keys.pass_over("projection_layer_norm_eps")
+    if vision.value("mm_projector_type", "") == "patchmergerv2":  # its norm stands last
+        wide, h = found.hidden * merge**2, text.hidden_size
+        first, second = _two_layers(wide, wide, h, bias=False)
+        return found.tower(projector=(first, replace(second, norm_after=Norm.RMS)), merge=merge)
+    vision.defaults.pop(f"{vision.prefix}mm_projector_type", None)
     normed = keys.count("projection_hidden_size", found.hidden)
     wide = found.hidden * merge**2
     return found.tower(
@@ -755,5 +780,6 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "gemma4": Wrapper(text="gemma4_text", tower=_gemma4, tied=True, optional=True),
     "internvl": Wrapper(text="qwen2", tower=_internvl, tied=True),
     "kimi_k25": Wrapper(text="deepseek_v3", tower=_kimi_wrapper, tied=True),
+    "kimi_k3": Wrapper(text="kimi_linear", tower=_kimi_wrapper),
     "phi3_v": Wrapper(text="phi3", tower=_phi3_vision, flat=True, section="img_processor"),
 }

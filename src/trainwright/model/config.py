@@ -151,9 +151,10 @@ class Experts:
     model's products have biases, those of routed experts have them as `routed_bias` says. The
     experts lie in `num_groups` groups of neighbours, of which a token uses `groups_per_token`
     (DeepSeek-V2, 2024, section 2.1.3). With a `latent_size` a product narrows tokens before they
-    travel to routed experts of that width, and another widens what comes back (Nemotron-3). Where
-    they stand `apart`, a norm precedes the routed experts and one follows either part, and the
-    router scales its input and its choices (Gemma 4).
+    travel to routed experts of that width, and another widens what comes back (Nemotron-3), behind
+    a norm where there is a `latent_norm` (Kimi K3). Where they stand `apart`, a norm precedes the
+    routed experts and one follows either part, and the router scales its input and its choices
+    (Gemma 4).
     """
 
     num_experts: int
@@ -166,6 +167,7 @@ class Experts:
     shared_gate: bool = False
     routed_bias: bool = field(default=True, metadata={RARE: True})
     latent_size: int | None = None
+    latent_norm: bool = field(default=False, metadata={RARE: True})
     num_groups: int = 1
     groups_per_token: int = 1
     apart: bool = field(default=False, metadata={RARE: True})
@@ -518,6 +520,8 @@ class TransformerConfig:
     `choice_of_layer` the kind of each; a layer that predicts a further token has blocks of the
     kinds `further_choices`, else one like the last. Each sequence has `images`, which pass the
     `towers`. Blocks pass on `streams` of the hidden size, which each half mixes into its input.
+    Where there are `residual_blocks`, each half takes a mixture of what the stack gave before every
+    so many blocks and what came since.
     Where a model `crosses`, its blocks attend to what its one tower gives behind their own
     attention (both in `model.transformer`). `relative_buckets` of distances have a learned score
     per head (T5); without a `key_bias` queries and values alone have one. A `receptance` of the
@@ -582,6 +586,7 @@ class TransformerConfig:
     num_mtp_layers: int = 0
     compressed: CompressedAttention | None = field(default=None, metadata={RARE: True})
     streams: int = field(default=1, metadata={RARE: True})
+    residual_blocks: int = field(default=0, metadata={RARE: True})
     towers: tuple[Tower, ...] = field(default=(), metadata={RARE: True})
     images: int = field(default=0, metadata={RARE: True})
     crosses: bool = field(default=False, metadata={RARE: True})
@@ -647,6 +652,9 @@ class TransformerConfig:
             yield from self.experts.faults(self.num_layers)
         if self.streams < 1:
             yield Fault("streams", f"must be >= 1, got {self.streams}")
+        if self.residual_blocks < 0 or (self.residual_blocks and self.streams > 1):
+            problem = f"must be >= 0, and 0 with streams, got {self.residual_blocks}"
+            yield Fault("residual_blocks", problem)
         if self.compressed is not None:
             yield from self.compressed.faults(self.num_heads)
         yield from (fault for tower in self.towers for fault in tower.faults())
@@ -730,7 +738,14 @@ class TransformerConfig:
     @property
     def kinds_of_blocks(self) -> tuple[TransformerConfig, ...]:
         """One block of each kind that occurs, in the order of the layers."""
-        return tuple(dict.fromkeys(map(self.block, range(self.num_layers))))
+        experts, full = self.experts, frozenset(self.full_attention_layers)
+        first: dict[tuple[bool, bool, int], int] = {}  # layer by what `block` asks of it
+        for layer in range(self.num_layers):
+            choice = self.choice_of_layer[layer] if self.choices else 0
+            first.setdefault(
+                (experts is not None and experts.at(layer), layer in full, choice), layer
+            )
+        return tuple(dict.fromkeys(map(self.block, first.values())))
 
     def tensor_degrees(self, wanted: Iterable[int]) -> tuple[int, ...]:
         """The tensor-parallel degrees among `wanted` that the sizes allow, in their order."""

@@ -7,6 +7,7 @@ group, whatever their number; expert parallelism deals the experts out and moves
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 
@@ -278,6 +279,7 @@ def _mixture(config: TransformerConfig, run: RunShape, experts: Experts) -> tupl
             operators[0],
             _latent(config, run, "experts_down", config.hidden_size, experts.latent_size),
             *operators[1:],
+            *_latent_norm(config, run, experts),
             _latent(config, run, "experts_up", experts.latent_size, config.hidden_size),
         )
     if experts.apart:
@@ -390,6 +392,11 @@ def _routing(run: RunShape, experts: Experts) -> Routing | None:
         groups_per_token=experts.groups_per_token,
         ranks=run.expert_parallel,
     )
+
+
+def _latent_norm(config: TransformerConfig, run: RunShape, experts: Experts) -> Iterator[Operator]:
+    if experts.latent_norm and experts.latent_size is not None:
+        yield norm("experts_latent_norm", run, kind=config.norm, width=experts.latent_size)
 
 
 def _latent(

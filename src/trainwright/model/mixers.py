@@ -21,11 +21,12 @@ for each token needs the state of the one before; context parallelism must trade
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from trainwright.errors import Fault
 from trainwright.model.run_shape import ContextExchange, RunShape
+from trainwright.provenance import RARE
 
 CHUNK: Final = 256  # tokens of a chunk in the public kernels of Mamba-2; others take 64 to 256
 
@@ -146,7 +147,8 @@ class DeltaRule:
     """Gated delta rule: a write first takes out what the state holds under its key.
 
     One decay per head (gated delta net, Yang et al., 2024), or one per feature of the key through a
-    narrow product, with the gate through another (`narrow_size`; Kimi Linear, 2025).
+    narrow product, with the gate through another (`narrow_size`; Kimi Linear, 2025) or, as a
+    `whole_gate`, through a product of the hidden state (Kimi K3, 2026).
     """
 
     num_key_heads: int
@@ -156,6 +158,7 @@ class DeltaRule:
     kernel: int = 4
     narrow_size: int | None = None
     gate_bias: bool = False
+    whole_gate: bool = field(default=False, metadata={RARE: True})
 
     @property
     def name(self) -> str:
@@ -191,11 +194,16 @@ class DeltaRule:
                 Product(name="strength_decay", inputs=h, outputs=narrow),
             )
         n = self.narrow_size
-        return (
+        made = (
             Product(name="query_key_value", inputs=h, outputs=self.channels),
             Product(name="decay_down", inputs=h, outputs=n, is_cut=False),
             Product(name="decay_up", inputs=n, outputs=keys),
             Product(name="strength", inputs=h, outputs=self.num_value_heads),
+        )
+        if self.whole_gate:
+            return (*made, Product(name="gate", inputs=h, outputs=values, bias=self.gate_bias))
+        return (
+            *made,
             Product(name="gate_down", inputs=h, outputs=n, is_cut=False),
             Product(name="gate_up", inputs=n, outputs=values, bias=self.gate_bias),
         )

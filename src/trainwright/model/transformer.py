@@ -434,31 +434,77 @@ def _output(config: TransformerConfig, run: RunShape) -> Operator:
 # Blocks hand on n·h features. What follows the last block takes one mixture of them.
 
 
+#
+# Attention residuals (Kimi K3, 2026, section 2.2) mix, too, but what lies further back: of every
+# B blocks the sum of all before them is kept, and a half takes
+#
+#     x = Σ softmax(w · norm(v)) v      over those sums and what blocks gave since the last
+#
+# instead of the one sum. Sources differ from block to block; each is priced with their mean, so
+# that blocks stay alike. Blocks hand the sums on.
+
+
 _PASSES = 3.0  # over the streams: to mix them in, to mix them on, and to write them
 
 
 def with_streams(
     operators: tuple[Operator, ...], config: TransformerConfig, run: RunShape
 ) -> tuple[Operator, ...]:
-    """A block's operators with the mixing of streams before each of its halves."""
-    if config.streams == 1:
+    """A block's operators with the mixing of streams, or of sums, before each of its halves."""
+    if config.streams == 1 and not config.residual_blocks:
         return operators
+    mix, name = (_mix, "streams") if config.streams > 1 else (_of_sums, "sums")
     inner = tuple(map(inside, operators))
     starts = [at for at, op in enumerate(inner) if op.name in ("mlp_norm", "mixer_norm")]
     second = starts[-1] if starts and starts[-1] else len(inner)
     first_half, second_half = inner[:second], inner[second:]
-    made = (_mix("streams", config, run, is_layer_input=True), *first_half)
+    made = (mix(name, config, run, is_layer_input=True), *first_half)
     if second_half:
-        made += (_mix("mlp_streams", config, run), *second_half)
+        made += (mix(f"mlp_{name}", config, run), *second_half)
     return made
 
 
 def last_mixture(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
-    """What makes one hidden state of the streams behind the last block."""
+    """What makes one hidden state of the streams, or sums, behind the last block."""
+    if config.residual_blocks:
+        return (_of_sums("last_sums", config, run, is_layer_input=True),)
     if config.streams == 1:
         return ()
     n = config.streams
     return (_product("stream_head", config, run, outputs=n, own=n + 1, passes=1.0),)
+
+
+def _of_sums(
+    name: str, config: TransformerConfig, run: RunShape, *, is_layer_input: bool = False
+) -> Operator:
+    """Scores and the sum read every source; backward does so again and adds to its gradient."""
+    h, sources = config.hidden_size, _mean_sources(config)
+    kept = SavedTensor(
+        name=f"{name}.input",
+        elements=run.tokens * h,
+        element_bytes=run.precision.activation_bytes,
+        shard=Shard.SEQUENCE,
+        until=Phase.INPUT_GRAD,
+        is_layer_input=is_layer_input,
+    )
+    weights = (f"{name}.norm", f"{name}.weight")
+    return elementwise(
+        name,
+        run,
+        elements=run.tokens * h / run.sequence_shards,
+        forward=(2 * sources, 1),
+        backward=(3 * sources + 1, sources),
+        saved=(kept,),
+        parameters=tuple(Parameter(name=each, count=h) for each in weights),
+    )
+
+
+def _mean_sources(config: TransformerConfig) -> float:
+    """Of a half: sums of all before every so many blocks, and what came since the last."""
+    every, layers = config.residual_blocks, range(config.num_layers)
+    first = sum(-(-layer // every) for layer in layers)
+    second = sum(layer // every + 1 for layer in layers)
+    return 1 + (first + second) / (2 * config.num_layers)
 
 
 def _mix(
@@ -763,8 +809,9 @@ def _block(config: TransformerConfig, run: RunShape) -> LayerClass:
         h, kind = config.hidden_size, config.norm
         entry = norm("entry_norm", run, kind=kind, width=h, is_layer_input=True)
         operators = (entry, *map(inside, operators))
-    streams = (config.streams - 1) * config.hidden_size * run.tokens / run.sequence_shards
-    beside = run.precision.activation_bytes * streams  # gradients of the other streams
+    others = config.streams - 1 if not config.residual_blocks else _mean_sources(config) - 1
+    streams = others * config.hidden_size * run.tokens / run.sequence_shards
+    beside = run.precision.activation_bytes * streams  # gradients of the other streams or sums
     return LayerClass(
         kind=LayerKind.BLOCK,
         operators=with_streams(operators, config, run),
@@ -850,7 +897,12 @@ def _edges(
 
 
 def _beside_hidden(config: TransformerConfig, run: RunShape) -> Iterator[float]:
-    """What embedding and blocks hand on for later ones: their own inputs, keys and values."""
+    """What embedding and blocks hand on for later ones: sums, their own inputs, keys and values."""
+    if config.residual_blocks:
+        each = run.precision.activation_bytes * run.tokens / run.tensor_parallel
+        for at in range(config.num_layers + 1):
+            yield each * config.hidden_size * -(-at // config.residual_blocks)
+        return
     if not config.layer_inputs and all(c.keys is not Keys.EARLIER for c in config.choices):
         return
     element = run.precision.activation_bytes * run.tokens / run.tensor_parallel

@@ -604,6 +604,9 @@ def _beyond_gpt(model: TransformerConfig) -> Iterator[Fault]:
         "an encoder": model.towers,
         "attention to compressed entries": model.compressed,
         "several residual streams": model.streams > 1,
+        "residuals of earlier blocks": model.residual_blocks,
+        "a norm before what widens experts' outputs": model.experts is not None
+        and model.experts.latent_norm,
         "inputs of each block's own": model.layer_inputs,
         "experts with norms of their own": model.experts is not None and model.experts.apart,
         "an activation that learns (xielu)": model.activation is Activation.XIELU,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -180,7 +180,16 @@ def _convolved(a: Floats, b: Floats, size: int) -> Floats:
 LOOP_HAIR: Final = 1e-9  # of a step, and of the room of a device
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Switches(NamedTuple):
+    """Rows that layers may leave for others, the bytes freed and seconds added per microbatch."""
+
+    rows: Ints
+    others: Ints
+    freed_bytes: Floats
+    longer_s: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LoopMemory:
     """Of each rank, at the instants that can be its fullest: microbatches of each chunk, [N, v].
 
@@ -192,7 +201,6 @@ class LoopMemory:
     usable_bytes: float
     held: list[Floats]
     running: list[Floats]
-    switches_of_row: dict[int, list[tuple[int, float, float]]] = field(default_factory=dict)
     # A move of one block leaves most chunks and ranks as they were.
     fastest_of_kind: dict[int, Ints] = field(default_factory=dict)
     choice_of_rank: dict[tuple[int, tuple[int, ...]], list[Ints] | None] = field(
@@ -221,15 +229,19 @@ class LoopMemory:
         held, running = self.held[rank], self.running[rank]
         choice = [self._fastest(kind) for kind in kind_of]
         room = self.room_bytes(kind_of)
+        kept = np.array([own @ costs.saved_bytes for own in choice])
+        transient = np.array([costs.transient_bytes[own > 0].max() for own in choice])
         while True:
-            kept = np.array([own @ costs.saved_bytes for own in choice])
-            transient = np.array([costs.transient_bytes[own > 0].max() for own in choice])
             needed = held @ kept + running @ transient
             fullest = int(needed.argmax())
             if needed[fullest] <= room:
                 return choice
-            if not self._recompute_more(choice, held[fullest], float(needed[fullest]) - room):
+            changed = self._recompute_more(choice, held[fullest], float(needed[fullest]) - room)
+            if changed is None:
                 return None
+            own = choice[changed]
+            kept[changed] = own @ costs.saved_bytes
+            transient[changed] = costs.transient_bytes[own > 0].max()
 
     def room_bytes(self, kind_of: Sequence[int]) -> float:
         """What the state of a rank with chunks of these kinds leaves of a device."""
@@ -252,43 +264,49 @@ class LoopMemory:
         self.fastest_of_kind[kind] = own
         return own
 
-    def _recompute_more(self, choice: list[Ints], held: Floats, over_bytes: float) -> bool:
-        """Switches layers where that frees most bytes of the fullest instant per second.
+    def _recompute_more(self, choice: list[Ints], held: Floats, over_bytes: float) -> int | None:
+        """Switches layers of a chunk where that frees most bytes of the fullest instant per second.
 
-        As many as that instant asks for, so that few steps suffice.
+        As many as that instant asks for, so that few steps suffice. Returns the chunk, None where
+        nothing is left to switch; the first of equals is taken.
         """
-        best, switch, each = 0.0, None, 0.0
+        switches = self.switches
+        best, found = 0.0, None
         for chunk, own in enumerate(choice):
-            for row in np.flatnonzero(own).tolist():
-                for other, freed, longer_s in self._switches(row):
-                    rate = float(held[chunk]) * freed / longer_s
-                    if rate > best:
-                        best, switch, each = rate, (chunk, row, other), float(held[chunk]) * freed
-        if switch is None:
-            return False
-        chunk, row, other = switch
+            freed = float(held[chunk]) * switches.freed_bytes
+            rates = np.where(own[switches.rows] > 0, freed / switches.longer_s, 0.0)
+            if len(rates) and rates[at := int(rates.argmax())] > best:
+                best, found = float(rates[at]), (chunk, at, float(freed[at]))
+        if found is None:
+            return None
+        chunk, at, each = found
+        row, other = int(switches.rows[at]), int(switches.others[at])
         count = min(int(choice[chunk][row]), max(1, math.ceil(over_bytes / each)))
         choice[chunk] = choice[chunk].copy()
         choice[chunk][row] -= count
         choice[chunk][other] += count
-        return True
+        return chunk
 
-    def _switches(self, row: int) -> list[tuple[int, float, float]]:
-        """Other rows of the same class, with bytes freed and seconds added per microbatch."""
-        if row not in self.switches_of_row:
-            costs = self.kinds.profile.costs
-            total_s, saved = costs.duration_s, costs.saved_bytes
-            layer_class = int(np.searchsorted(costs.class_offsets, row, side="right")) - 1
-            self.switches_of_row[row] = [
-                (
-                    other,
-                    float(saved[row] - saved[other]),
-                    max(float(total_s[other] - total_s[row]), 1e-12),
-                )
-                for other in costs.rows_of(layer_class)
-                if saved[other] < saved[row]
-            ]
-        return self.switches_of_row[row]
+    @cached_property
+    def switches(self) -> _Switches:
+        """Of every row of the cost table to those of its class that keep less."""
+        costs = self.kinds.profile.costs
+        total_s, saved = costs.duration_s, costs.saved_bytes
+        rows = range(costs.num_rows)
+        class_of = [int(c) for c in np.searchsorted(costs.class_offsets, rows, side="right") - 1]
+        found = [
+            (row, other)
+            for row in rows
+            for other in costs.rows_of(class_of[row])
+            if saved[other] < saved[row]
+        ]
+        row, other = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        return _Switches(
+            rows=row,
+            others=other,
+            freed_bytes=saved[row] - saved[other],
+            longer_s=np.maximum(total_s[other] - total_s[row], 1e-12),
+        )
 
 
 # A bound on all splits over v chunks per rank in a loop, whose orders ignore times
