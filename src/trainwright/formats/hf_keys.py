@@ -37,7 +37,7 @@ _LARGEST_COUNT: Final = 10**9
 _SIZES: Final = frozenset((*ALIASES["hidden_size"], *ALIASES["num_layers"], "depth", "embed_dim"))
 
 
-_NOTHING: Final = (None, [], {})  # what says nothing, whatever its key
+_NOTHING: Final[tuple[object, ...]] = (None, [], {})  # what says nothing, whatever its key
 
 
 class KeyReader:
