@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -157,6 +158,74 @@ def test_the_core_times_every_rank_of_a_loop_like_the_plain_reference(
     for rank, times_s in enumerate(rank_times_s(chain, ends, held, running)):
         wanted_s = reference_times_s(chain, rank, ends[rank], held[rank], running[rank])
         np.testing.assert_allclose(times_s, wanted_s, rtol=1e-12)
+
+
+def _switched_one_option_at_a_time(loop: Loop, rank: int, kinds: tuple[int, ...]):
+    """Layers by row of a rank's chunks: switches that free most per second."""
+    costs, memory = loop.kinds.profile.costs, loop.memory
+    held, running = memory.held[rank], memory.running[rank]
+    choice, classes = [], range(len(loop.kinds.counts[0]))
+    for kind in kinds:
+        own = np.zeros(costs.num_rows, dtype=np.int64)
+        for layer_class, count in enumerate(loop.kinds.counts[kind].tolist()):
+            rows = list(costs.rows_of(layer_class))
+            own[min(rows, key=lambda row: costs.phases.total_s[row])] = count
+        choice.append(own)
+    room = memory.room_bytes(kinds)
+    while True:
+        kept = np.array([own @ costs.saved_bytes for own in choice])
+        beside = np.array([costs.transient_bytes[own > 0].max() for own in choice])
+        needed = held @ kept + running @ beside
+        at = int(needed.argmax())
+        if needed[at] <= room:
+            return [own.tolist() for own in choice]
+        best, found = 0.0, None
+        for chunk, own in enumerate(choice):
+            for layer_class in classes:
+                rows = list(costs.rows_of(layer_class))
+                for row in (r for r in rows if own[r]):
+                    for other in (o for o in rows if costs.saved_bytes[o] < costs.saved_bytes[row]):
+                        freed = held[at][chunk] * (
+                            costs.saved_bytes[row] - costs.saved_bytes[other]
+                        )
+                        longer_s = costs.duration_s[other] - costs.duration_s[row]
+                        if (rate := freed / max(longer_s, 1e-12)) > best:
+                            best, found = rate, (chunk, row, other, freed)
+        if found is None:
+            return None
+        chunk, row, other, freed = found
+        count = min(choice[chunk][row], max(1, math.ceil((needed[at] - room) / freed)))
+        choice[chunk][row] -= count
+        choice[chunk][other] += count
+
+
+@pytest.mark.parametrize(
+    ("model", "dense", "memory_gib"),
+    [
+        *(("llama3-8b", (), memory_gib) for memory_gib in (14, 18, 24, 79)),
+        *(("mixtral-8x7b", (1, 4, 7), memory_gib) for memory_gib in (60, 140, 180)),
+    ],
+)
+def test_a_rank_switches_the_options_that_free_most_per_second(model, dense, memory_gib):
+    asked = case(
+        blocks=12,
+        pipeline=2,
+        virtual_stages=2,
+        num_microbatches=6,
+        memory_gib=memory_gib,
+        model=model,
+        dense=dense,
+    )
+    loop = Loop.of(asked.question("interleaved"))
+    cuts = (0, 4, 7, 10, asked.kinds.num_layers)
+    found = loop.memory.recomputed(np.diff(cuts))
+    kinds = [int(loop.kinds.kind_of[a, b]) for a, b in pairwise(cuts)]
+    ranks = [_switched_one_option_at_a_time(loop, r, (kinds[r], kinds[r + 2])) for r in (0, 1)]
+    assert (found is None) == (None in ranks)
+    if found is not None:
+        assert [list(found[r + 2 * c]) for r in (0, 1) for c in (0, 1)] == [*ranks[0], *ranks[1]]
+        if memory_gib == 18:
+            assert sum(any(own[row] for own in found) for row in range(len(found[0]))) > 5
 
 
 def test_recomputation_that_memory_asks_for_is_the_fractional_knapsack():

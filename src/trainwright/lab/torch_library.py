@@ -618,10 +618,13 @@ def _flops(
     whole = _pass(module, tokens, most=MOST_OPERATORS, repeats=repeats)
     if whole.reason != _TOO_LONG:
         return whole.flops, whole.reason
-    few = [_pass(module, FEW * n, most=MOST_OPERATORS, repeats=repeats) for n in (1, 2, 3, 4)]
-    if few[0].operators == few[-1].operators:  # many layers, but no loop over tokens
+    over = functools.partial(_pass, module, most=MOST_OPERATORS, repeats=repeats)
+    shortest = over(FEW)
+    longest = shortest if shortest.reason == _TOO_LONG else over(4 * FEW)
+    if shortest.operators == longest.operators:  # many layers, but no loop over tokens
         whole = _pass(module, tokens, most=_MANY_TIMES * MOST_OPERATORS, repeats=repeats)
         return whole.flops, whole.reason
+    few = (shortest, over(2 * FEW), over(3 * FEW), longest)
     carried = _carried_on([one.flops for one in few], tokens)
     return carried, None if carried else _TOO_LONG
 
