@@ -571,9 +571,10 @@ def _more(work: Work, beside: Work) -> Work:
     )
 
 
-_KEPT: Final = 64  # layers that are the same however experts are dealt out: a search asks for them
+_KEPT: Final = 64  # of what a search, or a price beside others, asks for again
 
 
+@lru_cache(maxsize=_KEPT)
 def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
     """The chain of layers of `config` at `run`.
 
