@@ -185,7 +185,7 @@ def too_large_for_all() -> ImprovementResult:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.papers  # by the command in every change
 def test_where_nothing_fits_only_what_the_framework_runs_is_enough() -> None:
     """torchtitan shards no optimizer state alone, and freezes no weights in fewer bits."""
     found = too_large_for_all()

@@ -59,6 +59,7 @@ QUESTIONS = {
 
 MARKS = {
     "adapters, sharded": (),
+    "tied": pytest.mark.papers,
     "untied": pytest.mark.papers,
     "tied, nothing hides": pytest.mark.papers,
 }

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from exhaustive import LLAMA, MODES, asked, holds, on_four_ranks
 from family_cases import Case, case, every_cut, is_searched, plan_of, step_of
-from random_cases import cases, marked
+from random_cases import cases
 from trainwright.execution import Budget
 from trainwright.planning.bounds.stages import nearly_even
 from trainwright.planning.question.question import Span
@@ -121,13 +121,16 @@ def check_against_exhaustion(question, family: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["zb-v", "v-min", "v-half"])
+@pytest.mark.parametrize(
+    "family", ["zb-v", pytest.param("v-min", marks=pytest.mark.papers), "v-half"]
+)
 def test_the_planner_is_as_fast_as_every_plan_of_a_small_space(family):
     assert check_against_exhaustion(small(1, family), family)
 
 
+@pytest.mark.papers
 @pytest.mark.parametrize("family", IN_V)
-@pytest.mark.parametrize("seed", marked(range(2, 12), slow=(2,), papers=range(3, 12)))
+@pytest.mark.parametrize("seed", range(2, 12))
 def test_so_it_is_in_more_spaces(family, seed):
     check_against_exhaustion(small(seed, family, ((2, 4), (2, 5), (2, 6))), family)
 
