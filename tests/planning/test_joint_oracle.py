@@ -177,7 +177,7 @@ def found_and_least(question):
     return outcome.priced[0].step.step_time_s, least_s
 
 
-AT_ONCE = {"tight"}
+SLOW, PAPERS = (pytest.mark.slow,), (pytest.mark.papers,)
 AT_LENGTH = {
     *("tensor groups across nodes", "experts, all overlaps", "slow to synchronise"),
     *("heads traded, their groups in a ring", "chains with more memory"),
@@ -186,25 +186,21 @@ AT_LENGTH = {
 }
 
 
-def in_three(questions):
-    """The questions, with a marker for those that are asked in longer runs."""
-    marks = {
-        name: pytest.mark.papers if name in AT_LENGTH else pytest.mark.slow
-        for name in questions
-        if name not in AT_ONCE
-    }
+def named(questions):
+    """The questions, with the marker of those that are asked in the longest runs alone."""
     return [
-        pytest.param(each, id=name, marks=marks.get(name, ())) for name, each in questions.items()
+        pytest.param(each, id=name, marks=PAPERS if name in AT_LENGTH else SLOW)
+        for name, each in questions.items()
     ]
 
 
-@pytest.mark.parametrize("question", in_three(SMALL))
+@pytest.mark.parametrize("question", named(SMALL))
 def test_the_planner_finds_what_exhaustion_finds(question):
     found_s, least_s = found_and_least(question)
     assert found_s == pytest.approx(least_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("question", in_three(LARGER))
+@pytest.mark.parametrize("question", named(LARGER))
 def test_so_it_does_under_more_families_and_with_less_memory(question):
     found_s, least_s = found_and_least(question)
     assert found_s == pytest.approx(least_s, rel=1e-9)
@@ -225,9 +221,6 @@ def of_both(seeds, marks):
     for seed in seeds:
         yield pytest.param(seed, ONE_STAGE_PER_RANK, id=f"{seed}-chains", marks=marks)
         yield pytest.param(seed, LOOPED, id=f"{seed}-loops", marks=marks)
-
-
-SLOW, PAPERS = (pytest.mark.slow,), (pytest.mark.papers,)
 
 
 @pytest.mark.parametrize(
