@@ -5,7 +5,7 @@
 #   make test-all   the slower tests too (torch, a solver, Dask, a browser, parsers of frameworks),
 #                   installing what they need
 #   make test-exports-all exported files through the parsers of more frameworks
-#   make test-papers published figures, and many more small spaces, at length
+#   make test-papers published figures, and at length what others try on a sample
 #   make papers     the numbers of papers beside ours, into benchmarks/reports
 #   make test-laws  the fast tests on many more random cases, new ones on every run
 #   make attack     look for plans that beat what is called proved, until stopped (ATTACK_SEED=1)
@@ -121,7 +121,7 @@ test-exports-all: venv $(VENV)/.exports $(TITAN)/.installed $(DEEPSPEED)/.instal
 # Published figures, and at length what every change tries on a sample: more small spaces, kinds of
 # models, pages and jobs. An hour and more.
 test-papers: venv $(VENV)/.extras $(VENV)/.docs
-	$(PYTEST) -m papers
+	$(PYTEST) $(ON_ALL_CORES) -m papers
 
 # Without the reference data some papers are left out, and nothing is stored.
 papers: venv
