@@ -249,6 +249,8 @@ def test_parameters_are_those_that_the_library_builds(kind: str) -> None:
 
     from trainwright.lab.torch_library import count_model
 
+    if kind not in CONFIG_MAPPING:
+        pytest.skip(f"this version of the library has no {kind}")
     document = json.loads(CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
     found = read_config({**document, "model_type": kind}, name=kind).config
     assert count_parameters(found) == count_model(document, tokens=8).parameters
