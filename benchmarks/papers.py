@@ -44,9 +44,10 @@ from trainwright.scheduling.families import FAMILIES, FamilyRequest
 from trainwright.scheduling.simulate import simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainwright.documents.validation import DatasetScore, ScoredRun
+    from trainwright.formats.measured_csv import MeasuredRun
     from trainwright.plans.lowered import Timeline
 
 REPORTS: Final = Path(__file__).parent / "reports"
@@ -550,28 +551,47 @@ def measured(
             and (only is None or only(runs[row.row_id]))
         ]
         typical = median(ours / published for *_, published, ours in rows)
+        of_layout: dict[object, list[tuple[str, float]]] = {}
         for row, run, published, ours in rows:
+            of_layout.setdefault(_layout(run), []).append((row.row_id, ours / published))
+        for row, run, published, ours in rows:
+            others = [ratio for name, ratio in of_layout[_layout(run)] if name != row.row_id]
             yield Number(
                 what=f"{row.row_id}: {run.model}, {run.num_devices} {run.accelerator}",
                 published=published / scale,
                 ours=ours / scale,
                 unit=unit,
-                why=_reason(row, quantity, ours / published / typical, typical),
+                why=_reason(row, quantity, ours / published / typical, typical, others),
                 in_range=_in_range(row) if quantity == "step_time" else None,
             )
 
     return numbers
 
 
-def _reason(row: ScoredRun, quantity: str, beside: float, typical: float) -> str:
-    """What is known of a miss; `beside` is its ratio to the `typical` one of its table."""
+def _layout(run: MeasuredRun) -> object:
+    """What rows share that differ in their microbatch alone."""
+    degrees = run.tensor, run.pipeline, run.data, run.context, run.expert, run.virtual_stages
+    return run.model, run.accelerator, run.sequence_length, run.global_batch, run.recompute, degrees
+
+
+def _reason(
+    row: ScoredRun, quantity: str, beside: float, typical: float, others: Sequence[float]
+) -> str:
+    """What is known of a miss; `beside` is its ratio to the `typical` one of its table.
+
+    `others` are the ratios of rows that differ in the microbatch alone.
+    """
     if row.assumed:
         return f"the row leaves open: {', '.join(row.assumed)}"
     if abs(beside - 1) <= STEP.relative and abs(typical - 1) > STEP.relative:
         return f"the table as a whole is predicted at {typical:.2f} of what was measured"
     if quantity == "step_time" and _in_range(row):
         return "inside our 90% range"
-    return "not known" + (": outside our 90% range" if quantity == "step_time" else "")
+    said = "not known" + (": outside our 90% range" if quantity == "step_time" else "")
+    if others:
+        rows = "row of this layout is" if len(others) == 1 else "rows of this layout are"
+        said += f"; {len(others)} more {rows} at {median(others):.2f} of what was measured"
+    return said
 
 
 def _in_range(row: ScoredRun) -> bool:
