@@ -81,6 +81,7 @@ def test_a_batch_holds_every_candidate_once_and_in_order(case):
     ]
     assert found == wanted
     assert space.num_candidates(point, layouts) == len(wanted)
+    assert space.has_candidates(point, layouts) == bool(wanted)
     assert batch.zero_stage.tolist() == [row[1] for row in wanted]
     assert sum(batch.sizes) == len(wanted)
 

@@ -656,6 +656,11 @@ class Space(NamedTuple):
         stages = sum(kept.astype(np.int64) for _, kept in self.by_zero_stage(point, layouts))
         return int(np.sum(chunks * stages))
 
+    def has_candidates(self, point: Point, layouts: Layouts) -> bool:
+        """Whether they are any: mostly the first schedule tells."""
+        kept = np.logical_or.reduce([own for _, own in self.by_zero_stage(point, layouts)])
+        return any((self.chunks_at(each, layouts)[kept] > 0).any() for each in self.schedules)
+
     def chunks_at(self, schedule: Schedule, layouts: Layouts) -> Ints:
         """With how many numbers of chunks each pair is legal under one of them, [N]."""
         return schedule.chunks_at(layouts, self.num_blocks, self.sequence_length)
@@ -811,6 +816,7 @@ class PointPairs:
     space: Space = field(init=False)
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
     _counts: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
+    _any: dict[tuple[int, int, int, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         asked = self.question
@@ -853,6 +859,13 @@ class PointPairs:
         if key not in self._counts:
             self._counts[key] = self.space.num_candidates(point, self.of(point))
         return self._counts[key]
+
+    def has_candidates(self, point: Point) -> bool:
+        """Whether there are any at a point, which takes a tenth of the time to count them."""
+        key = (point.microbatch_size, point.devices, point.context, point.expert_devices)
+        if key not in self._any:
+            self._any[key] = self.space.has_candidates(point, self.of(point))
+        return self._any[key]
 
     def least_keys(
         self, point: Point, least: Sequence[LeastLayers], layouts: Layouts | None = None

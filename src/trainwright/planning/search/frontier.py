@@ -68,7 +68,6 @@ class Undealt:
     family: ClassVar[None] = None
     point: Point
     sizes: tuple[int, ...]
-    count: int
     least: tuple[LeastLayers, ...]
 
 
@@ -176,7 +175,7 @@ _NEAR: Final = 1.2  # times the least of a point: pairs with less work are bound
 
 @dataclass(slots=True)
 class Frontier:
-    """The candidates that were not taken yet; `considered` counts all there are.
+    """The candidates that were not taken yet.
 
     Bounds are on the figure that the aim makes least: seconds of a step, or what follows from them.
     They hold for all splits and orders, or for those that are `likely` (`CoarseBounds`).
@@ -189,12 +188,12 @@ class Frontier:
     aim: Aim
     schedules: tuple[Schedule, ...]
     likely: bool = False
-    considered: int = 0
     aside: frozenset[str] = frozenset()
     aside_s: float = math.inf
     num_aside: int = 0
     _coarse: CoarseBounds = field(init=False)
     _pairs: PointPairs = field(init=False)
+    _opened: list[tuple[Point, tuple[int, ...]]] = field(default_factory=list)
     _waiting: BestFirst[Node] = field(default_factory=BestFirst)
 
     def __post_init__(self) -> None:
@@ -213,11 +212,10 @@ class Frontier:
         for point, sizes in self._roots():
             if budget.stopped:
                 return False
-            dealt = self._dealt(point)
-            count = sum(self._count(each, sizes) for each in dealt)
-            self.considered += count
-            if not count:
+            dealt = [each for each in self._dealt(point) if self._has_any(each, sizes)]
+            if not dealt:
                 continue
+            self._opened.append((point, sizes))
             if isinstance(self.question.model, MeasuredModel):
                 for each in dealt:
                     self._price_all(each, sizes)
@@ -229,8 +227,13 @@ class Frontier:
             )
             # Not of the pairs of the point itself: with its experts elsewhere it may have fewer.
             key = min(self._least_key(each, sizes, least) for each in dealt)
-            self._waiting.add(key, Undealt(point=point, sizes=sizes, count=count, least=least))
+            self._waiting.add(key, Undealt(point=point, sizes=sizes, least=least))
         return True
+
+    @property
+    def considered(self) -> int:
+        """All candidates there are below the roots that were opened; brief searches never ask."""
+        return sum(self._count_dealt(point, sizes) for point, sizes in self._opened)
 
     def _roots(self) -> Iterator[tuple[Point, tuple[int, ...]]]:
         """Degrees of all that is no expert, and the sizes of microbatches at each."""
@@ -258,6 +261,16 @@ class Frontier:
             self._pairs.num_candidates(replace(point, microbatch_size=size)) for size in sizes
         )
 
+    def _count_dealt(self, point: Point, sizes: tuple[int, ...]) -> int:
+        """Those with the experts dealt out in every way."""
+        return sum(self._count(each, sizes) for each in self._dealt(point))
+
+    def _has_any(self, point: Point, sizes: tuple[int, ...]) -> bool:
+        """Whether a point has candidates with any of these microbatches."""
+        return any(
+            self._pairs.has_candidates(replace(point, microbatch_size=size)) for size in sizes
+        )
+
     def _least_key(
         self, point: Point, sizes: tuple[int, ...], least: tuple[LeastLayers, ...]
     ) -> float:
@@ -268,7 +281,7 @@ class Frontier:
         keys = [math.inf]
         for size in sizes:
             own = replace(point, microbatch_size=size)
-            if self._pairs.num_candidates(own):
+            if self._pairs.has_candidates(own):
                 each = tuple(layers._replace(time_s=layers.time_s * size) for layers in least)
                 keys.append(float(self._pairs.least_keys(own, each).min()))
         return min(keys)
@@ -317,7 +330,7 @@ class Frontier:
             case Unpriced():
                 return self._count(node.point, node.sizes)
             case Undealt():
-                return node.count
+                return self._count_dealt(node.point, node.sizes)
 
     def take(self) -> tuple[float, Candidate] | None:
         """Open the node of least bound; a candidate and its bound where one was reached."""
@@ -358,7 +371,7 @@ class Frontier:
         """Deal the experts out in every way."""
         largest = node.sizes[-1]
         for point in self._dealt(node.point):
-            if not self._count(point, node.sizes):  # more devices than there are
+            if not self._has_any(point, node.sizes):  # more devices than there are
                 continue
             own, least = replace(point, microbatch_size=largest), node.least
             if self.question.model.experts is not None:
@@ -383,12 +396,12 @@ class Frontier:
     def _price_all(self, point: Point, sizes: tuple[int, ...]) -> None:
         for size in sizes:
             own = replace(point, microbatch_size=size)
-            if self._pairs.num_candidates(own):
+            if self._pairs.has_candidates(own):
                 self._price(own)
 
     def _price(self, point: Point) -> bool:
         """Price the layers, for a bound on the whole point; whether each fits by itself."""
-        if not self._pairs.num_candidates(point):
+        if not self._pairs.has_candidates(point):
             return True
         work, layouts = self.shelf.work(point), self._pairs.of(point)
         usable_bytes = self._coarse.cluster.accelerator.usable_bytes
