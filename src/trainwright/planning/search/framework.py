@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 _ONE: Final = Span.only(1)
 _FULL: Final = (Recompute.FULL,)
 _PIPELINED: Final = Parallelism(pipeline=2)
-_USUAL_S: Final = 5.0  # wall seconds for a usual plan; of DeepSeek-V3 on 2,048 devices it takes one
+_USUAL_S: Final = 5.0  # CPU seconds for a usual plan; of DeepSeek-V3 on 2,048 devices it takes one
 _SEARCHES: Final = 4  # for plans that fit when they are counted
 _OF_A_KIND: Final = 3  # plans that are counted for each that is told
 _NEEDED: Final = (
@@ -337,7 +337,7 @@ def _usual(question: ModelQuestion) -> Iterator[ModelOutcome]:
     if DATA_INSIDE in allowed.mappings:
         narrow["mappings"] = (DATA_INSIDE,)
     asked = replace(question, allowed=replace(allowed, **narrow))
-    plan = sketch_runnable(asked, Budget(time_limit_s=_USUAL_S))
+    plan = sketch_runnable(asked, Budget(cpu_limit_s=_USUAL_S))  # others may be at work, too
     if plan is not None:
         yield ModelOutcome(
             priced=(plan,),
