@@ -77,13 +77,23 @@ def test_no_width_breaks_a_word_or_a_number(rows, width):
         word for word in re.split(r"[\s;]+", text) if set(word) <= set("ab-|µ") and word
     )
     assert all(len(line) <= width for line in text.splitlines())
-    assert len(re.findall("12.34\\sGiB", text)) == len(rows)
+    assert text.count("12.34 GiB") == len(rows)
+
+
+@given(st.integers(0, 40))
+def test_a_line_of_text_is_not_broken_before_a_unit(length):
+    text = to_text(
+        to_terminal([f"  {'x' * length} takes 49.61 s of 77.21 GiB, and goes on"]), width=40
+    )
+    assert "49.61 s" in text
+    assert "77.21 GiB" in text
+    assert all(len(line) <= 40 for line in text.splitlines())
 
 
 def test_facts_are_two_columns_under_their_title():
-    text = to_text(to_terminal([Facts(title="chip", rows=(("area", "3 mm2"), ("clock", "1 GHz")))]))
-    assert [line.split() for line in text.splitlines() if "mm2" in line or "GHz" in line] == [
-        ["area", "3", "mm2"],
+    text = to_text(to_terminal([Facts(title="chip", rows=(("area", "3 mm²"), ("clock", "1 GHz")))]))
+    assert [line.split() for line in text.splitlines() if "mm²" in line or "GHz" in line] == [
+        ["area", "3", "mm²"],
         ["clock", "1", "GHz"],
     ]
     assert text.startswith("chip\n")

@@ -759,7 +759,7 @@ def system_rows(best: SystemRecord) -> Iterator[tuple[str, str]]:
     domain = f"{best.node_devices} chips, {best.node_gbytes_per_s:g} GB/s each, {best.topology}"
     yield "domain", domain if best.node_devices > 1 else "single chips"
     yield "network", f"{best.cards:g} cards a chip, oversubscribed {best.oversubscription:g}:1"
-    yield "devices", f"{best.devices:,}, {best.silicon_mm2:,.0f} mm2 of dies"
+    yield "devices", f"{best.devices:,}, {best.silicon_mm2:,.0f} mm² of dies"
     yield "price", f"{best.dollars:,.0f} dollars, {best.dollars_per_token * 1e9:.4g} for 1e9 tokens"
     yield "power", f"{best.watts / 1e3:,.4g} kW rated, {best.joules_per_token:.4g} J a token"
 

@@ -135,7 +135,7 @@ def chip_rows(best: DesignRecord) -> Iterator[tuple[str, str]]:
     if best.die_area_mm2 is not None:
         each = best.cost_per_good_die
         cost = "" if each is None else f", {each:.0f} dollars a good die"
-        yield "die", f"{best.die_area_mm2:.2f} mm2{cost}"
+        yield "die", f"{best.die_area_mm2:.2f} mm²{cost}"
     if best.chip_cost_per_token is not None:
         each = best.chip_cost_per_token * 1e9
         yield "dies", f"{each:.4g} dollars per 1e9 tokens, over their lifetime"
@@ -360,7 +360,7 @@ def chip_table(found: CodesignResult) -> Table:
             column("pipeline", "pipeline_parallel", on="page"),
             column("tokens/s", "tokens_per_s"),
             column("of this design", "ratio", "of this"),
-            column("at equal area", "ratio_at_equal_area", "by mm2"),
+            column("at equal area", "ratio_at_equal_area", "by mm²"),
             column("and process", "ratio_at_equal_process", "process"),
             words("known from", "source", on="page"),
         ),

@@ -142,7 +142,7 @@ def _print(text: str) -> None:
 
 # Ours, as they are spelled where a stream lacks them.
 _SPELLED: Final[Mapping[str, str]] = MappingProxyType(
-    {"─": "-", "µ": "u", "×": "x", "→": "->", "≤": "<=", "≥": ">=", "−": "-", "…": "..."}
+    {"─": "-", "µ": "u", "×": "x", "→": "->", "≤": "<=", "≥": ">=", "−": "-", "…": "...", "²": "2"}
 )
 
 

@@ -220,11 +220,10 @@ _STEERING: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
 def to_terminal(view: View, *, verbose: bool = False) -> RenderableType:
     """The lines and tables of a view for a rich console; `verbose` shows what is folded."""
     from rich.console import Group
-    from rich.text import Text
 
     return Group(
         *(
-            Text(printable(each), overflow="fold") if isinstance(each, str) else _rich(each)
+            _Said(printable(each)) if isinstance(each, str) else _rich(each)
             for each in _unfolded(view, verbose=verbose)
         )
     )
@@ -246,6 +245,20 @@ def taken_for_granted(assumptions: Mapping[str, str]) -> Iterator[Folded]:
         named = ", ".join(assumptions)
         full = Facts(title="taken for granted", rows=tuple(assumptions.items()))
         yield Folded(line=f"taken for granted: {named}", full=(full,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A line of text in a terminal: wrapped between words, never between a number and its unit."""
+
+    text: str
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        yield Text(_wrapped(self.text, options.max_width), overflow="fold")
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +288,8 @@ class _Fitted:
             said = (f"{each.title} {cell.text}".strip() for each, cell in titled if cell.text)
             first = table.columns[0]  # a number alone says nothing
             head = f"{first.title} {named.text}" if first.is_number else named.text
-            yield Padding(Text(printable(head)), (0, 0, 0, 2))
-            yield Padding(Text(printable("; ".join(said))), (0, 0, 0, 6))
+            yield Padding(_Said(printable(head)), (0, 0, 0, 2))
+            yield Padding(_Said(printable("; ".join(said))), (0, 0, 0, 6))
 
 
 _GAP: Final = 3  # what separates two columns
