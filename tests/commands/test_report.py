@@ -345,6 +345,17 @@ def test_stages_of_unequal_degrees_have_a_page_without_a_schedule():
 
 
 @pytest.mark.slow
+def test_the_page_of_a_search_that_was_ended_does_not_say_that_nothing_fits():
+    asked = {"cluster": "dgx-a100", "devices": 8, "global_batch": 8, "sequence": 1024}
+    made = trainwright.plan("gpt2", **asked, memory="128MiB").document
+    assert made.status == "infeasible"
+    ended = replace(made, status=Status.UNKNOWN, binding=None, relaxations=())
+    text = " ".join(text for _, _, text in Page(trainwright.report(ended).html).elements)
+    assert "Why there is no plan yet" in text
+    assert "nothing fits" not in text
+
+
+@pytest.mark.slow
 def test_a_plan_that_does_not_exist_has_a_page_that_says_why():
     made = trainwright.plan(
         "gpt2", cluster="dgx-a100", devices=8, memory="300MiB", global_batch=8, sequence=1024

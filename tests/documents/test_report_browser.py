@@ -90,6 +90,34 @@ def test_it_opens_quietly_at_any_width_in_both_themes(browser, written, name):
     assert browser.messages == []
 
 
+# Texts in bars that are cut by the bar's end, and bars beside each other that start elsewhere.
+CUT = """[...document.querySelectorAll(".segment text")].filter((each) => {
+  const bar = each.parentElement.querySelector("rect").getBoundingClientRect();
+  return each.getClientRects().length && each.getBoundingClientRect().right > bar.right + 0.5;
+}).map((each) => each.textContent)"""
+STARTS = """[...document.querySelectorAll("section:has(.plot.named)")].map((section) => (
+  [...section.querySelectorAll(".plot td > svg")].filter((bar) => !bar.closest(".beside"))
+    .map((bar) => Math.round(bar.getBoundingClientRect().left))
+)).filter((starts) => new Set(starts).size > 1)"""
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_unfolded_nothing_overflows_and_no_text_is_cut(browser, written, name):
+    browser.open(written(name))
+    browser.run(
+        "document.querySelectorAll('.notes').forEach((each) => {"
+        " each.append('docs/source/performance/performance_summary_of_everything.md'); })"
+    )
+    unfold(browser)
+    for width in (1400, 900, 390):
+        browser.resize(width, 900)
+        browser.settle()
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run(CUT) == []
+        if width > 560:
+            assert browser.run(STARTS) == []
+
+
 # Each page at one width, wide and narrow in turn; at the other at length.
 @pytest.mark.parametrize(
     ("name", "width"),

@@ -360,7 +360,7 @@ def _room_answer(document: RoomResult) -> Verdict:
         return Verdict(state="Nothing fits" if none else "No system yet", said=said, tone="bad")
     superlative, unit = _AIMS[document.objective]
     state, tone = proved_state(document.status, document.gap, "A system")
-    each = "" if document.value is None else f", {document.value:.4g} {unit} a token"
+    each = "" if document.value is None else f", {document.value * 1e9:.4g} {unit} per 1e9 tokens"
     chips, stacks = format_count(best.devices, "chip"), format_count(best.stacks, "stack")
     said = (
         f"the {superlative} of {document.systems:,} systems has {chips} with {stacks} of "

@@ -36,6 +36,7 @@ from trainwright.pages.blocks import (
     folded,
     gap_card,
     plain_bars,
+    reason_title,
     section,
     time_against_memory,
 )
@@ -206,9 +207,8 @@ def _why(document: Planned, priced: PricedStep | None) -> Section:
     blocks.append(Facts(title="What blocks a better plan", rows=tuple(_blocks(document))))
     if not document.relaxations and document.status is Status.INFEASIBLE:
         blocks.append(Notes(lines=("No single change of what was asked is enough.",), tone="bad"))
-    return section(
-        "why", "Why it is not faster" if document.stages else "Why nothing fits", *blocks
-    )
+    title = "Why it is not faster" if document.stages else reason_title(document.status)
+    return section("why", title, *blocks)
 
 
 def _blocks(document: Planned) -> Iterator[tuple[str, str]]:

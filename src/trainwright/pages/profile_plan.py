@@ -30,10 +30,12 @@ from trainwright.pages.blocks import (
     folded,
     gap_card,
     proved_state,
+    reason_title,
     section,
 )
 from trainwright.pages.step import fixing_changes
 from trainwright.pages.subject import Content, figures, provenance_section, reproduce_section
+from trainwright.plans.status import Status
 from trainwright.units import format_bandwidth, format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -116,7 +118,8 @@ def _sections(subject: Subject[Any]) -> Iterator[Section]:
         blocks.append(changes)
     yield section("summary", "The answer", *blocks, label="Answer", cards=_cards(document, limit))
     if not document.stages:
-        yield section("why", "Why nothing fits", *_why(document, limit))
+        status = getattr(document, "status", Status.INFEASIBLE)  # an estimate has none
+        yield section("why", reason_title(status), *_why(document, limit))
     elif isinstance(document, PlacementResult):
         yield section("plan", "The placement", placements.stage_table(document))
     else:
