@@ -196,6 +196,13 @@ def test_every_target_reads_back_or_refuses(job: Job) -> None:
 
 @pytest.mark.slow
 @given(job=jobs())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+def test_dozens_of_plans_read_back_or_are_refused(job: Job) -> None:
+    check(job)
+
+
+@pytest.mark.papers
+@given(job=jobs())
 @settings(max_examples=300, suppress_health_check=[HealthCheck.filter_too_much])
 def test_hundreds_of_plans_read_back_or_are_refused(job: Job) -> None:
     check(job)

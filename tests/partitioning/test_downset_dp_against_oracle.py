@@ -69,7 +69,7 @@ def test_it_equals_exhaustive_search_on_a_fixed_corpus_of_every_kind():
     assert min(seen[2], seen[3], seen["no edges"], seen["parallel edges"]) > 12
 
 
-@pytest.mark.parametrize("block", marked(range(21), slow=range(3), papers=range(3, 21)))
+@pytest.mark.parametrize("block", marked(range(21), slow=(0,), papers=range(1, 21)))
 def test_it_equals_exhaustive_search_at_length(block):
     for seed in range(1000 * block, 1000 * (block + 1)):
         piper = random_piper(Random(seed))

@@ -211,7 +211,7 @@ def test_no_plan_of_a_mid_size_graph_lies_below_the_proof():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("block", marked(range(5), papers=(1, 2, 3)))
+@pytest.mark.parametrize("block", marked(range(5), papers=(1, 2, 3, 4)))
 def test_no_plan_of_a_mid_size_graph_lies_below_the_proof_at_length(block):
     for seed in range(6 + 20 * block, 26 + 20 * block):
         check_against_the_oracle(seed)
