@@ -13,6 +13,7 @@ from random_cases import cases
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
 from trainwright.frameworks.jobs.megatron import read_megatron
+from trainwright.frameworks.jobs.settings import parse_toml
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.torchtitan import to_toml
 
@@ -394,3 +395,16 @@ def test_microbatches_fill_a_local_batch():
 def test_without_a_global_batch_it_is_that_of_all_replicas():
     found = _piped(8, global_batch_size=-1)
     assert (found.global_batch, found.batch_per_replica, found.dp) == (None, 8, 2)
+
+
+def test_names_of_layers_in_a_list_are_no_parts_of_a_key():
+    names = [f"layers.{number}" for number in range(30)]
+    assert parse_toml(f"parts = [\n  {json.dumps(names)},\n]\n") == {"parts": [names]}
+
+
+@pytest.mark.parametrize("part", [".a", ".'x.y'", '."b"'])
+@pytest.mark.parametrize("first", ["a", '"a\\""'])
+def test_a_key_of_many_parts_is_refused(first, part):
+    assert parse_toml(f"{first}{20 * part} = 1")
+    with pytest.raises(ValueError, match="more than 20 parts"):
+        parse_toml(f"{first}{21 * part} = 1")

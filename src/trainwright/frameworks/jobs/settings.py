@@ -434,9 +434,14 @@ def _scalar_of(text: str) -> Any:
     return found if not isinstance(found, (dict, list)) else text
 
 
+# Names of layers in a list, "layers.0", are no parts of a key.
+_QUOTED: Final = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML file; raises `ValueError` for others, and for keys of many parts."""
-    if any(line.partition("=")[0].count(".") > DEEPEST for line in text.splitlines()):
+    keys = (_QUOTED.sub("", line).partition("=")[0] for line in text.splitlines())
+    if any(key.count(".") > DEEPEST for key in keys):
         raise ValueError(f"a key has more than {DEEPEST} parts")
     return tomllib.loads(text)
 
