@@ -861,7 +861,7 @@ class PointPairs:
         return self._counts[key]
 
     def has_candidates(self, point: Point) -> bool:
-        """Whether there are any at a point, which takes a tenth of the time to count them."""
+        """Whether there are any at a point, which takes less than to count them."""
         key = (point.microbatch_size, point.devices, point.context, point.expert_devices)
         if key not in self._any:
             self._any[key] = self.space.has_candidates(point, self.of(point))
