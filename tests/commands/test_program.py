@@ -356,3 +356,10 @@ def read_until(screen: int, pattern: str) -> str:
         except OSError as error:  # the program has ended
             raise AssertionError(f"{pattern!r} never came, only {seen!r}") from error
     return seen
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_pictures_of_memory_are_digits_where_a_stream_has_no_bars(encoding):
+    spelled = _spelled("┬ rank 0 ▁▂▃▄▅▆▇█ · 3 mm²", encoding)
+    assert spelled.encode(encoding).decode(encoding) == spelled
+    assert spelled.startswith("+ rank 0 12345678 ")

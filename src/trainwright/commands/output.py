@@ -142,7 +142,20 @@ def _print(text: str) -> None:
 
 # Ours, as they are spelled where a stream lacks them.
 _SPELLED: Final[Mapping[str, str]] = MappingProxyType(
-    {"─": "-", "µ": "u", "×": "x", "→": "->", "≤": "<=", "≥": ">=", "−": "-", "…": "...", "²": "2"}
+    {
+        "─": "-",
+        "µ": "u",
+        "×": "x",
+        "→": "->",
+        "≤": "<=",
+        "≥": ">=",
+        "−": "-",
+        "…": "...",
+        "²": "2",
+        "┬": "+",
+        "·": ".",
+    }
+    | {eighths: str(number) for number, eighths in enumerate("▁▂▃▄▅▆▇█", 1)}
 )
 
 
