@@ -329,6 +329,18 @@ def test_experts_that_seek_their_tokens_take_equal_shares_of_them() -> None:
     assert 32 * 2 * 64 * 8 in {one - other for one in blocks for other in blocks}
 
 
+def test_experts_that_do_nothing_stand_in_the_deepest_of_their_stacks() -> None:
+    """LongCat's: weights of gates for all, of outputs for those that compute."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_layers": 1, "ffn_hidden_size": 96}
+    latent = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 16, "v_head_dim": 16}
+    few = {"n_routed_experts": 8, "zero_expert_num": 8, "moe_topk": 2, "vocab_size": 500}
+    document = {"model_type": "longcat_flash", **sizes, **latent, **few}
+    document |= {"qk_rope_head_dim": 8, "expert_ffn_hidden_size": 32}
+    found = count(document)
+    routed = (2 * 16 + 8) * 64 * 32
+    assert found.parameters - found.active_parameters == routed - routed * 2 // 16
+
+
 def test_shares_of_experts_cost_what_a_product_per_row_costs() -> None:
     from trainwright.lab import torch_library
 

@@ -509,12 +509,17 @@ def _expert_modules(module: nn.Module) -> dict[str, tuple[nn.Module, int]]:
 
 
 def _stacked(module: nn.Module) -> int:
-    """How many experts lie one behind the other in weights of three dimensions."""
+    """How many experts lie one behind the other in weights of three dimensions.
+
+    Of stacks that differ the deepest has experts that do nothing, too (LongCat).
+    """
     depths = {p.shape[0] for p in module.parameters() if p.dim() == 3}
     if len(depths) == 1:
         return int(depths.pop())
     stated = getattr(module, "num_experts", 0)
-    return int(stated) if isinstance(stated, int) and not isinstance(module, nn.ModuleList) else 0
+    if isinstance(stated, int) and stated and not isinstance(module, nn.ModuleList):
+        return int(stated)
+    return max(map(int, depths), default=0)
 
 
 def _stated_visits(module: nn.Module, name: str) -> int:
