@@ -43,8 +43,9 @@ class Paths {
       : x_(splits),
         orders_(orders),
         stages_(orders.num_stages()),
-        end_s_(orders.actions.size()),
-        before_(orders.actions.size()) {
+        hop_s_(static_cast<size_t>(std::max<int64_t>(stages_, 1)), 0.0),
+        cost_s_(static_cast<size_t>(2 * stages_)),
+        last_(static_cast<size_t>(orders.num_ranks()), 0) {
     const std::vector<double> unit(static_cast<size_t>(kNumActionKinds * stages_), 1.0);
     const std::vector<double> none(static_cast<size_t>(std::max<int64_t>(stages_ - 1, 0)), 0.0);
     const std::vector<double> never(static_cast<size_t>(stages_), kInfinite);
@@ -52,89 +53,117 @@ class Paths {
     const ActionCosts costs{unit, none, none, never};
     if (!simulate(orders, costs, &sequence).complete)
       throw std::invalid_argument("orders must run without deadlock");
+    for (int64_t s = 0; s + 1 < stages_; ++s) hop_s_[s + 1] = x_.transfer_s[s];
+    // Places in the sequence count from one; at place 0 all is at hand.
     const int64_t m = orders.num_microbatches;
-    std::vector<int64_t> row_of(static_cast<size_t>(2 * stages_ * m), -1);
+    std::vector<int32_t> place_of(static_cast<size_t>(2 * stages_ * m), 0);
     const auto at = [&](bool back, int64_t stage, int64_t microbatch) {
       return static_cast<size_t>(((back ? stages_ : 0) + stage) * m + microbatch);
     };
-    for (size_t row = 0; row < orders.actions.size(); ++row) {
-      const ActionRow& a = orders.actions[row];
-      row_of[at(a.kind != kForward, a.stage, a.microbatch)] = static_cast<int64_t>(row);
-    }
-    std::vector<char> is_first(orders.actions.size(), 0);
-    for (int64_t r = 0; r < orders.num_ranks(); ++r)
-      if (orders.rank_offsets[r] < orders.rank_offsets[r + 1]) is_first[orders.rank_offsets[r]] = 1;
+    steps_.reserve(sequence.size() + 1);
+    steps_.push_back({0, 0, 0, 0});
     for (const int64_t row : sequence) {
       const ActionRow& a = orders.actions[row];
-      Step step{row, a.stage, a.kind != kForward, is_first[row] ? -1 : row - 1, -1, 0.0};
-      const int64_t other = step.back ? a.stage + 1 : a.stage - 1;
+      const bool back = a.kind != kForward;
+      const auto place = static_cast<int32_t>(steps_.size());
+      int32_t& last = last_[orders.rank_of_stage[a.stage]];
+      Step step{static_cast<int32_t>((back ? stages_ : 0) + a.stage), last, 0, 0};
+      const int64_t other = back ? a.stage + 1 : a.stage - 1;
       if (other >= 0 && other < stages_) {
-        step.producer = row_of[at(step.back, other, a.microbatch)];
+        step.producer = place_of[at(back, other, a.microbatch)];
         if (orders.rank_of_stage[a.stage] != orders.rank_of_stage[other])
-          step.transfer_s = x_.transfer_s[std::min<int64_t>(a.stage, other)];
+          step.hop = static_cast<int32_t>(std::min<int64_t>(a.stage, other)) + 1;
       }
+      place_of[at(back, a.stage, a.microbatch)] = last = place;
       steps_.push_back(step);
     }
+    end_s_.assign(steps_.size(), 0.0);
+    before_.assign(steps_.size(), 0);
   }
 
-  // Those of the ranks, for so many blocks by stage and way.
-  std::vector<Path> longest(const std::vector<double>& blocks) {
+  // Those of the ranks, for so many blocks by stage and way; none of ranks that end by `short_s`.
+  std::vector<Path> longest(const std::vector<double>& blocks, double short_s) {
     const int64_t k = x_.num_ways;
-    forward_s_.assign(x_.forward_s.begin(), x_.forward_s.end());
-    backward_s_.assign(x_.backward_s.begin(), x_.backward_s.end());
+    std::copy(x_.forward_s.begin(), x_.forward_s.end(), cost_s_.begin());
+    std::copy(x_.backward_s.begin(), x_.backward_s.end(), cost_s_.begin() + stages_);
     std::vector<double> after_s(x_.after_s.begin(), x_.after_s.end());
     for (int64_t s = 0; s < stages_; ++s) {
       for (int64_t i = s * k; i < (s + 1) * k; ++i) {
-        forward_s_[s] += blocks[i] * x_.block_forward_s[i];
-        backward_s_[s] += blocks[i] * x_.block_backward_s[i];
+        cost_s_[s] += blocks[i] * x_.block_forward_s[i];
+        cost_s_[stages_ + s] += blocks[i] * x_.block_backward_s[i];
         after_s[orders_.rank_of_stage[s]] += blocks[i] * x_.block_after_s[i];
       }
     }
-    for (size_t i = 0; i < steps_.size(); ++i) {
+    for (size_t i = 1; i < steps_.size(); ++i) {
       const Step& step = steps_[i];
-      const double own_s = step.previous < 0 ? 0.0 : end_s_[step.previous];
-      const double arrives_s = step.producer < 0 ? 0.0 : end_s_[step.producer] + step.transfer_s;
-      before_[step.row] = {static_cast<int32_t>(i), arrives_s > own_s};
-      end_s_[step.row] =
-          std::max(own_s, arrives_s) + (step.back ? backward_s_ : forward_s_)[step.stage];
+      const double own_s = end_s_[step.previous];
+      const double arrives_s = end_s_[step.producer] + hop_s_[step.hop];
+      before_[i] = arrives_s > own_s ? ~step.producer : step.previous;
+      end_s_[i] = std::max(own_s, arrives_s) + cost_s_[step.cost];
     }
+    reached_s_ = 0;
+    std::vector<Trace> traces;
+    for (int64_t r = 0; r < orders_.num_ranks(); ++r) {
+      if (last_[r] == 0) continue;
+      const double value_s = end_s_[last_[r]] + after_s[r];
+      reached_s_ = std::max(reached_s_, value_s);
+      if (value_s > short_s) traces.push_back({last_[r], r, value_s});
+    }
+    const auto width = static_cast<size_t>(3 * stages_);  // forwards, backwards, transfers
+    counts_.assign(width * traces.size(), 0);
+    follow(traces, width);
     std::vector<Path> found;
-    for (int64_t r = 0; r < orders_.num_ranks(); ++r)
-      if (orders_.rank_offsets[r] < orders_.rank_offsets[r + 1]) found.push_back(trace(r, after_s));
+    for (size_t i = 0; i < traces.size(); ++i)
+      found.push_back(path_of(traces[i], &counts_[i * width]));
     return found;
   }
 
+  // When the last rank was through.
+  double reached_s() const { return reached_s_; }
+
  private:
   struct Step {
-    int64_t row;
-    int64_t stage;
-    bool back;
-    int64_t previous;  // row, or -1
-    int64_t producer;  // row, or -1
-    double transfer_s;
+    int32_t cost;  // stage of a forward, or S + stage
+    int32_t previous;
+    int32_t producer;
+    int32_t hop;  // 1 + the boundary that is crossed, or 0
   };
-  struct Before {
-    int32_t step;
-    bool waits;  // for the producer
+  struct Trace {
+    int32_t place;
+    int64_t rank;
+    double value_s;
   };
 
-  Path trace(int64_t rank, const std::vector<double>& after_s) const {
-    std::vector<double> forwards(stages_), backwards(stages_);
-    Path path;
-    int64_t row = orders_.rank_offsets[rank + 1] - 1;
-    path.value_s = end_s_[row] + after_s[rank];
-    path.fixed_s = x_.after_s[rank];
-    while (row >= 0) {
-      const Before& before = before_[row];
-      const Step& step = steps_[before.step];
-      (step.back ? backwards : forwards)[step.stage] += 1;
-      if (before.waits) path.fixed_s += step.transfer_s;
-      row = before.waits ? step.producer : step.previous;
+  // Back to the beginning, side by side: one waits for memory while another goes on.
+  void follow(std::vector<Trace>& traces, size_t width) {
+    std::vector<std::pair<int32_t, int32_t*>> running;
+    for (size_t i = 0; i < traces.size(); ++i)
+      running.emplace_back(traces[i].place, &counts_[i * width]);
+    while (!running.empty()) {
+      bool is_any_through = false;
+      for (auto& [place, counts] : running) {
+        const Step& step = steps_[place];
+        const int32_t before = before_[place];
+        const int32_t waits = before >> 31;  // all bits, or none
+        ++counts[step.cost];
+        ++counts[2 * stages_ + (step.hop & waits)];
+        place = before ^ waits;
+        is_any_through |= place == 0;
+      }
+      if (is_any_through) std::erase_if(running, [](const auto& each) { return each.first == 0; });
     }
+  }
+
+  Path path_of(const Trace& trace, const int32_t* counts) const {
+    const int32_t *forwards = counts, *backwards = counts + stages_, *hops = counts + 2 * stages_;
+    Path path;
+    path.value_s = trace.value_s;
+    path.fixed_s = x_.after_s[trace.rank];
     path.block_s.resize(x_.block_forward_s.size());
     for (int64_t s = 0; s < stages_; ++s) {
       path.fixed_s += forwards[s] * x_.forward_s[s] + backwards[s] * x_.backward_s[s];
-      const bool own = orders_.rank_of_stage[s] == rank;
+      if (s > 0) path.fixed_s += hops[s] * hop_s_[s];
+      const bool own = orders_.rank_of_stage[s] == trace.rank;
       for (int64_t i = s * x_.num_ways; i < (s + 1) * x_.num_ways; ++i) {
         path.block_s[i] =
             forwards[s] * x_.block_forward_s[i] + backwards[s] * x_.block_backward_s[i];
@@ -148,8 +177,11 @@ class Paths {
   const Orders& orders_;
   int64_t stages_;
   std::vector<Step> steps_;
-  std::vector<double> end_s_, forward_s_, backward_s_;
-  std::vector<Before> before_;
+  std::vector<double> hop_s_, cost_s_, end_s_;
+  std::vector<int32_t> last_;    // place of each rank's last action
+  std::vector<int32_t> before_;  // the place before on the longest path; its complement if it waits
+  std::vector<int32_t> counts_;
+  double reached_s_ = 0;
 };
 
 // The dual program. Row 0 says that the y add up to one, row 1 + i is of stage and way i. Seconds
@@ -416,7 +448,7 @@ class Dual {
   }
 
   // The column that gains most for each unit, and how much; nothing where none does.
-  std::pair<DualColumn, double> best_column() const {
+  std::pair<DualColumn, double> best_column() {
     const auto blocks = static_cast<double>(x_.num_blocks);
     std::pair<DualColumn, double> best{{}, 0.0};
     double most = kHair;
@@ -437,10 +469,20 @@ class Dual {
       all += own;
     }
     offer({Of::blocks, 0}, blocks - all, std::max(1.0, blocks));
-    for (int64_t i = 0; i < instants_; ++i)
-      offer({Of::instant, i}, dot(&x_.block_held[i * size_], &price_[1], size_) - x_.room[i]);
+    const auto over = [&](int64_t i) {
+      return dot(&x_.block_held[i * size_], &price_[1], size_) - x_.room[i];
+    };
+    for (const int64_t i : watched_) offer({Of::instant, i}, over(i));
     for (size_t q = 0; q < paths_.size(); ++q)
       offer({Of::path, static_cast<int64_t>(q)}, gained_by(paths_[q]));
+    if (best.second > 0) return best;
+    // Few instants are ever over their room: all are looked at where nothing else gains.
+    watched_.clear();
+    for (int64_t i = 0; i < instants_; ++i) {
+      const double own = over(i);
+      if (own > kHair) watched_.push_back(i);
+      offer({Of::instant, i}, own);
+    }
     return best;
   }
 
@@ -479,6 +521,7 @@ class Dual {
   DualColumn ray_column_;
   bool is_solved_ = false;
   std::vector<OrderPath> paths_;
+  std::vector<int64_t> watched_;  // instants that were over their room
 };
 
 }  // namespace
@@ -489,7 +532,7 @@ LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders,
   const auto size = splits.block_forward_s.size();
   std::vector<double> blocks(size,
                              static_cast<double>(splits.num_blocks) / static_cast<double>(size));
-  std::vector<Path> found = paths.longest(blocks);
+  std::vector<Path> found = paths.longest(blocks, 0.0);
   const auto longer = [](const Path& a, const Path& b) { return a.value_s > b.value_s; };
   const auto first = std::min_element(found.begin(), found.end(), longer);
   const double first_s = std::max(first->value_s, 1e-300);
@@ -510,21 +553,23 @@ LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders,
       break;
     }
     const std::vector<double> asked = dual.blocks();
-    const double enough_s = least.step_s * (1 + splits.near);
+    const auto enough_s = [&] {
+      const bool is_within = least.reached_s < splits.limit_s;
+      return least.step_s * (1 + (is_within ? splits.near_within : splits.near));
+    };
     const std::vector<double> best = least.blocks.empty() ? asked : least.blocks;
     bool is_cut = false;
     for (const double share : kInward) {
       for (size_t i = 0; i < size; ++i) blocks[i] = best[i] + share * (asked[i] - best[i]);
-      found = paths.longest(blocks);
-      const double reached_s = std::min_element(found.begin(), found.end(), longer)->value_s;
-      if (reached_s < least.reached_s) {
-        least.reached_s = reached_s;
+      found = paths.longest(blocks, share < 1 ? 0.0 : enough_s());
+      if (paths.reached_s() < least.reached_s) {
+        least.reached_s = paths.reached_s();
         least.blocks = blocks;
       }
-      if (least.reached_s <= enough_s) break;  // no more can be proved
+      if (least.reached_s <= enough_s()) break;  // no more can be proved
       for (Path& each : found) {
         const double own_s = each.fixed_s + dot(each.block_s.data(), asked.data(), size);
-        if (own_s <= enough_s) continue;
+        if (own_s <= enough_s()) continue;
         is_cut = true;
         dual.add(std::move(each));
       }

@@ -27,7 +27,7 @@ from trainwright.planning.reasons.infeasible import diagnose_model
 from trainwright.planning.search import search as model_search
 from trainwright.planning.search.orders import plan_per_stage
 from trainwright.planning.search.plans import least_step_s, price_split
-from trainwright.planning.search.search import best_first, plan_model
+from trainwright.planning.search.search import best_first, plan_model, search_model
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.types import Priced
 from trainwright.profile import Recompute
@@ -375,6 +375,19 @@ def test_plans_in_chunks_that_are_left_aside_still_bound_the_search(monkeypatch)
     # Of plans with one stage per rank nothing is left out.
     chains = plan_model(narrowed(asked, schedules=("1f1b", "zb-h1", "zb-h2")), Budget())
     assert some.priced[0].step.step_time_s <= chains.priced[0].step.step_time_s * (1 + 1e-9)
+
+
+def test_a_part_of_a_space_is_proved_no_further_than_the_whole_asks():
+    """Its bound holds, and is as high as is of use."""
+    whole = plan_model(SMALL, Budget())
+    best_s, bound_s = whole.priced[0].step.step_time_s, whole.lower_bound_s
+    for share in (0.5, 0.9):
+        led = search_model(SMALL, Budget()).proved(Budget(), best_s=share * bound_s)
+        assert led.lower_bound_s == pytest.approx(share * bound_s)
+        enough = search_model(SMALL, Budget()).proved(Budget(), enough_s=share * bound_s)
+        assert share * bound_s * (1 - 0.01) <= enough.lower_bound_s <= best_s
+        assert [one.plan for one in led.priced] == [one.plan for one in whole.priced]
+    assert search_model(SMALL, Budget()).unproved().lower_bound_s == 0
 
 
 def test_a_plan_in_v_whose_pipeline_is_too_long_is_not_priced():

@@ -467,6 +467,7 @@ class OrderSplits:
         num_blocks: int,
         limit_s: float,
         near: float,
+        near_within: float,
         least: NDArray[np.int64],
         forward_s: NDArray[np.float64],
         backward_s: NDArray[np.float64],
@@ -485,6 +486,7 @@ class OrderSplits:
         num_blocks: int = ...,
         limit_s: float = ...,
         near: float = ...,
+        near_within: float = ...,
         least: NDArray[np.int64] = ...,
         forward_s: NDArray[np.float64] = ...,
         backward_s: NDArray[np.float64] = ...,
@@ -504,6 +506,8 @@ class OrderSplits:
     def limit_s(self) -> float: ...
     @property
     def near(self) -> float: ...
+    @property
+    def near_within(self) -> float: ...
     @property
     def least(self) -> NDArray[np.int64]: ...
     @property

@@ -34,7 +34,7 @@ from trainwright.planning.search.search import (
     ModelOutcome,
     key_of,
     of_kinds,
-    plan_model,
+    search_model,
     sketch_model,
     told_of,
 )
@@ -66,12 +66,14 @@ if TYPE_CHECKING:
     from trainwright.execution import Progress
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Aim, ModelQuestion
+    from trainwright.planning.search.search import SearchedModel
     from trainwright.planning.splits.types import Priced
 
 _ONE: Final = Span.only(1)
 _FULL: Final = (Recompute.FULL,)
 _PIPELINED: Final = Parallelism(pipeline=2)
 _USUAL_S: Final = 5.0  # CPU seconds for a usual plan; of DeepSeek-V3 on 2,048 devices it takes one
+_PROOFS: Final = 0.25  # of the time for a part's search and its proof, for the proof
 _SEARCHES: Final = 4  # for plans that fit when they are counted
 _OF_A_KIND: Final = 3  # plans that are counted for each that is told
 _NEEDED: Final = (
@@ -271,13 +273,15 @@ def _plan_all(
     to_beat: float,
     is_bounded: bool,
 ) -> ModelOutcome:
+    searched: list[SearchedModel] = []
     found: list[ModelOutcome] = []
+    usual: tuple[ModelOutcome, ...] = ()
     spaces, shelves = runnable_spaces(question.allowed), Shelves()
     told: tuple[Priced, ...] = ()
     for at, space in enumerate(spaces):
-        alone, left = len(spaces) == 1, len(spaces) - at
+        alone, left = len(spaces) == 1, len(spaces) - at + _PROOFS * len(spaces)
         part = budget if alone else _share(budget, found, left=left, aim=aim)
-        outcome = plan_model(
+        own = search_model(
             replace(question, allowed=space),
             part,
             num_alternatives=num_alternatives,
@@ -285,18 +289,22 @@ def _plan_all(
             aim=aim,
             crew=crew,
             to_beat=to_beat,
-            is_bounded=is_bounded,
             shelves=shelves,
             told=told,
         )
-        found.append(outcome)
+        searched.append(own)
+        found.append(own.unproved())
         if in_kind:
             known = (each for one in found for each in one.priced)
             told = told_of(known, aim, 1 + num_alternatives, in_kind=True)
-        if part.stopped and math.isinf(to_beat) and not any(each.priced for each in found):
-            found += _usual(question)
+        is_first = not usual and not any(each.priced for each in found)
+        if part.stopped and math.isinf(to_beat) and is_first:
+            usual = tuple(_usual(question))
         if not num_alternatives:
-            to_beat = min((to_beat, *(key_of(each, aim) for each in outcome.priced)))
+            to_beat = min((to_beat, *(key_of(each, aim) for each in found[-1].priced)))
+    if is_bounded:
+        found = _proved(searched, budget, to_beat, aim)
+    found += usual
     loosest = _loosest(found)
     outcome = ModelOutcome(
         priced=told_of(
@@ -314,6 +322,25 @@ def _plan_all(
     if isinstance(question.model, MeasuredModel) and question.model.is_in_one_order:
         return _of_any_order(question, outcome, aim)
     return outcome
+
+
+def _proved(
+    searched: Sequence[SearchedModel], budget: Budget, to_beat: float, aim: Aim | None
+) -> list[ModelOutcome]:
+    """What was found in all parts of a space, with bounds as high as they are of use.
+
+    No plan of a part beats the best of all, and the least bound of all parts is that of the whole.
+    The part whose bound is likely to be the least is proved first.
+    """
+    found, enough = [one.unproved() for one in searched], math.inf
+    for done, at in enumerate(sorted(range(len(searched)), key=lambda at: searched[at].least_s)):
+        best = min((to_beat, *(key_of(each, aim) for one in found for each in one.priced)))
+        alone, left = len(searched) == 1, len(searched) - done
+        part = budget if alone else _share(budget, found, left=left, aim=aim)
+        found[at] = searched[at].proved(part, best_s=best, enough_s=enough)
+        if found[at].lower_bound_s > 0:
+            enough = min(enough, found[at].lower_bound_s)
+    return found
 
 
 def _usual(question: ModelQuestion) -> Iterator[ModelOutcome]:
@@ -350,7 +377,7 @@ def _usual(question: ModelQuestion) -> Iterator[ModelOutcome]:
         )
 
 
-def _share(budget: Budget, found: list[ModelOutcome], *, left: int, aim: Aim | None) -> Budget:
+def _share(budget: Budget, found: list[ModelOutcome], *, left: float, aim: Aim | None) -> Budget:
     """For the next of so many parts of a space: its share of the time; best and bound of all."""
     known = min((key_of(each, aim) for one in found for each in one.priced), default=math.inf)
     bound = min((one.lower_bound_s for one in found if one.priced), default=math.inf)
@@ -388,7 +415,7 @@ def _of_any_order(question: ModelQuestion, outcome: ModelOutcome, aim: Aim | Non
 def _loosest(found: list[ModelOutcome]) -> ModelOutcome:
     """The least bound of the parts that are not proved to hold no plan."""
     open_parts = [each for each in found if each.priced or not each.exhausted] or found
-    return min(open_parts, key=lambda each: each.lower_bound_s)
+    return min(open_parts, key=lambda each: (each.lower_bound_s, each.loosest is None))
 
 
 def _degree_faults(allowed: Allowed, own: Capability) -> Iterator[Fault]:

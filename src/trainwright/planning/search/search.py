@@ -824,33 +824,108 @@ def plan_model(
     budget: Budget,
     *,
     num_alternatives: int = NUM_ALTERNATIVES,
+    aim: Aim | None = None,
+    crew: Crew | None = None,
+) -> ModelOutcome:
+    """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
+
+    With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
+    outcome of a search that runs to its end does not depend on the `crew` that helps.
+    """
+    searched = search_model(question, budget, num_alternatives=num_alternatives, aim=aim, crew=crew)
+    return searched.proved(budget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedModel:
+    """A search that is through: its plans, and so far nothing that is proved of all others.
+
+    `least_s` is known of all candidates. Where no layout can hold the model it `is_hopeless`.
+    """
+
+    search: ModelSearch
+    least_s: float
+    is_complete: bool
+    is_hopeless: bool
+    was_stopped: bool
+    num_alternatives: int
+    in_kind: bool
+
+    def unproved(self) -> ModelOutcome:
+        """What was found, with the bound 0."""
+        return self._outcome(Proof(0.0), one_stage_s=None)
+
+    def proved(
+        self, budget: Budget, *, best_s: float = math.inf, enough_s: float = math.inf
+    ) -> ModelOutcome:
+        """With a bound on all plans, and with what the proof came upon.
+
+        A plan of the figure `best_s` is known from elsewhere, and no more is tried than to come to
+        the bound `enough_s`. Both are in the unit of the aim.
+        """
+        search = self.search
+        if self.is_hopeless or not self.is_complete:
+            return self.unproved()
+        search.budget, search.best_s = budget, min(search.best_s, best_s)
+        chain_s = search.chain_bound_s
+        proof = prove(search, least_s=self.least_s, below=min(chain_s, enough_s))
+        free = not search.shelf.question.allowed.schedules
+        one_stage = free and bool(search.frontier.families.intersection(CHAIN))
+        return self._outcome(proof, one_stage_s=chain_s if one_stage else None)
+
+    def _outcome(self, proof: Proof, *, one_stage_s: float | None) -> ModelOutcome:
+        search, frontier, budget = self.search, self.search.frontier, self.search.budget
+        if self.is_hopeless:
+            return _without_a_plan(frontier.considered, budget, is_complete=self.is_complete)
+        best_s, told = search.best_s, 1 + self.num_alternatives
+        reached = len({each.candidate for each in search.priced} | search.undecided)
+        not_reached = frontier.count_below(best_s)
+        not_reached += sum(bound < best_s for bound, _ in search.splits)
+        not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
+        if proof.bound_s >= best_s * (1 - OPTIMAL_TOLERANCE):  # it excludes them by sharper bounds
+            not_reached = 0
+        is_decided = not (search.undecided or frontier.num_aside)
+        is_proved = math.isfinite(proof.bound_s)
+        return ModelOutcome(
+            priced=told_of(search.priced, search.aim, told, in_kind=self.in_kind),
+            lower_bound_s=proof.bound_s if is_proved else 0.0,
+            lower_bound_one_stage_s=one_stage_s if is_proved else None,
+            loosest=proof.loosest,
+            considered=frontier.considered,
+            pruned=frontier.considered - reached - not_reached,
+            not_reached=not_reached,
+            exhausted=self.is_complete
+            and not (self.was_stopped or budget.stopped)
+            and is_decided
+            and (math.isfinite(best_s) or not is_proved),
+            interrupted=budget.interrupted,
+        )
+
+
+def search_model(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    num_alternatives: int = NUM_ALTERNATIVES,
     in_kind: bool = False,
     aim: Aim | None = None,
     crew: Crew | None = None,
     to_beat: float = math.inf,
-    is_bounded: bool = True,
     shelves: Shelves | None = None,
     told: Sequence[Priced] = (),
-) -> ModelOutcome:
-    """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
+) -> SearchedModel:
+    """What `plan_model` finds, before anything is proved of all other plans.
 
-    The runners-up may be asked to differ `in_kind` (see `of_kinds`) and to join those that are
-    `told` of other spaces.
-
-    With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
-    outcome of a search that runs to its end does not depend on the `crew` that helps. With the
-    figure `to_beat` of a plan from elsewhere, plans and bounds above it are not looked for; the
-    bound is 0 where none is asked for. `shelves` have what was priced for other questions.
+    Runners-up may be asked to differ `in_kind` (see `of_kinds`) and to join those that are `told`
+    of other spaces. With the figure `to_beat` of a plan from elsewhere, plans and bounds above it
+    are not looked for. `shelves` have what was priced for other questions.
     """
     aim = aim or StepAim()
     shelf = (shelves or Shelves()).of(question)
     schedules = schedules_of(question.allowed, cuts_head=question.cuts_head)
     frontier = Frontier(question, shelf, aim, schedules, likely=True)
     is_complete = frontier.open(budget)
-    least_s = frontier.least_s
-    one_stage = not question.allowed.schedules and bool(frontier.families & set(CHAIN))
-    if is_more_than_all_devices_hold(question):
-        return _without_a_plan(frontier.considered, budget, is_complete=is_complete)
+    least_s, is_hopeless = frontier.least_s, is_more_than_all_devices_hold(question)
     foresight = Foresight(shelf, budget, crew)
     search = ModelSearch(
         *(frontier, budget, aim, foresight, SplitAnswers(foresight)),
@@ -858,35 +933,20 @@ def plan_model(
         patience=THOROUGH.times(question.effort),
         best_s=to_beat,
     )
-    search.run()
-    finish(search)
-    search.add_runners_up(num_alternatives, in_kind=in_kind, told=told)
-    try_uneven(search)
-    try_small_spaces(search)
-    chain_s = search.chain_bound_s
-    is_bounded = is_bounded and is_complete
-    proof = prove(search, least_s=least_s, below=chain_s) if is_bounded else Proof(0.0)
-    bound_s = proof.bound_s
-    best_s = search.best_s
-    proved = is_complete and math.isfinite(bound_s)
-    reached = len({each.candidate for each in search.priced} | search.undecided)
-    not_reached = frontier.count_below(best_s) + sum(bound < best_s for bound, _ in search.splits)
-    not_reached += frontier.num_aside if frontier.aside_s < best_s else 0
-    if bound_s >= best_s * (1 - OPTIMAL_TOLERANCE):  # the proof excludes them with sharper bounds
-        not_reached = 0
-    return ModelOutcome(
-        priced=told_of(search.priced, aim, 1 + num_alternatives, in_kind=in_kind),
-        lower_bound_s=bound_s if proved else 0.0,
-        lower_bound_one_stage_s=chain_s if one_stage and proved else None,
-        loosest=proof.loosest,
-        considered=frontier.considered,
-        pruned=frontier.considered - reached - not_reached,
-        not_reached=not_reached,
-        exhausted=is_complete
-        and not budget.stopped
-        and not (search.undecided or frontier.num_aside)
-        and (bool(search.priced) or math.isinf(bound_s)),
-        interrupted=budget.interrupted,
+    if not is_hopeless:
+        search.run()
+        finish(search)
+        search.add_runners_up(num_alternatives, in_kind=in_kind, told=told)
+        try_uneven(search)
+        try_small_spaces(search)
+    return SearchedModel(
+        search=search,
+        least_s=least_s,
+        is_complete=is_complete,
+        is_hopeless=is_hopeless,
+        was_stopped=budget.stopped,
+        num_alternatives=num_alternatives,
+        in_kind=in_kind,
     )
 
 
