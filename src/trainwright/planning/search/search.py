@@ -824,15 +824,19 @@ def plan_model(
     budget: Budget,
     *,
     num_alternatives: int = NUM_ALTERNATIVES,
+    in_kind: bool = False,
     aim: Aim | None = None,
     crew: Crew | None = None,
 ) -> ModelOutcome:
     """The fastest uniform plan, up to `num_alternatives` runners-up, and a bound on every other.
 
-    With an `aim` in place of the step, the plan of its least figure, and a bound on that. The
-    outcome of a search that runs to its end does not depend on the `crew` that helps.
+    The runners-up may be asked to differ `in_kind` (see `of_kinds`). With an `aim` in place of the
+    step, the plan of its least figure, and a bound on that. The outcome of a search that runs to
+    its end does not depend on the `crew` that helps.
     """
-    searched = search_model(question, budget, num_alternatives=num_alternatives, aim=aim, crew=crew)
+    searched = search_model(
+        question, budget, num_alternatives=num_alternatives, in_kind=in_kind, aim=aim, crew=crew
+    )
     return searched.proved(budget)
 
 
