@@ -357,10 +357,11 @@ def bound_every_loop_split(question: SplitQuestion, *, limit_s: float = math.inf
     roomy = Loop.of(question, in_room=False)
     if roomy is None:
         return Split(bound_s=math.inf)
-    loop = None if roomy.exceeds(limit_s) else Loop.of(question)
-    if loop is None or loop.exceeds(limit_s):
+    alone = roomy.chain(roomy.most_blocks(limit_s), exchanging=False)
+    loop = None if roomy.exceeds(limit_s, alone) else roomy.in_room()
+    if loop is None or loop.exceeds(limit_s, alone):
         return Split(bound_s=limit_s)
-    return Split(bound_s=loop.bound_s(limit_s))
+    return Split(bound_s=loop.bound_s(limit_s, alone))
 
 
 def bound_dealt_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
@@ -494,13 +495,8 @@ class Loop:
             group_replicas(cluster.pool_of(), degrees),
             placement_of(shape).rank_of_stage,
         )
-        held = running = [np.zeros((1, shape.virtual_stages))] * shape.num_ranks
-        if in_room:
-            rows = fullest_rows(shape)
-            held, _, running = (
-                np.split(each, rows.starts[1:]) for each in np.split(rows.rows, 3, axis=1)
-            )
-        return cls(
+        nothing = [np.zeros((1, shape.virtual_stages))] * shape.num_ranks
+        roomy = cls(
             kinds=kinds,
             shape=shape,
             lengths=lengths,
@@ -513,10 +509,19 @@ class Loop:
                 kinds=kinds,
                 replicas=replicas,
                 usable_bytes=cluster.accelerator.usable_bytes,
-                held=held,
-                running=running,
+                held=nothing,
+                running=nothing,
             ),
         )
+        return roomy.in_room() if in_room else roomy
+
+    def in_room(self) -> Loop:
+        """With the activations that the order holds on each rank."""
+        rows = fullest_rows(self.shape)
+        held, _, running = (
+            np.split(each, rows.starts[1:]) for each in np.split(rows.rows, 3, axis=1)
+        )
+        return replace(self, memory=replace(self.memory, held=held, running=running))
 
     @property
     def likely(self) -> Loop:
@@ -529,26 +534,32 @@ class Loop:
         even = nearly_even(self.kinds.profile, len(self.lengths.least))
         return None if even is None else replace(self, lengths=even)
 
-    def bound_s(self, limit_s: float) -> float:
-        """On the step of all splits; cut down to the limit, infinite where nothing fits."""
-        found, overhead_s = self.least_step(limit_s), self.cluster.accelerator.step_overhead_s
-        if math.isinf(found.step_s) and self._most_blocks(limit_s) < self.lengths.num_blocks:
+    def bound_s(self, limit_s: float, alone: LoopChain | None = None) -> float:
+        """On the step of all splits; cut down to the limit, infinite where nothing fits.
+
+        `alone` is its chain where replicas exchange nothing, if that is known.
+        """
+        found, overhead_s = (
+            self.least_step(limit_s, alone),
+            self.cluster.accelerator.step_overhead_s,
+        )
+        if math.isinf(found.step_s) and self.most_blocks(limit_s) < self.lengths.num_blocks:
             return limit_s  # ranks that could hold more would take longer
         return min(limit_s, max(found.step_s, self.mean_work_s) + overhead_s)
 
-    def exceeds(self, limit_s: float) -> bool:
-        """Whether no split is within a limit, even if replicas exchange nothing."""
+    def exceeds(self, limit_s: float, alone: LoopChain) -> bool:
+        """Whether no split is within a limit, even `alone`, if replicas exchange nothing."""
         if math.isinf(limit_s):
             return False
         own_s = limit_s - self.cluster.accelerator.step_overhead_s
-        chain = self.chain(self._most_blocks(limit_s), exchanging=False)
-        times_s = rank_times_s(chain, rank_ends(self.shape), self.memory.held, self.memory.running)
-        return held_within(times_s, chain.fewest, own_s) < chain.blocks.count
+        times_s = rank_times_s(alone, rank_ends(self.shape), self.memory.held, self.memory.running)
+        return held_within(times_s, alone.fewest, own_s) < alone.blocks.count
 
-    def least_step(self, limit_s: float = math.inf) -> LoopStep:
+    def least_step(self, limit_s: float = math.inf, alone: LoopChain | None = None) -> LoopStep:
         """On the pipeline, and the blocks of each rank that may reach it, none beyond the limit."""
+        most = self.most_blocks(limit_s)
         return least_step_s(
-            self.chain(self._most_blocks(limit_s)),
+            self.chain(most) if alone is None else self.exchanging(alone, most),
             rank_ends(self.shape),
             self.memory.held,
             self.memory.running,
@@ -556,14 +567,14 @@ class Loop:
 
     def most_of_ranks(self, limit_s: float) -> Counts | None:
         """Blocks that each rank can hold within a step; None where all of them cannot hold all."""
-        chain = self.chain(self._most_blocks(limit_s))
+        chain = self.chain(self.most_blocks(limit_s))
         times_s = rank_times_s(chain, rank_ends(self.shape), self.memory.held, self.memory.running)
         most = [most_within(*own, limit_s) for own in zip(times_s, chain.fewest, strict=True)]
         if min(most) < 0 or sum(most) < chain.blocks.count:
             return None
         return tuple(Count(rank, own, True) for rank, own in enumerate(most))
 
-    def _most_blocks(self, limit_s: float) -> int:
+    def most_blocks(self, limit_s: float) -> int:
         """Blocks that a rank can run within a step."""
         times = LayerTimes.of(self.kinds).total_s[self._blocks()]
         least_s = self.shape.num_microbatches * float(times.min())
@@ -649,6 +660,11 @@ class Loop:
             sharing=self._sharing(main, missing, most_blocks, exchanging=exchanging),
             under_backward=kinds.overlap.gradients,
         )
+
+    def exchanging(self, alone: LoopChain, most_blocks: int) -> LoopChain:
+        """A chain once replicas exchange what they do; no rank has more than `most_blocks`."""
+        sharing = self._sharing(*self._most_frequent(), most_blocks, exchanging=True)
+        return replace(alone, sharing=sharing)
 
     def sharing_lines(self, least: Ints, blocks: float) -> list[tuple[_Line, _Line, _Line]]:
         """Of every stage, lines below what is added to its forward, its backward, and at the end.
