@@ -248,13 +248,14 @@ def unnamed(question: ModelQuestion, plan: Plan) -> ModelQuestion | None:
     parallelism exposes, others cut sequences or leave activations on the host. All need a pipeline;
     None where they cannot help.
     """
-    own, degrees, host = question.allowed, plan.parallelism, question.cluster.accelerator.host
+    own, degrees = question.allowed, plan.parallelism
     is_named = own.framework is not None or own.schedules is not None
     if is_named or own.searches_orders or degrees is None or degrees.pipeline == 1:
         return None
     if len(question.cluster.pools) > 1 or isinstance(question.model, MeasuredModel):
         return None
-    families = SLICED | (BRAIDED if degrees.tensor > 1 else set()) | (ON_HOST if host else set())
+    on_host = ON_HOST if question.cluster.accelerator.host else set()
+    families = SLICED | on_host | (BRAIDED if degrees.tensor > 1 else set())
     named = tuple(f for f in sorted(families) if _has_chunks(f, own.virtual_stages))
     if not named:
         return None
