@@ -22,6 +22,7 @@ def found() -> CodesignResult:
     return trainwright.codesign("bert-large", ranges=ranges, **job).document
 
 
+@pytest.mark.slow
 def test_area_parts_add_up(found: CodesignResult) -> None:
     assert found.best is not None
     assert sum(found.best.area_parts_mm2.values()) == pytest.approx(found.best.area_mm2)

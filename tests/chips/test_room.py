@@ -309,6 +309,7 @@ def test_a_bound_raised_by_hand_is_found_whatever_is_drawn(answered: RoomResult)
     assert proof.searched
 
 
+@pytest.mark.slow
 def test_a_front_that_claims_to_be_nearer_is_found(answered: RoomResult) -> None:
     assert answered.front_epsilon_of_any_cut is not None
     nearer = replace(answered, front_epsilon_of_any_cut=answered.front_epsilon_of_any_cut * 0.9)

@@ -82,6 +82,7 @@ def test_a_command_that_launches_nothing_is_refused(tmp_path: Path) -> None:
         trainwright.capture([])
 
 
+@pytest.mark.slow
 def test_a_tool_answers_with_the_document_and_writes_nothing() -> None:
     found = json.loads(answer("support", ["gpt2", "dgx-h100"]))
     assert found["kind"] == "support"

@@ -287,6 +287,7 @@ def test_the_embedded_model_and_cluster_are_nouns_again():
 _SLOW = pytest.mark.slow  # each starts a process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [

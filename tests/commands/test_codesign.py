@@ -38,6 +38,7 @@ def report() -> trainwright.CodesignReport:
     return small()
 
 
+@pytest.mark.slow
 def test_a_document_says_what_was_found_and_how_much_is_proved(
     report: trainwright.CodesignReport,
 ) -> None:
@@ -366,6 +367,7 @@ def test_a_document_stands_for_the_chips_of_its_search(tmp_path: Path) -> None:
     assert [one.to_dict()["devices_used"] for one in used] == [10, 12, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [{}, {"tensor_overlap": 0.5, "gradient_overlap": 0.25}])
 def test_what_a_search_hid_and_pricing_does_not_is_said(
     told: dict[str, float], tmp_path: Path

@@ -79,6 +79,7 @@ def test_a_front_in_two_processes_and_from_a_journal_is_the_same(
     assert "other inputs" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_stages_run_one_by_one_give_the_same_document(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -227,6 +227,7 @@ def test_the_same_profile_under_another_name_is_the_same_model(run, folder):
     assert "different models" in run("diff", "small.plan", "other.plan").out
 
 
+@pytest.mark.slow
 def test_diff_does_not_compare_a_step_with_a_microbatch(run):
     run(*PLAN, "-o", "a.json")
     run(*GPT2, "-o", "b.json")

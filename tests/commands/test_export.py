@@ -192,6 +192,7 @@ def test_a_plan_of_a_profile_is_refused(run: Callable[..., Any], tmp_path: Path)
     )
 
 
+@pytest.mark.slow
 def test_a_plan_is_one_that_megatron_launches_where_nobody_says_otherwise(tmp_path):
     """What the file says of whom a speed is expected prices it again as the plan was."""
     asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 32, "sequence": 512, "top": 0}

@@ -60,6 +60,7 @@ def test_estimate_agrees_with_every_row_and_with_its_limits(run, document):
             assert found["fits"] is fits
 
 
+@pytest.mark.slow
 def test_layers_that_predict_further_tokens_may_be_left_out(run, tmp_path):
     sizes = {"hidden_size": 256, "num_hidden_layers": 4, "intermediate_size": 512}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 1000}

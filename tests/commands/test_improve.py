@@ -156,6 +156,7 @@ def test_kernels_that_a_change_adds_are_those_of_the_plan_that_it_would_beat() -
     assert found.best_plan.step_time_s <= found.changes[0].step_time_s
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_fit_is_offered_what_makes_it_fit() -> None:
     found = too_large()
     assert not found.run_fits
@@ -202,6 +203,7 @@ def test_where_nothing_fits_only_what_the_framework_runs_is_enough() -> None:
         recheck(replace(able, enough=()))
 
 
+@pytest.mark.slow
 def test_every_number_says_where_it_comes_from() -> None:
     said = wasteful().assumptions
     assert said["times"].startswith("fitted: ")

@@ -24,6 +24,7 @@ JOB = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("calibration", "origin", "said"),
     [

@@ -140,6 +140,7 @@ def test_an_improvement_of_a_profile_is_read_again_and_an_edited_one_refused(roa
         explain(path)
 
 
+@pytest.mark.slow
 def test_a_plan_without_recomputation_is_a_run_that_costs_the_same(roads):
     _, profile, cluster = roads
     asked = {"global_batch": 16, "recompute": "none", "schedule": "1f1b", "top": 0}

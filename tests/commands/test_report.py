@@ -102,6 +102,7 @@ def values(page, key, table=0):
     return found[table]
 
 
+@pytest.mark.slow
 def test_every_section_of_its_kind_is_there(kind, page):
     assert [attrs["id"] for attrs, _ in page.all("section")] == SECTIONS[kind].split()
 

@@ -89,6 +89,7 @@ def test_whatever_is_on_the_critical_path_has_a_word(family, tmp_path):
     trainwright.report(tmp_path / "s.json")
 
 
+@pytest.mark.slow
 def test_a_search_copies_to_the_host_where_the_spec_says_how_long_that_takes(tmp_path):
     times = {"forward_s": (3.0,), "input_grad_s": (4.0,), "weight_grad_s": (2.0,)}
     asked = {"search": True, "placement": "loop", "ranks": 4, "microbatches": 12, "evaluations": 50}

@@ -80,6 +80,7 @@ def test_every_row_is_the_plan_of_its_size():
     assert document.best_plan.devices_used == document.rows[document.best].devices_used
 
 
+@pytest.mark.slow
 def test_where_a_search_ends_early_the_plan_of_fewer_devices_stands_in():
     plan = trainwright.plan("gpt2", devices=8, **JOB).document
     late = trainwright.plan("gpt2", devices=16, **JOB, pp=12).document  # slower than on 8
@@ -124,6 +125,7 @@ def test_a_single_number_with_an_objective_is_halved_down_to_one_node():
     assert [row.devices for row in document.rows] == [24, 48]
 
 
+@pytest.mark.slow
 def test_rows_that_miss_the_deadline_are_marked_late():
     free = sweep("8,16", **MONEY).document.rows
     deadline_s = (free[0].train_s + free[1].train_s) / 2
@@ -204,6 +206,7 @@ def by_cost():
     return sweep("8,32", objective="cost", pareto="step-time,cost", **MONEY)
 
 
+@pytest.mark.slow
 def test_a_cheaper_number_between_the_sizes_is_found_and_proved(by_cost):
     document = by_cost.document
     best = document.rows[document.best]

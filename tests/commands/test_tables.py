@@ -89,6 +89,7 @@ def test_catalog_lists_models(run, snapshot):
     assert run("catalog", "models").report == snapshot
 
 
+@pytest.mark.slow
 def test_catalog_without_a_topic_lists_all(run):
     everything = run("catalog").out
     for topic in ("models", "accelerators", "clusters", "calibrations", "families", "targets"):

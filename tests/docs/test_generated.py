@@ -55,6 +55,7 @@ def test_every_public_name_is_in_the_reference_with_what_it_takes():
     assert "- `to_dataframe()`: One of the document's tables" in page
 
 
+@pytest.mark.slow
 def test_every_key_of_every_document_is_in_the_reference():
     page = documents_part()
     for record in nested_records(document_types()):
@@ -69,6 +70,7 @@ def test_names_of_records_are_not_used_twice():
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_links_between_records_lead_to_a_heading():
     page = documents_part()
     headings = {slug(title) for title in re.findall(r"^#+ (.+)$", page, re.M)}
@@ -146,6 +148,7 @@ LONGEST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [

@@ -121,6 +121,7 @@ def test_what_to_change_is_asked_for_by_its_options(tmp_path: Path) -> None:
     assert "--tp 1.." in explain(path).explain()
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_it_says_what_of_that_which_was_fixed_would_be_enough() -> None:
     cluster = with_memory(with_memory(two_kinds(), A100, 20.0), H100, 20.0)
     found = plan("llama3-8b", cluster=cluster, **NARROW, pp=1).document  # type: ignore[arg-type]

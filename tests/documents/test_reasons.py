@@ -71,6 +71,7 @@ def test_what_a_thing_buys_is_what_planning_without_it_loses(planned, why):
         assert each.slowdown == each.step_time_s / planned.step_time_s
 
 
+@pytest.mark.slow
 def test_only_what_the_plan_uses_is_left_out(planned, why):
     degrees = planned.document.parallelism
     names = {each.name for each in why.without}

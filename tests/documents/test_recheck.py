@@ -75,6 +75,7 @@ def bends(value):
     return not value if isinstance(value, bool) else value * 1.01 + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plan", "estimate", "model-plan", "per-stage"])
 def test_every_figure_that_follows_from_the_plan_is_checked(kind, path, tmp_path, explained):
     document = made(path, tmp_path, kind)
@@ -153,6 +154,7 @@ def test_of_estimated_figures_that_are_not_ours_it_is_said_how_that_comes_about(
     assert "make it anew with the command that wrote it" in last.problem
 
 
+@pytest.mark.slow
 def test_a_models_request_is_checked_too(path, tmp_path, explained):
     document = made(path, tmp_path, "model-plan")
     for place, change, message in (
@@ -172,6 +174,7 @@ def test_a_models_request_is_checked_too(path, tmp_path, explained):
         explained(document)
 
 
+@pytest.mark.slow
 def test_a_model_plan_of_another_version_is_shown_with_a_warning(path, tmp_path, explained):
     document = made(path, tmp_path, "model-plan")
     document["request"]["trainwright_version"] = "0.0.1"

@@ -74,6 +74,7 @@ DOCUMENTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "make"), DOCUMENTS)
 def test_a_document_follows_its_schema_and_none_other(kind, make):
     document = json.loads(json.dumps(encode(make())))

@@ -65,6 +65,7 @@ def refusal(path):
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_order_is_labelled_and_inside_the_proof(answer):
     document = answer.document
     assert document.schedule == "searched"
@@ -86,6 +87,7 @@ def test_the_table_says_what_the_order_gained(answer):
     assert "to a proved bound" in printed
 
 
+@pytest.mark.slow
 def test_the_default_plan_is_what_it_was(named):
     plain = named.to_dict()
     assert "order" not in plain
@@ -216,6 +218,7 @@ def test_a_trace_of_the_order_can_be_drawn(answer, tmp_path):
     assert list((tmp_path / "trace").iterdir())
 
 
+@pytest.mark.slow
 def test_the_nearest_plan_has_the_order_of_a_family():
     job = {**JOB, "devices": 8, "dp": 2, "zero": 1, "schedule": "v-half,searched"}
     job["calibration"] = "none"

@@ -96,6 +96,7 @@ def test_what_an_export_writes_can_be_improved(tmp_path: Path, target: str) -> N
         assert found.request.configuration.global_batch == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["axolotl", "automodel", "primus"])
 def test_a_copy_is_of_the_file_that_a_script_starts(tmp_path: Path, target: str) -> None:
     written(tmp_path, target)

@@ -188,6 +188,7 @@ def test_the_same_plan_gives_the_same_bytes() -> None:
                 continue
 
 
+@pytest.mark.slow
 @given(job=jobs())
 @settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
 def test_every_target_reads_back_or_refuses(job: Job) -> None:

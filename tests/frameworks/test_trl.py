@@ -46,6 +46,7 @@ def test_a_million_tokens_take_the_published_time_and_memory(name: str) -> None:
     assert report.document.step_time_s == pytest.approx(measured_s, rel=0.10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -205,6 +205,7 @@ def renumbered(asked: Question, seed: int) -> Question:
     )
 
 
+@pytest.mark.slow
 def test_no_plan_of_a_mid_size_graph_lies_below_the_proof():
     seen = [check_against_the_oracle(seed) for seed in range(6)]
     assert seen.count("optimal") >= 4

@@ -82,6 +82,7 @@ def test_a_short_search_asks_nobody():
     assert crew.parcels == 0
 
 
+@pytest.mark.slow
 def test_a_schedule_that_runs_at_no_near_depth_leaves_its_point_for_the_others():
     outcome = plan_model(question(context=Span.only(1), schedules=("v-half",)), Budget())
     assert {found.candidate.schedule for found in outcome.priced} == {"v-half"}

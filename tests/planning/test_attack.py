@@ -66,6 +66,7 @@ def test_a_schedule_list_may_begin_with_several_chunks(first):
     assert alone.status is Status.OPTIMAL
 
 
+@pytest.mark.slow
 def test_the_free_space_has_a_name():
     job = {"cluster": "dgx-h100", "devices": 2, "global_batch": 4, "sequence": 512}
     free, plain = (trainwright.plan("gpt2", **job, framework=f) for f in ("any", None))

@@ -136,6 +136,7 @@ def test_no_braided_plan_is_below_the_bound(memory_gib, tensor):
     assert outcome.priced[0].step.step_time_s <= 1.02 * least_s
 
 
+@pytest.mark.slow
 def test_a_block_hides_no_more_than_it_waits_for():
     question = asked(
         replace(LLAMA, num_layers=4),

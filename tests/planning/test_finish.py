@@ -82,6 +82,7 @@ def test_every_candidate_ends_with_its_best_plan(families, seed):
         assert found.bound_s == pytest.approx(least_s, rel=ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [13, *(pytest.param(n, marks=pytest.mark.slow) for n in (12, 29))])
 def test_so_it_does_where_chunks_of_a_rank_can_recompute_in_several_ways(seed):
     for question, candidate, least_s in candidates_with_steps(LOOPED, seed, most_plans=1000):

@@ -58,6 +58,7 @@ SLOW = ("torchtitan@0.3", "pytorch", "deepspeed", "nanotron", "trl", "automodel"
 MEMORY_GIB = {"llamafactory": 40}  # neither cuts layers nor keeps two copies of their state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [
@@ -224,6 +225,7 @@ def test_on_tpus_an_estimate_expects_the_speed_that_a_plan_does():
     assert run.step_time_s == plan.step_time_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("named", "status", "said"),
     [
@@ -252,6 +254,7 @@ def test_that_no_plan_of_any_of_them_fits_is_one_sentence():
     assert found.request.space.framework == "megatron"
 
 
+@pytest.mark.slow
 def test_a_brief_search_finds_the_same_behind_what_others_have_priced():
     shelves, room = Shelves(), asked("megatron", memory_gib=30, **NARROW)
     spaces = [
@@ -269,6 +272,7 @@ def test_a_brief_search_finds_the_same_behind_what_others_have_priced():
     assert len(shelves._known) < 2 * len(spaces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.9, 1.0, 1.2])
 def test_a_brief_search_tells_only_what_beats_a_step_that_is_known(share):
     question = asked("megatron", memory_gib=30, **NARROW)
@@ -280,6 +284,7 @@ def test_a_brief_search_tells_only_what_beats_a_step_that_is_known(share):
         assert best_s * (1 - 1e-9) <= found.step.step_time_s < share * best_s
 
 
+@pytest.mark.slow
 def test_a_search_that_ends_before_its_first_plan_tells_a_usual_one():
     model, cluster = (
         catalog.model("deepseek-v3").config,

@@ -243,6 +243,7 @@ def test_so_it_is_of_larger_ones(decade, families):
         holds_for_drawn(f"{decade}{seed}", families, most_plans=1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory_gib", [20, 60])
 @pytest.mark.parametrize("tied", [False, True])
 def test_no_plan_with_a_head_on_all_ranks_is_below_the_bound(memory_gib, tied):

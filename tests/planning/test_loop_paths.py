@@ -297,6 +297,7 @@ def test_a_rank_exchanges_while_others_drain(sequence_length):
     assert bound_every_split(asked.question("depth-first")).bound_s <= step.step_time_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     [

@@ -18,6 +18,7 @@ MARKS = {"small": (), "tight A100": pytest.mark.slow, "slow joint": pytest.mark.
 IN_TURN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.papers)) for name in CASES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_TURN)
 def test_no_plan_on_two_pools_is_faster_than_the_planners(name: str) -> None:
     outcome = plan_mixed(CASES[name], Budget())

@@ -126,6 +126,7 @@ class TestInfeasible:
         assert planned(replace(asked, num_devices=2)).priced
         assert "states alone are 134.62 GiB; one has room" in found.binding.description
 
+    @pytest.mark.slow
     def test_what_was_switched_off_is_offered_where_that_is_enough(self):
         asked = question(
             "llama3-8b",

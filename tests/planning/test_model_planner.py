@@ -55,6 +55,7 @@ def planned_case(name: str):
     return planned(CASES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_places_every_layer_once_with_one_pair_of_degrees(name):
     asked = CASES[name]
@@ -390,6 +391,7 @@ def test_a_part_of_a_space_is_proved_no_further_than_the_whole_asks():
     assert search_model(SMALL, Budget()).unproved().lower_bound_s == 0
 
 
+@pytest.mark.slow
 def test_a_plan_in_v_whose_pipeline_is_too_long_is_not_priced():
     asked = narrowed(
         SMALL, schedules=("zb-v",), pipeline=Span.only(2), data=ONE, microbatch_size=Span.only(4)

@@ -51,6 +51,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", CASES.values(), ids=CASES)
 def test_every_change_is_priced_by_the_best_plan_under_it(question):
     assert not plan_runnable(question, Budget()).priced

@@ -20,6 +20,7 @@ def starts_of(schedules, **options):
     return question, priced, list(order_starts(question, priced, Budget()))
 
 
+@pytest.mark.slow
 def test_the_best_plan_comes_first_and_every_placement_once_at_least():
     question, priced, starts = starts_of(None, num_alternatives=0)
     assert starts[0] == priced[0]

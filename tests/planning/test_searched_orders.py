@@ -38,6 +38,7 @@ def found_for(question, **options):
     return named, with_searched_orders(question, named, Budget(), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "memory_gib", "schedules"), QUESTIONS)
 def test_a_searched_order_is_never_slower_and_fits(blocks, memory_gib, schedules):
     question = on_four_ranks(blocks, memory_gib, schedules)

@@ -98,6 +98,7 @@ def test_with_chunks_a_rank_holds_one_microbatch_and_two_slices_of_a_chunk_per_r
     assert cut.bubble_of_makespan < whole.bubble_of_makespan / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "memory_gib", "schedules"),
     [
@@ -140,6 +141,7 @@ def test_what_cannot_be_cut_is_refused():
             )
 
 
+@pytest.mark.slow
 def test_slices_that_are_not_equal_are_no_candidates():
     asked_of = {"cluster": "dgx-h100", "devices": 6, "global_batch": 6, "framework": "any"}
     asked_of |= {"schedule": "slimpipe", "tp": 1, "cp": 1, "dp": 1}

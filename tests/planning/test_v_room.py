@@ -25,6 +25,7 @@ def outcome_of(family, blocks, memory_gib):
     return question, plan_model(question, Budget())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocks", "family"),
     [

@@ -183,6 +183,7 @@ def test_where_no_plan_was_found_a_small_space_is_searched_to_its_end():
     assert outcome.exhausted
 
 
+@pytest.mark.slow
 def test_nothing_fits_is_said_only_where_all_was_tried():
     question = small(1, "v-half")
     shelf, candidate, own = case_of(question)
@@ -210,6 +211,7 @@ def assert_never_slower(blocks, family, memories_gib):
     assert math.isfinite(best[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocks", "family", "memories_gib"),
     [

@@ -64,6 +64,7 @@ def test_a_searched_front_is_nowhere_behind_the_named_one(placement):
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [named_front, partial(searched_front, budget=Budget())])
 def test_a_front_begins_where_one_microbatch_alone_fits(make):
     """V-Min needs 2 floor((p + 4) / 3) activations; with less memory orders are only slower."""
@@ -73,6 +74,7 @@ def test_a_front_begins_where_one_microbatch_alone_fits(make):
     assert sum(point.peak_activations < 6 for point in points) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [named_front, partial(searched_front, budget=Budget())])
 def test_a_front_has_what_families_reach_at_every_limit(make):
     question = question_of(Placement.v(8), evaluations=200)
