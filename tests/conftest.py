@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +37,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """To collect without running uses no snapshot, and is no failure."""
     if config.option.collectonly:
         config.option.warn_unused_snapshots = True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes ten seconds and more of laws that others hold, too, runs with the papers."""
+    here = Path(__file__).parent
+    at_length = set((here / "at_length.txt").read_text(encoding="utf-8").splitlines())
+    for item in items:
+        if item.nodeid.partition("tests/")[2] in at_length:
+            item.add_marker(pytest.mark.papers)
 
 
 def pytest_collection_finish() -> None:

@@ -40,6 +40,7 @@ def test_a_bound_that_effort_does_not_raise_is_named():
 @pytest.mark.slow
 def test_a_search_that_its_effort_ended_names_the_option_that_buys_more(tmp_path):
     job = {"cluster": "dgx-h100", "devices": 16, "global_batch": 128, "sequence": 8192, "top": 0}
+    job["framework"] = "any"
     little = trainwright.plan("llama3-8b", **job, effort=0.02)
     assert little.document.left_open.startswith("the effort ended first; --effort 0.08 may win")
     assert "left open: the effort ended first" in little.explain()
