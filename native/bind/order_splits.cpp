@@ -21,7 +21,6 @@ void bind_order_splits(nb::module_& module) {
       .number("num_blocks", &OrderSplits::num_blocks)
       .number("limit_s", &OrderSplits::limit_s)
       .number("near", &OrderSplits::near)
-      .number("near_within", &OrderSplits::near_within)
       .array("least", &OrderSplits::least)
       .array("forward_s", &OrderSplits::forward_s)
       .array("backward_s", &OrderSplits::backward_s)

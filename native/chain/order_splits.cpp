@@ -448,7 +448,7 @@ class Dual {
   }
 
   // The column that gains most for each unit, and how much; nothing where none does.
-  std::pair<DualColumn, double> best_column() {
+  std::pair<DualColumn, double> best_column() const {
     const auto blocks = static_cast<double>(x_.num_blocks);
     std::pair<DualColumn, double> best{{}, 0.0};
     double most = kHair;
@@ -469,20 +469,10 @@ class Dual {
       all += own;
     }
     offer({Of::blocks, 0}, blocks - all, std::max(1.0, blocks));
-    const auto over = [&](int64_t i) {
-      return dot(&x_.block_held[i * size_], &price_[1], size_) - x_.room[i];
-    };
-    for (const int64_t i : watched_) offer({Of::instant, i}, over(i));
+    for (int64_t i = 0; i < instants_; ++i)
+      offer({Of::instant, i}, dot(&x_.block_held[i * size_], &price_[1], size_) - x_.room[i]);
     for (size_t q = 0; q < paths_.size(); ++q)
       offer({Of::path, static_cast<int64_t>(q)}, gained_by(paths_[q]));
-    if (best.second > 0) return best;
-    // Few instants are ever over their room: all are looked at where nothing else gains.
-    watched_.clear();
-    for (int64_t i = 0; i < instants_; ++i) {
-      const double own = over(i);
-      if (own > kHair) watched_.push_back(i);
-      offer({Of::instant, i}, own);
-    }
     return best;
   }
 
@@ -521,7 +511,6 @@ class Dual {
   DualColumn ray_column_;
   bool is_solved_ = false;
   std::vector<OrderPath> paths_;
-  std::vector<int64_t> watched_;  // instants that were over their room
 };
 
 }  // namespace
@@ -553,23 +542,20 @@ LeastOfOrder least_of_order(const OrderSplits& splits, const Orders& orders,
       break;
     }
     const std::vector<double> asked = dual.blocks();
-    const auto enough_s = [&] {
-      const bool is_within = least.reached_s < splits.limit_s;
-      return least.step_s * (1 + (is_within ? splits.near_within : splits.near));
-    };
+    const double enough_s = least.step_s * (1 + splits.near);
     const std::vector<double> best = least.blocks.empty() ? asked : least.blocks;
     bool is_cut = false;
     for (const double share : kInward) {
       for (size_t i = 0; i < size; ++i) blocks[i] = best[i] + share * (asked[i] - best[i]);
-      found = paths.longest(blocks, share < 1 ? 0.0 : enough_s());
+      found = paths.longest(blocks, share < 1 ? 0.0 : enough_s);
       if (paths.reached_s() < least.reached_s) {
         least.reached_s = paths.reached_s();
         least.blocks = blocks;
       }
-      if (least.reached_s <= enough_s()) break;  // no more can be proved
+      if (least.reached_s <= enough_s) break;  // no more can be proved
       for (Path& each : found) {
         const double own_s = each.fixed_s + dot(each.block_s.data(), asked.data(), size);
-        if (own_s <= enough_s()) continue;
+        if (own_s <= enough_s) continue;
         is_cut = true;
         dual.add(std::move(each));
       }

@@ -38,7 +38,6 @@ struct OrderSplits {
   int64_t num_blocks = 0;
   double limit_s = 0;                       // a bound beyond is cut down to it
   double near = 0;                          // share of the step by which the bound may be short
-  double near_within = 0;                   // that, once some split is known to end by the limit
   std::span<const int64_t> least;           // [S] blocks
   std::span<const double> forward_s;        // [S] without blocks, of one microbatch
   std::span<const double> backward_s;       // [S]

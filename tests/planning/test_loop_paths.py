@@ -135,7 +135,6 @@ def splits(order, *, num_blocks, forward_s=1.0, backward_s=2.0, held=(), room=()
         num_blocks=num_blocks,
         limit_s=limit_s,
         near=1e-4,
-        near_within=1e-4,
         least=np.zeros(size, np.int64),
         forward_s=np.zeros(size),
         backward_s=np.zeros(size),

@@ -467,7 +467,6 @@ class OrderSplits:
         num_blocks: int,
         limit_s: float,
         near: float,
-        near_within: float,
         least: NDArray[np.int64],
         forward_s: NDArray[np.float64],
         backward_s: NDArray[np.float64],
@@ -486,7 +485,6 @@ class OrderSplits:
         num_blocks: int = ...,
         limit_s: float = ...,
         near: float = ...,
-        near_within: float = ...,
         least: NDArray[np.int64] = ...,
         forward_s: NDArray[np.float64] = ...,
         backward_s: NDArray[np.float64] = ...,
@@ -506,8 +504,6 @@ class OrderSplits:
     def limit_s(self) -> float: ...
     @property
     def near(self) -> float: ...
-    @property
-    def near_within(self) -> float: ...
     @property
     def least(self) -> NDArray[np.int64]: ...
     @property

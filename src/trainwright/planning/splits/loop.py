@@ -111,7 +111,6 @@ class _Line(NamedTuple):
 # above: two programs more, and the least of both counts (branch and bound, the least first).
 
 _NEAR: Final = 1e-4  # of the step: how much longer the longest path may be than its bound
-_COARSE: Final = 1e-3  # where some parts end by the limit, so that more programs must tell
 _NEARER: Final = 1e-11  # where all blocks are whole, which may be the best split
 _WHOLE: Final = 0.02  # blocks: parts that are smaller may be rounding
 # Programs of one candidate of few rows (stages times ways). One takes time as their cube, so that
@@ -127,7 +126,7 @@ class PathsStep(NamedTuple):
     step_s: float
     blocks: Floats | None = None
     found: _core.LeastOfOrder | None = None
-    near: float = 0.0  # share of the step by which the bound may be short
+    is_near: bool = False
 
 
 class Count(NamedTuple):
@@ -182,7 +181,7 @@ def _least_of_whole(
 ) -> PathsStep:
     """Branch and bound below the first counts, the least first."""
     p, number = program.num_ranks, 0
-    found = program.solved(first, within=_COARSE)
+    found = program.solved(first)
     waiting: BestFirst[tuple[PathsStep, Counts]] = BestFirst()
     waiting.add(found.step_s, (found, first))
     share = min(1.0, (_FEW_ROWS / program.held.shape[1]) ** 3)
@@ -190,8 +189,8 @@ def _least_of_whole(
     while waiting.least < limit_s and number < most_programs:
         step_s, (found, counts) = waiting.least, waiting.first
         halves = None if found.blocks is None else _halves(counts, found.blocks, p)
-        if halves is None and found.near > _NEARER:
-            own = program.solved(counts, found.found, near=_NEARER, within=_NEARER)
+        if halves is None and not found.is_near:
+            own = program.solved(counts, found.found, near=_NEARER)
             waiting.sharpen_first(max(step_s, own.step_s), (own, counts))
             continue
         if halves is None:
@@ -199,14 +198,9 @@ def _least_of_whole(
         waiting.take()
         for half in halves:
             number += 1
-            own = program.solved(half, found.found, within=_COARSE)
+            own = program.solved(half, found.found)
             least_s = max(step_s, own.step_s)
             waiting.add(least_s, (own._replace(step_s=least_s), half))
-    while waiting.least < limit_s and waiting.first[0].near > _NEAR:
-        step_s, (found, counts) = waiting.least, waiting.first
-        own = program.solved(counts, found.found, within=_NEAR)
-        least_s = max(step_s, own.step_s)
-        waiting.sharpen_first(least_s, (own._replace(step_s=least_s), counts))
     return waiting.first[0]
 
 
@@ -226,14 +220,9 @@ class PathsProgram(NamedTuple):
         start: _core.LeastOfOrder | None = None,
         *,
         near: float = _NEAR,
-        within: float = _NEAR,
     ) -> PathsStep:
-        """The least step of blocks that are dealt so; a `start` had the first of these counts.
-
-        It may be short by the share `near`, or `within` where that is below the limit anyway.
-        """
-        splits = self.splits.replace(near=near, near_within=within)
-        p, size = self.num_ranks, self.held.shape[1]
+        """The least step of blocks that are dealt so; a `start` had the first of these counts."""
+        splits, p, size = self.splits.replace(near=near), self.num_ranks, self.held.shape[1]
         ways = splits.num_ways
         if counts:
             # Rows of memory and rows of counts look alike; counts are shares of all blocks.
@@ -248,7 +237,7 @@ class PathsProgram(NamedTuple):
             )
         found = _core.least_of_order(splits, self.orders, start)
         blocks = found.blocks.reshape(-1, ways).sum(axis=1) if len(found.blocks) else None
-        return PathsStep(found.step_s, blocks, found, max(near, within))
+        return PathsStep(found.step_s, blocks, found, near < _NEAR)
 
 
 def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProgram | None:
@@ -290,7 +279,6 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
         num_blocks=blocks.count,
         limit_s=limit_s,
         near=_NEAR,
-        near_within=_NEAR,
         least=chain.least,
         forward_s=forward_s,
         backward_s=backward_s,
