@@ -25,6 +25,7 @@ from trainwright.execution import Budget
 from trainwright.planning.question.question import ANY, Allowed, ModelQuestion, Span
 from trainwright.planning.reasons.infeasible import diagnose_model
 from trainwright.planning.search import search as model_search
+from trainwright.planning.search.framework import loosest_of
 from trainwright.planning.search.orders import plan_per_stage
 from trainwright.planning.search.plans import least_step_s, price_split
 from trainwright.planning.search.search import best_first, plan_model, search_model
@@ -389,6 +390,26 @@ def test_a_part_of_a_space_is_proved_no_further_than_the_whole_asks():
         assert share * bound_s * (1 - 0.01) <= enough.lower_bound_s <= best_s
         assert [one.plan for one in led.priced] == [one.plan for one in whole.priced]
     assert search_model(SMALL, Budget()).unproved().lower_bound_s == 0
+
+
+def test_where_a_figure_is_not_beaten_nobody_says_that_nothing_fits():
+    """A plan of another question is to beat; a plan of another part is of the same space."""
+    figure_s = 0.5 * plan_model(SMALL, Budget()).lower_bound_s
+    led = search_model(SMALL, Budget(), to_beat=figure_s)
+    assert not led.proved(Budget()).priced
+    assert not led.proved(Budget()).exhausted
+    assert not led.unproved().exhausted
+    assert search_model(SMALL, Budget()).proved(Budget(), best_s=figure_s).exhausted
+
+
+def test_a_part_without_a_plan_bounds_the_whole_unless_nothing_in_it_fits():
+    whole = plan_model(SMALL, Budget())
+    below_s = 0.9 * whole.lower_bound_s
+    bounded = replace(whole, priced=(), exhausted=True, lower_bound_s=below_s)
+    nothing = replace(bounded, lower_bound_s=0.0)
+    assert loosest_of([whole, bounded]).lower_bound_s == below_s
+    assert loosest_of([whole, nothing]) is whole
+    assert loosest_of([whole, replace(nothing, exhausted=False)]).lower_bound_s == 0
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ _ONE: Final = Span.only(1)
 _FULL: Final = (Recompute.FULL,)
 _PIPELINED: Final = Parallelism(pipeline=2)
 _USUAL_S: Final = 5.0  # CPU seconds for a usual plan; of DeepSeek-V3 on 2,048 devices it takes one
-_PROOFS: Final = 0.25  # of the time for a part's search and its proof, for the proof
+_PROOFS: Final = 0.25  # of the time of all searches, for all proofs
 _SEARCHES: Final = 4  # for plans that fit when they are counted
 _OF_A_KIND: Final = 3  # plans that are counted for each that is told
 _NEEDED: Final = (
@@ -303,9 +303,9 @@ def _plan_all(
         if not num_alternatives:
             to_beat = min((to_beat, *(key_of(each, aim) for each in found[-1].priced)))
     if is_bounded:
-        found = _proved(searched, budget, to_beat, aim)
+        found = _proved(searched, found, budget, aim)
     found += usual
-    loosest = _loosest(found)
+    loosest = loosest_of(found)
     outcome = ModelOutcome(
         priced=told_of(
             (p for each in found for p in each.priced), aim, 1 + num_alternatives, in_kind=in_kind
@@ -325,16 +325,19 @@ def _plan_all(
 
 
 def _proved(
-    searched: Sequence[SearchedModel], budget: Budget, to_beat: float, aim: Aim | None
+    searched: Sequence[SearchedModel],
+    found: Sequence[ModelOutcome],
+    budget: Budget,
+    aim: Aim | None,
 ) -> list[ModelOutcome]:
     """What was found in all parts of a space, with bounds as high as they are of use.
 
     No plan of a part beats the best of all, and the least bound of all parts is that of the whole.
     The part whose bound is likely to be the least is proved first.
     """
-    found, enough = [one.unproved() for one in searched], math.inf
+    found, enough = list(found), math.inf
     for done, at in enumerate(sorted(range(len(searched)), key=lambda at: searched[at].least_s)):
-        best = min((to_beat, *(key_of(each, aim) for one in found for each in one.priced)))
+        best = min((key_of(each, aim) for one in found for each in one.priced), default=math.inf)
         alone, left = len(searched) == 1, len(searched) - done
         part = budget if alone else _share(budget, found, left=left, aim=aim)
         found[at] = searched[at].proved(part, best_s=best, enough_s=enough)
@@ -412,9 +415,9 @@ def _of_any_order(question: ModelQuestion, outcome: ModelOutcome, aim: Aim | Non
     )
 
 
-def _loosest(found: list[ModelOutcome]) -> ModelOutcome:
+def loosest_of(found: list[ModelOutcome]) -> ModelOutcome:
     """The least bound of the parts that are not proved to hold no plan."""
-    open_parts = [each for each in found if each.priced or not each.exhausted] or found
+    open_parts = [each for each in found if each.is_open] or found
     return min(open_parts, key=lambda each: (each.lower_bound_s, each.loosest is None))
 
 

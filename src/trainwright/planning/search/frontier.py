@@ -194,6 +194,7 @@ class Frontier:
     _coarse: CoarseBounds = field(init=False)
     _pairs: PointPairs = field(init=False)
     _opened: list[tuple[Point, tuple[int, ...]]] = field(default_factory=list)
+    _considered: int | None = None
     _waiting: BestFirst[Node] = field(default_factory=BestFirst)
 
     def __post_init__(self) -> None:
@@ -233,7 +234,9 @@ class Frontier:
     @property
     def considered(self) -> int:
         """All candidates there are below the roots that were opened; brief searches never ask."""
-        return sum(self._count_dealt(point, sizes) for point, sizes in self._opened)
+        if self._considered is None:
+            self._considered = sum(self._count_dealt(*root) for root in self._opened)
+        return self._considered
 
     def _roots(self) -> Iterator[tuple[Point, tuple[int, ...]]]:
         """Degrees of all that is no expert, and the sizes of microbatches at each."""

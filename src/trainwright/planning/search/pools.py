@@ -337,7 +337,7 @@ def plan_mixed(
     is_complete = search.open()
     search.run()
     search.fill_shapes()
-    open_parts = [each for each in alone.values() if each.priced or not each.exhausted]
+    open_parts = [each for each in alone.values() if each.is_open]
     bound_s = min([search.bound_s, *(each.lower_bound_s for each in open_parts)])
     left = search.count_left()
     reached = search.searched

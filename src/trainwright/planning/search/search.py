@@ -818,6 +818,11 @@ class ModelOutcome:
     lower_bound_one_order_s: float | None = None
     loosest: Candidate | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it may hold a plan: one was found, or a bound was, above which plans may lie."""
+        return bool(self.priced) or not self.exhausted or self.lower_bound_s > 0
+
 
 def plan_model(
     question: ModelQuestion,
@@ -857,30 +862,35 @@ class SearchedModel:
 
     def unproved(self) -> ModelOutcome:
         """What was found, with the bound 0."""
-        return self._outcome(Proof(0.0), one_stage_s=None)
+        return self._outcome(Proof(0.0))
 
     def proved(
         self, budget: Budget, *, best_s: float = math.inf, enough_s: float = math.inf
     ) -> ModelOutcome:
         """With a bound on all plans, and with what the proof came upon.
 
-        A plan of the figure `best_s` is known from elsewhere, and no more is tried than to come to
-        the bound `enough_s`. Both are in the unit of the aim.
+        A plan of the figure `best_s` is known in another part of the space, and no more is tried
+        than to come to the bound `enough_s`. Both are in the unit of the aim.
         """
         search = self.search
         if self.is_hopeless or not self.is_complete:
             return self.unproved()
-        search.budget, search.best_s = budget, min(search.best_s, best_s)
+        search.budget = search.foresight.budget = budget
+        search.best_s = min(search.best_s, best_s)
         chain_s = search.chain_bound_s
         proof = prove(search, least_s=self.least_s, below=min(chain_s, enough_s))
         free = not search.shelf.question.allowed.schedules
         one_stage = free and bool(search.frontier.families.intersection(CHAIN))
-        return self._outcome(proof, one_stage_s=chain_s if one_stage else None)
+        one_stage_s = chain_s if one_stage else None
+        return self._outcome(proof, one_stage_s=one_stage_s, others_s=best_s)
 
-    def _outcome(self, proof: Proof, *, one_stage_s: float | None) -> ModelOutcome:
+    def _outcome(
+        self, proof: Proof, *, one_stage_s: float | None = None, others_s: float = math.inf
+    ) -> ModelOutcome:
         search, frontier, budget = self.search, self.search.frontier, self.search.budget
+        considered = frontier.considered
         if self.is_hopeless:
-            return _without_a_plan(frontier.considered, budget, is_complete=self.is_complete)
+            return _without_a_plan(considered, budget, is_complete=self.is_complete)
         best_s, told = search.best_s, 1 + self.num_alternatives
         reached = len({each.candidate for each in search.priced} | search.undecided)
         not_reached = frontier.count_below(best_s)
@@ -895,13 +905,13 @@ class SearchedModel:
             lower_bound_s=proof.bound_s if is_proved else 0.0,
             lower_bound_one_stage_s=one_stage_s if is_proved else None,
             loosest=proof.loosest,
-            considered=frontier.considered,
-            pruned=frontier.considered - reached - not_reached,
+            considered=considered,
+            pruned=considered - reached - not_reached,
             not_reached=not_reached,
             exhausted=self.is_complete
             and not (self.was_stopped or budget.stopped)
             and is_decided
-            and (math.isfinite(best_s) or not is_proved),
+            and (bool(search.priced) or math.isfinite(others_s) or not is_proved),
             interrupted=budget.interrupted,
         )
 
