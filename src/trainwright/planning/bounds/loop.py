@@ -201,10 +201,10 @@ class LoopMemory:
     usable_bytes: float
     held: list[Floats]
     running: list[Floats]
-    # A move of one block leaves most chunks and ranks as they were.
-    fastest_of_kind: dict[int, Ints] = field(default_factory=dict)
+    # A move of one block leaves most chunks and ranks as they were. Copies begin anew.
+    fastest_of_kind: dict[int, Ints] = field(default_factory=dict, init=False)
     choice_of_rank: dict[tuple[int, tuple[int, ...]], list[Ints] | None] = field(
-        default_factory=dict
+        default_factory=dict, init=False
     )
 
     def recomputed(self, lengths: Ints) -> tuple[tuple[int, ...], ...] | None:
