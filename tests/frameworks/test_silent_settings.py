@@ -309,8 +309,27 @@ def test_a_script_of_llamafactory_shards_as_its_deepspeed_file_says(tmp_path: Pa
     --do_train --model_name_or_path meta-llama/Llama-2-70b-hf --finetuning_type lora \\
     --fp16 --max_source_length 1024 --max_target_length 512 --per_device_train_batch_size 16
 """
-    found = read("trl", script, Beside(folder=tmp_path))
-    assert (found.zero, found.sequence, found.unknown) == (3, 1536, ())
+    for form in ("trl", "llamafactory"):  # of which the file alone is not the settings
+        found = read(form, script, Beside(folder=tmp_path, name="train.sh"))
+        assert (found.zero, found.sequence, found.unknown) == (3, 1536, ())
+
+
+def test_a_recipe_that_follows_the_program_is_read_with_what_shards_it(tmp_path: Path) -> None:
+    """As huggingface/alignment-handbook starts its programs."""
+    (tmp_path / "zero3.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {zero_stage: 3}\n"
+    )
+    (tmp_path / "dpo.yaml").write_text(
+        "model_name_or_path: mistralai/Mistral-7B-v0.1\nbf16: true\nmax_length: 1024\n"
+        "gradient_checkpointing: true\nper_device_train_batch_size: 1\n"
+    )
+    started = "ACCELERATE_LOG_LEVEL=info accelerate launch --config_file zero3.yaml run_dpo.py"
+    for rest in ("dpo.yaml", "--config dpo.yaml"):
+        script = f"{started} {rest}\n"
+        assert format_of(script, "train.sh", tmp_path) == "trl"
+        found = read(None, script, Beside(folder=tmp_path, name="train.sh"))
+        assert (found.zero, found.num_devices, found.sequence) == (3, 8, 1024)
+        assert (found.micro_batch, found.recompute, found.per_example) == (2, "full", 2)
 
 
 MAXTEXT = "base_config: base.yml\nmodel_name: mixtral-8x7b\nnum_experts: 8\n"

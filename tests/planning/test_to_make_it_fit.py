@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import trainwright as tw
 from trainwright.cluster import Cluster
 from trainwright.documents.model_estimate import host_bytes
 from trainwright.documents.runs import job_of_configuration
@@ -203,3 +204,50 @@ def test_up_projections_that_run_again_spare_queries_keys_and_values() -> None:
     assert part.recompute_s < products / 989.4e12 / 0.3
     job = job_of_configuration(again, model, CLUSTER, model_name="deepseek-v2-lite")
     assert megatron_fields(job).model["recompute_modules"] == ["mla_up_proj"]
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        ("9.5GiB", "the loss over some of the tokens at a time; so this is planned"),
+        ("12GiB", "the loss over some of the tokens at a time; the loss and feed-forward parts"),
+    ],
+)
+def test_the_least_that_fits_is_planned_or_what_keeps_less_and_is_quicker(
+    memory: str, said: str
+) -> None:
+    """Most of what a small model with many words keeps are logits; with less, more need not run."""
+    made = tw.plan(
+        "gemma3-270m",
+        cluster="a10",
+        devices=1,
+        framework="accelerate",
+        memory=memory,
+        global_batch=1,
+        sequence=4096,
+        top=0,
+    )
+    document = made.document
+    assert document.stages
+    assert document.request.recipe.loss_chunk == 1024
+    assert any(f"loss-chunk: nothing fits without {said}" in each for each in document.warnings)
+
+
+def test_room_on_hosts_is_asked_of_the_devices_that_a_change_adds() -> None:
+    """A change may need more devices than a run that keeps its states on hosts has."""
+    report = tw.estimate(
+        "llama3-8b",
+        cluster="dgx-a100-40gb",
+        devices=8,
+        dp=8,
+        zero=3,
+        global_batch=8,
+        sequence=131072,
+        recompute="full",
+        offload={"optimizer": 1.0},
+        software="trl",
+        loss_chunk=0,
+        changes=True,
+    )
+    assert not report.document.fits
+    assert report.document.changes

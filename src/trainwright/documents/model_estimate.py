@@ -48,7 +48,7 @@ from trainwright.options.clusters import with_host
 from trainwright.options.inputs import ProfileInput, embed, naming_options
 from trainwright.options.question import measured_by
 from trainwright.options.run import OPTION_OF, configuration_of, without_effect
-from trainwright.planning.reasons.improve import changes_that_fit
+from trainwright.planning.reasons.improve import changes_that_fit, grown
 from trainwright.plans.capability import known_target
 from trainwright.plans.configuration import CommandLine, Configuration, Embedded
 from trainwright.plans.job import trains_adapters, unsaid_training
@@ -536,7 +536,7 @@ def changes_enough(
     def is_enough(trained: Trained, changed: Configuration, other: StepPrediction) -> bool:
         spared = run.overheads.needed_bytes(other.peak_memory_bytes) <= most_bytes
         fits = spared and run_fits(trained, changed, other, cluster, framework=software)
-        return fits and host_holds(trained, hosted, changed, other)
+        return fits and host_holds(trained, grown(hosted, changed), changed, other)
 
     def gaps(trained: Trained, asked: Configuration) -> set[str]:
         if isinstance(trained, MeasuredModel):

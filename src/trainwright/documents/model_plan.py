@@ -43,7 +43,7 @@ from trainwright.planning.reasons.objectives import (
     simplest,
     why,
 )
-from trainwright.planning.search.framework import framework_for, plan_runnable
+from trainwright.planning.search.framework import framework_for, plan_runnable, sketch_runnable
 from trainwright.planning.search.orders import (
     MOST_ACTIONS,
     num_actions,
@@ -87,7 +87,7 @@ from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
@@ -505,10 +505,13 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
     first: tuple[ModelCall, ModelOutcome] | None = None
     usual, tried = call.question.allowed.framework, list[str]()
     for asked in (call, *call.otherwise):
-        for each in leaner_calls(asked, is_named=not call.otherwise):
+        calls = leaner_calls(asked, is_named=not call.otherwise)
+        for each in calls:
             outcome = _outcome(each, budget, crew=crew)
             if first is None:
                 first = (each, outcome)
+            if outcome.priced and each is not asked:
+                each, outcome = _quickest(each, outcome, calls, budget, crew=crew)
             if outcome.priced and asked is not call:
                 said = f"framework: planned for {asked.question.allowed.framework}"
                 said += f": no plan fits that {_either([str(usual), *tried])} launches"
@@ -524,6 +527,36 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
         said = f"framework: no plan of {_either(tried)} fits either"
         return replace(first[0], warnings=(*first[0].warnings, said)), first[1]
     return first
+
+
+def _quickest(
+    call: ModelCall,
+    outcome: ModelOutcome,
+    leaner: Iterable[ModelCall],
+    budget: Budget,
+    *,
+    crew: Crew | None,
+) -> tuple[ModelCall, ModelOutcome]:
+    """The first call of a ladder that fits, or a leaner one whose plan is quicker.
+
+    Room that is made dear may buy less recomputation, or smaller groups. Leaner ones are asked
+    briefly, and searched where that finds a quicker plan that fits.
+    """
+    first = call
+    for each in leaner:
+        best_s = _step_s(outcome.priced[0])
+        part = budget.part(cpu_limit_s=_BRIEF_S, stage="something fits; trying to keep less")
+        found = sketch_runnable(each.question, part, to_beat_s=best_s)
+        if found is None or budget.stopped:
+            continue
+        other = _outcome(each, budget, crew=crew)
+        if other.priced and _step_s(other.priced[0]) < best_s:
+            call, outcome = each, other
+    assert first.leaner is not None, "the question itself has no ladder"
+    assert call.leaner is not None, "nor is it on the ladder"
+    said = f"{call.leaner.option}: nothing fits without {first.leaner.words}; "
+    said += "so this" if call is first else f"{call.leaner.words}, which is quicker,"
+    return replace(call, warnings=(*call.warnings, f"{said} is planned")), outcome
 
 
 def _either(names: Sequence[str]) -> str:
@@ -618,6 +651,7 @@ def plan_model(
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
+_BRIEF_S: Final = 2.0  # CPU seconds for a look at what is leaner than what fits
 _PUBLISHED_S: Final = 60.0  # wall seconds for the best plan of a layout; it takes about one
 _OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of another kind
 

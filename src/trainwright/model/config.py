@@ -365,13 +365,15 @@ class Tuning:
     """What of a model trains: everything that nothing here freezes.
 
     `frozen_kinds` are layers by kind, `num_frozen_blocks` the first blocks, `frozen_operators`
-    single operators of any layer by name (as `router`).
+    single operators of any layer by name (as `router`). With a `reference`, the model as it was
+    answers each microbatch, too: a frozen copy, or where adapters train, the weights beside them.
     """
 
     frozen_kinds: tuple[LayerKind, ...] = ()
     num_frozen_blocks: int = 0
     frozen_operators: tuple[str, ...] = ()
     low_rank: LowRank | None = None
+    reference: bool = field(default=False, metadata={RARE: True})
 
     def faults(self, num_layers: int) -> Iterator[Fault]:
         """What cannot be in a stack of `num_layers` blocks."""

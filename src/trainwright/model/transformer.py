@@ -34,6 +34,7 @@ from trainwright.model.config import (
     Projection,
     Tower,
     TransformerConfig,
+    Tuning,
 )
 from trainwright.model.ends import (
     embedding_exchanges,
@@ -582,11 +583,20 @@ def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
     heads, a sequence longer than the learned positions.
     """
     refuse(config.faults_at(run))
-    chain = _tuned(_chain(config, run), config, run)
+    chain = _chain(config, run)
+    before = list(_reference(chain, config, run)) if config.tuning.reference else []
+    chain = _tuned(chain, config, run)
+    edges = _edges(config, run, [layer.kind for layer in chain])
+    if before:
+        hidden = run.precision.activation_bytes * run.tokens * config.hidden_size
+        passed = [hidden / run.tensor_parallel] * len(before) + [edge.bytes for edge in edges]
+        edges = tuple(
+            TensorEdge(source=at, target=at + 1, bytes=size) for at, size in enumerate(passed)
+        )
+        chain = [*before, *chain]
     classes = list({id(layer): layer for layer in chain}.values())
     position = {id(layer): index for index, layer in enumerate(classes)}
     layers = tuple(position[id(layer)] for layer in chain)
-    edges = _edges(config, run, [layer.kind for layer in chain])
     return LayerGraph(classes=tuple(classes), layers=layers, edges=edges, run=run)
 
 
@@ -607,7 +617,8 @@ def count_parameters(config: TransformerConfig) -> int:
     them.
     """
     run = RunShape(microbatch_size=1, sequence_length=1, vocabulary_multiple=1)
-    return layer_graph(replace(config, num_mtp_layers=0), run).num_parameters
+    own = replace(config, num_mtp_layers=0, tuning=replace(config.tuning, reference=False))
+    return layer_graph(own, run).num_parameters
 
 
 def cache_bytes(config: TransformerConfig, length: int) -> float:
@@ -688,7 +699,39 @@ def _tuned(chain: list[LayerClass], config: TransformerConfig, run: RunShape) ->
     """The chain with adapters, and without what freezing saves."""
     if config.tuning.low_rank is not None:
         chain = adapted_chain(chain, config, config.tuning.low_rank, run)
-    return chain if config.tuning == TRAIN_ALL else frozen_chain(chain, config.tuning)
+    own = replace(config.tuning, reference=False)
+    return chain if own == TRAIN_ALL else frozen_chain(chain, own)
+
+
+_ANSWERS: Final = Tuning(frozen_kinds=tuple(LayerKind))
+_OF_REFERENCE: Final = {
+    LayerKind.EMBEDDING: LayerKind.PATCH_EMBEDDING, LayerKind.BLOCK: LayerKind.ENCODER_BLOCK
+}  # fmt: skip
+
+
+def _reference(
+    chain: list[LayerClass], config: TransformerConfig, run: RunShape
+) -> Iterator[LayerClass]:
+    """The model as it was, which answers first: a chain that keeps nothing and has no backward.
+
+    Its layers count as those of an encoder. Adapters lie beside its weights, which are there then.
+    Its logits lie beside those of the model that trains.
+    """
+    made: dict[int, LayerClass] = {}
+    logits = run.loss_tokens * logits_per_token(config, run) / run.tensor_parallel
+    for layer, plain in zip(chain, frozen_chain(chain, _ANSWERS), strict=True):
+        if id(layer) not in made:
+            operators = plain.operators
+            if config.tuning.low_rank is not None:
+                operators = tuple(replace(operator, parameters=()) for operator in operators)
+            is_head = layer.kind is LayerKind.LM_HEAD
+            made[id(layer)] = replace(
+                plain,
+                kind=_OF_REFERENCE.get(layer.kind, LayerKind.PROJECTOR),
+                operators=operators,
+                transient_bytes=run.precision.activation_bytes * logits if is_head else 0.0,
+            )
+        yield made[id(layer)]
 
 
 def _chain(config: TransformerConfig, run: RunShape) -> list[LayerClass]:

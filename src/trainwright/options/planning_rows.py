@@ -707,6 +707,12 @@ ROWS += section(
         "Do not train layers of this kind, as embedding (repeatable).",
         metavar="KIND",
     ),
+    row(
+        "reference",
+        SWITCH,
+        "The model as it was answers each microbatch, too, as for DPO.",
+        also="tuning.reference",
+    ),
     foreign=_HOW_IT_TRAINS,
 )
 ROWS += section(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
@@ -37,7 +37,7 @@ from trainwright.options.space import (
 from trainwright.options.table import option_of, rows_of
 from trainwright.planning.question.question import ANY
 from trainwright.plans.capability import capability_of
-from trainwright.plans.capability_table import MOVES_GRADIENTS, Feature
+from trainwright.plans.capability_table import MOVES_GRADIENTS, USUAL_LOSS_CHUNK, Feature
 from trainwright.plans.configuration import Embedded, PlanRequest, WorkloadRecord
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
@@ -47,10 +47,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.cluster import Cluster
-    from trainwright.model import Offload
+    from trainwright.model import Offload, Recipe
     from trainwright.options.inputs import ModelInput, ProfileInput
     from trainwright.options.option import Options
     from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings
+    from trainwright.plans.capability import Capability
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
@@ -71,6 +72,7 @@ class ModelCall:
     not; `top` is the number of runners-up; `prefers_simple` takes the simpler of plans that
     predictions do not tell apart; `warnings` are about what was read for it. `otherwise` is to be
     asked in turn where nothing fits: the question for other frameworks, where none was named.
+    `leaner` is what the question does to keep less than was asked for, if anything.
     """
 
     model: Embedded
@@ -81,6 +83,7 @@ class ModelCall:
     prefers_simple: bool = False
     warnings: tuple[str, ...] = ()
     otherwise: tuple[ModelCall, ...] = ()
+    leaner: Leaner | None = None
 
 
 def request_of(call: ModelCall, *, time_limit_s: float | None) -> PlanRequest:
@@ -376,65 +379,122 @@ def _launchable(
     return asked or (question,), () if said is None else (f"framework: {said}",)
 
 
-# What a framework may move to the host, or cut into pieces, where a plan does not fit without
-# --------------------------------------------------------------------------------------------
+# What a framework may cut into pieces, or move to the host, where a plan does not fit without
+# -------------------------------------------------------------------------------------------
 
 _TILE: Final = 16384  # tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaner:
+    """A question that keeps less on a device, in words, and as options of `plan` that ask it."""
+
+    words: str
+    options: str
+    question: ModelQuestion
+
+    @property
+    def option(self) -> str:
+        """The option that does most of it."""
+        return "offload" if self.question.settings.recipe.offload else self.options.split()[0][2:]
 
 
 def leaner_calls(call: ModelCall, *, is_named: bool) -> Iterator[ModelCall]:
     """The call, then those that keep ever less on a device, as far as the framework can.
 
-    They differ in the recipe, which their documents carry; of blocks whose activations lie on the
-    host, these are the inputs alone, as all frameworks that can do it recompute the rest. States of
-    the optimizer are moved alone only for a framework that `is_named`: where none is, others are to
-    be asked first. Where the caller states what lies on the host, that stands; and without a
-    framework none could do it.
+    They differ in the recipe, which their documents carry. States of the optimizer are moved alone
+    only for a framework that `is_named`: where none is, others are to be asked first.
     """
     yield call
-    question, framework = call.question, call.question.allowed.framework
-    if framework is None or question.settings.recipe.offload is not None:
+    for each in leaner_questions(call.question):
+        moved = each.question.settings.recipe.offload
+        if not is_named and moved is not None and not moved.activations:
+            continue
+        yield replace(call, question=each.question, leaner=each)
+
+
+def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
+    """What the framework of a question can do to keep less and compute the same, the least first.
+
+    The loss, then feed-forward parts over some of the tokens at a time; activations, the states of
+    the optimizer and both on the host; all of it. Of blocks whose activations lie there, these are
+    the inputs alone, as all frameworks that can do it recompute the rest. What the question states
+    of the host stands; without a framework none could do it.
+    """
+    framework, recipe = question.allowed.framework, question.settings.recipe
+    if framework is None or recipe.offload is not None:
         return
     if isinstance(question.model, MeasuredModel) or len(question.cluster.pools) > 1:
         return
-    cluster = with_host(question.cluster)
+    pieces, words, options = _pieces(question, capability_of(framework))
+    for count in range(1, len(words) + 1):
+        yield Leaner(
+            words=" and ".join(words[:count]) + " over some of the tokens at a time",
+            options=" ".join(options[:count]),
+            question=_trained(question, replace(recipe, **dict(pieces[:count]))),
+        )
+    cluster, modes = with_host(question.cluster), question.allowed.recompute
     if cluster.accelerator.host is None:
         return
-    for offload, tiled in _rungs(framework, is_named=is_named):
-        recipe, modes = question.settings.recipe, question.allowed.recompute
-        recipe = replace(recipe, offload=offload)
-        if tiled and recipe.mlp_tile is None:
-            recipe = replace(recipe, mlp_tile=_TILE)
+    for offload, whole in _rungs(framework):
         if offload.activations and Recompute.FULL not in modes:
             continue
-        held = f"{offload.in_words} on the host"
-        tiles = recipe.mlp_tile != question.settings.recipe.mlp_tile
-        tiled_so = f", feed-forward parts of {_TILE} tokens at a time" if tiles else ""
-        modes = (Recompute.FULL,) if offload.activations else modes
-        leaner = replace(
-            question,
-            cluster=cluster,
-            allowed=replace(question.allowed, recompute=modes),
-            settings=replace(question.settings, recipe=recipe),
+        if whole and not pieces:
+            continue
+        allowed = question.allowed
+        if offload.activations:
+            allowed = replace(allowed, recompute=(Recompute.FULL,))
+        moved = replace(recipe, **(dict(pieces) if whole else {}), offload=offload)
+        shares = {each.name: getattr(offload, each.name) for each in fields(offload)}
+        flags = [f"--offload {name}=1" for name, share in shares.items() if share]
+        flags += ["--recompute full"] if offload.activations and modes != (Recompute.FULL,) else []
+        also = f", {' and '.join(words)} over some of the tokens at a time" if whole else ""
+        yield Leaner(
+            words=f"{offload.in_words} on the host{also}",
+            options=" ".join([*flags, *(options if whole else ())]),
+            question=_trained(replace(question, cluster=cluster, allowed=allowed), moved),
         )
-        said = f"offload: nothing fits without {held}{tiled_so}; so this is planned"
-        yield replace(call, question=leaner, warnings=(*call.warnings, said))
 
 
-def _rungs(framework: str, *, is_named: bool) -> Iterator[tuple[Offload, bool]]:
+def _trained(question: ModelQuestion, recipe: Recipe) -> ModelQuestion:
+    return replace(question, settings=replace(question.settings, recipe=recipe))
+
+
+def _pieces(
+    question: ModelQuestion, own: Capability
+) -> tuple[list[tuple[str, Any]], list[str], list[str]]:
+    """Fields of the recipe that cut tokens where it does not, in words, and as options."""
+    from trainwright.model import Head
+
+    recipe, model = question.settings.recipe, question.model
+    assert not isinstance(model, MeasuredModel), "the times of a profile are those of its layers"
+    found: list[tuple[str, Any, str, str]] = []
+    if recipe.loss_chunk is None and own.can(Feature.LOSS_CHUNK) and model.head is Head.LANGUAGE:
+        found.append(("loss_chunk", USUAL_LOSS_CHUNK, "the loss", "--loss-chunk"))
+    dense = model.mlp and model.experts is None
+    if recipe.mlp_tile is None and own.can(Feature.MLP_TILE) and dense:
+        found.append(("mlp_tile", _TILE, "feed-forward parts", "--mlp-tile"))
+    fields_of = [(name, size) for name, size, _, _ in found]
+    return fields_of, [each[2] for each in found], [f"{each[3]} {each[1]}" for each in found]
+
+
+def _rungs(framework: str) -> Iterator[tuple[Offload, bool]]:
     """What a framework moves to the host, ever more of it, and whether it cuts tokens, too."""
     from trainwright.model import Offload
 
     own, held = capability_of(framework), 1.0 if framework in MOVES_GRADIENTS else 0.0
     keeps, states = own.can(Feature.OFFLOAD_ACTIVATIONS), own.can(Feature.OFFLOAD)
+    kept = Offload(activations=1.0 if keeps else 0.0)
+    moved = Offload(optimizer=1.0, gradients=held)
+    both = replace(moved, activations=kept.activations)
     if keeps:
-        yield Offload(activations=1.0), False
-    if states and is_named:
-        yield Offload(optimizer=1.0, gradients=held), False
+        yield kept, False
+    if states:
+        yield moved, False
     if keeps and states:
-        yield Offload(activations=1.0, optimizer=1.0, gradients=held), False
-        if own.can(Feature.MLP_TILE):
-            yield Offload(activations=1.0, optimizer=1.0, gradients=held), True
+        yield both, False
+    if keeps or states:
+        yield both if states else kept, True
 
 
 def of_what_is_told_apart(model: Trained, allowed: Allowed, stated: Any = None) -> Allowed:

@@ -339,6 +339,7 @@ TUNING_OPTIONS = (
     "weight_bits",
     "freeze_blocks",
     "freeze",
+    "reference",
 )
 
 
@@ -382,6 +383,7 @@ def tuning_asked(options: Options, model: TransformerConfig | None) -> Tuning:
         low_rank=before.low_rank if rank is None else _low_rank(rank, options, model),
         num_frozen_blocks=before.num_frozen_blocks if blocks is None else blocks,
         frozen_kinds=(*before.frozen_kinds, *map(LayerKind, kinds)),
+        reference=before.reference or bool(options.get("reference")),
     )
 
 
@@ -426,4 +428,6 @@ def tuning_suffix(options: Options) -> str:
         parts.append(f", {blocks} blocks frozen")
     if kinds:
         parts.append(f", {', '.join(dict.fromkeys(kinds))} frozen")
+    if options.get("reference"):
+        parts.append(" beside a reference")
     return "".join(parts)

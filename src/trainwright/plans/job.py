@@ -536,7 +536,10 @@ def _unsaid_tuning(model: TransformerConfig, target: str) -> Iterator[Fault]:
     if tuning == TRAIN_ALL or target in OWN_CODE:
         return
     low_rank = tuning.low_rank
-    if low_rank is None or replace(tuning, low_rank=None) != TRAIN_ALL:
+    if tuning.reference:
+        yield Fault("reference", f"on: {target} trains one model alone in what is exported")
+        tuning = replace(tuning, reference=False)
+    if tuning != TRAIN_ALL and (low_rank is None or replace(tuning, low_rank=None) != TRAIN_ALL):
         yield Fault("freeze", f"{target} trains all weights in what is exported")
     if low_rank is not None and target not in _ADAPTS:
         yield Fault(

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 _LOG: Final = re.compile(r"^[^\n]{0,40}-{6,}\s*arguments\s*-{6,}\s*$", re.MULTILINE)
 _SCRIPT: Final = re.compile(
-    r"^#!.*\b(?:ba|z|k|da)?sh\b|^\s*#SBATCH\b|^\s*(?:torchrun|srun|deepspeed|accelerate launch|"
-    r"python3?|mpirun)\s|\btorchrun\b|\bpretrain_\w+\.py\b|^\s*[A-Z][A-Z_0-9]*=\(?\s*$|"
-    r"^\s*--[a-z][\w-]+",
+    r"^#!.*\b(?:ba|z|k|da)?sh\b|^\s*#SBATCH\b|^\s*(?:[A-Z_][A-Z_0-9]*=\S*\s+)*(?:torchrun|srun|"
+    r"deepspeed|accelerate launch|python3?|mpirun)\s|\btorchrun\b|\bpretrain_\w+\.py\b|"
+    r"^\s*[A-Z][A-Z_0-9]*=\(?\s*$|^\s*--[a-z][\w-]+",
     re.MULTILINE,
 )
 _VERL: Final = re.compile(r"\bmain_ppo\b|\bverl\.trainer\.\w*sft_trainer\b")
@@ -215,7 +215,8 @@ def started_by(text: str, beside: Beside) -> Started | None:
         return None
     if (own := settings_beside(text)) is not None:
         return _of_ours(own, text, beside)
-    if not any(map(_NAMED.search, texts_of(text, beside.folder))):
+    texts = texts_of(text, beside.folder)
+    if not any(map(_NAMED.search, texts)):
         return None
     try:
         launch = read_launch(text, beside)
@@ -227,7 +228,7 @@ def started_by(text: str, beside: Beside) -> Started | None:
         return None
     if known == "torchtitan" and "module" in flags:
         return _of_module(flags, launch, beside)
-    named = _file_of(launch, flags)
+    named = _file_of(launch, flags, trains=any(map(is_trainer_script, texts)))
     if named is None:
         return None
     shown = named.shown() if isinstance(named, Value) else named
@@ -265,9 +266,12 @@ def _of_module(flags: Mapping[str, Any], launch: Launch, beside: Beside) -> Star
     )
 
 
-def _file_of(launch: Launch, flags: Mapping[str, Any]) -> Value | str | None:
-    """The word that names the file: the value of a flag, or the first word with such an ending."""
-    for name in _FILES:
+def _file_of(launch: Launch, flags: Mapping[str, Any], *, trains: bool) -> Value | str | None:
+    """The word that names the file: the value of a flag, or the first word with such an ending.
+
+    Where the script `trains` by arguments, a file of DeepSpeed says how its states are sharded.
+    """
+    for name in _FILES[:-2] if trains else _FILES:
         value = flags.get(name)
         if isinstance(value, Value) or (isinstance(value, str) and _SETTINGS.fullmatch(value)):
             return value

@@ -265,10 +265,14 @@ _PRICED: Final = frozenset(
 def _with_file(
     flags: dict[str, Any], launch: Launch, beside: Beside, notes: list[str]
 ) -> dict[str, Any]:
-    """The arguments over those of the file that `--config` names, without a model not known."""
-    name = flags.get("config")
+    """The arguments over those of the file that `--config` or the first word names.
+
+    Without a model that is not known.
+    """
+    first = launch.words[0].shown() if launch.words else None
+    name = flags.get("config", first)
     if isinstance(name, str) and name.endswith((".yaml", ".yml")):
-        del flags["config"]
+        flags = {key: value for key, value in flags.items() if key != "config"}
         if (text := text_beside(name, launch, beside)) is None:
             notes.append(f"{name} is not beside this file, and what it says is not used")
         else:
@@ -729,6 +733,7 @@ def _trainer(
         micro_batch=answers * size,
         batch_per_replica=answers * size * steps,
         per_example=answers,
+        reference=kind in _REFERS and not found.switch("precompute_ref_log_probs") or None,
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
@@ -817,9 +822,8 @@ def _unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
         yield f"{kind}: priced with the head of a language model, larger than that of a reward"
     if kind == "kto":
         yield "kto: not priced: the pass over answers to other questions"
-    if kind in _REFERS and not precomputed:
-        held = "" if adapts else "its weights, whole on each device or sharded as the model's, and "
-        yield f"{kind}: not priced: the reference model: {held}its forward pass of each microbatch"
+    if kind in _REFERS and not precomputed and not adapts:
+        yield f"{kind}: the reference is priced as a frozen copy that is sharded as the model is"
 
 
 def _precision(found: Settings) -> str:

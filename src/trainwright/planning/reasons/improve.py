@@ -24,7 +24,7 @@ from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, Optimizer
 from trainwright.model.config import TRAIN_ALL, LowRank, Tuning
 from trainwright.model.transformer import usual_targets
 from trainwright.planning.question.layouts import chunks_per_rank
-from trainwright.plans.capability_table import LOSS_CHUNKS
+from trainwright.plans.capability_table import LOSS_CHUNKS, USUAL_LOSS_CHUNK
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import ADAPTER_RANK
@@ -314,14 +314,13 @@ def _kernels(run: Configuration) -> Iterator[Move]:
         yield Move(dimension="cross entropy", choice="fused", run=new)
 
 
-_LOSS_CHUNK: Final = 1024  # tokens: enough for a product to fill a device
 _MLP_TILE: Final = 8192
 
 
 def _room(run: Configuration, pool: Pool) -> Iterator[Move]:
     """What makes room and leaves the training as it is: pieces, the host, no graphs, exchanges."""
     recipe = run.recipe
-    for chunk in (*LOSS_CHUNKS.values(), _LOSS_CHUNK) if recipe.loss_chunk is None else ():
+    for chunk in (*LOSS_CHUNKS.values(), USUAL_LOSS_CHUNK) if recipe.loss_chunk is None else ():
         new = replace(run, recipe=replace(recipe, loss_chunk=chunk))
         yield Move(dimension="loss", choice=f"{chunk} tokens at a time", run=new)
     if recipe.mlp_tile is None:
@@ -652,7 +651,7 @@ def changes_that_fit(
     for attempts in (*same, _adapters(model, configuration)):
         for options, description, changed, trained in attempts:
             try:
-                step = price_configuration(trained, _grown(cluster, changed), changed)
+                step = price_configuration(trained, grown(cluster, changed), changed)
             except InvalidInput:  # the model, the schedule or the network does not allow it
                 continue
             if fits(trained, changed, step) and wanted(trained, changed):
@@ -676,7 +675,7 @@ def changes_that_fit(
     )
 
 
-def _grown(cluster: Cluster, run: Configuration) -> Cluster:
+def grown(cluster: Cluster, run: Configuration) -> Cluster:
     """The cluster with as many nodes as the run needs."""
     needed, pool = run.parallelism.num_devices, cluster.pool_of()
     if needed <= pool.num_devices:
@@ -847,11 +846,11 @@ def _more_devices(run: Configuration, cluster: Cluster) -> Iterator[tuple[str, s
 def _in_pieces(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
     """Loss and feed-forward parts over some of the tokens at a time."""
     if run.recipe.loss_chunk is None:
-        run = replace(run, recipe=replace(run.recipe, loss_chunk=_LOSS_CHUNK))
-        yield f"--loss-chunk {_LOSS_CHUNK}", "logits of some tokens at a time", run
+        run = replace(run, recipe=replace(run.recipe, loss_chunk=USUAL_LOSS_CHUNK))
+        yield f"--loss-chunk {USUAL_LOSS_CHUNK}", "logits of some tokens at a time", run
     if run.recipe.mlp_tile is None:
         tiled = replace(run, recipe=replace(run.recipe, mlp_tile=_MLP_TILE))
-        more = f"--loss-chunk {_LOSS_CHUNK} --mlp-tile {_MLP_TILE}"
+        more = f"--loss-chunk {USUAL_LOSS_CHUNK} --mlp-tile {_MLP_TILE}"
         yield more, "logits and feed-forward parts of some tokens at a time", tiled
 
 

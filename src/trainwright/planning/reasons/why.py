@@ -301,7 +301,7 @@ def enough_freedom(question: ModelQuestion, budget: Budget) -> Iterator[Relaxati
 
 
 def freedom_gain(
-    fix: Relaxation,
+    words: str,
     options: str,
     question: ModelQuestion,
     best_s: float,
@@ -314,7 +314,7 @@ def freedom_gain(
     if found is None or not found.step.step_time_s < best_s:
         return None
     return Gain(
-        resource=fix.description,
+        resource=words,
         change="",
         step_time_s=found.step.step_time_s,
         replanned=True,
