@@ -64,3 +64,34 @@ def test_what_cannot_be_trained_so_is_refused_by_its_option(run, options, messag
     done = run(*RUN, *options)
     assert done.code == 2
     assert message in done.err
+
+
+def test_a_reference_is_held_frozen_and_answers_once(run):
+    """As for DPO: a copy without gradients, whose pass is a third of a step's model FLOPs."""
+    run_as = (*RUN, "--recompute", "full", "--zero", "3", "--json")
+    alone, beside = (run(*run_as, *more).document for more in ((), ("--reference",)))
+    before, after = alone["memory"][0], beside["memory"][0]
+    assert after["weight_bytes"] == pytest.approx(2 * before["weight_bytes"])
+    for part in ("gradient_bytes", "optimizer_bytes", "activation_bytes"):
+        assert after[part] == before[part]
+    work_s = [each["pipeline_s"] for each in (alone, beside)]
+    assert 1.15 < work_s[1] / work_s[0] < 1.35  # a forward pass beside one, its repetition and two
+    assert beside["mfu"] * beside["step_time_s"] == pytest.approx(
+        4 / 3 * alone["mfu"] * alone["step_time_s"]
+    )
+    assert beside["request"]["model"]["name"] == "llama3-8b beside a reference"
+
+
+def test_adapters_need_no_copy_of_the_reference(run):
+    adapted = (*RUN, "--lora-rank", "16", "--json")
+    alone, beside = (run(*adapted, *more).document for more in ((), ("--reference",)))
+    assert beside["memory"][0]["weight_bytes"] == alone["memory"][0]["weight_bytes"]
+    assert beside["step_time_s"] > 1.2 * alone["step_time_s"]
+
+
+def test_a_plan_with_a_reference_costs_what_its_estimate_does_and_says_who_cannot_train_it():
+    asked = {"cluster": "dgx-h100", "devices": 8, "global_batch": 16, "sequence": 2048, "top": 0}
+    made = trainwright.plan("llama3.2-1b", framework="trl", reference=True, **asked).document
+    assert made.stages
+    assert made.request.model.content["tuning"]["reference"] is True
+    assert any("reference: on: trl trains one model alone" in each for each in made.warnings)

@@ -54,17 +54,17 @@ FACTORY = "per_device_train_batch_size: 3\nstage: "
 @pytest.mark.parametrize(
     ("form", "text", "pairs", "missing"),
     [
-        ("axolotl", PREFERS + "dpo", 2, "its weights"),
-        ("axolotl", PREFERS + "dpo\nadapter: lora", 2, "its forward pass"),
+        ("axolotl", PREFERS + "dpo", 2, "frozen copy"),
+        ("axolotl", PREFERS + "dpo\nadapter: lora", 2, None),
         ("axolotl", PREFERS + "orpo", 2, None),
-        ("axolotl", PREFERS + "kto", 1, "its weights"),
+        ("axolotl", PREFERS + "kto", 1, "frozen copy"),
         ("axolotl", PREFERS + "grpo", 1, "generation"),
         ("llamafactory", FACTORY + "rm\nfinetuning_type: full\n", 2, "head of a language"),
         ("llamafactory", FACTORY + "dpo\npref_loss: simpo\n", 2, None),
-        ("trl", DPO, 2, "its weights"),
+        ("trl", DPO, 2, "frozen copy"),
         ("trl", DPO.replace("=3", "=3, precompute_ref_log_probs=True"), 2, None),
         ("trl", DPO.replace("DPO", "GRPO"), 1, "generation"),
-        ("trl", "python dpo.py --per_device_train_batch_size 3\n", 2, "its weights"),
+        ("trl", "python dpo.py --per_device_train_batch_size 3\n", 2, "frozen copy"),
     ],
 )
 def test_pairs_of_answers_are_priced_and_what_is_not_is_named(
@@ -78,8 +78,8 @@ def test_pairs_of_answers_are_priced_and_what_is_not_is_named(
         assert "not priced" not in said(run)
     else:
         assert missing in said(run)
-    if "adapter" in text:
-        assert "its weights" not in said(run)
+    refers = "adapter" in text or missing == "frozen copy"
+    assert run.reference == (True if refers else None)
 
 
 def test_a_program_that_makes_its_trainer_is_told_by_its_content() -> None:

@@ -745,6 +745,8 @@ def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:
         job = planned_job(document, question.config, question.cluster)
         for gap in unsupported(job.demands, framework):
             yield f"framework: {gap.fault}"
+        for fault in unsaid_training(job.model, job.recipe, framework):
+            yield f"framework: {fault}"
 
 
 def _status(outcome: ModelOutcome) -> Status:

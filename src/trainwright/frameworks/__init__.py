@@ -110,7 +110,11 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
         bundle = _written(job, stamp, target)
         bundle = replace(bundle, not_represented=(*unsaid, *bundle.not_represented))
     if target in OWN_CODE and job.model.tuning != TRAIN_ALL:
-        asked = (*bundle.asked_of_user, "a model whose weights are frozen and adapted as planned")
+        own, asked = job.model.tuning, bundle.asked_of_user
+        if own.reference:
+            asked = (*asked, "a frozen copy of the model that answers beside it, as planned")
+        if replace(own, reference=False) != TRAIN_ALL:
+            asked = (*asked, "a model whose weights are frozen and adapted as planned")
         bundle = replace(bundle, asked_of_user=asked)
     scripts = launch_scripts(bundle, job, launcher, stamp)
     page = printable(readme(bundle, job, launcher, stamp))

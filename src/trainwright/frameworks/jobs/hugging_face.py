@@ -733,7 +733,7 @@ def _trainer(
         micro_batch=answers * size,
         batch_per_replica=answers * size * steps,
         per_example=answers,
-        reference=kind in _REFERS and not found.switch("precompute_ref_log_probs") or None,
+        reference=(kind in _REFERS and not found.switch("precompute_ref_log_probs")) or None,
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
