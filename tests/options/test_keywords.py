@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
+import numpy as np
 import pytest
 
 import trainwright
@@ -91,3 +92,8 @@ def test_every_unknown_keyword_is_named():
 
 def test_a_single_text_is_one_of_those_that_may_be_several():
     assert read("plan", {"freeze": "embedding"}) == read("plan", {"freeze": ("embedding",)})
+
+
+def test_numbers_and_arrays_of_numpy_are_taken_as_those_of_python():
+    given = {"expert_imbalance": np.float64(1.5), "expert_loads": np.array([3.0, 1.0])}
+    assert read("estimate", given) == {"expert_imbalance": 1.5, "expert_loads": (3.0, 1.0)}

@@ -69,6 +69,8 @@ def read(verb: str, given: Options, *, own: tuple[str, ...] = ("budget",)) -> di
     values = {}
     for name, value in given.items():
         if name in known and value is not None:
+            if hasattr(value, "tolist"):  # a number or an array of numpy
+                value = value.tolist()
             try:
                 values[name] = _row_for(known[name], value).value(value)
             except InvalidInput as error:
