@@ -216,3 +216,21 @@ def test_the_log_of_torchtune_alone_says_what_was_run_and_how_it_ended(
     assert asked["recompute"] == "none"
     assert (found["failure"]["rank"], found["failure"]["phase"]) == (3, "forward")
     assert found["changes"]
+
+
+def test_a_log_that_shows_its_command_says_what_was_run_and_how_it_ended(run, tmp_path):
+    """`set -x` in a script shows each command behind plus signs, as bash understood it."""
+    (tmp_path / "ds_z2.json").write_text('{"zero_optimization": {"stage": 2}}')
+    log = tmp_path / "job.log"
+    command = (
+        "torchrun --nproc_per_node 8 src/train.py --stage sft --finetuning_type full --bf16 "
+        "--model_name_or_path meta-llama/Meta-Llama-3-8B --deepspeed ds_z2.json --cutoff_len 16384 "
+        "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --output_dir 'a b'"
+    )
+    log.write_text(f"+ export NCCL_DEBUG=INFO\n+ {command}\n{{'loss': 1.02}}\n{LOG}")
+    found = run("estimate", str(log), "--cluster", "dgx-h100", "--nodes", "1", "--json").document
+    assert (found["failure"]["rank"], found["failure"]["missing_bytes"]) == (5, 8 * GIB)
+    asked = found["request"]["configuration"]
+    assert (asked["microbatch_size"], asked["sequence_length"]) == (2, 16384)
+    assert asked["parallelism"]["zero_stage"] == 2
+    assert found["changes"]

@@ -61,7 +61,7 @@ def job_format(path: str | Path) -> str | None:
         text = where.read_text() if is_small else ""
     except (OSError, ValueError):
         return None
-    text = _FRAME.sub("", text)  # a trace names programs that nobody starts there
+    text = _FRAME.sub("", _as_started(text))  # a trace names programs that nobody starts there
     if not text or (where.suffix == ".json" and not any(key in text for key in _OF_JOBS)):
         return None
     return format_of(text, where.name, where.parent)
@@ -216,9 +216,23 @@ def text_of(path: str | Path) -> str:
     from trainwright.formats.atomic_file import read_bytes
 
     try:
-        return read_bytes(path, name="from").decode()
+        return _as_started(read_bytes(path, name="from").decode())
     except UnicodeDecodeError:
         raise InvalidInput.of("from", f'must be a text file, got "{path}"') from None
+
+
+# What `set -x` shows of a launcher that a script starts, each word quoted as bash would.
+_TRACED: Final = re.compile(
+    r"^\++ ((?:[A-Za-z_]\w*=\S* )*(?:\S*/)?"
+    r"(?:torchrun|accelerate|deepspeed|llamafactory-cli|axolotl|trl|python3?|srun|mpirun) .*)$",
+    re.MULTILINE,
+)
+
+
+def _as_started(text: str) -> str:
+    """A log that shows the command it is the output of, as a script of that; all others as is."""
+    traced = _TRACED.findall(text)
+    return f"#!/bin/bash\n{traced[-1]}\n" if traced else text
 
 
 def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
