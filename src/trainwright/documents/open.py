@@ -228,7 +228,8 @@ def read_document(
     known = {"mixed-plan": OF_SEVERAL_POOLS, **advice}
     if kind not in kinds and kind in known:
         raise InvalidInput.of("kind", known[kind], source=str(path))
-    return decode_document(value, records(kinds), source=str(path))
+    wanted = [own for own in kinds if own == kind] or kinds  # others only name what is wanted
+    return decode_document(value, records(wanted), source=str(path))
 
 
 def load(

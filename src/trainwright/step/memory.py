@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int32]
 
 _F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
-# By kind: whether activations of a chunk come with an action, and whether they go with it.
-_BEGINS, _ENDS = (np.isin(list(ActionKind), kinds) for kinds in ((_F, _L), (_B, _I, _D)))
+# By kind: whether activations of a chunk come with an action, whether they go with it, whether the
+# rest goes with it, and whether its transients lie beside.
+_BEGINS, _ENDS, _FREES, _HANDS_ON = (
+    np.isin(list(ActionKind), kinds) for kinds in ((_F, _L), (_B, _I, _D), (_B, _W, _D), (_B, _I))
+)
 _EXACT: Final = 2**62
 _FEW: Final = 64  # rows that are all compared at once
 
@@ -65,10 +68,10 @@ def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
     actions = schedule.actions[schedule.rows_of(rank)]
     kind, stage = actions[:, 0], actions[:, 1]
     mine = stage[:, np.newaxis] == np.array(schedule.placement.stages_of_rank[rank])
-    hands_on = mine & np.isin(kind, (_I, _B))[:, np.newaxis]
-    freed_by_input = mine & np.isin(kind, (_I, _B, _D))[:, np.newaxis]
-    freed_by_weight = mine & np.isin(kind, (_W, _B, _D))[:, np.newaxis]
-    begun = np.cumsum(mine & np.isin(kind, (_F, _L))[:, np.newaxis], axis=0)
+    hands_on = mine & _HANDS_ON[kind, np.newaxis]
+    freed_by_input = mine & _ENDS[kind, np.newaxis]
+    freed_by_weight = mine & _FREES[kind, np.newaxis]
+    begun = np.cumsum(mine & _BEGINS[kind, np.newaxis], axis=0)
     counts = np.concatenate(
         [
             begun - np.cumsum(freed_by_input, axis=0) + freed_by_input,
@@ -79,7 +82,7 @@ def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
     )
     # A forward leaves no more than the action after it begins with, and a weight gradient begins
     # with no more than the action before it does.
-    fullest = np.isin(kind, (_I, _B))
+    fullest = _HANDS_ON[kind]
     fullest[[0, -1]] = True
     return undominated(_distinct(counts[fullest]))
 

@@ -648,16 +648,18 @@ def dense_points(
     if isinstance(model, MeasuredModel):
         yield from _measured_points(model, cluster, workload, allowed, num_devices=num_devices)
         return
-    tensors = tensor_degrees(model, workload, allowed.tensor, limit=num_devices)
+    degrees = [
+        (tensor, context)
+        for tensor in tensor_degrees(model, workload, allowed.tensor, limit=num_devices)
+        for context in context_degrees(
+            model, workload, allowed.context, limit=num_devices // tensor
+        )
+        if settings.takes_context(model, tensor=tensor, context=context)
+        and (tensor == 1 or workload.sequence_length % (tensor * context) == 0)
+    ]
     for size in microbatch_sizes(workload, allowed.microbatch_size):
-        for tensor in tensors:
-            limit = num_devices // tensor
-            for context in context_degrees(model, workload, allowed.context, limit=limit):
-                if not settings.takes_context(model, tensor=tensor, context=context):
-                    continue
-                point = Point(microbatch_size=size, tensor=tensor, context=context)
-                if workload.sequence_length % point.devices == 0 or tensor == 1:
-                    yield point
+        for tensor, context in degrees:
+            yield Point(microbatch_size=size, tensor=tensor, context=context)
 
 
 def _measured_points(

@@ -279,15 +279,18 @@ class Frontier:
     ) -> float:
         """The least of all pairs with any of these microbatches; infinite where there are none.
 
-        `least` is for a sequence. Pairs of different sizes differ in the replicas they may have.
+        `least` is for a sequence. Pairs of different sizes differ in the replicas they may have:
+        those of a size are among those of each that divides it.
         """
-        keys = [math.inf]
+        keys: dict[int, float] = {}
         for size in sizes:
+            if any(size % other == 0 for other in keys):
+                continue
             own = replace(point, microbatch_size=size)
             if self._pairs.has_candidates(own):
                 each = tuple(layers._replace(time_s=layers.time_s * size) for layers in least)
-                keys.append(float(self._pairs.least_keys(own, each).min()))
-        return min(keys)
+                keys[size] = float(self._pairs.least_keys(own, each).min())
+        return min(keys.values(), default=math.inf)
 
     @property
     def least_s(self) -> float:
