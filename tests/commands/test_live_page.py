@@ -385,6 +385,24 @@ def test_the_file_of_a_job_is_dropped_anywhere(browser, page, request):
     assert "gpt2" in text(browser, "asked-line")
 
 
+def test_back_asks_for_the_file_again_and_a_link_says_which_one_it_lacks(browser, page, request):
+    page()
+    job = request.config.rootpath / "examples" / "megatron_job.sh"
+    drop(browser, job.name, job.read_text(encoding="utf-8"))
+    choose(browser, model="bert-large")
+    assert text(browser, "uploaded").strip() == "Use the catalog"
+    browser.run(
+        "new Promise((done) => { window.addEventListener('popstate', done, { once: true }); "
+        "history.back(); }).then(() => null)"
+    )
+    settled(browser)
+    assert "megatron_job.sh" in text(browser, "asked-line")
+    assert "tensor 4" in text(browser, "layout")
+    page(browser.run("location.search"))  # as whoever was sent the link
+    assert "megatron_job.sh: only its name is in the address" in text(browser, "faults")
+    assert browser.run("document.querySelectorAll('iframe').length") == 0
+
+
 def test_a_file_that_is_no_job_is_refused_and_nothing_else_is_answered(browser, page):
     page()
     browser.run(
@@ -404,13 +422,18 @@ def test_a_file_that_is_no_job_is_refused_and_nothing_else_is_answered(browser, 
 
 def test_a_cluster_of_ones_own_is_dropped_anywhere(browser, page):
     page()
-    cluster = (
-        '[[level]]\nname = "link"\nsize = 4\nbandwidth_gb_per_s = 100\nlatency_us = 3\n'
-        "[accelerator]\n"
-    )
-    drop(browser, "mine.toml", cluster)
+    level = '[[level]]\nname = "link"\nsize = 4\nbandwidth_bytes_per_s = 100e9\nlatency_s = 3e-6\n'
+    drop(browser, "mine.toml", level)
     assert "mine.toml" in text(browser, "uploaded")
-    assert text(browser, "faults")  # what it lacks is said, and nothing of the old answer is left
+    assert "device_kind" in text(browser, "faults")  # and nothing of the old answer is left
+    assert text(browser, "layout") == ""
+    drop(browser, "mine.toml", f'device_kind = "H100-80GB-SXM"\n{level}')
+    choose(browser, count="4")
+    assert text(browser, "faults") == ""
+    memory = browser.run("document.querySelector('output[for=memory]').textContent")
+    assert memory == "as in mine.toml"
+    assert "of mine.toml" in text(browser, "asked-line")
+    assert "ZeRO-" in text(browser, "layout")
 
 
 def test_sliders_say_their_values_and_every_control_has_a_name(browser, page):

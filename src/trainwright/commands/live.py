@@ -176,14 +176,13 @@ def _own_cluster(text: str) -> Cluster:
     import tomllib
 
     from trainwright.formats.catalog import accelerators
-    from trainwright.formats.cluster_toml import make_accelerators, make_cluster
+    from trainwright.formats.cluster_toml import read_cluster
 
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput.of("cluster", f"must be TOML: {error}") from None
-    known = accelerators() | make_accelerators(document)
-    found = make_cluster(document, name="cluster.toml", accelerators=known)
+    found = read_cluster(document, name="cluster.toml", accelerators=accelerators())
     if len(found.pools) > 1:
         raise InvalidInput.of("cluster", "must have one kind of device on this page")
     return found
@@ -426,7 +425,7 @@ def _told(budget: Budget, last: Sequence[Progress]) -> Told:
         elapsed_s=budget.elapsed_s,
         step_time_s=best_s,
         searched_s=searched_s,
-        gap=1 - searched_s / best_s,
+        gap=1 - searched_s / best_s if searched_s > 0 else None,
     )
 
 

@@ -12,19 +12,21 @@ const TIME_PARTS = {
 const at = (id) => document.getElementById(id);
 
 /* Sliders are powers of two or shares of the catalog; `exact` holds what a change asked for between
-   them. Everything asked for is in the address, but for a file of one's own. */
+   them. Everything asked for is in the address; of a file of one's own, that is its name. */
 const FLAG_FIELDS = {
   "--tp": "tp", "--pp": "pp", "--dp": "dp", "--cp": "cp", "--ep": "ep", "--etp": "etp",
   "--virtual-stages": "virtual_stages", "--micro-batch": "micro_batch", "--zero": "zero",
   "--state-copies": "state_copies", "--recompute": "recompute", "--schedule": "schedule",
   "--mapping": "mapping",
 };
+const OWN = ["config", "job", "clusterFile"];  // files
 const SLIDERS = ["devices", "memory", "bandwidth", "batch", "sequence"];
 
 class Explorer {
   constructor(choices) {
     this.choices = choices;
     this.config = this.clusterFile = this.job = null;
+    this.files = new Map();  // by kind and name, for whoever goes back to them
     this.exact = {};
     this.last = this.before = this.pinned = null;  // figures of this plan, of the one before, pinned
     fill(at("model"), choices.models.map(({ name }) => name), "llama3-70b");
@@ -142,6 +144,7 @@ class Explorer {
     const kept = new URLSearchParams({ model: at("model").value, cluster: at("cluster").value });
     for (const id of [...SLIDERS, "framework"]) if (at(id).value) kept.set(id, at(id).value);
     for (const [id, value] of Object.entries(this.exact)) kept.set(`exact.${id}`, value);
+    for (const kind of OWN) if (this[kind]) kept.set(`file.${kind}`, this[kind].name);
     for (const { name, value } of at("options").querySelectorAll("[name]")) {
       if (value.trim()) kept.set(`option.${name}`, value.trim());
     }
@@ -164,8 +167,18 @@ class Explorer {
       control.value = kept.get(`option.${control.name}`) ?? "";
       if (control.value) at("more").open = true;
     }
+    const lacking = [];
+    for (const kind of OWN) {
+      const name = kept.get(`file.${kind}`);
+      this[kind] = this.files.get(`${kind} ${name}`) ?? null;
+      if (name !== null && !this[kind]) lacking.push(name);
+    }
+    this.showUploaded();
     this.isRestored = true;
     this.changed();
+    if (lacking.length) {
+      this.refuseAtOnce(lacking.map((path) => ({ path, problem: "only its name is in the address: choose the file, or drop it here" })));
+    }
   }
 
   /** Ask for what a row of "change this" says, in the controls that stand for its options. */
@@ -191,8 +204,10 @@ class Explorer {
     };
     at("count").value = question.devices;
     show("devices", `${question.devices} devices`);
-    show("memory", `${(question.memory_gib ?? cluster.memory_gib).toPrecision(3)} GiB`);
-    show("bandwidth", `${(question.bandwidth_gb_per_s ?? cluster.bandwidth_gb_per_s).toPrecision(3)} GB/s`);
+    const stated = (asked, catalog, unit) => (asked === undefined && this.clusterFile
+      ? `as in ${this.clusterFile.name}` : `${(asked ?? catalog).toPrecision(3)} ${unit}`);
+    show("memory", stated(question.memory_gib, cluster.memory_gib, "GiB"));
+    show("bandwidth", stated(question.bandwidth_gb_per_s, cluster.bandwidth_gb_per_s, "GB/s"));
     show("batch", question.global_batch.toLocaleString("en"), `${question.global_batch} sequences`);
     show("sequence", question.sequence.toLocaleString("en"), `${question.sequence} tokens`);
     const line = (
@@ -256,7 +271,7 @@ class Explorer {
     if (!told) return;
     at("stop").hidden = told.stage !== "searching";
     const best = told.step_time_s === null ? "no plan yet"
-      : `best ${seconds(told.step_time_s)}, gap so far ${percent(told.gap)}`;
+      : `best ${seconds(told.step_time_s)}, ${told.gap === null ? "no bound yet" : `gap so far ${percent(told.gap)}`}`;
     at("state").textContent = told.stage === "searching"
       ? `searching, ${told.elapsed_s.toFixed(0)} s: ${best}` : "asking what each choice buys …";
   }
@@ -266,6 +281,15 @@ class Explorer {
     fetch(`/api/searches/${this.ticket}/stop`, {
       method: "POST", headers: { "Content-Type": "application/json" }, body: "{}",
     });
+  }
+
+  /** Without asking: no answer may come after it. */
+  refuseAtOnce(faults) {
+    clearTimeout(this.timer);
+    this.pending?.abort();
+    this.refuse(faults);
+    at("stop").hidden = true;
+    at("answer").setAttribute("aria-busy", "false");
   }
 
   /** A refusal stands alone: the answer to another question would seem to be that to this one. */
@@ -284,7 +308,7 @@ class Explorer {
 
   show({ id, document: plan, command, command_note: note, targets, is_complete: isComplete }, tookMs) {
     at("faults").replaceChildren();
-    this.showNotes([...(this.notes ?? []), ...(plan.warnings ?? [])]);
+    this.showNotes([...(this.job?.notes ?? []), ...(plan.warnings ?? [])]);
     this.command = command;
     this.commandNote = note;
     this.plan = plan;
@@ -415,12 +439,13 @@ class Explorer {
         this.config = { name: file.name, content: JSON.parse(text) };
         this.job = null;
       } catch {
-        this.refuse([{ path: file.name, problem: "is not JSON" }]);
+        this.refuseAtOnce([{ path: file.name, problem: "is not JSON" }]);
         return;
       }
     } else if (!await this.readJob(file.name, text)) {
       return;
     }
+    for (const kind of OWN) if (this[kind]) this.files.set(`${kind} ${this[kind].name}`, this[kind]);
     this.showUploaded();
     this.changed();
   }
@@ -432,13 +457,11 @@ class Explorer {
     });
     const stated = await response.json();
     this.reset();
-    this.job = response.ok ? { name, text } : null;
+    this.job = response.ok ? { name, text, notes: stated.notes } : null;
     this.config = null;
     if (!response.ok) {
-      clearTimeout(this.timer);
       this.showUploaded();
-      this.refuse(stated.faults);
-      at("answer").setAttribute("aria-busy", "false");
+      this.refuseAtOnce(stated.faults);
       return false;
     }
     for (const [id, value] of [["devices", stated.devices], ["batch", stated.global_batch], ["sequence", stated.sequence]]) {
@@ -450,7 +473,6 @@ class Explorer {
       control.value = value;
     }
     at("more").open = true;
-    this.notes = stated.notes;
     return true;
   }
 
@@ -463,7 +485,6 @@ class Explorer {
 
   forget() {
     this.config = this.clusterFile = this.job = null;
-    this.notes = [];
     at("config").value = "";
     this.showUploaded();
   }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -73,6 +73,7 @@ _ONE: Final = Span.only(1)
 _FULL: Final = (Recompute.FULL,)
 _PIPELINED: Final = Parallelism(pipeline=2)
 _USUAL_S: Final = 5.0  # CPU seconds for a usual plan; of DeepSeek-V3 on 2,048 devices it takes one
+_NO_PLAN_S: Final = 3.0  # CPU seconds after which whoever listens is told of that
 _PROOFS: Final = 0.25  # of the time of all searches, for all proofs
 _SEARCHES: Final = 4  # for plans that fit when they are counted
 _OF_A_KIND: Final = 3  # plans that are counted for each that is told
@@ -275,12 +276,15 @@ def _plan_all(
 ) -> ModelOutcome:
     searched: list[SearchedModel] = []
     found: list[ModelOutcome] = []
-    usual: tuple[ModelOutcome, ...] = ()
+    usual = _Usual(question, aim)
+    is_first = math.isinf(to_beat)
+    if is_first:
+        budget = usual.told_in(budget)
     spaces, shelves = runnable_spaces(question.allowed), Shelves()
     told: tuple[Priced, ...] = ()
     for at, space in enumerate(spaces):
         alone, left = len(spaces) == 1, len(spaces) - at + _PROOFS * len(spaces)
-        part = budget if alone else _share(budget, found, left=left, aim=aim)
+        part = budget if alone else _share(budget, searched, found, left=left, aim=aim)
         own = search_model(
             replace(question, allowed=space),
             part,
@@ -297,14 +301,14 @@ def _plan_all(
         if in_kind:
             known = (each for one in found for each in one.priced)
             told = told_of(known, aim, 1 + num_alternatives, in_kind=True)
-        is_first = not usual and not any(each.priced for each in found)
-        if part.stopped and math.isinf(to_beat) and is_first:
-            usual = tuple(_usual(question))
+        if part.stopped and is_first and not any(each.priced for each in found):
+            usual.make()
         if not num_alternatives:
             to_beat = min((to_beat, *(key_of(each, aim) for each in found[-1].priced)))
     if is_bounded:
         found = _proved(searched, found, budget, aim)
-    found += usual
+    if usual.found is not None and usual.best < _best_of(found, aim):
+        found.append(usual.found)
     loosest = loosest_of(found)
     outcome = ModelOutcome(
         priced=told_of(
@@ -337,21 +341,69 @@ def _proved(
     """
     found, enough = list(found), math.inf
     for done, at in enumerate(sorted(range(len(searched)), key=lambda at: searched[at].least_s)):
-        best = min((key_of(each, aim) for one in found for each in one.priced), default=math.inf)
+        best = _best_of(found, aim)
         alone, left = len(searched) == 1, len(searched) - done
-        part = budget if alone else _share(budget, found, left=left, aim=aim)
+        part = budget if alone else _share(budget, searched, found, left=left, aim=aim)
         found[at] = searched[at].proved(part, best_s=best, enough_s=enough)
         if found[at].lower_bound_s > 0:
             enough = min(enough, found[at].lower_bound_s)
     return found
 
 
-def _usual(question: ModelQuestion) -> Iterator[ModelOutcome]:
+@dataclass(slots=True)
+class _Usual:
     """A usual plan, where the time for a part of a large space ended before its first plan.
 
     So little is left to choose that one is found in a moment: one chunk per rank in 1F1B, one
-    sequence at a time, whole on its devices, and state sharded at most by ZeRO-1.
+    sequence at a time, whole on its devices, and state sharded at most by ZeRO-1. It is `found` at
+    most once.
     """
+
+    question: ModelQuestion
+    aim: Aim | None
+    found: ModelOutcome | None = None
+    _is_made: bool = False
+
+    def make(self) -> None:
+        """Look for it, unless that was done."""
+        if self._is_made:
+            return
+        self._is_made = True
+        plan = sketch_runnable(_as_usual(self.question), Budget(cpu_limit_s=_USUAL_S))
+        if plan is not None:
+            self.found = ModelOutcome(
+                priced=(plan,),
+                lower_bound_s=math.inf,  # what bounds the space bounds this part of it
+                considered=0,
+                pruned=0,
+                not_reached=0,
+                exhausted=True,
+                interrupted=False,
+            )
+
+    @property
+    def best(self) -> float:
+        """Its figure; infinite where there is none."""
+        return _best_of([] if self.found is None else [self.found], self.aim)
+
+    def told_in(self, budget: Budget) -> Budget:
+        """The budget, if somebody listens to it: told of this plan where none comes for long."""
+        if budget.on_progress is None:
+            return budget
+        began_s = budget.cpu_s
+
+        def listen(told: Progress) -> None:
+            if math.isinf(told.best) and budget.cpu_s - began_s > _NO_PLAN_S:
+                self.make()
+            if budget.poll(replace(told, best=min(told.best, self.best))):
+                whole.interrupt()
+
+        whole = budget.part()
+        whole.on_progress = listen
+        return whole
+
+
+def _as_usual(question: ModelQuestion) -> ModelQuestion:
     allowed = question.allowed
     narrow: dict[str, Any] = {
         name: _ONE
@@ -366,24 +418,31 @@ def _usual(question: ModelQuestion) -> Iterator[ModelOutcome]:
         narrow["zero_stages"] = little
     if DATA_INSIDE in allowed.mappings:
         narrow["mappings"] = (DATA_INSIDE,)
-    asked = replace(question, allowed=replace(allowed, **narrow))
-    plan = sketch_runnable(asked, Budget(cpu_limit_s=_USUAL_S))  # others may be at work, too
-    if plan is not None:
-        yield ModelOutcome(
-            priced=(plan,),
-            lower_bound_s=math.inf,  # what bounds the space bounds this part of it
-            considered=0,
-            pruned=0,
-            not_reached=0,
-            exhausted=True,
-            interrupted=False,
-        )
+    return replace(question, allowed=replace(allowed, **narrow))
 
 
-def _share(budget: Budget, found: list[ModelOutcome], *, left: float, aim: Aim | None) -> Budget:
-    """For the next of so many parts of a space: its share of the time; best and bound of all."""
-    known = min((key_of(each, aim) for one in found for each in one.priced), default=math.inf)
-    bound = min((one.lower_bound_s for one in found if one.priced), default=math.inf)
+def _best_of(found: Sequence[ModelOutcome], aim: Aim | None) -> float:
+    """The figure of the best plan that was found; infinite where none was."""
+    return min((key_of(each, aim) for one in found for each in one.priced), default=math.inf)
+
+
+def _share(
+    budget: Budget,
+    searched: Sequence[SearchedModel],
+    found: Sequence[ModelOutcome],
+    *,
+    left: float,
+    aim: Aim | None,
+) -> Budget:
+    """For the next of so many parts of a space: its share of the time.
+
+    Who listens is told of the best plan of all parts, and up to where all of them were searched.
+    """
+    known = _best_of(found, aim)
+    bounds = (
+        one.search.bound_s if one.is_complete else 0 for one in searched if not one.is_hopeless
+    )
+    bound = min(bounds, default=math.inf)
 
     def listen(told: Progress) -> None:
         whole = replace(
