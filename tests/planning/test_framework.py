@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -311,3 +312,22 @@ def test_what_no_usual_plan_may_be_is_not_told_as_one():
     for each in found.priced:
         assert each.plan.parallelism.context == 2
         assert each.plan.schedule == "interleaved" or each.plan.parallelism.pipeline == 1
+
+
+def test_who_listens_is_told_of_a_usual_plan_and_how_far_all_parts_are_searched(monkeypatch):
+    monkeypatch.setattr("trainwright.planning.search.framework._NO_PLAN_S", 0.0)
+    question, told = asked("megatron", memory_gib=40, **NARROW), []
+    found = plan_runnable(question, Budget(on_progress=told.append), num_alternatives=0)
+    best = found.priced[0].step.step_time_s
+    assert len(told) > 2
+    assert all(0 < each.lower_bound <= each.best for each in told)
+    assert all(best <= each.best < math.inf for each in told)
+    alone = plan_runnable(question, Budget(), num_alternatives=0)
+    assert alone.priced[0].candidate == found.priced[0].candidate
+    assert alone.lower_bound_s == found.lower_bound_s
+
+    stopping = Budget()
+    stopping.on_progress = lambda _: stopping.interrupt()
+    stopped = plan_runnable(question, stopping, num_alternatives=0)
+    assert stopped.priced  # at the first word of it
+    assert stopped.interrupted
