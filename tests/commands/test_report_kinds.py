@@ -14,6 +14,7 @@ from html_page import Page, text_of
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import REPORTED
 from trainwright.errors import InvalidInput
+from trainwright.formats.document_json import content_hash
 from trainwright.pages.command import command_of
 from trainwright.pages.page import subject_of
 from trainwright.units import format_bytes, format_seconds
@@ -216,3 +217,13 @@ def test_a_difference_names_what_differs_inside_clusters_of_one_name():
     (memory,) = (one for one in changes if one.key.startswith("cluster."))
     assert memory.key == "cluster.pools[0].accelerator.memory_bytes"
     assert (memory.before, memory.after) == (40 * 2**30, 60 * 2**30)
+
+
+def test_a_run_that_does_not_fit_is_shown_with_what_would_make_it_fit_though_nobody_asked():
+    where = {"cluster": "dgx-h100", "memory": "8GiB", "dp": 8, "micro_batch": 16}
+    run = trainwright.estimate("gpt2", **where, global_batch=128, sequence=1024)
+    assert run.document.changes is None
+    page = trainwright.report(run)
+    assert "Any one of these makes it fit" in text_of(page.html)
+    shown = page.document.documents[0]
+    assert shown.sha256 == content_hash(run.to_dict())  # of the document as it was given

@@ -715,6 +715,15 @@ def remake_model_estimate(document: ModelEstimateResult) -> ModelEstimateResult:
     return replace(made, warnings=document.warnings)
 
 
+def with_changes(document: ModelEstimateResult) -> ModelEstimateResult:
+    """The document with what would make its run fit, where that was not asked for."""
+    if document.fits or document.changes is not None:
+        return document
+    model, cluster = trained_and_cluster(document.request)
+    made = price_request(model, cluster, document.request, changes=True)
+    return replace(document, changes=made.changes)
+
+
 # A model's estimate as a table: the step, where its time goes, memory by rank, what would fit
 # --------------------------------------------------------------------------------------------
 

@@ -74,11 +74,10 @@ def subject_of(document: Any, *, name: str, file: str = "") -> Subject[Any]:
     parts = _following(document, name)
     return Subject(
         name=name,
-        document=document,
         sha256=content_hash(encode(document)),
         command=command.text,
         command_note=command.note,
-        **parts,
+        **{"document": document, **parts},
     )
 
 
@@ -149,6 +148,7 @@ def _(document: ModelSweepResult, name: str) -> dict[str, Any]:
 
 @_following.register
 def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
+    from trainwright.documents.model_estimate import with_changes
     from trainwright.documents.runs import trained_and_cluster
     from trainwright.step.predict import plan_of, price_profiled, profile_of_run
 
@@ -157,9 +157,10 @@ def _(document: ModelEstimateResult, name: str) -> dict[str, Any]:
     profile = profile_of_run(model, cluster, run)
     plan = plan_of(run, profile)
     step = price_profiled(model, cluster, run, profile)
-    return _step_parts(
+    parts = _step_parts(
         name, plan, profile, cluster, step, overlap=run.overlap, overheads=run.overheads
     )
+    return parts | {"document": with_changes(document)}
 
 
 @_following.register
