@@ -302,6 +302,20 @@ def test_a_search_says_its_gap_and_is_stopped_with_the_best_so_far(browser, page
     told |= {"step_time_s": 2.0, "searched_s": 1.75, "gap": 0.125}
     browser.run(f"explorer.hear({json.dumps({'told': told})}, 0)")
     assert text(browser, "state") == "searching, 3 s: best 2 s, gap so far 12.50%"
+    told |= {"searched_s": 0.0, "gap": None}
+    browser.run(f"explorer.hear({json.dumps({'told': told})}, 0)")
+    assert text(browser, "state") == "searching, 3 s: best 2 s, no bound yet"
+
+
+def test_a_search_is_stopped_with_what_it_has(browser, client):
+    asked = "?model=llama3-70b&cluster=dgx-h100&exact.devices=64"
+    browser.call("Page.navigate", url=client.address + asked)
+    browser.wait_until("document.getElementById('stop')?.hidden === false")
+    browser.run("document.getElementById('stop').click()")
+    assert text(browser, "state") == "stopping …"
+    settled(browser)
+    assert text(browser, "layout").startswith("the best so far: tensor ")
+    assert browser.run("document.getElementById('longer').hidden") is False
 
 
 def test_any_number_of_devices_can_be_asked_for(browser, page):

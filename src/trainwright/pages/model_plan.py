@@ -97,7 +97,8 @@ def model_plan_content(subject: Subject[Any]) -> Content:
 
 def _subtitle(document: Planned) -> Iterator[str]:
     workload = document.request.workload
-    yield f"Plan: {_VERDICTS[document.status]}"
+    is_open = document.status is Status.GAP and not document.lower_bound_s
+    yield f"Plan: {'the best so far' if is_open else _VERDICTS[document.status]}"
     if document.layout is not None:
         yield LAYOUTS[document.layout]
     if document.parallelism is not None:

@@ -237,6 +237,7 @@ class Explorer {
     at("answer").setAttribute("aria-busy", "true");
     at("longer").hidden = true;
     at("state").textContent = "planning …";
+    this.isStopped = false;
     this.ticket = [...crypto.getRandomValues(new Uint8Array(8))].map((n) => n.toString(16).padStart(2, "0")).join("");
     const began = performance.now();
     try {
@@ -268,7 +269,7 @@ class Explorer {
     if (faults) this.refuse(faults);
     if (plan) this.show(plan, tookMs);
     if (plan?.is_complete) at("stop").hidden = true;
-    if (!told) return;
+    if (!told || this.isStopped) return;
     at("stop").hidden = told.stage !== "searching";
     const best = told.step_time_s === null ? "no plan yet"
       : `best ${seconds(told.step_time_s)}, ${told.gap === null ? "no bound yet" : `gap so far ${percent(told.gap)}`}`;
@@ -277,7 +278,8 @@ class Explorer {
   }
 
   stop() {
-    at("stop").hidden = true;
+    at("stop").hidden = this.isStopped = true;
+    at("state").textContent = "stopping …";
     fetch(`/api/searches/${this.ticket}/stop`, {
       method: "POST", headers: { "Content-Type": "application/json" }, body: "{}",
     });

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -68,7 +68,7 @@ from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import group_replicas, head_times_s, head_work_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -806,6 +806,14 @@ def _layouts_at(
     return with_copies(found, allowed.state_copies, point, levels)
 
 
+_Alike: TypeAlias = tuple[int, int, bool, int]
+
+
+def _alike(point: Point, size: int) -> _Alike:
+    """What of a point decides how many candidates there are; see `is_replicated`."""
+    return size, point.devices, point.context > 1, point.expert_devices
+
+
 @dataclass(slots=True)
 class PointPairs:
     """Those of a question, in all schedules and ZeRO stages of its `space`."""
@@ -815,8 +823,8 @@ class PointPairs:
     schedules: tuple[Schedule, ...]
     space: Space = field(init=False)
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
-    _counts: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
-    _any: dict[tuple[int, int, int, int], bool] = field(default_factory=dict)
+    _counts: dict[_Alike, int] = field(default_factory=dict)
+    _any: dict[_Alike, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         asked = self.question
@@ -853,18 +861,23 @@ class PointPairs:
             )
         return self._layouts[key]
 
-    def num_candidates(self, point: Point) -> int:
-        """Candidates at a point."""
-        key = (point.microbatch_size, point.devices, point.context, point.expert_devices)
-        if key not in self._counts:
-            self._counts[key] = self.space.num_candidates(point, self.of(point))
-        return self._counts[key]
+    def num_candidates(self, point: Point, sizes: Iterable[int]) -> int:
+        """Candidates at a point with microbatches of each of these sizes."""
+        found = 0
+        for size in sizes:
+            key = _alike(point, size)
+            if key not in self._counts:
+                own = replace(point, microbatch_size=size)
+                self._counts[key] = self.space.num_candidates(own, self.of(own))
+            found += self._counts[key]
+        return found
 
-    def has_candidates(self, point: Point) -> bool:
-        """Whether there are any at a point, which takes less than to count them."""
-        key = (point.microbatch_size, point.devices, point.context, point.expert_devices)
+    def has_candidates(self, point: Point, size: int) -> bool:
+        """Whether there are any with microbatches of a size, which takes less than to count."""
+        key = _alike(point, size)
         if key not in self._any:
-            self._any[key] = self.space.has_candidates(point, self.of(point))
+            own = replace(point, microbatch_size=size)
+            self._any[key] = self.space.has_candidates(own, self.of(own))
         return self._any[key]
 
     def least_keys(

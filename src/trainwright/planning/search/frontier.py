@@ -258,21 +258,13 @@ class Frontier:
     def _dealt(self, point: Point) -> list[Point]:
         return list(expert_points(self.question.model, point, self.question.allowed))
 
-    def _count(self, point: Point, sizes: tuple[int, ...]) -> int:
-        """Candidates at a point with any of these microbatches."""
-        return sum(
-            self._pairs.num_candidates(replace(point, microbatch_size=size)) for size in sizes
-        )
-
     def _count_dealt(self, point: Point, sizes: tuple[int, ...]) -> int:
-        """Those with the experts dealt out in every way."""
-        return sum(self._count(each, sizes) for each in self._dealt(point))
+        """Candidates with any of these microbatches and the experts dealt out in every way."""
+        return sum(self._pairs.num_candidates(each, sizes) for each in self._dealt(point))
 
     def _has_any(self, point: Point, sizes: tuple[int, ...]) -> bool:
         """Whether a point has candidates with any of these microbatches."""
-        return any(
-            self._pairs.has_candidates(replace(point, microbatch_size=size)) for size in sizes
-        )
+        return any(self._pairs.has_candidates(point, size) for size in sizes)
 
     def _least_key(
         self, point: Point, sizes: tuple[int, ...], least: tuple[LeastLayers, ...]
@@ -286,8 +278,8 @@ class Frontier:
         for size in sizes:
             if any(size % other == 0 for other in keys):
                 continue
-            own = replace(point, microbatch_size=size)
-            if self._pairs.has_candidates(own):
+            if self._pairs.has_candidates(point, size):
+                own = replace(point, microbatch_size=size)
                 each = tuple(layers._replace(time_s=layers.time_s * size) for layers in least)
                 keys[size] = float(self._pairs.least_keys(own, each).min())
         return min(keys.values(), default=math.inf)
@@ -334,7 +326,7 @@ class Frontier:
             case Single():
                 return node.num_left
             case Unpriced():
-                return self._count(node.point, node.sizes)
+                return self._pairs.num_candidates(node.point, node.sizes)
             case Undealt():
                 return self._count_dealt(node.point, node.sizes)
 
@@ -401,13 +393,12 @@ class Frontier:
 
     def _price_all(self, point: Point, sizes: tuple[int, ...]) -> None:
         for size in sizes:
-            own = replace(point, microbatch_size=size)
-            if self._pairs.has_candidates(own):
-                self._price(own)
+            if self._pairs.has_candidates(point, size):
+                self._price(replace(point, microbatch_size=size))
 
     def _price(self, point: Point) -> bool:
         """Price the layers, for a bound on the whole point; whether each fits by itself."""
-        if not self._pairs.has_candidates(point):
+        if not self._pairs.has_candidates(point, point.microbatch_size):
             return True
         work, layouts = self.shelf.work(point), self._pairs.of(point)
         usable_bytes = self._coarse.cluster.accelerator.usable_bytes
