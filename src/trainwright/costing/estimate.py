@@ -37,6 +37,7 @@ from trainwright.model import (
 from trainwright.model.operator import RECOMPUTE_MODULES, usual_modules
 from trainwright.plans.configuration import DEFAULT_OVERLAP, Overlap
 from trainwright.profile import (
+    USUAL_MODES,
     CostTable,
     Edge,
     Layer,
@@ -156,6 +157,8 @@ class Estimator:
         match mode:
             case Recompute.NONE:
                 return KEEP_ALL
+            case Recompute.OFFLOAD:
+                return RecomputeRule(uses_host=True)
             case Recompute.FULL:
                 return RecomputeRule(whole_layer=True)
             case Recompute.SELECTIVE:
@@ -177,7 +180,7 @@ class Estimator:
             microbatch_size=point.microbatch_size or 1,
             tensor_parallel=degrees,
             precision=point.precision or default,
-            recompute=point.recompute or tuple(map(str, Recompute)),
+            recompute=point.recompute or tuple(map(str, USUAL_MODES)),
             kernels=tuple(dict.fromkeys((*chosen, *point.kernels))),
             device_kind=pool.accelerator.name,
         )

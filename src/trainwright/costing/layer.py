@@ -40,10 +40,14 @@ from trainwright.profile import Collective, Recompute, TimeKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputeRule:
-    """Which saved tensors a recompute mode gives up: those of `modules`, or all but the input."""
+    """Which saved tensors a recompute mode gives up: those of `modules`, or all but the input.
+
+    What is kept stays on the device; if it `uses_host`, as much of it as hides lies on the host.
+    """
 
     modules: frozenset[str] = frozenset()
     whole_layer: bool = False
+    uses_host: bool = False
 
     def keeps(self, tensor: SavedTensor) -> bool:
         """Whether `tensor` stays from forward to backward."""
@@ -229,6 +233,23 @@ class Platform:
         moved_s = moved_bytes / self.accelerator.host.link_bytes_per_s
         return beyond_s(moved_s, self.overlap.host * under_s)
 
+    def hidden_share(
+        self, kept_bytes: float, operator_s: Mapping[Phase, Mapping[str, float]]
+    ) -> float:
+        """Of what a layer keeps, the share whose copies there and back hide beside its passes.
+
+        Link time that alike layers lend each other changes no sum: k layers that move all of it
+        while as many more move nothing hide as well as all that move half.
+        """
+        assert self.accelerator.host is not None, "a run that offloads names a device with a host"
+        forward_s, backward_s = (
+            sum(sum(operator_s[phase].values()) for phase in phases)
+            for phases in ((Phase.FORWARD,), (Phase.INPUT_GRAD, Phase.WEIGHT_GRAD))
+        )
+        hidden_s = self.overlap.host * min(forward_s, backward_s)
+        moved_bytes = hidden_s * self.accelerator.host.link_bytes_per_s
+        return min(1.0, moved_bytes / kept_bytes) if kept_bytes else 0.0
+
     def operator_s(self, operator: Operator, phase: Phase, run: RunShape) -> float:
         """Seconds of one phase of an operator on one device."""
         if self.tiled is not None or self.accelerator.cores is not None:
@@ -248,7 +269,7 @@ def price_layer(
     platform: Platform,
 ) -> Iterator[LayerPrice]:
     """One price per recompute mode of `rules`."""
-    host_share = run.offloaded_activations if layer.kind in RECOMPUTABLE else 0.0
+    share_on_host = run.offloaded_activations if layer.kind in RECOMPUTABLE else 0.0
     operator_s = {
         phase: {op.name: platform.operator_s(op, phase, run) for op in layer.operators}
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -273,6 +294,13 @@ def price_layer(
             share = len(operator_s[Phase.RECOMPUTE]) / max(1, len(layer.operators))
             kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, host_pass_s, share)
         activations = activation_bytes(layer, run, rule)
+        host_share = share_on_host
+        if rule.uses_host and activations.kept:  # copies take memory bandwidth from the passes
+            host_share = platform.hidden_share(activations.kept, operator_s)
+            for phase in (Phase.FORWARD, Phase.INPUT_GRAD):
+                beside_s = memory_time_s(host_share * activations.kept, platform.accelerator)
+                phase_s[phase] += beside_s
+                kind_s[TimeKind.COMPUTE] += beside_s
         if host_share:
             moved_bytes = host_share * activations.kept
             backward = (Phase.RECOMPUTE, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)

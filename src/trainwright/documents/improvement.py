@@ -61,7 +61,7 @@ from trainwright.planning.search.plans import predicted
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import FORMAT_VERSION
 from trainwright.plans.plan import Parallelism
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE, Origin
 from trainwright.step.predict import price_configuration
@@ -215,7 +215,7 @@ def allowed_for(
     selective = replace(run, recompute=Recompute.SELECTIVE, recompute_blocks=None)
     if target is None or wanted(selective) or not wanted(run):
         return allowed
-    others = tuple(mode for mode in Recompute if mode is not Recompute.SELECTIVE)
+    others = tuple(mode for mode in USUAL_MODES if mode is not Recompute.SELECTIVE)
     return replace(allowed, recompute=others)
 
 

@@ -21,7 +21,6 @@ from trainwright.documents.view import column, size, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import LayerKind
-from trainwright.plans.capability import RecomputeForm
 from trainwright.plans.configuration import FORMAT_VERSION, Configuration
 from trainwright.plans.job import Orders, Stamp
 from trainwright.profile import Recompute
@@ -192,7 +191,7 @@ def _stated(document: ModelPlanResult) -> Configuration:
             raise one_by_one
         return run
     job = job_of(document)
-    if job.recompute_form in (RecomputeForm.MIXED, RecomputeForm.ANY):
+    if job.stated_recompute is None:
         raise one_by_one
     return job.configuration()
 

@@ -335,7 +335,7 @@ def _replicas(
             options={
                 str(layer): option for layer, option in zip(stage.layers, options, strict=True)
             },
-            num_recomputed=sum(modes[option] is not Recompute.NONE for option in options),
+            num_recomputed=sum(modes[option].repeats for option in options),
         )
 
 

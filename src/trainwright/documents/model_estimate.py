@@ -54,11 +54,13 @@ from trainwright.plans.configuration import CommandLine, Configuration, Embedded
 from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
+from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
+from trainwright.step.account import host_activations, on_the_host
 from trainwright.step.figures import PhaseMemory, phase_memories
-from trainwright.step.predict import price_configuration, profile_of_run
+from trainwright.step.predict import price_configuration, price_profiled, profile_of_run
 from trainwright.units import (
     GIB,
     format_bytes,
@@ -579,23 +581,28 @@ def host_bytes(
     It is what the device would hold besides if nothing did; what comes back for a moment is there
     all the same.
     """
-    beside = family_named(run.schedule).host_of
+    beside, by_layer = family_named(run.schedule).host_of, tuple[float, ...]()
+    if run.recompute is Recompute.OFFLOAD:
+        moved = on_the_host(profile_of_run(model, cluster, run))
+        by_layer = host_activations(price_profiled(model, cluster, run, moved))
     if run.recipe.offload is None and beside is None:
-        return ()
+        return by_layer
     alone = replace(
         run, recipe=without_offload(run.recipe), schedule=run.schedule if beside is None else beside
     )
     whole = price_configuration(model, cluster, alone)
-    return tuple(
+    held = tuple(
         max(0.0, without.memory.movable_bytes - own.memory.movable_bytes)
         for without, own in zip(whole.stages, step.stages, strict=True)
     )
+    return tuple(map(sum, zip(held, by_layer, strict=True))) if by_layer else held
 
 
 def host_holds(model: Trained, cluster: Cluster, run: Configuration, step: StepPrediction) -> bool:
     """Whether what a run keeps on the hosts has room there."""
     host = cluster.accelerator.host
-    if host is None or isinstance(model, MeasuredModel) or run.recipe.offload is None:
+    moves = run.recipe.offload is not None or run.recompute is Recompute.OFFLOAD
+    if host is None or isinstance(model, MeasuredModel) or not moves:
         return True
     return max(host_bytes(model, cluster, run, step), default=0.0) <= host.memory_bytes
 

@@ -15,7 +15,12 @@ from trainwright.documents.plan_view import (
     state_in_words,
     to_fit_in_words,
 )
-from trainwright.documents.profile_plan import check_stage, count_recomputed, read_plan
+from trainwright.documents.profile_plan import (
+    check_stage,
+    count_offloaded,
+    count_recomputed,
+    read_plan,
+)
 from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import able_targets, family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
@@ -50,7 +55,7 @@ from trainwright.planning.search.orders import (
     plan_per_stage,
     with_searched_orders,
 )
-from trainwright.planning.search.plans import bytes_on_host, predicted
+from trainwright.planning.search.plans import bytes_on_host, host_bytes_of_ranks, predicted
 from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES, of_kinds
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
@@ -80,6 +85,7 @@ from trainwright.plans.status import (
 )
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
+from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import tells_repeats, time_by_part_s
 from trainwright.step.pipeline import PipelineShape, placement_of
@@ -114,6 +120,7 @@ class ModelStageRecord:
     tensor_parallel: int
     options: dict[str, str]
     num_recomputed: int
+    num_offloaded: int = field(default=0, metadata={RARE: True})
     time_per_sample_s: float
     memory_bytes: float
     rank: int = 0
@@ -233,6 +240,7 @@ class ModelPlanResult(PlannedStep):
     stages: tuple[ModelStageRecord, ...] = ()
     ranks: tuple[StagePrediction, ...] = ()
     peak_memory_bytes_per_rank: tuple[float, ...] = ()
+    host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
     memory_limit_bytes: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     launchable: Launchable | None = None
@@ -333,6 +341,7 @@ def with_plan(
         stages=_stage_records(plan, profile, step, rank_of_stage(question, plan)),
         ranks=step.stages,
         peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
+        host_bytes_per_rank=host_bytes_of_ranks(question, plan, profile, step),
         **_figures(question, plan, profile, step),
         assumptions=_assumptions(question, profile, plan, spread),
     )
@@ -442,6 +451,7 @@ def _stage_records(
             tensor_parallel=stage.tensor_parallel,
             options={str(layer): option for layer, option in stage.option_of.items()},
             num_recomputed=count_recomputed(stage, profile),
+            num_offloaded=count_offloaded(stage, profile),
             time_per_sample_s=(
                 (step.stages[rank].forward_s + step.stages[rank].backward_s)
                 * (time_s / of_rank_s[rank] if of_rank_s[rank] > 0 else 0.0)

@@ -394,6 +394,8 @@ class RankRow:
     num_microbatches: int = 0
     busy: float | None = None
     marks: tuple[str, ...] = field(default=())
+    num_offloaded: int = 0
+    host_bytes: float | None = None
 
 
 def rank_rows(document: Planned) -> tuple[RankRow, ...]:
@@ -417,6 +419,8 @@ def _rows_on_one_pool(document: ModelPlanResult) -> Iterator[RankRow]:
             limit_bytes=document.memory_limit_bytes,
             degrees=(own[0].data_parallel, own[0].tensor_parallel),
             marks=tuple(marks),
+            num_offloaded=sum(stage.num_offloaded for stage in own),
+            host_bytes=document.host_bytes_per_rank[rank] if document.host_bytes_per_rank else None,
         )
 
 
@@ -473,6 +477,8 @@ def rank_table(rows: Sequence[RankRow]) -> Table:
     limited = any(row.limit_bytes for row in rows)
     pools, one_pool, more = ("both", "none", "none") if several else ("none", "both", "page")
     degrees = "none" if several else "both" if differ else "page"
+    offloads = "both" if any(row.num_offloaded for row in rows) else "none"
+    hosted = "both" if any(row.host_bytes for row in rows) else "none"
     columns = (
         column("rank"),
         words("device", "device_kind", on=pools),
@@ -482,6 +488,7 @@ def rank_table(rows: Sequence[RankRow]) -> Table:
         column("data", "data_parallel", "d", on=degrees),
         column("tensor", "tensor_parallel", "t", on=degrees),
         column("recomputed", "num_recomputed", "recomp"),
+        column("offloaded", "num_offloaded", "offload", on=offloads),
         column("forward", "forward_s"),
         column("backward", "backward_s"),
         column("of it recompute", "recompute_s", on=more),
@@ -492,6 +499,7 @@ def rank_table(rows: Sequence[RankRow]) -> Table:
         column("activations", "activation_bytes", on=more),
         column("memory", "memory_bytes"),
         column("of limit", "memory_share", on="both" if limited else "terminal"),
+        column("on the host", "host_bytes", "host", on=hosted),
         column("held", "microbatches_in_flight", on=one_pool),
         MARKS,
     )
@@ -523,6 +531,7 @@ def _rank_cells(row: RankRow) -> Iterator[Cell | int | str]:
     yield data
     yield tensor
     yield recomputed_of(row.num_recomputed, len(row.layers))
+    yield recomputed_of(row.num_offloaded, len(row.layers))
     yield seconds(found.forward_s)
     yield seconds(found.backward_s)
     yield seconds(found.recompute_s)
@@ -533,6 +542,7 @@ def _rank_cells(row: RankRow) -> Iterator[Cell | int | str]:
     yield size(memory.activation_bytes)
     yield size(memory.total_bytes)
     yield percent(memory.total_bytes / row.limit_bytes if row.limit_bytes else None)
+    yield size(row.host_bytes or 0.0)
     yield memory.microbatches_in_flight
     yield ", ".join(row.marks)
 

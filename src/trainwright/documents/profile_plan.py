@@ -41,7 +41,7 @@ from trainwright.profile.profile import BLOCK_LAYER
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.documents.placement import PlacementResult
@@ -511,18 +511,27 @@ def overflow_records(costs: tuple[StageCost, ...], setting: Setting) -> tuple[Ov
 
 def count_recomputed(stage: Stage, profile: Profile) -> int:
     """How many layers of the stage run under an option that recomputes."""
+    return _count(stage, profile, lambda mode: mode.repeats)
+
+
+def count_offloaded(stage: Stage, profile: Profile) -> int:
+    """How many layers of the stage run under an option that leaves activations on the host."""
+    return _count(stage, profile, lambda mode: mode is Recompute.OFFLOAD)
+
+
+def _count(stage: Stage, profile: Profile, counts: Callable[[Recompute], bool]) -> int:
     table = profile.costs
     class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
 
-    def recomputes(layer: int, option: str) -> bool:
+    def is_counted(layer: int, option: str) -> bool:
         return any(
             table.option_ids[row] == option
             and table.tensor_parallel[row] == stage.tensor_parallel
-            and table.recompute[row] is not Recompute.NONE
+            and counts(table.recompute[row])
             for row in table.rows_of(class_of[layer])
         )
 
-    return sum(recomputes(layer, option) for layer, option in stage.option_of.items())
+    return sum(is_counted(layer, option) for layer, option in stage.option_of.items())
 
 
 # The figures of a document about a profile, computed again from what it carries

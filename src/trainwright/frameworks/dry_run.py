@@ -177,8 +177,8 @@ def _unsupported(job: Job) -> Iterator[str]:
         "an encoder": bool(model.towers),
         "CUDA graphs": recipe.cuda_graph is not CudaGraph.NONE,
         "ends on stages of their own": not job.has_usual_ends,
-        "blocks recomputed one by one": job.recompute_form
-        in (RecomputeForm.MIXED, RecomputeForm.ANY),
+        "blocks recomputed one by one": job.stated_recompute is None,
+        "blocks that wait on the host": job.recompute_form is RecomputeForm.ON_HOST,
     }
     yield from (name for name, is_there in parts.items() if is_there)
     if {LayerKind.HEAD_TRANSFORM} & {kind for stage in job.stages for kind in stage.kinds}:

@@ -59,6 +59,8 @@ def export_pytorch(job: Job, stamp: Stamp) -> ExportBundle:
 
 def _missing(job: Job) -> Iterator[str]:
     yield "the model: a function of yours builds every stage"
+    if any(Recompute.OFFLOAD in stage.recompute for stage in job.stages):
+        yield "copies to the host: your blocks marked offload move what hides beside their passes"
     if any(dispatch_features(job.demands)):
         yield f"how tokens travel to experts: your model sends {job.recipe.dispatch_in_words}"
     yield "predicted times and memory"

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.graph import save_on_cpu
 from torch.nn.functional import cross_entropy, gelu
 from torch.utils.checkpoint import checkpoint
 
@@ -119,6 +120,19 @@ class RunAgain(nn.Module):
         return checkpoint(self.layer, *inputs, use_reentrant=False)
 
 
+class OnHost(nn.Module):
+    """A layer of which what it keeps for its backward is copied away, and back for that."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs: Any) -> Any:
+        """As the layer does."""
+        with save_on_cpu():
+            return self.layer(*inputs)
+
+
 class TinyStage(nn.Sequential):
     """The layers of a stage."""
 
@@ -126,7 +140,7 @@ class TinyStage(nn.Sequential):
         """Tokens from `start` on, given keys and values of those before by block; and their own."""
         own: list[Any] = []
         for layer in self:
-            kind = layer.layer if isinstance(layer, RunAgain) else layer
+            kind = layer.layer if isinstance(layer, (RunAgain, OnHost)) else layer
             if isinstance(kind, Block):
                 x, kept = layer(x, earlier[len(own)])
                 own.append(kept)
@@ -158,7 +172,8 @@ def _layer(name: str) -> nn.Module:
         GAIN: Gain,
     }
     layer: nn.Module = made[kind]()
-    return RunAgain(layer) if again == "full" else layer
+    wrappers = {"full": RunAgain, "offload": OnHost}
+    return wrappers[again](layer) if again in wrappers else layer
 
 
 def build_stage(stages: Sequence[Stage], stage: int) -> Any:

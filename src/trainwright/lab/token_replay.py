@@ -74,7 +74,8 @@ def compare_curve(rank: int, seen: Sequence[tuple[str, float]], alone: Sequence[
 # --------------------------------------------------------------------------------------
 # A stage is a tuple of names: "embedding", "block", "norm", "head", or "gain", a number that is
 # learned, where nothing else is on a stage. A name ends in ":full" where the layer keeps its input
-# alone and runs again, in ":selective" where attention scores and the activation are.
+# alone and runs again, in ":offload" where all that it keeps is copied away and back, in
+# ":selective" where attention scores and the activation run again.
 
 Stage: TypeAlias = tuple[str, ...]
 

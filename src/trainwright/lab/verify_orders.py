@@ -234,7 +234,7 @@ def _tiny_stage(stage: StagePart) -> Stage:
     for kind, mode in zip(stage.kinds, stage.recompute, strict=True):
         if kind in _TINY:
             is_plain = mode is Recompute.NONE
-            is_plain |= mode is Recompute.SELECTIVE and _TINY[kind] != BLOCK
+            is_plain |= mode is not Recompute.FULL and _TINY[kind] != BLOCK
             names.append(_TINY[kind] if is_plain else f"{_TINY[kind]}:{mode.value}")
     return tuple(names) or (GAIN,)
 
@@ -246,6 +246,8 @@ def _job_notes(job: Job) -> Iterator[str]:
         yield "layers that predict further tokens run as plain blocks"
     if any(Recompute.SELECTIVE in stage.recompute for stage in job.stages):
         yield "selective recomputation runs attention scores and the activation again"
+    if any(Recompute.OFFLOAD in stage.recompute for stage in job.stages):
+        yield "blocks that use the host copy all they keep there and back"
     if job.degrees.zero_stage:
         yield f"ZeRO-{job.degrees.zero_stage}: replicas hold whole parameters here"
 

@@ -56,7 +56,9 @@ def priced_as_run(
     "auto" stands for, which is meant where no software is named: that of the options where absent.
     Layers that were `measured` need no expectation; what was fitted may still price their network.
     """
-    host = options.get("offload") or _waits_on_host(options.get("schedule"))
+    modes = options.get("recompute") or ()
+    host = options.get("offload") or "offload" in str(modes)
+    host = host or _waits_on_host(options.get("schedule"))
     if not host:  # what no figure follows from is in no document
         cluster = without_host(cluster)
     calibration, software = options.get("calibration"), options.get("software")

@@ -319,7 +319,7 @@ ROWS += section(
     row(
         "recompute",
         NAMES,
-        "Of none,selective,full; all if absent.",
+        "Of none,offload,selective,full; all but offload if absent.",
         metavar="MODES",
         at="space.recompute",
         foreign=_of_models("--no-recompute drops what recomputes"),
@@ -436,7 +436,7 @@ ROWS += section(
     row(
         "recompute",
         NAME,
-        "none, selective, full, or full:N for N blocks of each stage; none if absent.",
+        "none, offload, selective, full; offload:N or full:N for N blocks of each stage.",
         metavar="MODE",
         at="recompute",
         also="recompute_blocks",

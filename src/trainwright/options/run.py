@@ -237,7 +237,7 @@ def _recompute(text: str) -> tuple[Any, int | None]:
 
     mode, colon, count = text.partition(":")
     if mode not in set(Recompute) or (colon and not count.isdecimal()):
-        offered = ", ".join((*Recompute, "full:N"))
+        offered = ", ".join((*Recompute, "offload:N", "full:N"))
         raise InvalidInput.of("recompute", f'must be one of {offered}, got "{text}"')
     return Recompute(mode), int(count) if colon else None
 

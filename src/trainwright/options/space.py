@@ -18,7 +18,7 @@ from trainwright.plans.configuration import SpaceRecord, SpanRecord
 from trainwright.plans.plan import SEARCHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.options.option import Options
     from trainwright.planning.question.question import Allowed, ModelQuestion, Span
@@ -70,6 +70,7 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
     if (schedules := options.get("schedule")) is not None:
         families, searches_orders = _families(schedules, faults)
     faults += (f for name, span in spans.items() for f in _span_faults(SPANS[name], span))
+    faults += _link_faults(modes, families)
     framework = _framework(options.get("framework"), faults)
     if faults:
         raise InvalidInput(faults)
@@ -83,6 +84,16 @@ def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> A
         searches_orders=searches_orders,
         framework=framework,
     )
+
+
+def _link_faults(modes: Sequence[Recompute], families: Sequence[str] | None) -> Iterator[Fault]:
+    """Layers and orders that copy activations by themselves would share the link to the host."""
+    from trainwright.scheduling.families import FAMILIES
+
+    copying = [name for name in families or () if FAMILIES[name].host_of is not None]
+    if "offload" in modes and copying:
+        problem = "must not list offload beside schedules that leave activations on the host"
+        yield Fault("recompute", f"{problem}, got {', '.join(copying)}")
 
 
 def _framework(name: str | None, faults: list[Fault]) -> str | None:
@@ -162,9 +173,9 @@ def _mappings(given: Any, faults: list[Fault]) -> tuple[AxisOrder, ...]:
 
 
 def _modes(given: Any, excluded: frozenset[str], faults: list[Fault]) -> tuple[Recompute, ...]:
-    from trainwright.profile import Recompute
+    from trainwright.profile import USUAL_MODES, Recompute
 
-    modes = tuple(Recompute)
+    modes: tuple[Recompute, ...] = USUAL_MODES
     if given is False:
         modes = (Recompute.NONE,)
     elif given is not True and given is not None:
@@ -250,7 +261,7 @@ def allowed_of(record: SpaceRecord) -> Allowed:
     """
     from trainwright.planning.question.question import ANY, Allowed, Span
     from trainwright.plans.plan import mapping_named
-    from trainwright.profile import Recompute
+    from trainwright.profile import USUAL_MODES, Recompute
 
     spans: dict[str, Span] = {}
     for name in SPANS:
@@ -265,7 +276,7 @@ def allowed_of(record: SpaceRecord) -> Allowed:
     if record.micro_batch is not None:
         spans["microbatch_size"] = Span.only(record.micro_batch)
     old_zero = OLD_ZERO_STAGE if record.zero_stage is None else record.zero_stage
-    modes = record.recompute_modes or (tuple(Recompute) if record.recompute else (Recompute.NONE,))
+    modes = record.recompute_modes or (USUAL_MODES if record.recompute else (Recompute.NONE,))
     unknown = [mode for mode in modes if mode not in set(Recompute)]
     if unknown:
         offered = ", ".join(Recompute)

@@ -47,7 +47,7 @@ from trainwright.plans.configuration import (
     PlanRequest,
 )
 from trainwright.plans.plan import DATA_INSIDE, Parallelism
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES
 from trainwright.units import TimeUnit
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def _asked(request: PlanRequest, own: str) -> dict[str, Any]:
     """Of the plan of a model, or of a profile on a cluster."""
     space = request.space
     allowed = allowed_of(space)
-    modes = tuple(mode for mode in Recompute if mode not in space.excluded_options)
+    modes = tuple(mode for mode in USUAL_MODES if mode not in space.excluded_options)
     if allowed.recompute == modes:  # what is excluded says it
         allowed = replace(allowed, recompute=EVERYTHING.recompute)
     return {

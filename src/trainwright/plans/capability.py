@@ -36,7 +36,8 @@ class RecomputeForm(StrEnum):
     """Which blocks run their forward pass again, from the easiest pattern to the hardest.
 
     `FIRST` is the first k blocks of every stage, `MODULES` parts of every block ("selective"),
-    `ANY` any set of whole blocks, `MIXED` parts of some blocks.
+    `ANY` any set of whole blocks, `MIXED` parts of some blocks. In `ON_HOST` what some blocks keep
+    waits on the host, whatever others do.
     """
 
     NONE = "none"
@@ -45,6 +46,7 @@ class RecomputeForm(StrEnum):
     MODULES = "parts of every block"
     ANY = "any set of blocks"
     MIXED = "parts of some blocks"
+    ON_HOST = "some blocks on the host"
 
 
 _ONE_EACH: Final = FamilyShape(Placing.ONE)
@@ -442,6 +444,7 @@ _RECOMPUTE: Final = {
     RecomputeForm.MODULES: Feature.RECOMPUTE_MODULES,
     RecomputeForm.ANY: Feature.RECOMPUTE_ANY,
     RecomputeForm.MIXED: Feature.RECOMPUTE_MIXED,
+    RecomputeForm.ON_HOST: Feature.OFFLOAD_BLOCKS,
 }
 
 

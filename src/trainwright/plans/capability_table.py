@@ -50,6 +50,7 @@ class Feature(StrEnum):
     HYBRID_SHARD_EXPERTS = "such groups with ZeRO 2 or 3 beside split experts"
     OFFLOAD = "optimizer state on the host"
     OFFLOAD_ACTIVATIONS = "activations on the host"
+    OFFLOAD_BLOCKS = "activations of some blocks on the host"
     LOSS_CHUNK = "logits of some tokens at a time"
     MLP_TILE = "feed-forward parts of some tokens at a time"
     NARROW_ACTIVATIONS = "inputs of activations kept in another format"
@@ -92,6 +93,7 @@ _EACH_COPY = "no sends a copy of a token for each of its experts"
 _AS_ACTIVATIONS = "no sends tokens to experts in the format of activations"
 _BLOCK = "yes recompute_method block"
 _ONE_SET = "no recomputes one set of layers in every stage"
+_ALL_HERE = "no keeps activations on the device in what is exported"
 
 # megatron, megatron-bridge, primus, torchtitan@0.2, torchtitan@0.3, pytorch, deepspeed, accelerate,
 # nanotron
@@ -271,7 +273,8 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "yes fsdp_offload_params",
         "no keeps optimizer state on the device",
     ),
-    Feature.OFFLOAD_ACTIVATIONS: ("no keeps activations on the device in what is exported",) * 9,
+    Feature.OFFLOAD_ACTIVATIONS: (_ALL_HERE,) * 9,
+    Feature.OFFLOAD_BLOCKS: (*(_ALL_HERE,) * 5, _STAGES, *(_ALL_HERE,) * 3),
     Feature.LOSS_CHUNK: (
         *("no computes all logits of a microbatch in what is exported",) * 5,
         _MODEL,

@@ -290,8 +290,12 @@ def precision_faults(precision: str | None, device: Accelerator) -> Iterator[Fau
 
 def _offload(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
     """Something lies on the host only where the device says how it reaches that."""
-    if configuration.recipe.offload is not None:
+    offload, by_block = configuration.recipe.offload, configuration.recompute is Recompute.OFFLOAD
+    if offload is not None or by_block:
         yield from offload_faults(pool.accelerator)
+    if by_block and offload is not None and offload.activations:
+        problem = "must not be offload where all blocks leave a share on the host"
+        yield Fault("recompute", f"{problem}, got {offload.in_words}")
 
 
 def offload_faults(device: Accelerator) -> Iterator[Fault]:
@@ -305,7 +309,7 @@ def _graphs(configuration: Configuration, model: Trained, pool: Pool) -> Iterato
     """Graphs record what is alike in every step, and not what recomputes blocks around them."""
     kind = configuration.recipe.cuda_graph
     yield from recipe_graph_faults(configuration.recipe, model)
-    if kind.is_per_block and configuration.recompute is Recompute.FULL:
+    if kind.is_per_block and configuration.recompute in (Recompute.FULL, Recompute.OFFLOAD):
         wanted = "must be full_iteration where blocks are recomputed whole"
         yield Fault("cuda_graph", f"{wanted}, got {kind}")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.errors import Fault, refuse
 from trainwright.model import (
+    BESIDE_BLOCKS,
     DEFAULT_RECIPE,
     NO_OFFLOAD,
     TRAIN_ALL,
@@ -238,6 +239,8 @@ class Job:
         if {*encoder} > {Recompute.NONE} or Recompute.NONE not in encoder:
             further += encoder  # one that keeps all may be idle or frozen
         modes = {*blocks, *further}
+        if Recompute.OFFLOAD in modes:
+            return RecomputeForm.ON_HOST
         if modes <= {Recompute.NONE}:
             return RecomputeForm.NONE
         if modes == {Recompute.FULL}:
@@ -247,18 +250,49 @@ class Job:
         if Recompute.SELECTIVE in modes:
             return RecomputeForm.MIXED
         # Frameworks that count the first blocks of a stage leave the other layers as they are.
-        is_first = all(self._starts_with(stage.block_modes) for stage in self.stages)
+        is_first = self._is_first(Recompute.FULL)
         return RecomputeForm.FIRST if is_first and Recompute.FULL not in further else _ANY
 
-    def _starts_with(self, modes: tuple[Recompute, ...]) -> bool:
-        count = min(self.first_recomputed, len(modes))
-        again = (Recompute.FULL,) * count
-        return modes == again + (Recompute.NONE,) * (len(modes) - count)
+    def _is_first(self, mode: Recompute) -> bool:
+        """Whether the first so many blocks of every stage are in the mode, and others keep all."""
+        most = self._most_in(mode)
+        for modes in (stage.block_modes for stage in self.stages):
+            count = min(most, len(modes))
+            if modes != (mode,) * count + (Recompute.NONE,) * (len(modes) - count):
+                return False
+        return True
+
+    def _most_in(self, mode: Recompute) -> int:
+        """The most blocks of a stage that are in the mode."""
+        return max(stage.block_modes.count(mode) for stage in self.stages)
 
     @property
     def first_recomputed(self) -> int:
         """The most blocks of a stage that are recomputed as a whole."""
-        return max(stage.block_modes.count(Recompute.FULL) for stage in self.stages)
+        return self._most_in(Recompute.FULL)
+
+    @property
+    def stated_recompute(self) -> tuple[Recompute, int | None] | None:
+        """The mode of a stated run, of all blocks or of so many of each stage; None: of no run."""
+        match self.recompute_form:
+            case RecomputeForm.NONE:
+                return Recompute.NONE, None
+            case RecomputeForm.MODULES:
+                return Recompute.SELECTIVE, None
+            case RecomputeForm.ALL:
+                return Recompute.FULL, None
+            case RecomputeForm.FIRST:
+                return Recompute.FULL, self.first_recomputed
+            case RecomputeForm.ON_HOST:
+                blocks = {mode for stage in self.stages for mode in stage.block_modes}
+                beside = {
+                    m for s in self.stages for kind in BESIDE_BLOCKS for m in s.modes_of(kind)
+                }
+                if blocks | beside == {Recompute.OFFLOAD}:
+                    return Recompute.OFFLOAD, None
+                if self._is_first(Recompute.OFFLOAD) and beside <= {Recompute.NONE}:
+                    return Recompute.OFFLOAD, self._most_in(Recompute.OFFLOAD)
+        return None
 
     @property
     def selected_modules(self) -> tuple[str, ...]:
@@ -304,14 +338,11 @@ class Job:
     def configuration(self) -> Configuration:
         """The job as a stated run; ends go to the outer stages.
 
-        Its recomputation must be one of the regular forms: `MIXED` and `ANY` have no such run.
+        Its recomputation must be that of one (`stated_recompute`).
         """
-        form = self.recompute_form
-        assert form not in (RecomputeForm.MIXED, _ANY), f"{form} is not a regular form"
-        mode = {
-            RecomputeForm.NONE: Recompute.NONE,
-            RecomputeForm.MODULES: Recompute.SELECTIVE,
-        }.get(form, Recompute.FULL)
+        stated = self.stated_recompute
+        assert stated is not None, f"{self.recompute_form} is not a regular form"
+        mode, blocks = stated
         return Configuration(
             parallelism=self.degrees,
             microbatch_size=self.microbatch_size,
@@ -319,7 +350,7 @@ class Job:
             sequence_length=self.sequence_length,
             schedule=self.schedule,
             recompute=mode,
-            recompute_blocks=self.first_recomputed if form is RecomputeForm.FIRST else None,
+            recompute_blocks=blocks,
             recompute_modules=self.recompute_modules,
             blocks_per_stage=self.blocks_per_stage,
             fused_attention=self.fused_attention,

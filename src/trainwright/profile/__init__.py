@@ -1,6 +1,7 @@
 """The narrow waist: what one layer costs at one point, whoever measured or estimated it."""
 
 from trainwright.profile.profile import (
+    USUAL_MODES,
     Collective,
     CostTable,
     Edge,
@@ -20,6 +21,7 @@ from trainwright.profile.profile import (
 from trainwright.provenance import Origin, Provenance
 
 __all__ = [
+    "USUAL_MODES",
     "Collective",
     "CostTable",
     "Edge",

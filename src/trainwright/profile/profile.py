@@ -256,11 +256,27 @@ def divisors(n: int) -> list[int]:
 
 
 class Recompute(StrEnum):
-    """What backward recomputes of a layer."""
+    """What becomes of a layer's activations until backward.
+
+    All stay on the device (`NONE`), as many as hide on the way lie on the host (`OFFLOAD`), or
+    some, or all but the input, are recomputed (`SELECTIVE`, `FULL`).
+    """
 
     NONE = "none"
+    OFFLOAD = "offload"
     SELECTIVE = "selective"
     FULL = "full"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether backward runs any of the forward pass again."""
+        return self in (Recompute.SELECTIVE, Recompute.FULL)
+
+
+# What layers may use where nothing is named: few frameworks leave single layers to the host.
+USUAL_MODES: Final[tuple[Recompute, ...]] = (
+    *(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL),
+)
 
 
 class StaticKind(IntEnum):

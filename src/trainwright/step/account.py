@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from trainwright.cluster import nested_hops
 from trainwright.cluster.accelerator import Circumstance
+from trainwright.errors import UnsupportedFeature
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plans.prediction import AxisUse, LevelUse
 from trainwright.plans.schedule import ActionKind, ScheduleMemory
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trainwright.arrays import Floats
     from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.model import TransformerConfig
     from trainwright.plans import Plan, StepPrediction
@@ -291,14 +293,48 @@ def _repeated_s(plan: Plan, profile: Profile, stages: Sequence[int]) -> NDArray[
 def tells_repeats(plan: Plan, profile: Profile) -> bool:
     """Whether each layer that the plan recomputes has an option that repeats nothing beside it."""
     costs, rows = profile.costs, {int(row) for own in chosen_rows(plan, profile) for row in own}
-    repeated = (row for row in rows if costs.recompute[row] is not Recompute.NONE)
+    repeated = (row for row in rows if costs.recompute[row].repeats)
     return all(_without_recompute(costs, row) is not None for row in repeated)
+
+
+def on_the_host(profile: Profile) -> Profile:
+    """The profile with what each option leaves on the host as all that a device keeps.
+
+    It is what the option that keeps all of the layer has beyond it. Raises `UnsupportedFeature`
+    where the profile has no such option.
+    """
+    costs = profile.costs
+    names = ("saved_until_input_grad_bytes", "saved_until_weight_grad_bytes")
+    moved: dict[str, Any] = {name: np.zeros(costs.num_rows) for name in names}
+    for row, mode in enumerate(costs.recompute):
+        if mode is not Recompute.OFFLOAD:
+            continue
+        if (whole := _keeping_all(costs, row)) is None:
+            raise UnsupportedFeature(
+                "the profile does not say what an option leaves on the host",
+                alternative="an option of the same layer and tensor degree that keeps all tells it",
+            )
+        for name, own in moved.items():
+            held: Floats = getattr(costs, name)
+            own[row] = max(0.0, float(held[whole] - held[row]))
+    nothing = np.zeros(costs.num_rows)
+    return replace(profile, costs=replace(costs, transient_bytes=nothing, **moved))
+
+
+def host_activations(step: StepPrediction) -> tuple[float, ...]:
+    """Of a step priced `on_the_host`, the most that each rank has there at once."""
+    return tuple(stage.memory.activation_bytes + stage.memory.logits_bytes for stage in step.stages)
 
 
 def _without_recompute(costs: CostTable, row: int) -> int | None:
     """The same layer at the same degree, nothing repeated; None where it is the row itself."""
-    if costs.recompute[row] is Recompute.NONE:
+    if not costs.recompute[row].repeats:
         return None
+    return _keeping_all(costs, row)
+
+
+def _keeping_all(costs: CostTable, row: int) -> int | None:
+    """The same layer at the same degree with all that it keeps on the device; None without one."""
     own = costs.rows_of(int(np.searchsorted(costs.class_offsets, row, side="right")) - 1)
     degree = costs.tensor_parallel[row]
     return next(

@@ -802,6 +802,7 @@ def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
         and recipe.reduce_dtype in (None, "fp32", "bf16")
         and recipe.precision != "fp32"
         and run.fused_attention
+        and run.recompute is not Recompute.OFFLOAD
         and not model.tied_embeddings
         and max(model.hidden_dropout, model.attention_dropout) == 0
         and degrees.zero_stage >= _SHARDS_GRADIENTS

@@ -934,9 +934,11 @@ def schedule_faults(configuration: Configuration) -> Iterator[Fault]:
         )
         return
     offload = configuration.recipe.offload
+    problem = f"must leave activations to the schedule {family.name}"
     if family.host_of is not None and offload is not None and offload.activations:
-        problem = f"must leave activations to the schedule {family.name}, got {offload.in_words}"
-        yield Fault("offload", problem)
+        yield Fault("offload", f"{problem}, got {offload.in_words}")
+    if family.host_of is not None and configuration.recompute is Recompute.OFFLOAD:
+        yield Fault("recompute", f"{problem}, got {configuration.recompute}")
     yield from family.rules(shape.request)
     made = family.num_chunks  # not by placing the stages: degrees may be anything here
     if made not in (None, shape.virtual_stages):

@@ -21,7 +21,7 @@ from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import PIPELINE_INSIDE, usual_schedule
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def said_in(
     ]
     modes = [
         mode
-        for mode in Recompute
+        for mode in USUAL_MODES
         if mode is run.recompute or wanted(replace(run, recompute=mode, recompute_blocks=None))
     ]
     return replace(allowed, **kept, zero_stages=tuple(stages), recompute=tuple(modes))
@@ -491,6 +491,8 @@ def _maxtext(run: Configuration, model: TransformerConfig) -> Words | None:
     if run.microbatch_size % group or degrees.pipeline > 1 or run.recompute_blocks is not None:
         return None
     policies = {Recompute.NONE: "none", Recompute.FULL: "full", Recompute.SELECTIVE: "minimal"}
+    if run.recompute not in policies:
+        return None
     return {
         "per_device_batch_size": run.microbatch_size // group,
         "gradient_accumulation_steps": _accumulation(run),

@@ -48,7 +48,7 @@ from trainwright.plans.plan import (
     AxisOrder,
     Parallelism,
 )
-from trainwright.profile import ProfilePoint, Recompute
+from trainwright.profile import USUAL_MODES, ProfilePoint, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.profile import divisors
 from trainwright.scheduling.families import FAMILIES
@@ -280,7 +280,7 @@ class Allowed:
     microbatch_size: Span = ANY
     state_copies: Span = ANY
     zero_stages: tuple[int, ...] = ZERO_STAGES
-    recompute: tuple[Recompute, ...] = tuple(Recompute)
+    recompute: tuple[Recompute, ...] = USUAL_MODES
     schedules: tuple[str, ...] | None = None
     only_bounded: tuple[str, ...] = ()
     searches_orders: bool = False
@@ -440,15 +440,19 @@ class ModelQuestion:
             yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
         named = [FAMILIES.get(family) for family in self.allowed.schedules or ()]
         waits = any(family is not None and family.host_of is not None for family in named)
-        if waits or self.settings.recipe.offload is not None:
+        recipe, on_host = self.settings.recipe, Recompute.OFFLOAD in self.allowed.recompute
+        if waits or on_host or recipe.offload is not None:
             yield from offload_faults(self.cluster.accelerator)
+        if on_host and recipe.offload is not None and recipe.offload.activations:
+            problem = "must not list offload where all blocks leave a share on the host"
+            yield Fault("recompute", f"{problem}, got {recipe.offload.in_words}")
         for family in self.allowed.schedules or ():
             depths, length = self.allowed.pipeline, self.workload.sequence_length
             ranks = depths.least if depths.least == depths.most else 1
             yield from slice_faults(family, self.model, length, num_ranks=ranks)
-        recipe = self.settings.recipe
         yield from recipe_graph_faults(recipe, self.model)
-        if recipe.cuda_graph.is_per_block and Recompute.FULL in self.allowed.recompute:
+        whole = {Recompute.FULL, Recompute.OFFLOAD} & {*self.allowed.recompute}
+        if recipe.cuda_graph.is_per_block and whole:
             wanted = "must be full_iteration where blocks may be recomputed whole"
             yield Fault("cuda_graph", f"{wanted}, got {recipe.cuda_graph}")
 

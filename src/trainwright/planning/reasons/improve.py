@@ -28,7 +28,7 @@ from trainwright.plans.capability_table import LOSS_CHUNKS, USUAL_LOSS_CHUNK
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import AXIS_ORDERS, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import ADAPTER_RANK
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step.predict import price_configuration
 
@@ -281,7 +281,7 @@ def _mappings(run: Configuration) -> Iterator[Move]:
 
 def _recompute(run: Configuration) -> Iterator[Move]:
     found: dict[str, Configuration] = {
-        mode.value: replace(run, recompute=mode, recompute_blocks=None) for mode in Recompute
+        mode.value: replace(run, recompute=mode, recompute_blocks=None) for mode in USUAL_MODES
     }
     for count in _FIRST_BLOCKS:
         found[f"full:{count}"] = replace(run, recompute=Recompute.FULL, recompute_blocks=count)

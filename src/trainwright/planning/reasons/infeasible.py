@@ -45,7 +45,7 @@ from trainwright.plans.capability import unsupported
 from trainwright.plans.job import OF_CORE, training_demands, trains_adapters, unsaid_training
 from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import ADAPTER_RANK, TRAININGS, Binding, Relaxation
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.step import zero
 from trainwright.step.figures import least_device_bytes
@@ -330,9 +330,9 @@ def eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
 def _eased(allowed: Allowed) -> Iterator[tuple[Relaxation, Allowed]]:
     if allowed.recompute == (Recompute.NONE,):
         fix = Relaxation(change="recompute", description="allow recomputation")
-        yield fix, replace(allowed, recompute=tuple(Recompute))
+        yield fix, replace(allowed, recompute=USUAL_MODES)
     else:
-        for mode in Recompute:
+        for mode in USUAL_MODES:
             if mode not in allowed.recompute:
                 fix = Relaxation(change="exclude-option", description=f'allow the option "{mode}"')
                 yield fix, replace(allowed, recompute=(*allowed.recompute, mode))

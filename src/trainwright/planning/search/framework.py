@@ -57,7 +57,7 @@ from trainwright.plans.plan import (
     Parallelism,
     mapping_name,
 )
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import FAMILIES, family_named
 
@@ -544,12 +544,15 @@ def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
 def _by_recompute(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     """One mode for all blocks, where each block cannot have its own."""
     forms = own.recompute_forms()
+    if Recompute.OFFLOAD in allowed.recompute and not own.can(Feature.OFFLOAD_BLOCKS):
+        problem = f"must not list offload: {_cannot(own, Feature.OFFLOAD_BLOCKS)}"
+        raise InvalidInput.of("recompute", problem)
     if RecomputeForm.MIXED in forms:
         yield allowed
         return
     left = tuple(mode for mode in allowed.recompute if _has(mode, own))
     if not left:
-        offered = ", ".join(mode for mode in Recompute if _has(mode, own))
+        offered = ", ".join(mode for mode in USUAL_MODES if _has(mode, own))
         raise InvalidInput.of("recompute", f"must hold one that {own.target} has: {offered}")
     if RecomputeForm.ANY in forms and Recompute.SELECTIVE not in left:
         yield replace(allowed, recompute=left)

@@ -42,14 +42,15 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import own_split
-from trainwright.profile import StaticKind
+from trainwright.profile import Recompute, StaticKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
+from trainwright.step.account import host_activations, on_the_host
 from trainwright.step.figures import start_bytes
 from trainwright.step.pipeline import PipelineShape, slices_of
 from trainwright.step.predict import predict_step
-from trainwright.step.stages import group_replicas
+from trainwright.step.stages import chosen_rows, group_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -397,14 +398,29 @@ def predicted(question: ModelQuestion, plan: Plan, profile: Profile) -> StepPred
 def _host_holds(
     question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
 ) -> bool:
+    """Whether the host has room, and its link one user: layers, or orders that copy."""
     host = question.cluster.accelerator.host
+    if plan.order is None and family_named(plan.schedule).host_of is not None:
+        costs, rows = profile.costs, chosen_rows(plan, profile)
+        if any(costs.recompute[row] is Recompute.OFFLOAD for own in rows for row in own):
+            return False
     return host is None or bytes_on_host(question, plan, profile, step) <= host.memory_bytes
 
 
 def bytes_on_host(
     question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
 ) -> float:
-    """The most that a device keeps on its host: so much more it would hold itself without."""
+    """The most that a device keeps on its host."""
+    return max(host_bytes_of_ranks(question, plan, profile, step), default=0.0)
+
+
+def host_bytes_of_ranks(
+    question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
+) -> tuple[float, ...]:
+    """What a device of each rank keeps on its host, empty where none does: more it would hold
+    itself of shares of the whole run, and what its layers leave there.
+    """
+    by_layer = bytes_by_layer(question, plan, profile)
     settings, beside = question.settings, None
     if plan.order is None:
         beside = family_named(plan.schedule).host_of
@@ -413,14 +429,27 @@ def bytes_on_host(
         alone = replace(question, settings=settings)
         profile = alone.estimator().profile(profile.point)
     elif beside is None:
-        return 0.0
+        return by_layer
     else:
         alone = question
     whole = predicted(alone, replace(plan, schedule=beside or plan.schedule), profile)
-    return max(
+    held = tuple(
         without.memory.movable_bytes - own.memory.movable_bytes
         for without, own in zip(whole.stages, step.stages, strict=True)
     )
+    return tuple(map(sum, zip(held, by_layer, strict=True))) if by_layer else held
+
+
+def bytes_by_layer(question: ModelQuestion, plan: Plan, profile: Profile) -> tuple[float, ...]:
+    """What layers of each rank leave on the host, as their options say; empty where none does."""
+    costs = profile.costs
+    rows = [costs.recompute[row] for own in chosen_rows(plan, profile) for row in own]
+    if Recompute.OFFLOAD not in rows:
+        return ()
+    if Recompute.NONE not in costs.recompute:
+        modes = (str(Recompute.NONE), *profile.point.recompute)
+        profile = question.estimator().profile(replace(profile.point, recompute=modes))
+    return host_activations(predicted(question, plan, on_the_host(profile)))
 
 
 def least_step_s(step: StepPrediction, device: Accelerator) -> float:
