@@ -25,10 +25,10 @@ from trainwright.planning.question.question import (
     estimate_profile,
 )
 from trainwright.plans.configuration import DEFAULT_OVERHEADS, NO_OVERHEADS, Overlap
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES
 
 CHAINS = ("1f1b", "zb-h1", "zb-h2", "eager-1f1b", "gpipe")
-NONE, SELECTIVE, FULL = Recompute
+NONE, SELECTIVE, FULL = USUAL_MODES
 BARE = RunSettings(
     recipe=Recipe(optimizer=Optimizer.SGD, gradient_dtype="bf16", main_weight_dtype="none"),
     overlap=Overlap(gradients=0, parameters=0, pipeline=0),

@@ -58,7 +58,7 @@ def test_costs_of_placement_problems_are_refused_for_a_model(run, devices):
 @pytest.mark.parametrize("devices", ["8", "8..16"])
 def test_a_model_is_excluded_only_what_its_layers_offer(run, devices):
     done = run(*PLAN, devices, "--exclude-option", "foo", "--exclude-option", "full")
-    wanted = 'exclude-option: must be one of none, selective, full for a model, got "foo"'
+    wanted = 'exclude-option: must be one of none, offload, selective, full for a model, got "foo"'
     assert is_refused(done, wanted)
 
 

@@ -234,7 +234,10 @@ def test_experts_have_options_of_their_own(run):
         ),
         (("--pp", "64"), ["pp: x virtual stages must be at most the 32 blocks, got 64 x 1"]),
         (("--schedule", "best"), ["schedule: must be one of gpipe, 1f1b"]),
-        (("--recompute", "some"), ["recompute: must be one of none, selective, full, full:N"]),
+        (
+            ("--recompute", "some"),
+            ["recompute: must be one of none, offload, selective, full, offload:N, full:N"],
+        ),
         (("--overlap", "luck=1"), ["overlap: must name gradients", 'got "luck"']),
         (("--overlap", "tensor=2"), ["overlap.tensor: must be from 0 to 1, got 2.0"]),
         (("--precision", "fp4"), ["precision: H100-80GB-SXM multiplies in", "not in fp4"]),

@@ -104,7 +104,10 @@ def test_a_value_that_breaks_its_rule_is_named(refused, option, value, message):
         ),
         (("--tp", "8..4"), "tp: must not be empty, got 8..4; write 4..8"),
         (("--cp", "x"), 'cp: must be a number or a range such as 8, 4..8, ..8 or 4.., got "x"'),
-        (("--recompute", "some"), 'recompute: must list none, selective, full, got "some"'),
+        (
+            ("--recompute", "some"),
+            'recompute: must list none, offload, selective, full, got "some"',
+        ),
         (("--recompute", "full", "--no-recompute"), "must not be given together with --no-rec"),
         (("--schedule", "2f2b"), "schedule: must be one of gpipe, 1f1b, "),
         (("--schedule", "v-hlf"), 'got "v-hlf"; did you mean "v-half"?'),

@@ -16,7 +16,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.formats.profile_json import read_profile, write_profile
 from trainwright.model import Recipe, Routing, TokenDispatcher, count_parameters, transformer
-from trainwright.profile import Profile, ProfileFile, ProfilePoint, Recompute, TimeKind
+from trainwright.profile import USUAL_MODES, Profile, ProfileFile, ProfilePoint, TimeKind
 from trainwright.units import GIB
 
 
@@ -59,7 +59,7 @@ def test_blocks_offer_each_degree_under_each_recompute_mode() -> None:
         (int(costs.tensor_parallel[r]), costs.option_ids[r])
         for r in costs.rows_of(block.layer_class)
     }
-    assert offered == {(t, str(mode)) for t in (1, 2, 4, 8) for mode in Recompute}
+    assert offered == {(t, str(mode)) for t in (1, 2, 4, 8) for mode in USUAL_MODES}
     for name in ("embedding", "final_norm", "lm_head", "loss"):
         layer = next(x for x in profile.structure.layers if x.name == name)
         assert {costs.option_ids[r] for r in costs.rows_of(layer.layer_class)} == {"none"}
@@ -186,7 +186,10 @@ def test_tied_embeddings_are_shared_parameters() -> None:
         ({"tensor_parallel": ()}, "tensor_parallel: must have at least 1"),
         ({"tensor_parallel": (3,)}, "tensor_parallel: must divide the 32 heads, got 3"),
         ({"tensor_parallel": (32,)}, "tensor_parallel: must be in 1..16, got 32"),
-        ({"recompute": ("some",)}, 'recompute: must be one of none, selective, full, got "some"'),
+        (
+            {"recompute": ("some",)},
+            'recompute: must be one of none, offload, selective, full, got "some"',
+        ),
         ({"kernels": ("magic",)}, "kernels: must be one of"),
         (
             {"kernels": ("fused_attention", "unfused_attention")},

@@ -53,8 +53,8 @@ def test_every_family_unfolded_trains_the_same_model(family):
 
     schedule = generate(family, FamilyRequest(num_ranks=5, num_microbatches=10))
     count = schedule.placement.num_stages
-    mixed = [("block",), ("block:full", "block"), ("block:selective",)]
-    stages = whole_model(tuple(mixed[at % 3] for at in range(count)))
+    mixed = [("block",), ("block:full", "block"), ("block:selective",), ("block:offload", "block")]
+    stages = whole_model(tuple(mixed[at % 4] for at in range(count)))
     found = replay_autograd(lower(schedule), stages)
     assert found.error <= 2e-7
     assert found.loss_error <= 1e-6
@@ -86,16 +86,16 @@ def test_a_missing_input_is_named_with_its_place():
 
 
 @pytest.mark.torch
-def test_a_recomputed_layer_keeps_its_input_alone():
+def test_a_recomputed_layer_keeps_its_input_alone_and_an_offloaded_one_nothing():
     from trainwright.lab import autograd_replay as tiny
     from trainwright.lab.autograd_replay import kept_by_stage
 
-    plain, full, selective = (
+    plain, full, selective, moved = (
         kept_by_stage((("embedding",), (name,), ("head",)))[1]
-        for name in ("block", "block:full", "block:selective")
+        for name in ("block", "block:full", "block:selective", "block:offload")
     )
     assert full == 4 * tiny.MICROBATCH_SIZE * tiny.SEQUENCE * tiny.WIDTH
-    assert full < selective < plain
+    assert moved == 0 < full < selective < plain
 
 
 @pytest.mark.torch

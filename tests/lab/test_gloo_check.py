@@ -141,7 +141,7 @@ def test_every_family_trains_the_same_model():
 @pytest.mark.torch
 def test_replicas_train_on_their_own_data_and_share_gradients():
     """Two pipelines of two ranks, stages that recompute, and one stage on four processes."""
-    stages = (("block:full", "block"), ("block:selective",))
+    stages = (("block:full", "block:offload"), ("block:selective",))
     pipeline = replace(lowered_run(family("1f1b", 2, 6)), stages=stages, num_replicas=2)
     alone = replace(lowered_run(family("1f1b", 1, 3)), num_replicas=4)
     results = check_gradients([pipeline, alone], stall_timeout_s=PATIENCE_S)

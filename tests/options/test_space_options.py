@@ -22,7 +22,7 @@ from trainwright.options.table import words_of
 from trainwright.planning.question.question import ANY, EVERYTHING, ZERO_STAGES, Allowed, Span
 from trainwright.plans.configuration import SpaceRecord
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 
 JOB = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "cp": 1}
 CHAINS = {"schedule": "1f1b,zb-h1"}  # found in a tenth of the time of all families
@@ -107,7 +107,7 @@ def test_zero_stages_are_a_list_and_all_where_none_is_named(given_):
 
 def test_recomputation_is_switched_off_or_listed():
     modes = {
-        True: tuple(Recompute),
+        True: USUAL_MODES,
         False: (Recompute.NONE,),
         "full,none": (Recompute.NONE, Recompute.FULL),
         ("selective",): (Recompute.SELECTIVE,),

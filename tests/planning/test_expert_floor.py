@@ -74,4 +74,4 @@ def test_blocks_that_must_recompute_have_it_in_their_floor(mode):
 
     work = PointWork.of(estimate_profile(only.estimator(), only, point))
     assert floor_s(only) <= float(work.trade.time_s[-1]) * (1 + 1e-9)
-    assert (floor_s(only) > floor_s(question)) is (mode is not Recompute.NONE)
+    assert (floor_s(only) > floor_s(question)) is mode.repeats

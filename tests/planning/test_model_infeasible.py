@@ -25,7 +25,7 @@ from trainwright.planning.reasons.infeasible import (
     priced_relaxations,
     relaxed,
 )
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.units import GIB
 
 # The leanest layout of the first is its widest and deepest; of the second a shallower one, whose
@@ -143,7 +143,7 @@ class TestInfeasible:
         assert not planned(asked).priced
         offered = {fix.change for fix in diagnose_model(asked, Budget()).relaxations}
         lifted = {
-            "recompute": narrowed(asked, recompute=tuple(Recompute)),
+            "recompute": narrowed(asked, recompute=USUAL_MODES),
             "tensor-parallel": narrowed(asked, tensor=ANY),
             "micro-batch": narrowed(asked, microbatch_size=ANY),
             "zero": narrowed(asked, zero_stages=(3,)),

@@ -403,6 +403,12 @@ class ModelQuestion:
         return model_flops_per_sequence(self.model, self.workload.sequence_length)
 
     @property
+    def uses_host(self) -> bool:
+        """Whether plans may keep anything on hosts, whose room is known of plans alone."""
+        by_layer = Recompute.OFFLOAD in self.allowed.recompute
+        return by_layer or self.settings.recipe.offload is not None
+
+    @property
     def keeps_beside(self) -> bool:
         """Whether who runs it keeps tensors beside the model's, which is known of plans alone."""
         measured = isinstance(self.model, MeasuredModel)
@@ -440,10 +446,10 @@ class ModelQuestion:
             yield Fault("microbatch_size", f"{wanted}, got {sizes.least}")
         named = [FAMILIES.get(family) for family in self.allowed.schedules or ()]
         waits = any(family is not None and family.host_of is not None for family in named)
-        recipe, on_host = self.settings.recipe, Recompute.OFFLOAD in self.allowed.recompute
-        if waits or on_host or recipe.offload is not None:
+        recipe, by_layer = self.settings.recipe, Recompute.OFFLOAD in self.allowed.recompute
+        if waits or self.uses_host:
             yield from offload_faults(self.cluster.accelerator)
-        if on_host and recipe.offload is not None and recipe.offload.activations:
+        if by_layer and recipe.offload is not None and recipe.offload.activations:
             problem = "must not list offload where all blocks leave a share on the host"
             yield Fault("recompute", f"{problem}, got {recipe.offload.in_words}")
         for family in self.allowed.schedules or ():

@@ -108,7 +108,7 @@ def diagnose_model(question: ModelQuestion, budget: Budget) -> Diagnosis:
     layout, least_bytes = found
     needed_bytes = least_bytes + layout.reserve_bytes
     if layout.fits_into(room_of_devices(question).accelerator.usable_bytes):
-        if question.keeps_beside or question.settings.recipe.offload is not None:
+        if question.keeps_beside or question.uses_host:
             return Diagnosis(binding=_of_plans(question), relaxations=())
         fix = next((fix for fix, _ in eased(question.allowed) if fix.change == _SCHEDULE), None)
         return Diagnosis(
@@ -131,9 +131,11 @@ def _of_plans(question: ModelQuestion) -> Binding:
             f" with a probability of {question.overheads.fit_probability:g} by the account of "
             f"{account.name}; --fit-probability 0 asks for what the margins alone need"
         )
-    if (host := question.cluster.accelerator.host) and question.settings.recipe.offload:
-        has = format_bytes(host.memory_bytes)
-        description += f"; a host has {has} for each device: --offload with smaller shares"
+    if (host := question.cluster.accelerator.host) and question.uses_host:
+        has, fix = format_bytes(host.memory_bytes), "--recompute without offload"
+        if question.settings.recipe.offload is not None:
+            fix = "--offload with smaller shares"
+        description += f"; a host has {has} for each device: {fix}"
     return Binding(kind="memory", layers=(), missing_bytes=0.0, description=description)
 
 

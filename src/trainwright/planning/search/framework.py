@@ -239,11 +239,12 @@ def plan_runnable(
 
     def searched(asked: ModelQuestion) -> ModelOutcome:
         found, modes = whole(asked), asked.allowed.recompute
-        if found.priced or asked.settings.recipe.offload is None or modes == _FULL:
+        on_device = tuple(mode for mode in modes if mode is not Recompute.OFFLOAD)
+        if asked.settings.recipe.offload is not None and Recompute.FULL in modes:
+            on_device = _FULL
+        if found.priced or on_device in (modes, ()):
             return found
-        if Recompute.FULL not in modes:
-            return found
-        leaner = whole(replace(asked, allowed=replace(asked.allowed, recompute=_FULL)))
+        leaner = whole(replace(asked, allowed=replace(asked.allowed, recompute=on_device)))
         return replace(found, priced=leaner.priced)
 
     if not counts:
