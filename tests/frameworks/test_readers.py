@@ -369,6 +369,14 @@ def test_the_patches_of_pai_have_names_of_their_own():
     assert any("priced as the whole" in note for note in every.notes)
 
 
+def test_layers_that_megatron_offloads_are_a_share_of_what_all_keep():
+    first = read(None, FORKED.format(more="--cpu-offloading-num-layers 1 --bf16"))
+    assert first.on_host == {"activations": 0.25}
+    both = "--cpu-offloading-num-layers 3 --optimizer-cpu-offload --optimizer-offload-fraction 0.5"
+    assert read(None, FORKED.format(more=both)).on_host == {"activations": 0.75, "optimizer": 0.5}
+    assert read(None, FORKED.format(more="--cpu-offloading-num-layers 0")).on_host == {}
+
+
 def test_arguments_of_a_script_that_sources_what_is_missing_are_no_job():
     text = 'EXTRA_ARGS="--num-layers-per-virtual-pipeline-stage 2"\n. ./CONFIG.sh\nexit 0\n'
     with pytest.raises(InvalidInput, match=r"sources .\./CONFIG.sh., which is not read"):

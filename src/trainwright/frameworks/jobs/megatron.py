@@ -80,7 +80,7 @@ _HARMLESS: Final = re.compile(
 )
 # What changes time or memory and is not priced; named where it is on.
 _UNMODELLED: Final = (
-    "tp_comm_overlap", "cpu_offloading_num_layers", "fp8_param_gather", "fp4_param_gather",
+    "tp_comm_overlap", "fp8_param_gather", "fp4_param_gather",
     "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
     "fine_grained_activation_offloading", "offload_modules", "moe_pad_expert_input_to_capacity",
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization",
@@ -310,6 +310,7 @@ def read_arguments(
     recompute = _recompute(found, notes)
     numbers = _numbers(found, notes)
     zero, offload = _sharded(found, sharding, numbers["precision"], notes)
+    offload += _activations_moved(found, None if model is None else model.num_layers, notes)
     pipeline = _pipeline(found, None if model is None else model.num_layers)
     degrees = _degrees(found)
     batch = found.count("global_batch_size")
@@ -578,6 +579,20 @@ def _numbers(found: Settings, notes: list[str]) -> dict[str, Any]:
     return numbers
 
 
+def _activations_moved(
+    found: Settings, num_layers: int | None, notes: list[str]
+) -> tuple[str, ...]:
+    """Of the first so many layers; Transformer Engine spreads their copies over all layers."""
+    count = found.count("cpu_offloading_num_layers", least=0)
+    if not found.switch("cpu_offloading") and not count:
+        return ()
+    if count and num_layers is not None:
+        return (f"{count / num_layers:.6g} of activations to cpu",)
+    if count:
+        notes.append(f"--cpu-offloading-num-layers {count} is priced as that of all layers")
+    return ("activations to cpu",)
+
+
 def _sharded(
     found: Settings, sharding: Sharding | None, precision: str, notes: list[str]
 ) -> tuple[int, tuple[str, ...]]:
@@ -594,8 +609,6 @@ def _sharded(
         offload.append(f"{1.0 if moved is None else moved:g} of optimizer to cpu")
         if policy != "static":
             notes.append(f"--optimizer-offload-policy {policy} is priced as the whole optimizer's")
-    if found.switch("cpu_offloading"):
-        offload.append("activations to cpu")
     strategy = found.text("data_parallel_sharding_strategy") or "no_shard"
     stated = found.count("zero_stage", least=0, most=3)
     is_sharded = found.switch("use_distributed_optimizer")

@@ -712,8 +712,9 @@ class StatedRun:
         """
         said = " ".join(self.offload)
         found = dict.fromkeys((kind for kind in ("activations", "optimizer") if kind in said), 1.0)
-        if part := re.search(r"([0-9.e-]+) of optimizer", said):
-            found["optimizer"] = float(part[1])
+        for kind in found:
+            if part := re.search(rf"([0-9.e-]+) of {kind}", said):
+                found[kind] = float(part[1])
         if "param" in said or "gradients" in said:
             found["gradients"] = 1.0
         return found
