@@ -225,7 +225,7 @@ def vocabulary_estimates(quantity: str) -> Callable[[], Iterator[Number]]:
             if quantity == "step":
                 published, unit = vocabulary_runs.mfu_step_s(row), "s"
                 ours = lambda row: vocabulary_runs.estimated(row).step_time_s  # noqa: E731
-            why = f"not known; the same setting took {row['step_s']} s in the runs above"
+            why = f"at odds with the runs above, where the same setting took {row['step_s']} s"
             what = vocabulary_runs.name_of(row)
             yield Number(what=what, published=published, ours=ours(row), unit=unit, why=why)
 
@@ -554,18 +554,62 @@ def measured(
         of_layout: dict[object, list[tuple[str, float]]] = {}
         for row, run, published, ours in rows:
             of_layout.setdefault(_layout(run), []).append((row.row_id, ours / published))
+        known = [(run, published) for _, run, published, _ in rows]
         for row, run, published, ours in rows:
             others = [ratio for name, ratio in of_layout[_layout(run)] if name != row.row_id]
+            odds = at_odds(run, quantity, published, ours, known)
             yield Number(
                 what=f"{row.row_id}: {run.model}, {run.num_devices} {run.accelerator}",
                 published=published / scale,
                 ours=ours / scale,
                 unit=unit,
-                why=_reason(row, quantity, ours / published / typical, typical, others),
+                why=odds or _reason(row, quantity, ours / published / typical, typical, others),
                 in_range=_in_range(row) if quantity == "step_time" else None,
             )
 
     return numbers
+
+
+def at_odds(
+    run: MeasuredRun,
+    quantity: str,
+    published: float,
+    ours: float,
+    known: Sequence[tuple[MeasuredRun, float]],
+) -> str | None:
+    """What other rows of its table say against a row that is missed; None where nothing does.
+
+    Memory: a device of another row has no more of anything, and holds more. Times: without a
+    pipeline a larger microbatch takes longer; or both the tensor degrees beside it are faster in
+    microbatches as large or larger, which fill a pipeline no better.
+    """
+    alike = [(each, value) for each, value in known if _beside(each) == _beside(run)]
+    if quantity == "peak_memory" and ours > published:
+        for each, value in alike:
+            smaller = each.tensor >= run.tensor and each.data >= run.data
+            if smaller and each.microbatch_size == run.microbatch_size and value > 1.1 * published:
+                held = f"{value / 2**30:.4g} GiB at tp {each.tensor}, dp {each.data}"
+                return f"at odds with {each.row_id}, which splits as much or more and holds {held}"
+    if quantity != "step_time" or ours > published:
+        return None
+    alike = [(each, s) for each, s in alike if each.num_devices == run.num_devices]
+    large = [x for x in alike if (x[0].microbatch_size or 0) >= (run.microbatch_size or 0)]
+    for each, time_s in (x for x in alike if x not in large and run.pipeline == 1):
+        if each.tensor == run.tensor and published > 1.1 * time_s:
+            size = f"microbatches of {each.microbatch_size}"
+            return f"at odds with {each.row_id}: {time_s:.4g} s in {size}, without a pipeline"
+    fewer = [s for each, s in large if each.tensor * 2 == run.tensor]
+    more = [s for each, s in large if each.tensor == run.tensor * 2]
+    if not (fewer and more and published > 1.1 * max(min(fewer), min(more))):
+        return None
+    best = f"{min(fewer):.4g} s at half and {min(more):.4g} s at twice its tensor degree"
+    return f"at odds with its neighbours: {best}"
+
+
+def _beside(run: MeasuredRun) -> object:
+    """What rows share that differ in tensor and data degrees and in the microbatch alone."""
+    sizes = run.model, run.accelerator, run.sequence_length, run.precision, run.zero_stage
+    return *sizes, run.pipeline, run.context, run.expert, run.virtual_stages, run.recompute
 
 
 def _layout(run: MeasuredRun) -> object:

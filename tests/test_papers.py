@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from reference import needs_reference
+from trainwright.formats.measured_csv import MeasuredRun
 
 ROOT = Path(__file__).parents[1]
 TOLERANCE = papers.Tolerance(relative=0.01, absolute=1.0)
@@ -31,6 +32,28 @@ def test_the_stored_page_and_table_are_what_is_computed(paper: papers.Paper) -> 
     assert "\n".join(papers.section(paper, found)) in papers.PAGE.read_text("utf-8")
     lines = papers.numbers_csv({paper: found}).splitlines()[1:]
     assert set(lines) <= set(papers.NUMBERS.read_text("utf-8").splitlines())
+
+
+def test_a_miss_that_other_rows_of_its_table_contradict_says_which() -> None:
+    def row(name: str, tensor: int, data: int, size: int) -> MeasuredRun:
+        sizes = {"devices_per_node": 8, "microbatch_size": size, "pipeline": 1}
+        degrees = {"tensor": tensor, "data": data, "num_devices": tensor * data}
+        return MeasuredRun(row_id=name, table="t", model="m", accelerator="a", **sizes, **degrees)
+
+    one, two, four = row("one", 1, 8, 4), row("two", 2, 4, 4), row("four", 4, 2, 4)
+    times = [(one, 9.0), (two, 14.0), (four, 10.0)]
+    found = papers.at_odds(two, "step_time", 14.0, 9.5, times)
+    assert found == "at odds with its neighbours: 9 s at half and 10 s at twice its tensor degree"
+    assert papers.at_odds(two, "step_time", 9.5, 8.0, times[::2]) is None
+    larger = row("larger", 1, 8, 8)
+    found = papers.at_odds(larger, "step_time", 12.0, 8.5, [*times, (larger, 12.0)])
+    assert found == "at odds with one: 9 s in microbatches of 4, without a pipeline"
+    held = [(one, 5 * 2.0**30), (two, 8 * 2.0**30)]
+    found = papers.at_odds(one, "peak_memory", held[0][1], 9 * 2.0**30, held)
+    assert found is None  # with twice the data degree it need not hold less
+    wide = row("wide", 2, 8, 4)
+    found = papers.at_odds(one, "peak_memory", 5 * 2.0**30, 9e9, [*held, (wide, 8 * 2.0**30)])
+    assert found == "at odds with wide, which splits as much or more and holds 8 GiB at tp 2, dp 8"
 
 
 @needs_reference
