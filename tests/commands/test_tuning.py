@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 import trainwright
+from trainwright.formats import catalog
+from trainwright.model import RunShape, Tuning, layer_graph
 
 RUN = (
     *("estimate", "llama3-8b", "--cluster", "dgx-h100", "--nodes", "1", "--tp", "2"),
@@ -95,3 +98,20 @@ def test_a_plan_with_a_reference_costs_what_its_estimate_does_and_says_who_canno
     assert made.stages
     assert made.request.model.content["tuning"]["reference"] is True
     assert any("reference: on: trl trains one model alone" in each for each in made.warnings)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3-0.6b", "deepseek-v2-lite", "qwen2-vl-2b"])
+def test_a_reference_doubles_what_is_held_and_leaves_what_trains(name):
+    """Weights that two layers share are tied in each of the two models, and not between them."""
+    run_as = RunShape(microbatch_size=1, sequence_length=512)
+    plain = catalog.model(name).config
+    alone = layer_graph(plain, run_as)
+    beside = layer_graph(replace(plain, tuning=Tuning(reference=True)), run_as)
+    assert beside.num_parameters == 2 * alone.num_parameters
+    assert beside.num_trainable_parameters == alone.num_trainable_parameters
+    assert beside.model_flops == pytest.approx(2 * alone.model_flops)
+    kept = [
+        sum(t.bytes_per_device(run_as) for at in graph.layers for t in graph.classes[at].saved)
+        for graph in (alone, beside)
+    ]
+    assert kept[0] == kept[1]

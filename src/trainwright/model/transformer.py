@@ -721,9 +721,8 @@ def _reference(
     logits = run.loss_tokens * logits_per_token(config, run) / run.tensor_parallel
     for layer, plain in zip(chain, frozen_chain(chain, _ANSWERS), strict=True):
         if id(layer) not in made:
-            operators = plain.operators
-            if config.tuning.low_rank is not None:
-                operators = tuple(replace(operator, parameters=()) for operator in operators)
+            held = config.tuning.low_rank is None
+            operators = tuple(_answering(each, held=held) for each in plain.operators)
             is_head = layer.kind is LayerKind.LM_HEAD
             made[id(layer)] = replace(
                 plain,
@@ -732,6 +731,15 @@ def _reference(
                 transient_bytes=run.precision.activation_bytes * logits if is_head else 0.0,
             )
         yield made[id(layer)]
+
+
+def _answering(operator: Operator, *, held: bool) -> Operator:
+    """With weights of its own where some are `held`, tied to each other and to no trained ones."""
+    own = (
+        replace(each, shared=each.shared and f"reference of {each.shared}")
+        for each in operator.parameters
+    )
+    return replace(operator, parameters=tuple(own) if held else ())
 
 
 def _chain(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
