@@ -55,7 +55,12 @@ from trainwright.planning.search.orders import (
     plan_per_stage,
     with_searched_orders,
 )
-from trainwright.planning.search.plans import bytes_on_host, host_bytes_of_ranks, predicted
+from trainwright.planning.search.plans import (
+    bytes_on_host,
+    host_bytes_of_ranks,
+    is_more_than_all_devices_hold,
+    predicted,
+)
 from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES, of_kinds
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
@@ -517,6 +522,8 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
     for asked in (call, *call.otherwise):
         calls = leaner_calls(asked, is_named=not call.otherwise)
         for each in calls:
+            if each is not asked and is_more_than_all_devices_hold(each.question):
+                continue
             outcome = _outcome(each, budget, crew=crew)
             if first is None:
                 first = (each, outcome)
