@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from trainwright.documents.fit import StepDocument, doubt, figure_fields
@@ -29,7 +30,13 @@ from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import DEFAULT_RECIPE, precision_named
 from trainwright.options.clusters import with_host
 from trainwright.options.inputs import inside, naming_options
-from trainwright.options.question import QUESTION_OPTION_OF, call_of, leaner_calls, request_of
+from trainwright.options.question import (
+    QUESTION_OPTION_OF,
+    call_of,
+    leaner_calls,
+    quickest,
+    request_of,
+)
 from trainwright.options.run import without_effect
 from trainwright.options.space import schedule_words
 from trainwright.planning.question.question import (
@@ -48,7 +55,7 @@ from trainwright.planning.reasons.objectives import (
     simplest,
     why,
 )
-from trainwright.planning.search.framework import framework_for, plan_runnable, sketch_runnable
+from trainwright.planning.search.framework import framework_for, plan_runnable
 from trainwright.planning.search.orders import (
     MOST_ACTIONS,
     num_actions,
@@ -98,7 +105,7 @@ from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
@@ -528,7 +535,8 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
             if first is None:
                 first = (each, outcome)
             if outcome.priced and each is not asked:
-                each, outcome = _quickest(each, outcome, calls, budget, crew=crew)
+                search = partial(_outcome, budget=budget, crew=crew)
+                each, outcome = quickest(each, outcome, calls, search, budget)
             if outcome.priced and asked is not call:
                 said = f"framework: planned for {asked.question.allowed.framework}"
                 said += f": no plan fits that {_either([str(usual), *tried])} launches"
@@ -544,36 +552,6 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
         said = f"framework: no plan of {_either(tried)} fits either"
         return replace(first[0], warnings=(*first[0].warnings, said)), first[1]
     return first
-
-
-def _quickest(
-    call: ModelCall,
-    outcome: ModelOutcome,
-    leaner: Iterable[ModelCall],
-    budget: Budget,
-    *,
-    crew: Crew | None,
-) -> tuple[ModelCall, ModelOutcome]:
-    """The first call of a ladder that fits, or a leaner one whose plan is quicker.
-
-    Room that is made dear may buy less recomputation, or smaller groups. Leaner ones are asked
-    briefly, and searched where that finds a quicker plan that fits.
-    """
-    first = call
-    for each in leaner:
-        best_s = _step_s(outcome.priced[0])
-        part = budget.part(cpu_limit_s=_BRIEF_S, stage="something fits; trying to keep less")
-        found = sketch_runnable(each.question, part, to_beat_s=best_s)
-        if found is None or budget.stopped:
-            continue
-        other = _outcome(each, budget, crew=crew)
-        if other.priced and _step_s(other.priced[0]) < best_s:
-            call, outcome = each, other
-    assert first.leaner is not None, "the question itself has no ladder"
-    assert call.leaner is not None, "nor is it on the ladder"
-    said = f"{call.leaner.option}: nothing fits without {first.leaner.words}; "
-    said += "so this" if call is first else f"{call.leaner.words}, which is quicker,"
-    return replace(call, warnings=(*call.warnings, f"{said} is planned")), outcome
 
 
 def _either(names: Sequence[str]) -> str:
@@ -668,7 +646,6 @@ def plan_model(
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
-_BRIEF_S: Final = 2.0  # CPU seconds for a look at what is leaner than what fits
 _PUBLISHED_S: Final = 60.0  # wall seconds for the best plan of a layout; it takes about one
 _OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of another kind
 

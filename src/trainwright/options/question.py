@@ -44,13 +44,15 @@ from trainwright.profile.measured_model import MeasuredModel, measured_model
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainwright.cluster import Cluster
+    from trainwright.execution import Budget
     from trainwright.model import Offload, Recipe
     from trainwright.options.inputs import ModelInput, ProfileInput
     from trainwright.options.option import Options
     from trainwright.planning.question.question import Allowed, ModelQuestion, RunSettings
+    from trainwright.planning.search.search import ModelOutcome
     from trainwright.plans.capability import Capability
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
@@ -398,6 +400,11 @@ class Leaner:
         """The option that does most of it."""
         return "offload" if self.question.settings.recipe.offload else self.options.split()[0][2:]
 
+    def after(self, first: Leaner) -> str:
+        """What is said of its plan where the `first` that fits is itself, or one that is slower."""
+        said = "so this" if self is first else f"{self.words}, which is quicker,"
+        return f"{self.option}: nothing fits without {first.words}; {said} is planned"
+
 
 def leaner_calls(call: ModelCall, *, is_named: bool) -> Iterator[ModelCall]:
     """The call, then those that keep ever less on a device, as far as the framework can.
@@ -411,6 +418,37 @@ def leaner_calls(call: ModelCall, *, is_named: bool) -> Iterator[ModelCall]:
         if not is_named and moved is not None and not moved.activations:
             continue
         yield replace(call, question=each.question, leaner=each)
+
+
+_BRIEF_S: Final = 2.0  # CPU seconds for a look at what is leaner than what fits
+
+
+def quickest(
+    first: ModelCall,
+    outcome: ModelOutcome,
+    leaner: Iterable[ModelCall],
+    search: Callable[[ModelCall], ModelOutcome],
+    budget: Budget,
+) -> tuple[ModelCall, ModelOutcome]:
+    """The first call of a ladder that fits, or a leaner one whose plan is quicker, with its plans.
+
+    Room that is made dear may buy less recomputation, or smaller groups. Leaner ones are asked
+    briefly, and searched where that finds a quicker plan that fits.
+    """
+    from trainwright.planning.search.framework import sketch_runnable
+
+    call = first
+    for each in leaner:
+        best_s = outcome.priced[0].step.step_time_s
+        part = budget.part(cpu_limit_s=_BRIEF_S, stage="something fits; trying to keep less")
+        if budget.stopped or sketch_runnable(each.question, part, to_beat_s=best_s) is None:
+            continue
+        other = search(each)
+        if other.priced and other.priced[0].step.step_time_s < best_s:
+            call, outcome = each, other
+    assert first.leaner is not None, "a leaner call than the one asked for is on the ladder"
+    assert call.leaner is not None, "and so are those behind it"
+    return replace(call, warnings=(*call.warnings, call.leaner.after(first.leaner))), outcome
 
 
 def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
