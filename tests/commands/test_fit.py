@@ -66,9 +66,13 @@ def test_layers_that_predict_further_tokens_may_be_left_out(run, tmp_path):
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 1000}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mimo", **sizes, **heads}))
     given = ("fit", str(tmp_path), "--gpu", GPU, "--sequence", "128", "--json")
-    whole, without = run(*given).document, run(*given, "--mtp-layers", "0").document
+    usual = run(*given).document
+    said = "trl builds no layers that predict further tokens: 1 left out"
+    assert usual["warnings"][0] == said
+    whole, without = (run(*given, "--mtp-layers", n).document for n in ("1", "0"))
     assert without["request"]["mtp_layers"] == 0
-    assert "mtp_layers" not in whole["request"]
+    assert usual["rows"] == without["rows"]
+    assert "mtp_layers" not in run(*given, "--software", "megatron").document["request"]
     for with_it, row in zip(whole["rows"], without["rows"], strict=True):
         assert row["device_bytes"] < with_it["device_bytes"]
         assert "--mtp-layers 0" in row["options"]

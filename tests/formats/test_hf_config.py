@@ -413,6 +413,21 @@ def refused(**changes: Any) -> str:
     return "; ".join(faults_of(changes))
 
 
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln: true"),
+        (
+            {"model_type": "opt", "layer_norm_elementwise_affine": False},
+            "layer_norm_elementwise_affine: false",
+        ),
+    ],
+)
+def test_what_has_no_formula_is_left_to_the_library(config: dict[str, Any], key: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=key):
+        read(config)
+
+
 def test_what_cannot_be_is_refused_by_the_files_own_keys() -> None:
     assert refused(model_type="deepseek_v3", first_k_dense_replace=62) == (
         "first_k_dense_replace: must be in 0..61, got 62"
@@ -430,7 +445,6 @@ def test_what_cannot_be_is_refused_by_the_files_own_keys() -> None:
     assert refused(model_type="mistral", layer_types=["sliding_attention"] * 32).startswith(
         "sliding_window: must be given"
     )
-    assert refused(model_type="mpt", attn_config={"qk_ln": True}).startswith("attn_config.qk_ln")
     assert refused(model_type="mpt", attn_config=3).startswith("attn_config: must be an object")
     assert refused(model_type="qwen2_moe", mlp_only_layers=[24]).startswith("mlp_only_layers")
     assert refused(model_type="gpt_neo", attention_types=[[["global"], 10**12]]).startswith(

@@ -313,6 +313,28 @@ REMOTE: dict[str, tuple[dict[str, Any], int]] = {
         },
         7_622_619_136,
     ),
+    "internlm": ({}, 7_321_948_160),
+    "orion": ({}, 14_498_703_360),
+    "phi-msft": (
+        {"n_embd": 2560, "n_layer": 32, "n_head": 32, "n_inner": None},
+        2_779_683_840,
+    ),
+    "phi3small": ({}, 7_392_272_384),
+    "minicpm": ({}, 2_724_880_896),
+    "deepseek": (
+        {
+            "hidden_size": 2048,
+            "intermediate_size": 10944,
+            "moe_intermediate_size": 1408,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 16,
+            "n_routed_experts": 64,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+        },
+        16_375_728_128,
+    ),
 }
 
 
@@ -321,6 +343,29 @@ def test_families_that_the_library_lacks_have_the_published_parameters(kind: str
     stated, published = REMOTE[kind]
     found = read_config({"model_type": kind, **stated}, name="x").config
     assert count_parameters(found) == published
+
+
+def test_blocks_of_phi_3_small_are_dense_and_block_sparse_in_turn() -> None:
+    """16 near blocks of 64 tokens, and one of 8 of the 112 before them, at 8,192 positions."""
+    found = read_config({"model_type": "phi3small"}, name="x").config
+    assert (found.sliding_window, found.full_attention_layers[:2]) == (1024 + 896, (1, 3))
+    wider = read_config({"model_type": "phi3small", "blocksparse_vert_stride": 1}, name="x").config
+    assert wider.sliding_window == 8192
+
+
+def test_experts_are_those_that_a_file_counts() -> None:
+    dense, mixed = (
+        read_config({"model_type": "minicpm", **more}, name="x").config
+        for more in ({}, {"num_experts": 8, "num_experts_per_tok": 2})
+    )
+    assert dense.experts is None
+    h, ffn, layers = 2304, 5760, 40
+    assert count_parameters(mixed) - count_parameters(dense) == layers * (7 * 3 * h * ffn + 8 * h)
+
+
+def test_a_gate_without_a_shared_expert_is_left_to_the_library() -> None:
+    with pytest.raises(UnsupportedFeature, match="shared_expert_intermediate_size: 0"):
+        parameters("qwen2_moe", shared_expert_intermediate_size=0)
 
 
 K3: dict[str, Any] = {

@@ -82,6 +82,33 @@ def test_an_encoder_is_counted_by_hand() -> None:
     assert count_parameters(config_of(LLAVA)) - text == front + 2 * block + ends
 
 
+def test_the_encoder_is_that_which_its_section_names() -> None:
+    """Pixtral's: RMS norms, gated blocks without biases, whose heads divide the hidden size."""
+    sizes = {key: CLIP[key] for key in CLIP if key != "model_type"}
+    vision = {"model_type": "pixtral", "head_dim": 999, **sizes}
+    h, ffn, patch = 64, 96, 8
+    block = 4 * h * h + 3 * h * ffn + 2 * h
+    ends = 3 * patch**2 * h + h + (h * 128 + 128) + (128 * 128 + 128)
+    text = count_parameters(read_config({"model_type": "llama", **TEXT}, name="x").config)
+    assert count_parameters(config_of(LLAVA, vision_config=vision)) - text == 2 * block + ends
+
+
+@pytest.mark.parametrize("kind", ["llava", "llava_next", "gemma3", "paligemma", "mistral3"])
+def test_an_encoder_that_is_no_rule_of_a_wrapper_is_left_to_the_library(kind: str) -> None:
+    vision = {**CLIP, "model_type": "siglip2_vision_model"}
+    document = {"model_type": kind, "text_config": TEXT, "vision_config": vision}
+    with pytest.raises(
+        UnsupportedFeature, match=r'vision_config.model_type "siglip2_vision_model"'
+    ):
+        config_of(document)
+
+
+def test_a_projector_that_joins_what_several_blocks_give_is_left_to_the_library() -> None:
+    assert config_of(LLAVA, vision_feature_layer=[-2]) == config_of(LLAVA)
+    with pytest.raises(UnsupportedFeature, match="vision_feature_layer: what several blocks"):
+        config_of(LLAVA, vision_feature_layer=[-2, -5])
+
+
 def test_phi_3_vision_has_the_published_parameters() -> None:
     """Phi-3-vision-128k-instruct: 4,146,621,440, of which CLIP's encoder has 303,507,456."""
     document = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.commands.output import check_output, emit, finish
@@ -47,7 +48,14 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
         raise InvalidInput.of("model", "must be a model, not a profile")
     learned = given.config.max_positions
     length = options.get("sequence") or (min(SEQUENCE, learned) if learned else SEQUENCE)
-    given = as_trained(given, {**options, "sequence": length})
+    own, further = given.config.num_mtp_layers, options.get("mtp_layers")
+    warnings: tuple[str, ...] = ()
+    if own and further is None and not _predicts_further(software):
+        further = 0
+        said = f"{software} builds no layers that predict further tokens: {own} left out"
+        warnings = (said, *given.warnings)
+    given = as_trained(given, {**options, "sequence": length, "mtp_layers": further})
+    given = replace(given, warnings=warnings or given.warnings)
     with naming_options({"sequence_length": "sequence"}):
         found = fit_model(
             given,
@@ -56,12 +64,24 @@ def fit(model: str | Path, *, gpu: str, **options: Any) -> Report[FitResult]:
             sequence_length=length,
             images=options.get("images") or 0,
             image_size=options.get("image_size"),
-            mtp_layers=options.get("mtp_layers"),
+            mtp_layers=further,
             software=software,
             lora_rank=options.get("lora_rank") or RANK,
             probability=_probability(options.get("probability")),
         )
     return Report(found)
+
+
+def _predicts_further(software: str) -> bool:
+    """Whether a program builds layers that predict further tokens, as its models' code does."""
+    from trainwright.formats.calibration_toml import framework_memory
+    from trainwright.plans.capability import capability_of, known_target
+    from trainwright.plans.capability_table import Feature
+
+    target = known_target(software)
+    if target is None:
+        return framework_memory(software) != framework_memory(SOFTWARE)
+    return capability_of(target).can(Feature.MTP)
 
 
 def _probability(given: float | None) -> float:

@@ -298,6 +298,8 @@ def _experts(keys: KeyReader, rule: MixtureRule, fields: Fields) -> Experts:
             raise UnsupportedFeature(f"{rule.shared[0]}: 0 is not modelled")
     elif rule.shared_width is not None:
         shared = keys.natural(*rule.shared_width)
+        if rule.shared_gate and not shared:  # a gate alone, that weighs nothing
+            raise UnsupportedFeature(f"{rule.shared_width[0]}: 0 is not modelled")
     first = keys.natural(*rule.first_dense) if rule.first_dense is not None else 0
     dense: tuple[int, ...] = ()
     if keys.states("mlp_layer_types"):

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE, TEXT_DECODERS
+from trainwright.formats.hf_decoder_rules import DECODERS, REMOTE, REMOTE_MIXTURES, TEXT_DECODERS
 from trainwright.formats.hf_decoders import (
     ENCODER_DECODERS,
     read_decoder,
@@ -87,6 +87,35 @@ def read_chatglm(keys: KeyReader) -> Fields:
     fields = read_decoder(REMOTE["chatglm"], keys)
     few = keys.flag("multi_query_attention", True)
     return fields if few else fields | {"num_kv_heads": fields["num_heads"]}
+
+
+def read_phi3small(keys: KeyReader) -> Fields:
+    """Fields of a `phi3small` config, in which all but one of so many blocks are block-sparse.
+
+    A token of those attends to the blocks of keys right before it and to one of so many earlier
+    ones: priced is a window of as many tokens as the last position attends to.
+    """
+    fields = read_decoder(REMOTE["phi3small"], keys)
+    block, near = keys.count("blocksparse_block_size", 64), keys.count(_NEAR_BLOCKS, 16)
+    before = keys.count("max_positions", 8192) - near * block
+    window = near * block + max(0, before) // keys.count("blocksparse_vert_stride", 8)
+    every = keys.count("dense_attention_every_n_layers", 2)
+    full = tuple(range(every - 1, fields["num_layers"], every))
+    fields |= {"sliding_window": window, "full_attention_layers": full}
+    return fields | {"hidden_dropout": keys.fraction("hidden_dropout", 0.1)}
+
+
+_NEAR_BLOCKS = "blocksparse_num_local_blocks"
+
+
+def _read_remote_mixture(name: str, keys: KeyReader) -> Fields:
+    """Fields of a family with experts where its file counts them, and dense blocks otherwise."""
+    mixture = REMOTE_MIXTURES[name]
+    if (freq := keys.optional_natural("moe_layer_freq")) > 1:
+        keys.refuse("moe_layer_freq", f"must be 1 (every later block a mixture), got {freq}")
+    if not keys.optional_natural(mixture.num_experts[0]):
+        return read_decoder(REMOTE[name], keys)
+    return read_decoder(replace(REMOTE[name], mixture=mixture), keys)
 
 
 def read_mimo(keys: KeyReader) -> Fields:
@@ -250,7 +279,7 @@ def read_opt(keys: KeyReader) -> Fields:
     width = keys.optional_count("word_embed_proj_dim")
     affine = "layer_norm_elementwise_affine"
     if keys.states(affine) and not keys.flag(affine, True):
-        keys.refuse(affine, "must be true: norms without weights are not modelled")
+        raise UnsupportedFeature(f"{affine}: false (norms without weights) is not modelled")
     biased = not keys.states("enable_bias") or keys.flag("enable_bias", True)
     pre_norm = keys.flag("do_layer_norm_before", True)
     last = "_remove_final_layer_norm"
@@ -382,8 +411,7 @@ def read_mpt(keys: KeyReader) -> Fields:
     sizes = stack(keys, layers=24, hidden=2048, heads=16, vocabulary=50368)
     attention = keys.section("attn_config")
     attention.prefer(attention_dropout="attn_pdrop")
-    if attention.flag("qk_ln", False):
-        attention.refuse("qk_ln", "must be false: norms over all query features are not modelled")
+    refuse_flags(attention, "qk_ln")  # norms over all query features
     keys.pass_over("learned_pos_emb", "max_positions")
     kinds: Fields = {"attn_type": attention.text("attn_type", _MPT["attn_type"])}
     if heads := attention.optional_count("kv_n_heads"):
@@ -761,7 +789,9 @@ FAMILIES: Final[dict[str, Callable[[KeyReader], Fields]]] = {
         name: partial(read_decoder, rule)
         for name, rule in (DECODERS | TEXT_DECODERS | REMOTE).items()
     },
+    **{name: partial(_read_remote_mixture, name) for name in REMOTE_MIXTURES},
     "qwen": read_qwen,
+    "phi3small": read_phi3small,
     "chatglm": read_chatglm,
     **OTHER_DECODERS,
     **HYBRIDS,

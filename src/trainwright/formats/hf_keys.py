@@ -287,8 +287,8 @@ _SILENT_KEYS = """
     router_jitter_noise scale_attn_by_inverse_layer_idx scale_attn_weights scoring_func
     sep_token_id seq_aux seq_length skip_bias_add skip_bias_add_qkv slow_but_exact softmax_scale
     summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj swiglu_alpha swiglu_limit task_specific_params topk_group topk_method
-    torch_dtype transformers_version unk_token unk_token_id use_cache verbose
+    summary_use_proj swiglu_alpha swiglu_limit task_specific_params tokenizer_class topk_group
+    topk_method torch_dtype transformers_version unk_token unk_token_id use_cache verbose
     diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size ignore_index
     image_placeholder length_penalty max_length min_length no_repeat_ngram_size num_beam_groups
     num_beams num_return_sequences output_scores remove_invalid_values repetition_penalty
@@ -344,6 +344,7 @@ _ACTIVATIONS: Final = {
     "gelu_pytorch_tanh": Activation.GELU,
     "relu": Activation.RELU,
     "quick_gelu": Activation.GELU,
+    "gegelu": Activation.GELU,
     "silu": Activation.SILU,
     "swish": Activation.SILU,
     "relu2": Activation.SQUARED_RELU,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from trainwright.errors import UnsupportedFeature
@@ -406,6 +407,10 @@ def _internvl_vision(keys: KeyReader) -> _Encoder:
     return replace(found, patch_bias=True)
 
 
+# Encoders under the names that sections of files give them.
+_CLIP, _SIGLIP, _PIXTRAL = "clip_vision_model", "siglip_vision_model", "pixtral"
+_NAMED_ENCODERS: Final = {_CLIP: _clip, _SIGLIP: _siglip, _PIXTRAL: _pixtral}
+
 # Wrappers: the encoder, and the projector between it and the text
 # ----------------------------------------------------------------
 
@@ -433,19 +438,47 @@ def _two_layers(
     return (first, Projection(name=names[1], inputs=inner, outputs=outputs, bias=bias))
 
 
-def _llava(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
-    keys.pass_over("projector_hidden_act", "vision_feature_layer", "image_seq_length")
+def _named(vision: KeyReader, usual: str, *others: str) -> str:
+    """The encoder that a section names, the `usual` one where it is silent.
+
+    Raises `UnsupportedFeature` for one that is none of these.
+    """
+    kind = vision.text("model_type", usual)
+    vision.defaults.pop(f"{vision.prefix}model_type", None)
+    if kind not in (usual, *others):
+        raise UnsupportedFeature(
+            f'{vision.prefix}model_type "{kind}" is not modelled here',
+            alternative=f"{', '.join((usual, *others))} is",
+        )
+    return kind
+
+
+def _of_one_block(keys: KeyReader) -> None:
+    """Raise `UnsupportedFeature` where the projector joins what several blocks give."""
+    field = "vision_feature_layer"
+    stated = keys.value(field, -1)
+    keys.defaults.pop(f"{keys.prefix}{field}", None)
+    if isinstance(stated, list) and len(stated) > 1:
+        raise UnsupportedFeature(f"{field}: what several blocks give is not modelled")
+
+
+def _llava(
+    keys: KeyReader, vision: KeyReader, text: TransformerConfig, *, usual: str = _CLIP
+) -> Tower:
+    keys.pass_over("projector_hidden_act", "image_seq_length")
     keys.pass_over("vision_feature_select_strategy", "image_grid_pinpoints", "vision_aspect_ratio")
-    kind = vision.text("model_type", "clip_vision_model")
-    found = _siglip(vision) if kind.startswith("siglip") else _clip(vision)
+    _of_one_block(keys)
+    found = _NAMED_ENCODERS[_named(vision, usual, *_NAMED_ENCODERS)](vision)
     bias = keys.flag("multimodal_projector_bias", True)
     h = text.hidden_size
     return found.tower(projector=_two_layers(found.hidden, h, h, bias=bias))
 
 
-def _llava_next(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+def _llava_next(
+    keys: KeyReader, vision: KeyReader, text: TransformerConfig, *, usual: str = _CLIP
+) -> Tower:
     """As before, with a learned vector at the end of each row of tiles."""
-    tower = _llava(keys, vision, text)
+    tower = _llava(keys, vision, text, usual=usual)
     return replace(tower, parameters=tower.parameters + text.hidden_size)
 
 
@@ -477,6 +510,7 @@ def _phi3_vision(keys: KeyReader, vision: KeyReader, text: TransformerConfig) ->
 
 
 def _gemma3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    _named(vision, _SIGLIP)
     found = _siglip(vision)
     tokens = keys.count("mm_tokens_per_image", 256)
     product = Projection(
@@ -490,6 +524,7 @@ def _gemma3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Towe
 
 
 def _paligemma(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    _named(vision, _SIGLIP)
     found = _siglip(vision)
     keys.pass_over("hidden_size", "num_image_tokens")
     out = keys.count("projection_dim", 2048)
@@ -497,7 +532,9 @@ def _paligemma(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> T
 
 
 def _mistral3(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
-    keys.pass_over("projector_hidden_act", "vision_feature_layer")
+    keys.pass_over("projector_hidden_act")
+    _of_one_block(keys)
+    _named(vision, _PIXTRAL)
     found, merge = _pixtral(vision), keys.count("spatial_merge_size", 2)
     bias, h = keys.flag("multimodal_projector_bias", False), text.hidden_size
     merging = Projection(
@@ -646,6 +683,7 @@ def _internvl(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> To
 
 
 def _cohere(keys: KeyReader, vision: KeyReader, text: TransformerConfig) -> Tower:
+    _named(vision, _SIGLIP)
     found, merge = _siglip(vision), keys.count("downsample_factor", 2)
     inner = keys.count("alignment_intermediate_size", 36864)
     if inner % 2:
@@ -746,7 +784,10 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "llava": Wrapper(text="llama", tower=_llava, asks_text=True, default_encoder=True),
     "llava_next": Wrapper(text="llama", tower=_llava_next, default_encoder=True),
     "llava_onevision": Wrapper(
-        text="qwen2", tower=_llava_next, asks_text=True, default_encoder=True
+        text="qwen2",
+        tower=partial(_llava_next, usual=_SIGLIP),
+        asks_text=True,
+        default_encoder=True,
     ),
     "gemma3": Wrapper(text="gemma3_text", tower=_gemma3, tied=True),
     "paligemma": Wrapper(text="gemma", tower=_paligemma, tied=True, default_encoder=True),

@@ -609,6 +609,10 @@ def _measure(
         if found[0] is None and found[1] != _TOO_LONG and repeats.twins:
             # A layer may have looked for what another left behind.
             found = _flops(module, tokens, None)
+        if found[0] is None and found[1] != _TOO_LONG and experts:
+            _spread_experts(module)  # they may have looked for their tokens
+            spread = _flops(module, tokens, None)
+            found = spread if spread[0] is not None else found
     return found
 
 
