@@ -499,9 +499,11 @@ def _expert_modules(module: nn.Module) -> dict[str, tuple[nn.Module, int]]:
         if any(name.startswith(f"{outer}.") for outer in found):
             continue
         last = name.rpartition(".")[2]
+        if "shared" in last:  # which every token visits
+            continue
         listed = isinstance(inner, nn.ModuleList | nn.ModuleDict) and "expert" in last
         members = sum(any(True for _ in c.parameters()) for c in inner.children()) if listed else 0
-        if members > 1 and "shared" not in last:
+        if members > 1:
             found[name] = (inner, members)
         elif type(inner).__name__.endswith("Experts") and (count := _stacked(inner)):
             found[name] = (inner, count)

@@ -228,7 +228,7 @@ FEW: Final = 2  # of the shortest pass; the others are of up to four times as ma
 
 def inputs(module: Any, tokens: int, *, masked: bool, rows: int = 1) -> dict[str, Any]:
     """Token ids for every stack that takes some, `rows` sequences of them, and what they need."""
-    taken = inspect.signature(module.forward).parameters
+    taken = {*inspect.signature(module.forward).parameters}
     whole = {
         "attention_mask": (1, rows, tokens) if masked else None,
         "mm_token_type_ids": (0, rows, tokens),
@@ -236,6 +236,11 @@ def inputs(module: Any, tokens: int, *, masked: bool, rows: int = 1) -> dict[str
         "lang_ids": (0, rows),
         "question_positions": (0, rows, 1),
     }
+    patch, base = getattr(module.config, "patch_size", None), getattr(module, "base_model", None)
+    if isinstance(patch, int) and base is not None and "kwargs" in taken:
+        # How many bytes are read as one is told with the data (BLT), in words of the inner model.
+        taken |= {"patch_lengths"} & {*inspect.signature(base.forward).parameters}
+        whole["patch_lengths"] = (patch, rows, max(1, tokens // patch))
     plain = (_plain_token(module.config), rows, tokens)
     whole |= {"input_ids": plain, "decoder_input_ids": plain}
     given: dict[str, Any] = {
@@ -306,6 +311,9 @@ def beside_text(module: Any, run: RunShape, config: Any, *, form: str) -> dict[s
     else:
         samples = tokens * _SAMPLES
     bins = next((sizes[key] for key in _BINS if isinstance(sizes.get(key), int)), 80)
+    first = next((m for m in module.modules() if isinstance(m, _TAKING_FEATURES)), None)
+    if isinstance(first, torch.nn.Linear) and first.in_features in (n * bins for n in _FRAMES):
+        bins = first.in_features  # of so many frames that are told as one
     steps = sizes.get("subsampling_factor") or 2 ** (sizes.get("num_conv_layers") or 1)
     frames = tokens * steps * (sizes.get("downsample_factor") or 1)
     sound = (bins, frames) if bins_first else (frames, bins)
@@ -341,6 +349,8 @@ def beside_text(module: Any, run: RunShape, config: Any, *, form: str) -> dict[s
 
 
 _SAMPLES: Final = 384  # of a step, where no kernels are stated
+_FRAMES: Final = range(1, 9)
+_TAKING_FEATURES: Final = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d)
 _REGIONS: Final = 36  # of an image, as detectors hand them over
 _BINS: Final = (
     "feature_projection_input_dim",
