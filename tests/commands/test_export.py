@@ -58,6 +58,7 @@ def test_a_program_without_further_tokens_takes_the_model_without_them(
     assert "plan --mtp-layers 0 leaves them out" in refused.err
     assert run(*run_of, "--mtp-layers", "0", "-o", document).code in (0, 3)
     assert run("export", document, "--to", "torchtitan", "-o", folder).code == 0
+    assert "qwen35_27b" in (tmp_path / "out" / "trainwright_config.py").read_text()
     more = run(*run_of, "--mtp-layers", "2")
     assert more.code == 2
     assert "mtp-layers: must be at most 1, as qwen3.5-27b has, got 2" in more.err

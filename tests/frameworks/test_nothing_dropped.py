@@ -155,6 +155,17 @@ def test_torchtitan_keeps_an_encoder_that_it_knows_beside_the_embedding() -> Non
         bundle(job("kimi-k2.5", **(sizes | {"zero_stage": 2}), context=2), "torchtitan@0.3")
 
 
+def test_a_model_is_registered_whatever_of_it_a_run_leaves_out() -> None:
+    """Torchtitan has no layers for further tokens: plans for it leave them out, and say so."""
+    sizes = {"pipeline": 2, "data": 1, "zero_stage": 0, "global_batch": 4}
+    made = replace(job("kimi-k2.5", **sizes), model_name="qwen3.5-27b, no MTP layers")
+    text = bundle(made, "torchtitan@0.3").files["trainwright_config.py"]
+    assert "from torchtitan.models.qwen3_5.config_registry import qwen35_27b as base" in text
+    own = job("nemotron-3-nano-30b-a3b", **sizes)
+    asked = bundle(own, "torchtitan@0.3").asked_of_user[0]
+    assert asked.endswith("torchtitan@0.3 has none with these recurrences")
+
+
 def test_an_inner_stage_without_a_block_is_refused_by_its_option() -> None:
     with pytest.raises(InvalidInput, match="blocks: must give a block to every inner stage"):
         trainwright.estimate(

@@ -51,10 +51,18 @@ def test_a_token_visits_as_many_experts_as_the_pass_shows() -> None:
 
 
 def test_where_a_pass_needs_values_parameters_are_exact_and_a_note_says_so() -> None:
-    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4, "num_experts": 8}
-    found = count(sizes | {"model_type": "switch_transformers", "vocab_size": 500})
+    found = count({"model_type": "vits", "hidden_size": 64, "num_hidden_layers": 2})
+    assert found.parameters > 10**6
     assert found.forward_flops is None
     assert found.note is not None
+
+
+def test_experts_that_seek_their_tokens_are_counted_with_equal_shares() -> None:
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_heads": 4, "num_experts": 8}
+    document = sizes | {"model_type": "switch_transformers", "vocab_size": 500}
+    found = count(document)
+    assert found.note is None
+    assert found.forward_flops == trace(document).model_flops
     mixtures = sum(row.count for row in found.layers if row.experts)
     assert found.parameters - found.active_parameters == mixtures * 7 * 2 * 64 * 128
 
@@ -254,7 +262,35 @@ def test_a_traced_model_lays_adapters_over_few_bits_and_names_what_it_has(tmp_pa
 
 def test_what_asks_values_that_nothing_stands_for_is_not_traced() -> None:
     with pytest.raises(UnsupportedFeature, match="cannot be traced"):
-        trace({"model_type": "blt"})
+        trace({"model_type": "gemma4_unified_assistant"})
+
+
+def test_how_many_bytes_are_read_as_one_is_told_with_the_data() -> None:
+    """BLT's own small model says it by how unsure it is: it is held, and does no work."""
+    graph = trace({"model_type": "blt", "patch_size": 4})
+    idle = [graph.classes[each] for each in graph.layers if graph.classes[each].is_idle]
+    assert graph.num_parameters == count({"model_type": "blt"}).parameters
+    assert sum(layer.num_parameters for layer in idle) > 0
+
+
+def test_frames_that_are_told_as_one_are_as_wide_as_the_first_product_takes() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    encoder = sizes | {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16}
+    document = {"model_type": "granite_speech5_ctc", "encoder_config": encoder}
+    assert trace(document).num_parameters == count(document).parameters
+
+
+def test_shared_experts_are_no_routed_ones_whatever_their_class() -> None:
+    import torch
+
+    from trainwright.lab import torch_library
+
+    outer = torch.nn.Module()
+    for name in ("experts", "shared_experts"):
+        made = type("SomeExperts", (torch.nn.Module,), {})()
+        made.weight = torch.nn.Parameter(torch.zeros(2, 4, 4))
+        outer.add_module(name, made)
+    assert [*torch_library._expert_modules(outer)] == ["experts"]
 
 
 def test_of_what_takes_images_alone_the_part_with_its_head_is_traced() -> None:

@@ -43,6 +43,13 @@ class Titan:
     head: str
     models: Mapping[str, tuple[str, str]]
 
+    def registered(self, job: Job) -> tuple[str, str] | None:
+        """The model of a job, whatever of it the run leaves out or adds; None where it has none."""
+        return self.models.get(_BESIDE_NAME.split(job.model_name)[0])
+
+
+# What follows a model's name where a run has fewer layers, images or frozen parts.
+_BESIDE_NAME: Final = re.compile(r", | \+ ")
 
 _QWEN, _KIMI = "qwen3_5", "kimi_k2_7"  # with an encoder, which their pipelines keep in stage 0
 TITAN_02: Final = Titan(
@@ -122,7 +129,7 @@ def faults_of_encoder(job: Job, target: str) -> Iterator[Fault]:
 
     Models of 0.3 that have one run it whole beside the embedding, and not over context groups.
     """
-    known = TITAN_03.models.get(job.model_name, ("", ""))[0] in (_QWEN, _KIMI)
+    known = (TITAN_03.registered(job) or ("", ""))[0] in (_QWEN, _KIMI)
     if target != TITAN_03.target or not known:
         if len(job.stages) > 1:
             yield Fault("pipeline", "has an encoder, which no list of layers here names")
@@ -152,7 +159,7 @@ Tables = dict[str, dict[str, Any]]
 def export_torchtitan_02(job: Job, stamp: Stamp) -> ExportBundle:
     """A TOML file in full."""
     titan, tables = TITAN_02, tables_of(job, TITAN_02)
-    name, flavor = titan.models.get(job.model_name, ("", ""))
+    name, flavor = titan.registered(job) or ("", "")
     model: dict[str, Any] = {"name": name, "flavor": flavor} if name else {}
     if job.precision == "fp8":
         model["converters"] = ["float8"]
@@ -168,7 +175,7 @@ def export_torchtitan_02(job: Job, stamp: Stamp) -> ExportBundle:
         not_represented=missing,
         warnings=tuple(_warnings(job)),
         asked_of_user=(
-            *(() if name else ("[model] name and flavor: torchtitan's name of this model",)),
+            *(() if name else (f"[model] name and flavor{_of_one(job, titan)}",)),
             "[model] hf_assets_path and [training] dataset, steps",
         ),
     )
@@ -177,7 +184,7 @@ def export_torchtitan_02(job: Job, stamp: Stamp) -> ExportBundle:
 def export_torchtitan_03(job: Job, stamp: Stamp) -> ExportBundle:
     """A module with a function that returns the configuration, changed where the plan decides."""
     titan, tables = TITAN_03, tables_of(job, TITAN_03)
-    module, function = titan.models.get(job.model_name, ("MODEL", "CONFIG"))
+    module, function = titan.registered(job) or ("MODEL", "CONFIG")
     missing = _missing(job)
     version = capability_of(titan.target).version
     top = commented(header(stamp, titan.target, version, missing))
@@ -201,11 +208,22 @@ def planned():
         not_represented=missing,
         warnings=tuple(_warnings(job)),
         asked_of_user=(
-            *(() if module != "MODEL" else (f"in {MODULE}: the module and function of the model",)),
+            *(
+                ()
+                if module != "MODEL"
+                else (f"in {MODULE}: module and function{_of_one(job, titan)}",)
+            ),
             *_asked_dispatch(job),
             "assets of the tokenizer, dataset and steps",
         ),
     )
+
+
+def _of_one(job: Job, titan: Titan) -> str:
+    """Of what model the user must say where the registry holds none of this name."""
+    if job.model.is_recurrent:
+        return f" of a model that you register: {titan.target} has none with these recurrences"
+    return f": {titan.target}'s name of this model"
 
 
 def _asked_dispatch(job: Job) -> Iterator[str]:
