@@ -280,6 +280,12 @@ def test_frames_that_are_told_as_one_are_as_wide_as_the_first_product_takes() ->
     assert trace(document).num_parameters == count(document).parameters
 
 
+def test_waves_have_the_channel_of_their_first_convolution_where_a_class_wants_it() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
+    document = {"model_type": "omniasr_ctc", "encoder_config": sizes | {"num_attention_heads": 4}}
+    assert trace(document).num_parameters == count(document).parameters
+
+
 def test_shared_experts_are_no_routed_ones_whatever_their_class() -> None:
     import torch
 

@@ -332,6 +332,8 @@ def beside_text(module: Any, run: RunShape, config: Any, *, form: str) -> dict[s
     taken, dtype = inspect.signature(module.forward).parameters, module.dtype
     if {"input_features", "input_values"} <= taken.keys():
         del shapes["input_features" if bins_first else "input_values"]
+    elif bins_first:  # waves with the channel of their first convolution
+        shapes["input_values"] = (1, samples)
     given = {
         k: torch.zeros((rows, *v), dtype=dtype, device="meta")
         for k, v in shapes.items()
