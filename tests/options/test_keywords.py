@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 import trainwright
 from trainwright.commands.main import COMMANDS
 from trainwright.errors import InvalidInput
-from trainwright.options.table import read, rows_of_command
+from trainwright.options.table import ROWS, read, rows_of_command
 from trainwright.options.tool_rows import ARGUMENTS
 
 CALLS = {
@@ -97,3 +99,35 @@ def test_a_single_text_is_one_of_those_that_may_be_several():
 def test_numbers_and_arrays_of_numpy_are_taken_as_those_of_python():
     given = {"expert_imbalance": np.float64(1.5), "expert_loads": np.array([3.0, 1.0])}
     assert read("estimate", given) == {"expert_imbalance": 1.5, "expert_loads": (3.0, 1.0)}
+
+
+STRANGE = (object(), {"a": 1}, {1, 2}, [1, 2], (None,), b"x", math.nan, math.inf, 10**30, True)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.flag)
+def test_a_value_of_no_sort_that_an_option_takes_is_refused_by_its_name(row):
+    for value in STRANGE:
+        with suppress(InvalidInput):
+            row.value(value)
+    for value in (object(), b"x"):
+        with pytest.raises(InvalidInput, match=rf"^{row.flag}: "):
+            row.value(value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"precision": ["bf16"]},
+        {"recompute": [1, 2]},
+        {"offload": [1]},
+        {"sequence_parallel": "yes"},
+        {"mapping": 5},
+        {"tp": math.nan},
+    ],
+    ids=str,
+)
+def test_a_verb_never_ends_in_an_error_that_is_not_its_own(given):
+    run = {"cluster": "dgx-h100", "dp": 8, "global_batch": 16, "sequence": 1024}
+    (name,) = given
+    with pytest.raises(InvalidInput, match=rf"^{'.'.join(name.split('_'))}: "):
+        trainwright.estimate("gpt2", **{**run, **given})

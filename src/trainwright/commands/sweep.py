@@ -13,7 +13,7 @@ from itertools import islice, product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.printing import Report
+from trainwright.documents.printing import Report, counted
 from trainwright.documents.sweep import (
     LARGEST_POOL,
     NEVER,
@@ -23,6 +23,7 @@ from trainwright.documents.sweep import (
     SweepRow,
     TrainingRecord,
     best_row,
+    best_words,
     bounded,
     fewest_devices,
     goal_of,
@@ -82,13 +83,18 @@ class SweepReport(Report[ModelSweepResult]):
         """A row for each that was asked for, not the ranks of the best."""
         return tables[0]
 
+    def _in_brief(self) -> str:
+        told = f"{super()._in_brief()}, {counted(len(self.document.rows), 'row')}"
+        return ": ".join((told, *best_words(self.document)))
+
 
 def _with_sweep(faults: Iterable[Fault], options: Options) -> Iterator[Fault]:
     """The faults; of one value that was given as several, how a row is asked for each."""
     for fault in faults:
-        value, said = options.get(fault.path), fault.problem
+        name, said = fault.path.replace("-", "_"), fault.problem
+        value = options.get(name)
         if isinstance(value, (list, tuple)) and "; " not in said:
-            said += f'; for a row each give sweep={{"{fault.path}": {value!r}}}'
+            said += f'; for a row each give sweep={{"{name}": {value!r}}}'
         yield replace(fault, problem=said)
 
 
@@ -144,7 +150,10 @@ def sweep(
         refuse_several_pools(several, "devices", alternative=_ONE_BY_ONE)
 
     def call_for(size: int | None, setting: Options = MappingProxyType({})) -> ModelCall:
-        call = model_call(given, {**options, "devices": size, **setting})
+        try:
+            call = model_call(given, {**options, "devices": size, **setting})
+        except InvalidInput as error:
+            raise InvalidInput(_with_sweep(error.faults, options)) from None
         refuse_several_pools(call.question.cluster, "devices", alternative=_ONE_BY_ONE)
         return call
 

@@ -21,7 +21,7 @@ from trainwright.options.question import (
 from trainwright.options.run import recipe_of, refuse_unknown_words
 from trainwright.options.table import fields_given, read, rows_of, verb
 from trainwright.profile.measured_model import MeasuredModel
-from trainwright.units import parse_hardware_bandwidth
+from trainwright.units import format_seconds, parse_hardware_bandwidth
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,13 @@ class WhatIfReport(Report[WhatIfResult]):
     def status(self) -> Status:
         """That of the new plan."""
         return self.document.after.status
+
+    def _in_brief(self) -> str:
+        told = (
+            format_seconds(plan.step_time_s) if plan.step_time_s else str(plan.status)
+            for plan in (self.document.before, self.document.after)
+        )
+        return f"{super()._in_brief()}: step {' → '.join(told)}"
 
 
 @verb

@@ -242,8 +242,8 @@ class Report(Generic[Document]):
         return pandas.DataFrame([[cell.value for cell in row] for row in shown.rows], columns=names)
 
     def _main(self, tables: Sequence[Table]) -> Table:
-        """The table that is meant where none is named."""
-        return max(tables, key=lambda each: len(each.columns))
+        """The table that is meant where none is named: that with most columns that have names."""
+        return max(tables, key=lambda each: sum(bool(column.key) for column in each.columns))
 
     def _lines(self) -> Iterator[Line]:
         """Lines and tables, what is folded among them."""
@@ -265,8 +265,11 @@ class Report(Generic[Document]):
         return sorted({*object.__dir__(self), *filter(_is_public, dir(self.document))})
 
     def __repr__(self) -> str:
-        first = self.explain(width=200).partition("\n")[0]
-        return f"<{type(self).__name__}: {first}>"
+        return f"<{type(self).__name__}: {self._in_brief()}>"
+
+    def _in_brief(self) -> str:
+        """What it is of, with its first figure."""
+        return self.explain(width=200).partition("\n")[0]
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

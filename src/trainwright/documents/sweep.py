@@ -683,6 +683,14 @@ def is_late(document: ModelSweepResult, index: int) -> bool:
     return deadline_s is not None and train_s is not None and train_s > deadline_s
 
 
+def best_words(document: ModelSweepResult) -> Iterator[str]:
+    """Which row is best; nothing where none is."""
+    if document.best is not None:
+        best = document.rows[document.best]
+        said = words_of_setting(best.settings, best.devices)
+        yield f"best by {document.objective}: {said}"
+
+
 def _notes(document: ModelSweepResult) -> Iterator[str]:
     for row in document.rows:
         if row.reason is not None:
@@ -690,10 +698,8 @@ def _notes(document: ModelSweepResult) -> Iterator[str]:
     training = document.training
     if document.best is None:
         yield _nothing(document)
-    else:
-        best = document.rows[document.best]
-        said = words_of_setting(best.settings, best.devices)
-        yield f"best by {document.objective}: {said}{_bound(document)}"
+    for said in best_words(document):
+        yield f"{said}{_bound(document)}"
     if any(is_late(document, index) for index in range(len(document.rows))):
         days = f"{(training.deadline_s or 0.0) / _DAY_S:,.4g}"
         limit = f"the deadline of {days} {'day' if days == '1' else 'days'}"

@@ -8,9 +8,12 @@ noun that it becomes a part of. Reading what was read already changes nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -62,7 +65,8 @@ class Reader:
 def read_count(given: Any, name: str, *, least: int = 1) -> int:
     """A whole number ≥ `least`, also written as 8.0 or 1_024."""
     if not isinstance(given, str):
-        if isinstance(given, bool) or not isinstance(given, (int, float)) or given != int(given):
+        is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        if not is_number or not math.isfinite(given) or given != int(given):
             raise InvalidInput.of(name, f"must be a whole number, got {given!r}")
         return int(given)
     value = _float(given)
@@ -306,9 +310,10 @@ def _one_or_several(given: Any, name: str) -> Any:
 
 def _blocks(given: Any, name: str) -> Any:
     """Counts of which an empty one is a fault, too."""
-    if isinstance(given, str):
-        return [read_count(part, name, least=0) for part in given.split(",")]
-    return given
+    parts = given.split(",") if isinstance(given, str) else given
+    if isinstance(parts, int | float):
+        parts = [parts]
+    return [read_count(part, name, least=0) for part in parts]
 
 
 def _joined(value: Any, _: Any) -> tuple[str, ...]:
@@ -427,6 +432,7 @@ LOADS: Final = Reader(
 LIST: Final = Reader(
     read=texts, annotation="Sequence[str] | None", metavar="VALUE,...", words=_joined
 )
+QUANTITIES: Final = replace(LIST, annotation="Sequence[str | float] | str | float | None")
 EACH: Final = Reader(
     read=_one_or_several,
     annotation="str | Sequence[str] | None",
@@ -507,7 +513,13 @@ class Option:
 
     def value(self, given: Any) -> Any:
         """What was given, read; raises `InvalidInput` under the flag's name."""
-        return self.reader.read(given, self.flag)
+        annotation = self.reader.annotation
+        if _is_of(annotation, given):
+            return self.reader.read(given, self.flag)
+        with suppress(AttributeError, TypeError, ValueError):
+            self.reader.read(given, self.flag)  # its own words, where it has any
+        wanted = annotation.removesuffix(" | None")
+        raise InvalidInput.of(self.flag, f"must be {wanted}, got {given!r}")
 
     def words(self, value: Any, usual: Any) -> Iterator[str]:
         """As a command line asks for the value again."""
@@ -516,6 +528,29 @@ class Option:
             yield f"--no-{self.flag}" if self.reader.both and not value else flag
         for word in self.reader.words(value, usual):
             yield from (flag, word)
+
+
+def _is_of(annotation: str, given: Any) -> bool:
+    """Whether a value is of the sort that Python callers give, or text, which is read.
+
+    Text stands for anything but a switch; a list of text is what a command line repeats.
+    """
+    words = set(re.findall(r"\w+", annotation))
+    if isinstance(given, int | float):
+        is_number = "Mapping" not in words and not words.isdisjoint(("int", "float"))
+        return is_number or ("bool" in words and given in (0, 1))
+    if isinstance(given, str | PathLike):
+        return words != {"bool"} and words != {"bool", "None"}
+    if isinstance(given, Mapping):
+        return "Mapping" in words
+    if isinstance(given, bytes | bytearray) or not isinstance(given, Iterable):
+        is_noun = type(given).__module__.startswith("trainwright.")
+        return is_noun or ("Callable" in words and callable(given))
+    if words.isdisjoint(("Sequence", "Iterable", "Mapping")):
+        return False
+    are_text = "Mapping" in words or words.isdisjoint(("int", "float"))
+    parts = (str, PathLike, tuple) if are_text else (str, int, float)
+    return not isinstance(given, Collection) or all(isinstance(each, parts) for each in given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from trainwright.options.clusters import AUTO_SOFTWARE
@@ -305,7 +306,7 @@ ROWS += section(
     ),
     row(
         "zero",
-        NAMES,
+        replace(NAMES, annotation="int | str | Iterable[int | str] | None"),
         "ZeRO stages, such as 1 or 0,1; all if absent.",
         metavar="TEXT",
         at="space.zero_stages",

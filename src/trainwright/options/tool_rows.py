@@ -19,6 +19,7 @@ from trainwright.options.option import (
     NAME,
     ON,
     PATH,
+    QUANTITIES,
     SHARE,
     SOFTWARE,
     SWITCH,
@@ -135,9 +136,9 @@ ROWS += section(
 ROWS += section(
     "What the chips may be",
     "codesign",
-    row("memory", LIST, "Memory of a chip, such as 32GiB,80GiB."),
-    row("memory-bandwidth", LIST, "Of that memory, such as 1.2TB/s,2TB/s."),
-    row("link-bandwidth", LIST, "Of a chip to others, such as 300GB/s."),
+    row("memory", QUANTITIES, "Memory of a chip, such as 32GiB,80GiB."),
+    row("memory-bandwidth", QUANTITIES, "Of that memory, such as 1.2TB/s,2TB/s."),
+    row("link-bandwidth", QUANTITIES, "Of a chip to others, such as 300GB/s."),
     row(
         "stacks",
         COUNTS,
@@ -152,7 +153,7 @@ ROWS += section(
         metavar="MM2",
     ),
     row("node-devices", COUNTS, "Chips of a node, such as 8,32; 1 if absent."),
-    row("node-bandwidth", LIST, "Of a chip to others of its node, such as 300GB/s,900GB/s."),
+    row("node-bandwidth", QUANTITIES, "Of a chip to others of its node, such as 300GB/s,900GB/s."),
     row(
         "tensor-overlap",
         AMOUNT,
