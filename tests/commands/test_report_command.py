@@ -67,6 +67,15 @@ def test_without_a_name_the_page_lies_beside_its_document_and_can_be_opened(
     assert f"wrote {page}" in done.err
 
 
+def test_where_a_page_is_steers_no_terminal(run, plan):
+    named = plan.with_name("\x1b[31mred\x07.json")
+    named.write_bytes(plan.read_bytes())
+    done = run("report", str(named))
+    assert done.code == 0
+    assert "\x1b" not in done.err + done.out
+    assert r"\x1b[31mred\x07.html" in done.err
+
+
 def test_a_report_that_no_browser_shows_says_so_and_is_written(run, plan, monkeypatch):
     monkeypatch.setattr(webbrowser, "_tryorder", None)  # what an earlier test found
     monkeypatch.setenv("BROWSER", "/nowhere/at-all %s")

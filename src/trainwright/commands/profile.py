@@ -13,6 +13,7 @@ from trainwright.documents.printing import Report
 from trainwright.documents.view import (
     column,
     percent,
+    printable,
     seconds,
     size,
     table_of,
@@ -471,7 +472,7 @@ def _emit(report: ProfileReport, *, as_json: bool, output: Path | None) -> None:
     """The table or the profile; a profile has no room for warnings, so they go beside it."""
     if as_json:
         for warning in report.document.warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+            print(f"warning: {printable(warning)}", file=sys.stderr)
     emit(report, as_json=as_json, output=output)
 
 

@@ -14,7 +14,7 @@ from trainwright.documents.open import opened
 from trainwright.documents.printing import Report, counted
 from trainwright.documents.registry import READABLE
 from trainwright.documents.verification import VerificationResult
-from trainwright.documents.view import table_of, words
+from trainwright.documents.view import printable, table_of, words
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.plans.configuration import FORMAT_VERSION
 
@@ -193,9 +193,19 @@ def command(
     save(page.save_html, where)
     emit(page, as_json=as_json, output=None)
     if output is None or open:
-        print(f"wrote {where}", file=sys.stderr)
+        _say_where(where)
     if open:
         _show(where)
+
+
+def _say_where(page: Path) -> None:
+    """A link in terminals that have them (OSC 8), its name alone elsewhere."""
+    from rich.console import Console
+    from rich.style import Style
+    from rich.text import Text
+
+    name = Text(printable(str(page)), style=Style(link=page.resolve().as_uri()))
+    Console(stderr=True, soft_wrap=True, highlight=False).print(Text("wrote ") + name)
 
 
 def _show(page: Path) -> None:
@@ -203,4 +213,4 @@ def _show(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.resolve().as_uri()):
-        print(f"warning: found no browser; open {page} in one", file=sys.stderr)
+        print(f"warning: found no browser; open {printable(str(page))} in one", file=sys.stderr)
