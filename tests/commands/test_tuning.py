@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import trainwright
+from trainwright.errors import UnsupportedFeature
 from trainwright.formats import catalog
 from trainwright.model import RunShape, Tuning, layer_graph
 
@@ -98,6 +99,10 @@ def test_a_plan_with_a_reference_costs_what_its_estimate_does_and_says_who_canno
     assert made.stages
     assert made.request.model.content["tuning"]["reference"] is True
     assert any("reference: on: trl trains one model alone" in each for each in made.warnings)
+    assert trainwright.verify(made, level=0).passed
+    for target in ("trl", "pytorch", "dry-run"):
+        with pytest.raises((trainwright.Inexpressible, UnsupportedFeature), match="reference"):
+            trainwright.export(made, target)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen3-0.6b", "deepseek-v2-lite", "qwen2-vl-2b"])

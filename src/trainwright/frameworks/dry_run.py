@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import UnsupportedFeature
 from trainwright.model import NO_OFFLOAD, Activation, ContextExchange, CudaGraph, LayerKind, Norm
+from trainwright.model.config import TRAIN_ALL
 from trainwright.model.recipe import unusual
 from trainwright.model.run_shape import heaviest_share
 from trainwright.plans.capability import DRY_RUN, RecomputeForm
@@ -143,12 +144,7 @@ def _unsupported(job: Job) -> Iterator[str]:
         "sandwich norms": model.sandwich_norm,
         "biases outside queries, keys and values": model.mlp_bias or model.attention_output_bias,
         "tied embeddings": model.tied_embeddings,
-        "a part that is frozen": bool(
-            model.tuning.frozen_kinds
-            or model.tuning.num_frozen_blocks
-            or model.tuning.low_rank
-            or model.tuning.frozen_operators
-        ),
+        "a part that is frozen, or a reference": model.tuning != TRAIN_ALL,
         "dropout": max(model.hidden_dropout, model.attention_dropout) > 0,
         "a gate of shared experts": model.experts is not None and model.experts.shared_gate,
         "experts beside tensor parallelism": model.experts is not None and degrees.tensor > 1,

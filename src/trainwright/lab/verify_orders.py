@@ -221,9 +221,10 @@ def _(document: PlacementResult) -> Replicas:
 
 def tiny_stages(job: Job) -> tuple[Stage, ...]:
     """The layers of each virtual stage, as those of the small model."""
-    if job.stages and job.model.towers and not job.stages[0].has(LayerKind.EMBEDDING):
+    before = job.model.towers or job.model.tuning.reference
+    if job.stages and before and not job.stages[0].has(LayerKind.EMBEDDING):
         raise UnsupportedFeature(
-            "an encoder that fills the first stage cannot be run in small",
+            "an encoder or a reference that fills the first stage cannot be run in small",
             alternative="a plan with the embedding on the first stage can",
         )
     return tuple(_tiny_stage(stage) for stage in job.stages)
@@ -242,6 +243,8 @@ def _tiny_stage(stage: StagePart) -> Stage:
 def _job_notes(job: Job) -> Iterator[str]:
     if job.model.towers:
         yield "the encoder does not run"
+    if job.model.tuning.reference:
+        yield "the reference does not run"
     if job.model.num_mtp_layers:
         yield "layers that predict further tokens run as plain blocks"
     if any(Recompute.SELECTIVE in stage.recompute for stage in job.stages):

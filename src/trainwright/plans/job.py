@@ -564,13 +564,13 @@ def unsaid_training(model: TransformerConfig, recipe: Recipe, target: str) -> tu
 
 def _unsaid_tuning(model: TransformerConfig, target: str) -> Iterator[Fault]:
     tuning = model.tuning
+    if tuning.reference and target != "accelerate":  # whose script and model are the user's
+        yield Fault("reference", f"on: {target} trains one model alone in what is exported")
+    tuning = replace(tuning, reference=False)
     if tuning == TRAIN_ALL or target in OWN_CODE:
         return
     low_rank = tuning.low_rank
-    if tuning.reference:
-        yield Fault("reference", f"on: {target} trains one model alone in what is exported")
-        tuning = replace(tuning, reference=False)
-    if tuning != TRAIN_ALL and (low_rank is None or replace(tuning, low_rank=None) != TRAIN_ALL):
+    if low_rank is None or replace(tuning, low_rank=None) != TRAIN_ALL:
         yield Fault("freeze", f"{target} trains all weights in what is exported")
     if low_rank is not None and target not in _ADAPTS:
         yield Fault(
