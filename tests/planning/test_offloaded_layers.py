@@ -67,6 +67,7 @@ LOOPS = {"schedules": ("interleaved",), "pipeline": Span(least=2)}
         pytest.param(small(12, layers=5, batch=2), id="beside recomputation"),
         pytest.param(small(10.5, link=200, **CHAINS), id="a fast link, two families"),
         pytest.param(small(12, **LOOPS), id="loops"),
+        pytest.param(small(9, recompute=(OFFLOAD, FULL), **CHAINS), id="no layer keeps all"),
     ],
 )
 def test_the_planner_finds_what_exhaustion_finds(question):
@@ -75,6 +76,22 @@ def test_the_planner_finds_what_exhaustion_finds(question):
     assert found.step.step_time_s == pytest.approx(least_s, rel=1e-9)
     assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
     assert OFFLOAD in modes_of(found)
+
+
+@pytest.mark.parametrize("link", [0.1, 55, 450])
+def test_modes_share_their_forward_and_split_what_is_kept(link):
+    """Bounds on chains rest on the former; a link that is slow moves little, a fast one all."""
+    (found, *_) = plan_model(small(40, link=link, recompute=(NONE, OFFLOAD)), Budget()).priced
+    costs = found.profile.costs
+    block = next(n for n in range(costs.num_classes) if len(costs.rows_of(n)) == 2)
+    kept, moving = costs.rows_of(block)
+    assert costs.phases.forward_s[kept] == costs.phases.forward_s[moving]
+    assert costs.duration_s[kept] < costs.duration_s[moving] < 1.05 * costs.duration_s[kept]
+    left = costs.saved_bytes[moving] / costs.saved_bytes[kept]
+    beside = costs.transient_bytes[moving] - costs.transient_bytes[kept]
+    assert beside == pytest.approx(2 * (1 - left) * costs.saved_bytes[kept])
+    assert (left > 0.99, left == 0) == (link < 1, link > 100)
+    assert set(modes_of(found)) == {NONE}  # what takes no room is not moved
 
 
 def test_it_pays_where_recomputation_takes_longer():

@@ -269,7 +269,7 @@ def price_layer(
     platform: Platform,
 ) -> Iterator[LayerPrice]:
     """One price per recompute mode of `rules`."""
-    share_on_host = run.offloaded_activations if layer.kind in RECOMPUTABLE else 0.0
+    host_share = run.offloaded_activations if layer.kind in RECOMPUTABLE else 0.0
     operator_s = {
         phase: {op.name: platform.operator_s(op, phase, run) for op in layer.operators}
         for phase in (Phase.FORWARD, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
@@ -294,14 +294,15 @@ def price_layer(
             share = len(operator_s[Phase.RECOMPUTE]) / max(1, len(layer.operators))
             kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, host_pass_s, share)
         activations = activation_bytes(layer, run, rule)
-        host_share = share_on_host
-        if rule.uses_host and activations.kept:  # copies take memory bandwidth from the passes
-            host_share = platform.hidden_share(activations.kept, operator_s)
-            for phase in (Phase.FORWARD, Phase.INPUT_GRAD):
-                beside_s = memory_time_s(host_share * activations.kept, platform.accelerator)
-                phase_s[phase] += beside_s
-                kind_s[TimeKind.COMPUTE] += beside_s
-        if host_share:
+        if rule.uses_host and activations.kept:
+            # Copies there and back take memory bandwidth from the passes. All of it counts in the
+            # backward: bounds rest on modes that share their forward.
+            hidden = platform.hidden_share(activations.kept, operator_s)
+            beside_s = 2 * memory_time_s(hidden * activations.kept, platform.accelerator)
+            phase_s[Phase.INPUT_GRAD] += beside_s
+            kind_s[TimeKind.COMPUTE] += beside_s
+            activations = activations.on_host(hidden)
+        elif host_share:
             moved_bytes = host_share * activations.kept
             backward = (Phase.RECOMPUTE, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
             under_s = sum(sum(operator_s[phase].values()) for phase in backward)

@@ -446,7 +446,7 @@ def bytes_by_layer(question: ModelQuestion, plan: Plan, profile: Profile) -> tup
     rows = [costs.recompute[row] for own in chosen_rows(plan, profile) for row in own]
     if Recompute.OFFLOAD not in rows:
         return ()
-    if Recompute.NONE not in costs.recompute:
+    if str(Recompute.NONE) not in profile.point.recompute:  # beside which it is told
         modes = (str(Recompute.NONE), *profile.point.recompute)
         profile = question.estimator().profile(replace(profile.point, recompute=modes))
     return host_activations(predicted(question, plan, on_the_host(profile)))
