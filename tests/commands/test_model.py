@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -50,6 +51,10 @@ def test_parts_are_the_whole_and_further_predicted_tokens_stand_apart() -> None:
     assert {part.name: part.parameters for part in found.parts}["lm head"] == 129280 * 7168
     assert "mtp" not in {part.name for part in found.parts}
     assert found.parameters_mtp > 0
+    without = trainwright.describe_model("deepseek-v3", mtp_layers=0).document
+    assert without == dataclasses.replace(found, parameters_mtp=0)
+    with pytest.raises(trainwright.InvalidInput, match="mtp-layers: must be at most 1"):
+        trainwright.describe_model("deepseek-v3", mtp_layers=2)
 
 
 def test_kinds_of_layers_have_names_of_their_own() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainwright.commands.output import check_output, emit
 from trainwright.documents.printing import Report
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.options.run import config_with_images
+from trainwright.options.run import config_predicting, config_with_images
 from trainwright.plans.configuration import Embedded
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ def describe_model(
     sequence: int = SEQUENCE,
     images: int = 0,
     image_size: int | None = None,
+    mtp_layers: int | None = None,
 ) -> Report[ModelSummary]:
     """Parameters, layers, FLOPs and cache of a model at sequences of `sequence` tokens.
 
     FLOPs are those of text, and of the encoder where a sequence has `images` (`image_size` pixels a
-    side where the model takes any).
+    side where the model takes any). Of the layers that predict further tokens, which are counted
+    apart, there are `mtp_layers`, or all.
 
     `model` is a catalog name, the path of a `config.json` or its folder, a hub id in the local
     cache, the content of such a file, or a document of this command. A type that no formula of ours
@@ -64,16 +66,22 @@ def describe_model(
         if images:
             problem = f"must be 0: {summary.model_type} is only counted, with text alone"
             raise InvalidInput.of("images", problem) from None
+        if mtp_layers and summary.parameters_mtp:
+            problem = f"must be 0 or absent: {summary.model_type} is only counted"
+            raise InvalidInput.of("mtp-layers", problem) from None
+        if mtp_layers is not None:
+            summary = replace(summary, parameters_mtp=0)
         return Report(replace(summary, description=kept))
+    config = config_predicting(found.config, mtp_layers, name=found.name)
     if images or image_size is not None:
         config = config_with_images(
-            found.config,
+            config,
             name=found.name,
             count=images,
             pixels=image_size,
             sequence=sequence,
         )
-        found = replace(found, config=config)
+    found = replace(found, config=config)
     summary = summary_of(found, sequence_length=sequence)
     return Report(replace(summary, description=kept, images=images, image_size=image_size))
 

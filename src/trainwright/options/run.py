@@ -261,17 +261,26 @@ def as_trained(given: ModelInput, options: Options) -> ModelInput:
 
 def _predicting(given: ModelInput, count: int | None) -> ModelInput:
     """With so many of the layers for further tokens that the model's file names."""
-    own = given.config.num_mtp_layers
-    if count is None or count == own:
+    config = config_predicting(given.config, count, name=given.embedded.name)
+    if config == given.config:
         return given
-    if count > own:
-        problem = f"must be at most {own}, as {given.embedded.name} has, got {count}"
-        raise InvalidInput.of("mtp-layers", problem)
     from trainwright.formats.document_json import encode
 
-    config = replace(given.config, num_mtp_layers=count)
     name = f"{given.embedded.name}, {count or 'no'} MTP layer{'s' * (count != 1)}"
     return replace(given, config=config, embedded=embed("model", name, encode(config)))
+
+
+def config_predicting(
+    config: TransformerConfig, count: int | None, *, name: str
+) -> TransformerConfig:
+    """With so many of its layers for further tokens, all where None; `InvalidInput` for more."""
+    own = config.num_mtp_layers
+    if count is None or count == own:
+        return config
+    if count > own:
+        problem = f"must be at most {own}, as {name} has, got {count}"
+        raise InvalidInput.of("mtp-layers", problem)
+    return replace(config, num_mtp_layers=count)
 
 
 def with_images(given: ModelInput, options: Options) -> ModelInput:

@@ -387,6 +387,11 @@ ROWS += section(
     ),
     row("images", COUNT_OR_NONE, "Images in a sequence, of a model that takes them.", default="0"),
     row("image-size", COUNT, "Pixels a side of an image, where the model takes any size."),
+    row(
+        "mtp-layers",
+        COUNT_OR_NONE,
+        "Layers that predict further tokens, of the model's; all if absent.",
+    ),
 )
 ROWS += section(
     "",
