@@ -26,5 +26,6 @@ def slower(profile):
     return replace(profile, costs=replace(profile.costs, duration_s=1.1 * profile.costs.duration_s))
 
 
-print(tw.plan("examples/profile.json", devices=8, planner=halves, cost_model=slower))
+profile = __file__.replace("plug_in.py", "profile.json")
+print(tw.plan(profile, devices=8, planner=halves, cost_model=slower))
 print(tw.schedule(family=one_at_a_time, ranks=4, microbatches=8))

@@ -329,10 +329,9 @@ def one_by_one(request):
     return Schedule.from_orders([[Action(ActionKind[k], r, m) for m, k in passes] for r in ranks])
 
 
-def test_the_example_of_plug_ins_is_short_and_runs(request, monkeypatch, capsys):
-    root = request.config.rootpath
-    monkeypatch.chdir(root)
-    example = root / "examples" / "plug_in.py"
+def test_the_example_of_plug_ins_is_short_and_runs(request, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    example = request.config.rootpath / "examples" / "plug_in.py"
     lines = filter(None, example.read_text(encoding="utf-8").splitlines())
     assert len(list(lines)) <= 30
     runpy.run_path(str(example))

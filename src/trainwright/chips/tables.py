@@ -350,7 +350,7 @@ def chip_table(found: CodesignResult) -> Table:
             words("chip", "name"),
             column("peak TFLOP/s", "peak_flops_per_s", "TFLOP/s"),
             words("process"),
-            column("die mm2", "die_area_mm2", "mm2"),
+            column("die mm²", "die_area_mm2", "mm²"),
             column("W", "power_watts"),
             column("this one there W", "design_watts", "W there"),
             column("memory GiB", "memory_bytes", "GiB"),
@@ -398,7 +398,7 @@ def _front(found: CodesignResult) -> Table:
         (
             words("design", "architecture"),
             column("tokens/s", "tokens_per_s"),
-            column("mm2", "area_mm2"),
+            column("mm²", "area_mm2"),
             column("W", "power_watts"),
             column("J/token", "energy_per_token_j"),
         ),
