@@ -227,7 +227,8 @@ def test_a_log_that_shows_its_command_says_what_was_run_and_how_it_ended(run, tm
         "--model_name_or_path meta-llama/Meta-Llama-3-8B --deepspeed ds_z2.json --cutoff_len 16384 "
         "--per_device_train_batch_size 2 --gradient_accumulation_steps 4 --output_dir 'a b'"
     )
-    log.write_text(f"+ export NCCL_DEBUG=INFO\n+ {command}\n{{'loss': 1.02}}\n{LOG}")
+    before, after = "+ export NCCL_DEBUG=INFO\n+ python prepare.py", "+ python3 clean.py --all"
+    log.write_text(f"{before}\n+ {command}\n{{'loss': 1.02}}\n{LOG}\n+ {command}\n{after}\n")
     found = run("estimate", str(log), "--cluster", "dgx-h100", "--nodes", "1", "--json").document
     assert (found["failure"]["rank"], found["failure"]["missing_bytes"]) == (5, 8 * GIB)
     asked = found["request"]["configuration"]

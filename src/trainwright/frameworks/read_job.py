@@ -230,9 +230,9 @@ _TRACED: Final = re.compile(
 
 
 def _as_started(text: str) -> str:
-    """A log that shows the command it is the output of, as a script of that; all others as is."""
-    traced = _TRACED.findall(text)
-    return f"#!/bin/bash\n{traced[-1]}\n" if traced else text
+    """A log that shows the commands it is the output of, as a script of them; all others as is."""
+    traced = dict.fromkeys(_TRACED.findall(text))  # a job that is started again shows them again
+    return "\n".join(("#!/bin/bash", *traced, "")) if traced else text
 
 
 def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
