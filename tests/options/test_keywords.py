@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,3 +132,9 @@ def test_a_verb_never_ends_in_an_error_that_is_not_its_own(given):
     (name,) = given
     with pytest.raises(InvalidInput, match=rf"^{'.'.join(name.split('_'))}: "):
         trainwright.estimate("gpt2", **{**run, **given})
+
+
+def test_a_job_is_its_format_and_its_file():
+    (row,) = (row for row in rows_of_command("estimate") if row.flag == "from")
+    for source in (("log", "job.log"), ("trl", Path("sft.yaml"))):
+        assert row.value(source) == source

@@ -546,7 +546,7 @@ def _is_of(annotation: str, given: Any) -> bool:
     if isinstance(given, bytes | bytearray) or not isinstance(given, Iterable):
         is_noun = type(given).__module__.startswith("trainwright.")
         return is_noun or ("Callable" in words and callable(given))
-    if words.isdisjoint(("Sequence", "Iterable", "Mapping")):
+    if words.isdisjoint(("Sequence", "Iterable", "Mapping", "tuple")):
         return False
     are_text = "Mapping" in words or words.isdisjoint(("int", "float"))
     parts = (str, PathLike, tuple) if are_text else (str, int, float)

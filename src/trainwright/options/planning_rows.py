@@ -89,7 +89,7 @@ ROWS += section(
     _BOTH,
     row(
         "from",
-        FILE,
+        replace(FILE, annotation="tuple[str, str | Path] | None"),
         "An existing job's file and its format, as megatron (docs/jobs.md lists them).",
         commands="estimate improve",
         keyword="source",
