@@ -1,4 +1,4 @@
-// Binding of the linear program over splits of a fixed order: structs of arrays in, seconds out.
+// Bindings of the bounds on splits of a fixed order: structs of arrays in, seconds out.
 #include "chain/order_splits.hpp"
 
 #include <nanobind/nanobind.h>
@@ -7,6 +7,7 @@
 #include "bind/fields.hpp"
 #include "bind/numpy_arrays.hpp"
 #include "bind/schedule.hpp"
+#include "chain/whole_loops.hpp"
 
 namespace nb = nanobind;
 using namespace trainwright;
@@ -43,4 +44,27 @@ void bind_order_splits(nb::module_& module) {
         return least_of_order(splits.value, orders.view(), start);
       },
       nb::arg("splits"), nb::arg("orders"), nb::arg("start").none() = nb::none());
+  Fields<WholeLoop>()
+      .number("num_blocks", &WholeLoop::num_blocks)
+      .number("limit_s", &WholeLoop::limit_s)
+      .number("most_actions", &WholeLoop::most_actions)
+      .array("least", &WholeLoop::least)
+      .table("forward_s", &WholeLoop::forward_s)
+      .table("backward_s", &WholeLoop::backward_s)
+      .table("after_s", &WholeLoop::after_s)
+      .array("rank_after_s", &WholeLoop::rank_after_s)
+      .array("transfer_s", &WholeLoop::transfer_s)
+      .array("most_of_rank", &WholeLoop::most_of_rank)
+      .bind(module, "WholeLoop");
+  nb::class_<LeastOfWhole>(module, "LeastOfWhole")
+      .def_ro("step_s", &LeastOfWhole::step_s)
+      .def_ro("actions", &LeastOfWhole::actions)
+      .def_prop_ro("blocks", &column<&LeastOfWhole::blocks>, nb::rv_policy::reference_internal);
+  module.def(
+      "least_of_whole",
+      [](const Given<WholeLoop>& loop, const OrderArrays& orders) {
+        nb::gil_scoped_release release;
+        return least_of_whole(loop.value, orders.view());
+      },
+      nb::arg("loop"), nb::arg("orders"));
 }

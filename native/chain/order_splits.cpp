@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 #include <utility>
 #include <vector>
+
+#include "chain/order_graph.hpp"
 
 namespace trainwright {
 namespace {
@@ -43,43 +44,11 @@ class Paths {
       : x_(splits),
         orders_(orders),
         stages_(orders.num_stages()),
-        hop_s_(static_cast<size_t>(std::max<int64_t>(stages_, 1)), 0.0),
+        graph_(orders),
+        hop_s_(hops_s(splits.transfer_s)),
         cost_s_(static_cast<size_t>(2 * stages_)),
-        last_(static_cast<size_t>(orders.num_ranks()), 0) {
-    const std::vector<double> unit(static_cast<size_t>(kNumActionKinds * stages_), 1.0);
-    const std::vector<double> none(static_cast<size_t>(std::max<int64_t>(stages_ - 1, 0)), 0.0);
-    const std::vector<double> never(static_cast<size_t>(stages_), kInfinite);
-    std::vector<int64_t> sequence;
-    const ActionCosts costs{unit, none, none, never};
-    if (!simulate(orders, costs, &sequence).complete)
-      throw std::invalid_argument("orders must run without deadlock");
-    for (int64_t s = 0; s + 1 < stages_; ++s) hop_s_[s + 1] = x_.transfer_s[s];
-    // Places in the sequence count from one; at place 0 all is at hand.
-    const int64_t m = orders.num_microbatches;
-    std::vector<int32_t> place_of(static_cast<size_t>(2 * stages_ * m), 0);
-    const auto at = [&](bool back, int64_t stage, int64_t microbatch) {
-      return static_cast<size_t>(((back ? stages_ : 0) + stage) * m + microbatch);
-    };
-    steps_.reserve(sequence.size() + 1);
-    steps_.push_back({0, 0, 0, 0});
-    for (const int64_t row : sequence) {
-      const ActionRow& a = orders.actions[row];
-      const bool back = a.kind != kForward;
-      const auto place = static_cast<int32_t>(steps_.size());
-      int32_t& last = last_[orders.rank_of_stage[a.stage]];
-      Step step{static_cast<int32_t>((back ? stages_ : 0) + a.stage), last, 0, 0};
-      const int64_t other = back ? a.stage + 1 : a.stage - 1;
-      if (other >= 0 && other < stages_) {
-        step.producer = place_of[at(back, other, a.microbatch)];
-        if (orders.rank_of_stage[a.stage] != orders.rank_of_stage[other])
-          step.hop = static_cast<int32_t>(std::min<int64_t>(a.stage, other)) + 1;
-      }
-      place_of[at(back, a.stage, a.microbatch)] = last = place;
-      steps_.push_back(step);
-    }
-    end_s_.assign(steps_.size(), 0.0);
-    before_.assign(steps_.size(), 0);
-  }
+        end_s_(graph_.steps.size(), 0.0),
+        before_(graph_.steps.size(), 0) {}
 
   // Those of the ranks, for so many blocks by stage and way; none of ranks that end by `short_s`.
   std::vector<Path> longest(const std::vector<double>& blocks, double short_s) {
@@ -94,8 +63,8 @@ class Paths {
         after_s[orders_.rank_of_stage[s]] += blocks[i] * x_.block_after_s[i];
       }
     }
-    for (size_t i = 1; i < steps_.size(); ++i) {
-      const Step& step = steps_[i];
+    for (size_t i = 1; i < graph_.steps.size(); ++i) {
+      const OrderStep& step = graph_.steps[i];
       const double own_s = end_s_[step.previous];
       const double arrives_s = end_s_[step.producer] + hop_s_[step.hop];
       before_[i] = arrives_s > own_s ? ~step.producer : step.previous;
@@ -104,10 +73,10 @@ class Paths {
     reached_s_ = 0;
     std::vector<Trace> traces;
     for (int64_t r = 0; r < orders_.num_ranks(); ++r) {
-      if (last_[r] == 0) continue;
-      const double value_s = end_s_[last_[r]] + after_s[r];
+      if (graph_.last[r] == 0) continue;
+      const double value_s = end_s_[graph_.last[r]] + after_s[r];
       reached_s_ = std::max(reached_s_, value_s);
-      if (value_s > short_s) traces.push_back({last_[r], r, value_s});
+      if (value_s > short_s) traces.push_back({graph_.last[r], r, value_s});
     }
     const auto width = static_cast<size_t>(3 * stages_);  // forwards, backwards, transfers
     counts_.assign(width * traces.size(), 0);
@@ -122,12 +91,6 @@ class Paths {
   double reached_s() const { return reached_s_; }
 
  private:
-  struct Step {
-    int32_t cost;  // stage of a forward, or S + stage
-    int32_t previous;
-    int32_t producer;
-    int32_t hop;  // 1 + the boundary that is crossed, or 0
-  };
   struct Trace {
     int32_t place;
     int64_t rank;
@@ -142,7 +105,7 @@ class Paths {
     while (!running.empty()) {
       bool is_any_through = false;
       for (auto& [place, counts] : running) {
-        const Step& step = steps_[place];
+        const OrderStep& step = graph_.steps[place];
         const int32_t before = before_[place];
         const int32_t waits = before >> 31;  // all bits, or none
         ++counts[step.cost];
@@ -176,9 +139,8 @@ class Paths {
   const OrderSplits& x_;
   const Orders& orders_;
   int64_t stages_;
-  std::vector<Step> steps_;
+  OrderGraph graph_;
   std::vector<double> hop_s_, cost_s_, end_s_;
-  std::vector<int32_t> last_;    // place of each rank's last action
   std::vector<int32_t> before_;  // the place before on the longest path; its complement if it waits
   std::vector<int32_t> counts_;
   double reached_s_ = 0;

@@ -1,4 +1,4 @@
-"""The linear program over splits of a loop: below every plan, reached where parts may be cut."""
+"""What bounds splits of a loop by paths: below every plan, reached by parts or by whole blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from trainwright.planning.bounds.loop import least_step_s, rank_ends
 from trainwright.planning.question.layouts import LOOPED
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.cuts import every_lengths, finish_loop
-from trainwright.planning.splits.loop import Count, Loop, bound_dealt_loops, program_of
+from trainwright.planning.splits.loop import (
+    Count,
+    Loop,
+    bound_dealt_loops,
+    bound_whole_loops,
+    program_of,
+)
 from trainwright.planning.splits.types import Effort, best_family_split, bound_every_split
 from trainwright.scheduling.simulate import native_orders
 from trainwright.step.pipeline import (
@@ -28,10 +34,13 @@ from trainwright.step.pipeline import (
     simulated_ends_s,
 )
 
+BOUNDS = (bound_dealt_loops, bound_whole_loops)
 
+
+@pytest.mark.parametrize("bounded", BOUNDS)
 @cases(40)
 @given(data=st.data())
-def test_no_plan_of_any_lengths_is_shorter(data):
+def test_no_plan_of_any_lengths_is_shorter(bounded, data):
     p, v = data.draw(st.sampled_from(((2, 2), (2, 3), (3, 2))))
     blocks = data.draw(st.integers(p * v, p * v + 5))
     asked = case(
@@ -44,7 +53,7 @@ def test_no_plan_of_any_lengths_is_shorter(data):
         zero_stage=data.draw(st.integers(0, 3)),
     )
     family = data.draw(st.sampled_from(LOOPED))
-    bound = bound_dealt_loops(asked.question(family))
+    bound = bounded(asked.question(family))
     layers, costs = asked.profile.structure.layers, asked.profile.costs
     for _ in range(4):
         inner = data.draw(
@@ -70,9 +79,10 @@ def test_whole_blocks_take_longer_than_parts():
     assert bound_dealt_loops(question, limit_s=parts).bound_s == parts
 
 
+@pytest.mark.parametrize("bounded", BOUNDS)
 @cases(12)
 @given(data=st.data())
-def test_the_least_of_all_lengths_is_no_shorter_whatever_the_limit(data):
+def test_the_least_of_all_lengths_is_no_shorter_whatever_the_limit(bounded, data):
     """What ranks can hold within the limit is taken for granted, so the limit must not matter."""
     p, v = data.draw(st.sampled_from(((2, 2), (2, 3), (3, 2))))
     blocks = data.draw(st.integers(p * v, p * v + 3))
@@ -96,9 +106,57 @@ def test_the_least_of_all_lengths_is_no_shorter_whatever_the_limit(data):
             steps_s.append(step.step_time_s)
     for share in (0.9, 1.0, 1.001, 1.1):
         limit_s = share * min(steps_s, default=1.0)
-        bound_s = bound_dealt_loops(question, limit_s=limit_s).bound_s
+        bound_s = bounded(question, limit_s=limit_s).bound_s
         assert bound_s <= limit_s
         assert bound_s <= min(steps_s, default=math.inf) * (1 + 1e-9)
+
+
+@cases(6)
+@given(data=st.data())
+def test_of_whole_blocks_the_bound_is_the_step_of_the_best_split(data):
+    """Where memory is plenty and nothing is exchanged; the ends have layers of their own."""
+    p, v = data.draw(st.sampled_from(((2, 2), (2, 3), (3, 2))))
+    blocks = data.draw(st.integers(p * v, p * v + 2))
+    asked = case(
+        blocks=blocks,
+        pipeline=p,
+        virtual_stages=v,
+        num_microbatches=p * data.draw(st.integers(1, 3)),
+        memory_gib=4000,
+        sequence_length=data.draw(st.sampled_from((256, 2048))),
+    )
+    question = asked.question(data.draw(st.sampled_from(LOOPED)))
+    layers, costs = asked.profile.structure.layers, asked.profile.costs
+    rows = [
+        min(costs.rows_of(layer.layer_class), key=lambda row: costs.phases.total_s[row])
+        for layer in layers
+    ]
+    least_s = min(
+        step_of(
+            asked, question.family, (0, *(1 + np.cumsum(each)[:-1]).tolist(), len(layers)), rows
+        )[0].step_time_s
+        for each in every_lengths([0, *[1] * (p * v - 2), 0], [blocks] * (p * v), blocks)
+    )
+    for share in (0.97, 1.0, 1.005, 1.05, math.inf):
+        bound_s = bound_whole_loops(question, limit_s=share * least_s).bound_s
+        assert bound_s <= least_s * (1 + 1e-9)
+        assert bound_s == pytest.approx(min(1.0, share) * least_s, rel=5e-3)
+
+
+def test_whole_blocks_say_more_than_parts_where_stages_have_few():
+    """31 blocks on 24 stages: in parts each has a quarter more than one."""
+    asked = case(blocks=31, pipeline=8, virtual_stages=3, num_microbatches=16, memory_gib=400)
+    question = asked.question("interleaved")
+    split = best_family_split(question)
+    step, fits = step_of(asked, "interleaved", split.cuts, rows_of_split(asked, split))
+    assert fits
+    program = program_of(Loop.of(question), limit_s=math.inf)
+    parts_s = program.solved().step_s + question.overhead_s
+    whole = bound_whole_loops(question, limit_s=step.step_time_s)
+    assert 1.01 * parts_s < whole.bound_s < step.step_time_s
+    nearer, fits = step_of(asked, "interleaved", whole.cuts, rows_of_split(asked, whole))
+    assert fits
+    assert whole.bound_s * (1 - 1e-9) <= nearer.step_time_s < step.step_time_s
 
 
 def test_orders_with_too_many_rows_are_bounded_as_if_all_blocks_ran_fastest():
@@ -264,6 +322,7 @@ def test_where_blocks_are_of_two_classes_exchanges_count_and_no_split_is_shorter
     ]
     question = asked.question(family)
     by_rank, by_path = bound_every_split(question).bound_s, bound_dealt_loops(question).bound_s
+    by_path = max(by_path, bound_whole_loops(question).bound_s)
     steps_s = [step_of(asked, family, cuts, rows)[0] for cuts in every_cut(len(layers), 4)]
     least_s = min(step.step_time_s for step in steps_s)
     assert max(by_rank, by_path) <= least_s * (1 + 1e-9)
@@ -369,4 +428,5 @@ def test_what_the_ends_share_is_reduced_after_the_pipeline(family):
     by_path = bound_dealt_loops(question)
     assert best.step_time_s - best.exposed_gradient_sync_s / 2 < by_path.bound_s
     assert by_path.bound_s <= best.step_time_s * (1 + 1e-9)
-    assert bound_every_split(question).bound_s <= best.step_time_s * (1 + 1e-9)
+    for bounded in (bound_every_split, bound_whole_loops):
+        assert bounded(question).bound_s <= best.step_time_s * (1 + 1e-9)

@@ -44,7 +44,11 @@ from trainwright.planning.search.prefetch import (
     asked_of,
 )
 from trainwright.planning.splits.cuts import finish_chain, finish_loop
-from trainwright.planning.splits.loop import bound_dealt_loops
+from trainwright.planning.splits.loop import (
+    bound_dealt_loops,
+    bound_near_whole_loops,
+    bound_whole_loops,
+)
 from trainwright.planning.splits.types import (
     HAIR,
     Effort,
@@ -684,14 +688,20 @@ def try_small_spaces(search: ModelSearch) -> None:
 # bounds are taken from a frontier of their own and bounded by slower and slower ways, until the
 # least of all has none left that may raise it: then no other candidate matters.
 
+# Of loops, with the nodes in whose time each is done: the split that reaches such a bound may be a
+# better plan.
+_OF_ALL_RANKS: Final[Mapping[SplitSearch, int]] = {
+    bound_near_whole_loops: 10,
+    bound_dealt_loops: 40,
+    bound_whole_loops: 40,
+}
 # Each takes longer than the one before.
 _PROOFS: Final[Mapping[str, tuple[SplitSearch, ...]]] = {
     **dict.fromkeys(IN_V, (bound_every_split, bound_v_lifetimes)),
-    **dict.fromkeys(LOOPED, (bound_every_split, bound_dealt_loops)),
+    **dict.fromkeys(LOOPED, (bound_every_split, *_OF_ALL_RANKS)),
 }
-_WITH_PLANS: Final = (bound_dealt_loops,)  # the split that reaches the bound may be a better plan
 _MOST_PROOFS: Final = 12_000  # nodes opened and candidates bounded, a millisecond or two each
-_PROGRAMS: Final = 40  # of these in the time of looking at one candidate's whole blocks or splits
+_LOOKING: Final = 40  # of these in the time of looking at one candidate's splits
 # Of these, and the share of the best step that may then be left as a gap; in between it grows.
 _PROOF_EFFORTS: Final = (2000, 4000, 8000)
 _PROOF_GAPS: Final = (0.0, 0.005, 0.01)
@@ -736,7 +746,7 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
         key, (candidate, done) = waiting.take()
         proofs = _PROOFS.get(candidate.schedule, (bound_every_split,))
         if done == len(proofs):
-            number += _PROGRAMS
+            number += _LOOKING
             sharper = _looked_through(search, candidate, further)
             waiting.add(max(key, sharper), (candidate, done))
             if not sharper > key and candidate not in priced and _priced_uneven(search, candidate):
@@ -748,10 +758,12 @@ def prove(search: ModelSearch, *, least_s: float, below: float) -> Proof:
                 break
             continue
         limit_s = search.step_to_beat_s(candidate)
-        number += _PROGRAMS * (proofs[done] is bound_dealt_loops)
+        number += _OF_ALL_RANKS.get(proofs[done], 0)
         found = search.answers.find(proofs[done], candidate, limit_s=limit_s)
         sharper = max(key, search.key(found.bound_s, candidate))
-        is_offered = candidate.schedule in search.frontier.families and proofs[done] in _WITH_PLANS
+        is_offered = (
+            candidate.schedule in search.frontier.families and proofs[done] in _OF_ALL_RANKS
+        )
         if found.cuts and is_offered and sharper < search.best_s:
             search.price_within(limit_s, candidate, found, may_tighten=False)
         if not done:

@@ -61,6 +61,8 @@ from trainwright.step.pipeline import (
 from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
     from trainwright.planning.bounds.stages import StageKinds
@@ -78,6 +80,8 @@ if TYPE_CHECKING:
 
 _MOST_ACTIONS: Final = 100_000  # of an order that is looked through
 _MOST_ROWS: Final = 200  # stages times ways to run a block
+_LITTLE_BELOW: Final = 0.991
+_MOST_LOOKED_AT: Final = 250_000_000  # actions, of whole blocks that are dealt: about a second
 
 
 class _Line(NamedTuple):
@@ -240,6 +244,56 @@ class PathsProgram(NamedTuple):
         return PathsStep(found.step_s, blocks, found, near < _NEAR)
 
 
+def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsStep:
+    """No split of any lengths has a shorter pipeline; none is looked for beyond the limit.
+
+    Stages hold whole blocks, which run fastest: what they recompute is left out. The bound is 0
+    where the ways to deal them are too many.
+    """
+    first = loop.most_of_ranks(limit_s)
+    if first is None:
+        return PathsStep(limit_s)
+    shape, chain, p = loop.shape, loop.chain(0), loop.shape.num_ranks
+    size, least, most = len(chain.least), chain.least, np.array([each.blocks for each in first])
+    if 2 * size * shape.num_microbatches > _MOST_ACTIONS or chain.blocks.count < least.sum():
+        return PathsStep(0.0)
+    extra = most - chain.fewest
+    width = int(min(extra.max(), (chain.most - least).max()))
+    counts = least[:, np.newaxis] + np.arange(width + 1)
+    blocks = chain.blocks
+    forward_s = counts * blocks.forward_s
+    backward_s = counts * (float(blocks.time_s[0]) - blocks.forward_s)
+    after_s = counts * chain.optimizer_s
+    for stage, added in enumerate(loop.added_s(least, extra.tolist())):
+        for times_s, own in zip((forward_s, backward_s, after_s), added, strict=True):
+            times_s[stage, : len(own)] += own[: width + 1]
+            times_s[stage, len(own) :] = math.inf
+    rank_after_s = loop.tied_s.copy()
+    for end, stage in ((0, 0), (1, size - 1)):
+        forward_s[stage] += chain.edges.forward_s[end]
+        backward_s[stage] += chain.edges.time_s[end] - chain.edges.forward_s[end]
+        rank_after_s[stage % p] += chain.edges.optimizer_s[end]
+    whole = _core.WholeLoop(
+        num_blocks=blocks.count,
+        limit_s=limit_s,
+        most_actions=int(effort * _MOST_LOOKED_AT),
+        least=least,
+        forward_s=_never_falling(forward_s),
+        backward_s=_never_falling(backward_s),
+        after_s=_never_falling(after_s),
+        rank_after_s=rank_after_s,
+        transfer_s=chain.transfer_s,
+        most_of_rank=most,
+    )
+    found = _core.least_of_whole(whole, native_orders(orders_of(shape)))
+    return PathsStep(found.step_s, found.blocks.astype(np.float64) if len(found.blocks) else None)
+
+
+def _never_falling(times_s: Floats) -> Floats:
+    """The highest tables below that never fall along rows."""
+    return np.ascontiguousarray(np.minimum.accumulate(times_s[:, ::-1], axis=1)[:, ::-1])
+
+
 def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProgram | None:
     """None where the order is too long. If not in the room of devices, all blocks run fastest."""
     shape, p, v = loop.shape, loop.shape.num_ranks, loop.shape.virtual_stages
@@ -357,11 +411,28 @@ def bound_dealt_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> 
 
     `cuts` are of a split near the parts that reach it, where that fits.
     """
+    return _bound_by(least_of_dealt, question, limit_s)
+
+
+def bound_whole_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """Another bound on splits of any lengths, of whole blocks where the ways to deal them are few.
+
+    `cuts` are of a split near the one that reaches it, where that fits.
+    """
+    return _bound_by(least_of_whole, question, limit_s)
+
+
+def bound_near_whole_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
+    """The same, as far as a little below the limit, which is much sooner proved."""
+    return bound_whole_loops(question, limit_s=_LITTLE_BELOW * limit_s)
+
+
+def _bound_by(least_of: Callable[..., PathsStep], question: SplitQuestion, limit_s: float) -> Split:
     loop = Loop.of(question)
     if loop is None:
         return Split(bound_s=math.inf)
     own_s = limit_s - question.overhead_s
-    found = least_of_dealt(loop, limit_s=own_s, effort=question.effort)
+    found = least_of(loop, limit_s=own_s, effort=question.effort)
     bound_s = min(limit_s, found.step_s + question.overhead_s)
     if found.blocks is None or bound_s >= limit_s:
         return Split(bound_s=bound_s)
@@ -659,20 +730,35 @@ class Loop:
 
         They are near with so many blocks of the most frequent class, of which it has `least` [S].
         """
-        exchanged = Exchanged.of(self.kinds, self.replicas, group=self.shape.group_of_chunk)
-        (main, missing), p = self._most_frequent(), self.shape.num_ranks
-        kinds_of = self._kinds_of_stages(main, least, [self.lengths.num_blocks] * p)
-        made: dict[tuple[int, int, int], tuple[_Line, _Line, _Line]] = {}
+        missing = self._most_frequent()[1]
+        made: dict[tuple[int, int], tuple[_Line, _Line, _Line]] = {}
         found = []
-        for stage, own in enumerate(kinds_of):
-            before = kinds_of[stage - p] if stage >= p else None
-            key = int(least[stage]), id(own), id(before)
+        added = self.added_s(least, [self.lengths.num_blocks] * self.shape.num_ranks)
+        for fewest, added_s in zip(least.tolist(), added, strict=True):
+            key = fewest, id(added_s)
             if key not in made:
-                added_s = exchanged.least_s(own, before)
                 forward, backward, tail = (
-                    _Line.below(of, key[0], blocks, nowhere_less=missing > 0) for of in added_s
+                    _Line.below(of, fewest, blocks, nowhere_less=missing > 0) for of in added_s
                 )
                 made[key] = forward, backward, tail
+            found.append(made[key])
+        return found
+
+    def added_s(self, least: Ints, extra: list[int]) -> list[tuple[Floats, Floats, Floats]]:
+        """Of every stage what exchanges add to its forward, its backward, and at the end: [E] each.
+
+        That is the least with so many blocks of the most frequent class, of which it has `least`
+        [S], one more, ...; no rank has more than `extra` beyond.
+        """
+        exchanged = Exchanged.of(self.kinds, self.replicas, group=self.shape.group_of_chunk)
+        kinds_of = self._kinds_of_stages(self._most_frequent()[0], least, extra)
+        made: dict[tuple[int, int], tuple[Floats, Floats, Floats]] = {}
+        p, found = self.shape.num_ranks, []
+        for stage, own in enumerate(kinds_of):
+            before = kinds_of[stage - p] if stage >= p else None
+            key = id(own), id(before)
+            if key not in made:
+                made[key] = exchanged.least_s(own, before)
             found.append(made[key])
         return found
 

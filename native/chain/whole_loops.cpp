@@ -1,0 +1,276 @@
+#include "chain/whole_loops.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "chain/order_graph.hpp"
+
+namespace trainwright {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kHair = 1e-9;
+constexpr int8_t kNoBlocks = 127;  // more than a stage may have
+constexpr size_t kMostWays = 6000;  // of one rank
+constexpr size_t kAbreast = 8;     // ways that are looked at side by side
+
+// The ways to deal a rank's blocks that are left, with the step that each has at least.
+struct Left {
+  int32_t way;
+  double step_s;
+};
+
+class Search {
+ public:
+  Search(const WholeLoop& loop, const Orders& orders)
+      : x_(loop),
+        ranks_(orders.num_ranks()),
+        stages_(orders.num_stages()),
+        chunks_(stages_ / ranks_),
+        width_(stages_ > 0 ? static_cast<int64_t>(loop.forward_s.size()) / stages_ : 0),
+        graph_(orders),
+        hop_s_(hops_s(loop.transfer_s)),
+        limit_s_(loop.limit_s * (1 + kHair)),
+        actions_(static_cast<size_t>(ranks_)),
+        ways_(static_cast<size_t>(ranks_)),
+        cost_s_(static_cast<size_t>(2 * stages_)),
+        after_s_(static_cast<size_t>(ranks_)),
+        arrives_s_(graph_.steps.size()),
+        end_s_(graph_.steps.size()),
+        rest_s_(graph_.steps.size()),
+        leaves_s_(graph_.steps.size()),
+        consumer_(graph_.steps.size(), 0),
+        next_(graph_.steps.size(), 0),
+        rank_of_(graph_.steps.size(), -1),
+        own_s_(static_cast<size_t>(2 * chunks_) * kAbreast) {
+    for (size_t i = 1; i < graph_.steps.size(); ++i) {
+      const OrderStep& step = graph_.steps[i];
+      const auto place = static_cast<int32_t>(i);
+      const int64_t stage = step.cost % stages_, rank = orders.rank_of_stage[stage];
+      rank_of_[i] = static_cast<int32_t>(rank);
+      if (step.producer != 0) consumer_[step.producer] = place;
+      if (step.previous != 0) next_[step.previous] = place;
+      const int64_t chunk = stage / ranks_ + (step.cost >= stages_ ? chunks_ : 0);
+      actions_[rank].push_back({place, static_cast<int32_t>(chunk)});
+    }
+  }
+
+  LeastOfWhole run() {
+    std::vector<std::vector<Left>> left(static_cast<size_t>(ranks_));
+    if (!deal()) return {0, {}, seen_};
+    for (int64_t r = 0; r < ranks_; ++r)
+      for (size_t way = 0; way < ways_[r].size() / static_cast<size_t>(chunks_); ++way)
+        left[r].push_back({static_cast<int32_t>(way), 0.0});
+    visit(left);
+    if (is_spent_) return {0, std::move(found_), seen_};
+    return {std::min(x_.limit_s, limit_s_ * (1 - kHair)), std::move(found_), seen_};
+  }
+
+ private:
+  struct Own {
+    int32_t place;
+    int32_t cost;  // chunk of a forward, or v + chunk
+  };
+
+  const int8_t* blocks_of(int64_t rank, int32_t way) const {
+    return &ways_[rank][static_cast<size_t>(way * chunks_)];
+  }
+
+  int64_t sum_of(int64_t rank, int32_t way) const {
+    const int8_t* own = blocks_of(rank, way);
+    return std::accumulate(own, own + chunks_, int64_t{0});
+  }
+
+  // All ways of all ranks, as blocks beyond the least of each chunk; false where they are too many.
+  bool deal() {
+    most_ = std::accumulate(x_.most_of_rank.begin(), x_.most_of_rank.end(), int64_t{0});
+    std::vector<int64_t> fewest(static_cast<size_t>(ranks_), 0);
+    for (int64_t s = 0; s < stages_; ++s) fewest[s % ranks_] += x_.least[s];
+    extra_ = x_.num_blocks - std::accumulate(fewest.begin(), fewest.end(), int64_t{0});
+    std::vector<int8_t> dealt(static_cast<size_t>(chunks_), 0);
+    for (int64_t r = 0; r < ranks_; ++r) {
+      const int64_t most = x_.most_of_rank[r] - fewest[r];
+      const int64_t least = std::max<int64_t>(0, most - (most_ - x_.num_blocks));
+      if (most >= kNoBlocks) return false;
+      if (!deal(r, 0, least, most, dealt)) return false;
+    }
+    return true;
+  }
+
+  bool deal(int64_t rank, int64_t chunk, int64_t least, int64_t most, std::vector<int8_t>& dealt) {
+    if (chunk == chunks_) {
+      if (least > 0) return true;
+      ways_[rank].insert(ways_[rank].end(), dealt.begin(), dealt.end());
+      return ways_[rank].size() <= kMostWays * static_cast<size_t>(chunks_);
+    }
+    const int64_t stage = chunk * ranks_ + rank;
+    const int64_t room = std::min(most, width_ - 1);
+    const int64_t begin = chunk + 1 == chunks_ ? std::max<int64_t>(0, least) : 0;
+    for (int64_t own = begin; own <= room; ++own) {
+      if (std::isinf(x_.forward_s[stage * width_ + own])) break;
+      dealt[chunk] = static_cast<int8_t>(own);
+      if (!deal(rank, chunk + 1, least - own, most - own, dealt)) return false;
+    }
+    dealt[chunk] = 0;
+    return true;
+  }
+
+  // Heads and tails with so many blocks beyond the least of each stage, and the step.
+  double time(const std::vector<int8_t>& blocks) {
+    std::copy(x_.rank_after_s.begin(), x_.rank_after_s.end(), after_s_.begin());
+    for (int64_t s = 0; s < stages_; ++s) {
+      const int64_t at = s * width_ + blocks[s];
+      cost_s_[s] = x_.forward_s[at];
+      cost_s_[stages_ + s] = x_.backward_s[at];
+      after_s_[s % ranks_] += x_.after_s[at];
+    }
+    const std::vector<OrderStep>& steps = graph_.steps;
+    double longest_s = 0;
+    for (size_t i = 1; i < steps.size(); ++i) {
+      const OrderStep& step = steps[i];
+      arrives_s_[i] = end_s_[step.producer] + hop_s_[step.hop];
+      end_s_[i] = std::max(end_s_[step.previous], arrives_s_[i]) + cost_s_[step.cost];
+    }
+    for (size_t i = steps.size() - 1; i > 0; --i) {
+      const int32_t consumer = consumer_[i], next = next_[i];
+      double leaves_s = -kInfinite;
+      if (consumer != 0)
+        leaves_s = hop_s_[steps[consumer].hop] + cost_s_[steps[consumer].cost] + rest_s_[consumer];
+      leaves_s_[i] = leaves_s;
+      const double stays_s =
+          next != 0 ? cost_s_[steps[next].cost] + rest_s_[next] : after_s_[rank_of_[i]];
+      rest_s_[i] = std::max(leaves_s, stays_s);
+    }
+    for (int64_t r = 0; r < ranks_; ++r)
+      if (graph_.last[r] != 0) longest_s = std::max(longest_s, end_s_[graph_.last[r]] + after_s_[r]);
+    seen_ += 2 * static_cast<int64_t>(steps.size());
+    return longest_s;
+  }
+
+  // Of up to so many ways of a rank, side by side, the longest path along the rank.
+  void go_along(int64_t rank, std::span<Left> ways) {
+    double after_s[kAbreast] = {}, end_s[kAbreast] = {}, longest_s[kAbreast] = {};
+    for (size_t i = 0; i < kAbreast; ++i) {
+      const int8_t* blocks = blocks_of(rank, ways[std::min(i, ways.size() - 1)].way);
+      after_s[i] = x_.rank_after_s[rank];
+      for (int64_t c = 0; c < chunks_; ++c) {
+        const int64_t at = (c * ranks_ + rank) * width_ + blocks[c];
+        own_s_[static_cast<size_t>(c) * kAbreast + i] = x_.forward_s[at];
+        own_s_[static_cast<size_t>(chunks_ + c) * kAbreast + i] = x_.backward_s[at];
+        after_s[i] += x_.after_s[at];
+      }
+    }
+    for (const Own& own : actions_[rank]) {
+      const double arrives_s = arrives_s_[own.place], leaves_s = leaves_s_[own.place];
+      const double* own_s = &own_s_[static_cast<size_t>(own.cost) * kAbreast];
+      for (size_t i = 0; i < kAbreast; ++i) {
+        const double begins_s = end_s[i] < arrives_s ? arrives_s : end_s[i];
+        end_s[i] = begins_s + own_s[i];
+        const double path_s = end_s[i] + leaves_s;
+        longest_s[i] = longest_s[i] < path_s ? path_s : longest_s[i];
+      }
+    }
+    seen_ += static_cast<int64_t>(actions_[rank].size());
+    for (size_t i = 0; i < ways.size(); ++i)
+      ways[i].step_s = std::max(longest_s[i], end_s[i] + after_s[i]);
+  }
+
+  // Drops ways that are too long or that leave other ranks too many or too few blocks, until no
+  // stage has more blocks for sure; the step, at least. The limit where a rank has no way left.
+  double narrow(std::vector<std::vector<Left>>& left, std::vector<int8_t>& blocks) {
+    double step_s = 0;
+    for (std::vector<int8_t> before;; before = blocks) {
+      int64_t most = 0, fewest = 0;
+      std::vector<std::pair<int64_t, int64_t>> sums(static_cast<size_t>(ranks_));
+      for (int64_t r = 0; r < ranks_; ++r) {
+        int64_t low = std::numeric_limits<int64_t>::max(), high = 0;
+        for (int64_t c = 0; c < chunks_; ++c) blocks[c * ranks_ + r] = kNoBlocks;
+        for (const Left& each : left[r]) {
+          const int8_t* own = blocks_of(r, each.way);
+          for (int64_t c = 0; c < chunks_; ++c)
+            blocks[c * ranks_ + r] = std::min(blocks[c * ranks_ + r], own[c]);
+          const int64_t sum = sum_of(r, each.way);
+          low = std::min(low, sum);
+          high = std::max(high, sum);
+        }
+        if (left[r].empty()) return limit_s_;
+        sums[r] = {low, high};
+        most += high;
+        fewest += low;
+      }
+      if (most < extra_ || fewest > extra_) return limit_s_;
+      if (blocks == before) return step_s;
+      step_s = time(blocks);
+      if (step_s >= limit_s_) return limit_s_;
+      for (int64_t r = 0; r < ranks_; ++r) {
+        const auto [low, high] = sums[r];
+        const int64_t at_least = extra_ - (most - high), at_most = extra_ - (fewest - low);
+        std::erase_if(left[r], [&](const Left& each) {
+          const int64_t sum = sum_of(r, each.way);
+          return sum < at_least || sum > at_most;
+        });
+        if (left[r].size() > 1) {
+          const std::span<Left> ways(left[r]);
+          for (size_t i = 0; i < ways.size(); i += kAbreast)
+            go_along(r, ways.subspan(i, std::min(kAbreast, ways.size() - i)));
+          std::erase_if(left[r], [&](const Left& each) { return each.step_s >= limit_s_; });
+        }
+      }
+    }
+  }
+
+  void visit(std::vector<std::vector<Left>>& left) {
+    std::vector<int8_t> blocks(static_cast<size_t>(stages_));
+    const double step_s = narrow(left, blocks);
+    if (step_s >= limit_s_) return;
+    if (seen_ > x_.most_actions) is_spent_ = true;
+    if (is_spent_) return;
+    int64_t rank = -1;
+    for (int64_t r = 0; r < ranks_; ++r)
+      if (left[r].size() > 1 && (rank < 0 || left[r].size() <= left[rank].size())) rank = r;
+    if (rank < 0) {
+      limit_s_ = step_s;
+      found_.resize(static_cast<size_t>(stages_));
+      for (int64_t s = 0; s < stages_; ++s) found_[s] = x_.least[s] + blocks[s];
+      return;
+    }
+    std::vector<Left> ways = left[rank];
+    std::stable_sort(ways.begin(), ways.end(),
+                     [](const Left& a, const Left& b) { return a.step_s < b.step_s; });
+    for (const Left& each : ways) {
+      if (each.step_s >= limit_s_ || is_spent_) return;
+      std::vector<std::vector<Left>> below = left;
+      below[rank] = {each};
+      visit(below);
+    }
+  }
+
+  const WholeLoop& x_;
+  int64_t ranks_, stages_, chunks_, width_;
+  OrderGraph graph_;
+  std::vector<double> hop_s_;
+  double limit_s_;
+  int64_t most_ = 0, extra_ = 0, seen_ = 0;
+  bool is_spent_ = false;
+  std::vector<std::vector<Own>> actions_;   // of each rank, in its order
+  std::vector<std::vector<int8_t>> ways_;   // of each rank, [ways, v]
+  std::vector<double> cost_s_, after_s_;    // of stages, [2S], and ranks
+  std::vector<double> arrives_s_, end_s_;   // by place: of its input, and its own
+  std::vector<double> rest_s_, leaves_s_;   // longest paths after it, and those to another stage
+  std::vector<int32_t> consumer_, next_, rank_of_;
+  std::vector<double> own_s_;  // [2v, abreast]
+  std::vector<int64_t> found_;
+};
+
+}  // namespace
+
+LeastOfWhole least_of_whole(const WholeLoop& loop, const Orders& orders) {
+  return Search(loop, orders).run();
+}
+
+}  // namespace trainwright

@@ -1,0 +1,54 @@
+// The least step of a fixed order over all ways to deal whole blocks to its stages: a search.
+//
+// An order that does not look at times ends no sooner when a stage has more blocks. So the step of
+// the fewest blocks that stages may have bounds all splits, and what a rank may hold is known long
+// before all stages are: a rank's blocks are dealt to its v chunks in few ways, and of these only
+// such are left as leave it, with the fewest blocks in all other stages, within the limit:
+//
+//   longest over i ≤ j of    head_i + Σ_i..j d(a, blocks) + tail_j
+//
+// along the rank's own actions, where heads and tails are longest paths to and from other ranks.
+// What is left raises the fewest blocks of its stages, and so on; then one rank after the other is
+// given one of its ways, that of fewest ways first (forward checking, on a depth-first tree).
+// The search is through when no way is left: then no split has a shorter step than what was found,
+// or than the limit.
+//
+// Reference: R. M. Haralick, G. L. Elliott. *Increasing Tree Search Efficiency for Constraint
+// Satisfaction Problems.* Artificial Intelligence 14(3), 1980.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "schedule/simulate.hpp"
+
+namespace trainwright {
+
+// Of S stages with `least` blocks, one more, ... up to W - 1 more: tables [S, W], which never fall
+// with blocks and are infinite where a stage has no more.
+struct WholeLoop {
+  int64_t num_blocks = 0;
+  double limit_s = 0;                   // steps that are no shorter are not looked for
+  int64_t most_actions = 0;             // that are looked at, over all
+  std::span<const int64_t> least;       // [S] blocks
+  std::span<const double> forward_s;    // [S, W] of one microbatch
+  std::span<const double> backward_s;   // [S, W]
+  std::span<const double> after_s;      // [S, W] after the last action of its rank
+  std::span<const double> rank_after_s; // [p] beside that
+  std::span<const double> transfer_s;   // [S - 1]
+  std::span<const int64_t> most_of_rank;  // [p] blocks
+};
+
+// No split has a shorter step than `step_s`: the least that was found, else the limit; 0 where
+// that took too many actions to tell. `blocks` [S] of the shortest split that was found, if any.
+struct LeastOfWhole {
+  double step_s = 0;
+  std::vector<int64_t> blocks{};
+  int64_t actions = 0;  // that were looked at
+};
+
+// Of actions only forwards and whole backwards count.
+LeastOfWhole least_of_whole(const WholeLoop& loop, const Orders& orders);
+
+}  // namespace trainwright
