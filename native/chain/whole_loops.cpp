@@ -15,9 +15,9 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kHair = 1e-9;
-constexpr int8_t kNoBlocks = 127;  // more than a stage may have
+constexpr int8_t kNoBlocks = 127;   // more than a stage may have
 constexpr size_t kMostWays = 6000;  // of one rank
-constexpr size_t kAbreast = 8;     // ways that are looked at side by side
+constexpr size_t kAbreast = 8;      // ways that are looked at side by side
 
 // The ways to deal a rank's blocks that are left, with the step that each has at least.
 struct Left {
@@ -147,7 +147,8 @@ class Search {
       rest_s_[i] = std::max(leaves_s, stays_s);
     }
     for (int64_t r = 0; r < ranks_; ++r)
-      if (graph_.last[r] != 0) longest_s = std::max(longest_s, end_s_[graph_.last[r]] + after_s_[r]);
+      if (graph_.last[r] != 0)
+        longest_s = std::max(longest_s, end_s_[graph_.last[r]] + after_s_[r]);
     seen_ += 2 * static_cast<int64_t>(steps.size());
     return longest_s;
   }
@@ -257,11 +258,11 @@ class Search {
   double limit_s_;
   int64_t most_ = 0, extra_ = 0, seen_ = 0;
   bool is_spent_ = false;
-  std::vector<std::vector<Own>> actions_;   // of each rank, in its order
-  std::vector<std::vector<int8_t>> ways_;   // of each rank, [ways, v]
-  std::vector<double> cost_s_, after_s_;    // of stages, [2S], and ranks
-  std::vector<double> arrives_s_, end_s_;   // by place: of its input, and its own
-  std::vector<double> rest_s_, leaves_s_;   // longest paths after it, and those to another stage
+  std::vector<std::vector<Own>> actions_;  // of each rank, in its order
+  std::vector<std::vector<int8_t>> ways_;  // of each rank, [ways, v]
+  std::vector<double> cost_s_, after_s_;   // of stages, [2S], and ranks
+  std::vector<double> arrives_s_, end_s_;  // by place: of its input, and its own
+  std::vector<double> rest_s_, leaves_s_;  // longest paths after it, and those to another stage
   std::vector<int32_t> consumer_, next_, rank_of_;
   std::vector<double> own_s_;  // [2v, abreast]
   std::vector<int64_t> found_;

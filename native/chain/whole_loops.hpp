@@ -29,14 +29,14 @@ namespace trainwright {
 // with blocks and are infinite where a stage has no more.
 struct WholeLoop {
   int64_t num_blocks = 0;
-  double limit_s = 0;                   // steps that are no shorter are not looked for
-  int64_t most_actions = 0;             // that are looked at, over all
-  std::span<const int64_t> least;       // [S] blocks
-  std::span<const double> forward_s;    // [S, W] of one microbatch
-  std::span<const double> backward_s;   // [S, W]
-  std::span<const double> after_s;      // [S, W] after the last action of its rank
-  std::span<const double> rank_after_s; // [p] beside that
-  std::span<const double> transfer_s;   // [S - 1]
+  double limit_s = 0;                     // steps that are no shorter are not looked for
+  int64_t most_actions = 0;               // that are looked at, over all
+  std::span<const int64_t> least;         // [S] blocks
+  std::span<const double> forward_s;      // [S, W] of one microbatch
+  std::span<const double> backward_s;     // [S, W]
+  std::span<const double> after_s;        // [S, W] after the last action of its rank
+  std::span<const double> rank_after_s;   // [p] beside that
+  std::span<const double> transfer_s;     // [S - 1]
   std::span<const int64_t> most_of_rank;  // [p] blocks
 };
 

@@ -27,8 +27,8 @@ from trainwright.planning.reasons.infeasible import diagnose_model
 from trainwright.planning.search import search as model_search
 from trainwright.planning.search.framework import loosest_of
 from trainwright.planning.search.orders import plan_per_stage
-from trainwright.planning.search.plans import least_step_s, price_split
-from trainwright.planning.search.search import best_first, plan_model, search_model
+from trainwright.planning.search.plans import best_first, least_step_s, price_split
+from trainwright.planning.search.search import plan_model, search_model
 from trainwright.planning.splits.chain import Split
 from trainwright.planning.splits.types import Priced
 from trainwright.profile import Recompute

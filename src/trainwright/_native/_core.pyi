@@ -537,6 +537,66 @@ def least_of_order(
     splits: OrderSplits, orders: Orders, start: LeastOfOrder | None = None
 ) -> LeastOfOrder: ...
 
+class WholeLoop:
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        limit_s: float,
+        most_actions: int,
+        least: NDArray[np.int64],
+        forward_s: NDArray[np.float64],
+        backward_s: NDArray[np.float64],
+        after_s: NDArray[np.float64],
+        rank_after_s: NDArray[np.float64],
+        transfer_s: NDArray[np.float64],
+        most_of_rank: NDArray[np.int64],
+    ) -> None: ...
+    def replace(
+        self,
+        *,
+        num_blocks: int = ...,
+        limit_s: float = ...,
+        most_actions: int = ...,
+        least: NDArray[np.int64] = ...,
+        forward_s: NDArray[np.float64] = ...,
+        backward_s: NDArray[np.float64] = ...,
+        after_s: NDArray[np.float64] = ...,
+        rank_after_s: NDArray[np.float64] = ...,
+        transfer_s: NDArray[np.float64] = ...,
+        most_of_rank: NDArray[np.int64] = ...,
+    ) -> WholeLoop: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def limit_s(self) -> float: ...
+    @property
+    def most_actions(self) -> int: ...
+    @property
+    def least(self) -> NDArray[np.int64]: ...
+    @property
+    def forward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def backward_s(self) -> NDArray[np.float64]: ...
+    @property
+    def after_s(self) -> NDArray[np.float64]: ...
+    @property
+    def rank_after_s(self) -> NDArray[np.float64]: ...
+    @property
+    def transfer_s(self) -> NDArray[np.float64]: ...
+    @property
+    def most_of_rank(self) -> NDArray[np.int64]: ...
+
+class LeastOfWhole:
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def actions(self) -> int: ...
+    @property
+    def blocks(self) -> NDArray[np.int64]: ...
+
+def least_of_whole(loop: WholeLoop, orders: Orders) -> LeastOfWhole: ...
+
 class PeelResult:
     @property
     def cost(self) -> float: ...

@@ -66,9 +66,10 @@ from trainwright.planning.search.plans import (
     bytes_on_host,
     host_bytes_of_ranks,
     is_more_than_all_devices_hold,
+    of_kinds,
     predicted,
 )
-from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES, of_kinds
+from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import (

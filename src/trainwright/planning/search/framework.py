@@ -28,15 +28,13 @@ from trainwright.planning.question.question import (
     missing_of_plan,
     with_usable,
 )
+from trainwright.planning.search.plans import key_of, of_kinds, told_of
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     ModelOutcome,
-    key_of,
-    of_kinds,
     search_model,
     sketch_model,
-    told_of,
 )
 from trainwright.plans.capability import (
     Capability,

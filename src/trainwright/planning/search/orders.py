@@ -44,17 +44,13 @@ from trainwright.planning.question.question import (
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.frontier import least_of_any_order_s
 from trainwright.planning.search.plans import (
+    best_first,
     hold_tied_once,
     predicted,
     require_largest_transient,
     reserve_transients,
 )
-from trainwright.planning.search.search import (
-    NUM_ALTERNATIVES,
-    ModelOutcome,
-    best_first,
-    plan_model,
-)
+from trainwright.planning.search.search import NUM_ALTERNATIVES, ModelOutcome, plan_model
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.capability import Demands, capability_of
 from trainwright.plans.plan import SEARCHED

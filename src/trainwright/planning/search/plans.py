@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from trainwright.plans import Plan, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import own_split
+from trainwright.plans.plan import AXIS_ORDERS
 from trainwright.profile import Recompute, StaticKind
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
@@ -53,7 +54,7 @@ from trainwright.step.predict import predict_step
 from trainwright.step.stages import chosen_rows, group_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -61,10 +62,11 @@ if TYPE_CHECKING:
     from trainwright.cluster import Accelerator
     from trainwright.execution import Budget
     from trainwright.planning.bounds.stages import StageKinds
-    from trainwright.planning.question.question import Allowed, Candidate, ModelQuestion
+    from trainwright.planning.question.question import Aim, Allowed, Candidate, ModelQuestion
     from trainwright.planning.splits.chain import CutsAndRows, Split
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.plans import StepPrediction
+    from trainwright.plans.plan import Parallelism
     from trainwright.profile import Profile, Setting
 
     Problem = tuple[Profile, Setting]
@@ -554,3 +556,133 @@ def cuts_of(profile: Profile, blocks_per_stage: Sequence[int]) -> tuple[int, ...
     layers = profile.structure.layers
     first = next(at for at, layer in enumerate(layers) if layer.name == LayerKind.BLOCK)
     return (0, *(first + before for before in accumulate(blocks_per_stage[:-1])), len(layers))
+
+
+# Which of several priced plans comes first, and which of those that are alike stands for all
+# -------------------------------------------------------------------------------------------
+
+
+def best_first(priced: Iterable[Priced], aim: Aim | None = None) -> tuple[Priced, ...]:
+    """Fastest first, or best by the aim; of equal plans the one that recomputes least, then uses
+    least.
+
+    Equal are figures that agree in twelve digits. Of plans that agree in all of them, as where
+    context replaces data parallelism at no cost, the plainest stands for the others.
+    """
+    seen: set[tuple[object, ...]] = set()
+    kept = []
+    for found in sorted(priced, key=lambda each: (_rounded(key_of(each, aim)), *_rank(each))):
+        alike = _figures(found)
+        if alike not in seen:
+            seen.add(alike)
+            kept.append(found)
+    return tuple(kept)
+
+
+def of_kinds(ranked: Sequence[Priced], count: int) -> tuple[Priced, ...]:
+    """The first `count` that differ in kind, of plans best first; fewer where no more are known.
+
+    Plans of one kind cut the model alike: they differ in chunks, microbatches, ZeRO, or in how many
+    devices share a sequence. What shares sequences is no kind of its own beside a better plan that
+    does not. Each plan with degrees of its own per stage is a kind.
+    """
+    found: list[Priced] = []
+    seen: set[PlanKind] = set()
+    for each in ranked:
+        if each.plan.parallelism is not None:
+            kind = plan_kind(each.plan.parallelism, each.plan.schedule)
+            if is_known_kind(kind, seen):
+                continue
+            seen.add(kind)
+        found.append(each)
+    return tuple(found[:count])
+
+
+PlanKind: TypeAlias = "tuple[bool, int, int, int, int, str]"
+
+
+def plan_kind(degrees: Parallelism, schedule: str) -> PlanKind:
+    """Whether sequences are shared, the degrees that cut the model, devices, and the schedule."""
+    cut = (degrees.tensor, degrees.pipeline, degrees.expert, degrees.num_devices)
+    return (degrees.context > 1, *cut, schedule)
+
+
+def is_known_kind(kind: PlanKind, seen: Collection[PlanKind]) -> bool:
+    """Whether a plan of the kind was seen, or one that shares no sequences and is else alike."""
+    return kind in seen or (False, *kind[1:]) in seen
+
+
+def told_of(
+    priced: Iterable[Priced], aim: Aim | None, count: int, *, in_kind: bool
+) -> tuple[Priced, ...]:
+    """The plans that an outcome tells: the best ones, or the best of each kind."""
+    ranked = best_first(priced, aim)
+    return of_kinds(ranked, count) if in_kind else ranked[:count]
+
+
+def key_of(found: Priced, aim: Aim | None) -> float:
+    """The figure of a plan that the aim makes least."""
+    step_s = found.step.step_time_s
+    return step_s if aim is None else aim.key(step_s, found.plan.devices_used)
+
+
+def _rank(found: Priced) -> tuple[float, ...]:
+    return (
+        _rounded(found.step.step_time_s),
+        _recomputed_s(found),
+        found.plan.devices_used,
+        *_plainness(found.candidate),
+        found.step.peak_memory_bytes,
+        *_order(found.candidate),
+    )
+
+
+def _figures(found: Priced) -> tuple[object, ...]:
+    plan = found.plan
+    return (
+        _rounded(found.step.step_time_s),
+        _recomputed_s(found),
+        plan.devices_used,
+        _rounded(found.step.peak_memory_bytes),
+        plan.schedule,
+        tuple(stage.layers for stage in plan.stages),
+    )
+
+
+def _recomputed_s(found: Priced) -> float:
+    """Seconds of devices that a step spends on recomputation."""
+    plan = found.plan
+    return _rounded(
+        sum(
+            part.recompute_s * placed.tensor_parallel * plan.num_microbatches
+            for part, placed in zip(
+                found.step.stages, plan.stages[: len(found.step.stages)], strict=True
+            )
+        )
+        * found.candidate.context
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.11e}")
+
+
+def _plainness(candidate: Candidate) -> tuple[int, ...]:
+    """Fewer axes and less sharding come first."""
+    return (
+        candidate.context,
+        candidate.expert,
+        candidate.virtual_stages,
+        candidate.zero_stage,
+        AXIS_ORDERS.index(candidate.axis_order),
+        candidate.state_copies,
+        candidate.tensor,
+    )
+
+
+def _order(candidate: Candidate) -> tuple[int, ...]:
+    return (
+        candidate.pipeline,
+        candidate.microbatch_size,
+        -candidate.data,
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,17 @@ from trainwright.planning.question.layouts import (
 from trainwright.planning.question.question import Aim, StepAim
 from trainwright.planning.search.frontier import Frontier
 from trainwright.planning.search.plans import (
+    best_first,
+    is_known_kind,
     is_more_than_all_devices_hold,
+    key_of,
     least_step_s,
+    of_kinds,
+    plan_kind,
     price_cuts,
     split_tries,
     splits_itself,
+    told_of,
 )
 from trainwright.planning.search.prefetch import (
     Foresight,
@@ -58,147 +64,18 @@ from trainwright.planning.splits.types import (
 )
 from trainwright.planning.splits.vee import best_uneven_v_split, bound_v_lifetimes
 from trainwright.planning.splits.vee_cuts import best_of_space, worth_uneven
-from trainwright.plans.plan import AXIS_ORDERS
 from trainwright.plans.status import OPTIMAL_TOLERANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.planning.question.question import Candidate, ModelQuestion
+    from trainwright.planning.search.plans import PlanKind
     from trainwright.planning.search.prefetch import Ask, SplitSearch
     from trainwright.planning.splits.chain import CutsAndRows, Split
     from trainwright.planning.splits.types import Finished, Priced
-    from trainwright.plans.plan import Parallelism
-
-
-# Which of several priced plans comes first, and which of those that are alike stands for all
-# -------------------------------------------------------------------------------------------
-
-
-def best_first(priced: Iterable[Priced], aim: Aim | None = None) -> tuple[Priced, ...]:
-    """Fastest first, or best by the aim; of equal plans the one that recomputes least, then uses
-    least.
-
-    Equal are figures that agree in twelve digits. Of plans that agree in all of them, as where
-    context replaces data parallelism at no cost, the plainest stands for the others.
-    """
-    seen: set[tuple[object, ...]] = set()
-    kept = []
-    for found in sorted(priced, key=lambda each: (_rounded(key_of(each, aim)), *_rank(each))):
-        alike = _figures(found)
-        if alike not in seen:
-            seen.add(alike)
-            kept.append(found)
-    return tuple(kept)
-
-
-def of_kinds(ranked: Sequence[Priced], count: int) -> tuple[Priced, ...]:
-    """The first `count` that differ in kind, of plans best first; fewer where no more are known.
-
-    Plans of one kind cut the model alike: they differ in chunks, microbatches, ZeRO, or in how many
-    devices share a sequence. What shares sequences is no kind of its own beside a better plan that
-    does not. Each plan with degrees of its own per stage is a kind.
-    """
-    found: list[Priced] = []
-    seen: set[_Kind] = set()
-    for each in ranked:
-        if each.plan.parallelism is not None:
-            kind = _kind(each.plan.parallelism, each.plan.schedule)
-            if _is_known(kind, seen):
-                continue
-            seen.add(kind)
-        found.append(each)
-    return tuple(found[:count])
-
-
-_Kind: TypeAlias = "tuple[bool, int, int, int, int, str]"
-
-
-def _kind(degrees: Parallelism, schedule: str) -> _Kind:
-    cut = (degrees.tensor, degrees.pipeline, degrees.expert, degrees.num_devices)
-    return (degrees.context > 1, *cut, schedule)
-
-
-def _is_known(kind: _Kind, seen: Collection[_Kind]) -> bool:
-    return kind in seen or (False, *kind[1:]) in seen
-
-
-def told_of(
-    priced: Iterable[Priced], aim: Aim | None, count: int, *, in_kind: bool
-) -> tuple[Priced, ...]:
-    """The plans that an outcome tells: the best ones, or the best of each kind."""
-    ranked = best_first(priced, aim)
-    return of_kinds(ranked, count) if in_kind else ranked[:count]
-
-
-def key_of(found: Priced, aim: Aim | None) -> float:
-    """The figure of a plan that the aim makes least."""
-    step_s = found.step.step_time_s
-    return step_s if aim is None else aim.key(step_s, found.plan.devices_used)
-
-
-def _rank(found: Priced) -> tuple[float, ...]:
-    return (
-        _rounded(found.step.step_time_s),
-        _recomputed_s(found),
-        found.plan.devices_used,
-        *_plainness(found.candidate),
-        found.step.peak_memory_bytes,
-        *_order(found.candidate),
-    )
-
-
-def _figures(found: Priced) -> tuple[object, ...]:
-    plan = found.plan
-    return (
-        _rounded(found.step.step_time_s),
-        _recomputed_s(found),
-        plan.devices_used,
-        _rounded(found.step.peak_memory_bytes),
-        plan.schedule,
-        tuple(stage.layers for stage in plan.stages),
-    )
-
-
-def _recomputed_s(found: Priced) -> float:
-    """Seconds of devices that a step spends on recomputation."""
-    plan = found.plan
-    return _rounded(
-        sum(
-            part.recompute_s * placed.tensor_parallel * plan.num_microbatches
-            for part, placed in zip(
-                found.step.stages, plan.stages[: len(found.step.stages)], strict=True
-            )
-        )
-        * found.candidate.context
-    )
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.11e}")
-
-
-def _plainness(candidate: Candidate) -> tuple[int, ...]:
-    """Fewer axes and less sharding come first."""
-    return (
-        candidate.context,
-        candidate.expert,
-        candidate.virtual_stages,
-        candidate.zero_stage,
-        AXIS_ORDERS.index(candidate.axis_order),
-        candidate.state_copies,
-        candidate.tensor,
-    )
-
-
-def _order(candidate: Candidate) -> tuple[int, ...]:
-    return (
-        candidate.pipeline,
-        candidate.microbatch_size,
-        -candidate.data,
-    )
 
 
 # After the search: the further splits of candidates that may still be better than its best plan
@@ -377,7 +254,9 @@ class ModelSearch:
         known = len(self.priced)
 
         def is_alike(candidate: Candidate) -> bool:
-            return passes > 0 and _is_known(_kind(candidate.degrees, candidate.schedule), kinds)
+            return passes > 0 and is_known_kind(
+                plan_kind(candidate.degrees, candidate.schedule), kinds
+            )
 
         while ranked <= count and misses:
             limit = min((FAR * min((self.best_s, *others)), *others[count:]))
@@ -411,10 +290,10 @@ class ModelSearch:
         for each in cut:
             self.splits.add(*each)
 
-    def _told(self, *, in_kind: bool) -> tuple[int, set[_Kind]]:
+    def _told(self, *, in_kind: bool) -> tuple[int, set[PlanKind]]:
         """How many plans would be told, and the kinds of all."""
         ranked = best_first(self.priced, self.aim)
-        kinds = {_kind(each.candidate.degrees, each.candidate.schedule) for each in self.priced}
+        kinds = {plan_kind(each.candidate.degrees, each.candidate.schedule) for each in self.priced}
         return len(of_kinds(ranked, len(ranked)) if in_kind else ranked), kinds
 
     def key(self, step_s: float, candidate: Candidate) -> float:

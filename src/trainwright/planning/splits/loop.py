@@ -259,7 +259,7 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
         return PathsStep(0.0)
     extra = most - chain.fewest
     width = int(min(extra.max(), (chain.most - least).max()))
-    counts = least[:, np.newaxis] + np.arange(width + 1)
+    counts = (least[:, np.newaxis] + np.arange(width + 1)).astype(np.float64)
     blocks = chain.blocks
     forward_s = counts * blocks.forward_s
     backward_s = counts * (float(blocks.time_s[0]) - blocks.forward_s)
