@@ -428,6 +428,14 @@ def test_what_has_no_formula_is_left_to_the_library(config: dict[str, Any], key:
         read(config)
 
 
+def test_a_type_that_nobody_knows_is_read_by_its_class_and_says_so() -> None:
+    """RWKV-5 names the class of RWKV-4, which it is not."""
+    found = read({"model_type": "rwkv5", "architectures": ["RwkvForCausalLM"]})
+    assert (found.model_type, found.unknown_type) == ("rwkv", "rwkv5")
+    assert found.notes[0].startswith('model_type "rwkv5" is not known: read is rwkv')
+    assert read({"model_type": "rwkv"}).notes == ()
+
+
 def test_what_cannot_be_is_refused_by_the_files_own_keys() -> None:
     assert refused(model_type="deepseek_v3", first_k_dense_replace=62) == (
         "first_k_dense_replace: must be in 0..61, got 62"

@@ -111,7 +111,8 @@ _READ_AS: Final = {
 class ModelDescription:
     """A model as read: its hyper-parameters, the defaults used, and the keys that were ignored.
 
-    `model_type` is the family of the file, which may wrap that of its text.
+    `model_type` is the family of the file, which may wrap that of its text; `unknown_type` is what
+    the file calls itself where that is no family, and the class that it names told one.
     """
 
     name: str
@@ -119,14 +120,18 @@ class ModelDescription:
     config: TransformerConfig
     defaults: tuple[tuple[str, object], ...] = ()
     ignored: tuple[str, ...] = ()
+    unknown_type: str | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What was ignored, what that may cost, and a figure to check the rest against."""
-        if not self.ignored:
+        if not self.ignored and self.unknown_type is None:
             return ()
         count = f"as read, the model has {count_parameters(self.config):,} parameters"
-        notes = (f"unknown key ignored: {key} ({effect_of(key)})" for key in self.ignored)
+        notes = [f"unknown key ignored: {key} ({effect_of(key)})" for key in self.ignored]
+        if self.unknown_type is not None:
+            read = f"read is {self.model_type}, as the class that it names"
+            notes.insert(0, f'model_type "{self.unknown_type}" is not known: {read}')
         return (*notes, f"{count}: compare them with the published count")
 
 
@@ -187,12 +192,15 @@ def read_config(document: object, *, name: str, source: str | None = None) -> Mo
             alternative=_COUNTED,
         )
     ignored = tuple(key for key in keys.unread if not is_silent(key.split(".")[-1]))
+    stated = document.get("model_type")
+    is_known = stated is None or ALIASES.get(stated, stated) in {*FAMILIES, *WRAPPERS}
     return ModelDescription(
         name=name,
         model_type=family,
         config=config,
         defaults=tuple(keys.all_defaults.items()),
         ignored=ignored,
+        unknown_type=None if is_known else stated,
     )
 
 
