@@ -427,7 +427,7 @@ def test_a_file_that_is_no_job_is_refused_and_nothing_else_is_answered(browser, 
     browser.wait_until("document.getElementById('faults').textContent !== ''")
     browser.run("new Promise((done) => setTimeout(done, 400)).then(() => null)")
     settled(browser)
-    assert text(browser, "faults")
+    assert text(browser, "faults").startswith("letter.sh: is not known by its content")
     assert browser.run("document.querySelectorAll('iframe').length") == 0
     choose(browser, batch="5")
     assert text(browser, "faults") == ""

@@ -116,7 +116,7 @@ def test_what_was_not_reached_in_time_is_listed(planned):
 
 def test_reasons_take_a_share_of_what_the_plan_took_at_most(planned):
     document = replace(planned.document, alternatives=())
-    for search_s, most_s in ((0.1, 3.5), (40.0, 10.0)):
+    for search_s, most_s in ((0.1, 3.2), (40.0, 8.0)):
         limited = capped(Budget(), replace(document, search_s=search_s))
         assert limited.cpu_limit_s == most_s
     given = Budget(cpu_limit_s=1e-6)

@@ -723,7 +723,13 @@ class _Routes:
         """What a framework's file states of its run."""
         from trainwright.frameworks.read_job import stated_controls
 
-        return Stated(**stated_controls(given.text, given.name, OPTIONS))
+        try:
+            return Stated(**stated_controls(given.text, given.name, OPTIONS))
+        except InvalidInput as error:
+            if any(fault.path == "from" for fault in error.faults):  # nobody can name it here
+                problem = "is not known by its content as a job of any framework"
+                raise InvalidInput.of(given.name, problem) from None
+            raise
 
     async def plan(self, ask: Ask, request: Request) -> Response:
         """The best plan within the time limit; stopped when nobody waits for it any more."""

@@ -88,7 +88,7 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     The plan is priced again with 1% more of each resource; plans are looked for briefly with
     10 GiB more memory, with each thing free that was fixed, and without each thing that the plan
     uses. A document that has its reasons is asked nothing again. What the time limit of a `budget`
-    leaves no time for is listed; without one, what 3.5 s of CPU do, or a quarter of the search.
+    leaves no time for is listed; without one, what 3.2 s of CPU do, or a fifth of the search.
     Raises `InvalidInput` where the document holds no plan of a model.
     """
     found = open_document(document)
@@ -111,8 +111,8 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     )
 
 
-_LEAST_S: Final = 3.5  # CPU seconds that reasons may take, or if that is more
-_SHARE: Final = 0.25  # of what the search for the plan took
+_LEAST_S: Final = 3.2  # CPU seconds that reasons may take, or if that is more
+_SHARE: Final = 0.2  # of what the search for the plan took
 
 
 def capped(budget: Budget, document: ModelPlanResult | MixedPlanResult) -> Budget:
