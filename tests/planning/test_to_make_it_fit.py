@@ -16,6 +16,7 @@ from trainwright.frameworks.megatron import megatron_fields
 from trainwright.model import LowRank, Offload, Optimizer, Recipe, TransformerConfig, Tuning
 from trainwright.planning.reasons.improve import changes_that_fit
 from trainwright.plans.configuration import Configuration
+from trainwright.plans.job import unsaid_training
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import StepPrediction
 from trainwright.profile import Recompute
@@ -251,3 +252,19 @@ def test_room_on_hosts_is_asked_of_the_devices_that_a_change_adds() -> None:
     )
     assert not report.document.fits
     assert report.document.changes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "unsaid"),
+    [
+        (Recipe(moment_dtypes=("int8",)), ["moment_dtypes"]),
+        (Recipe(moment_dtypes=("bf16", "fp8")), []),
+        (Recipe(offload=Offload(optimizer=1.0, gradients=1.0)), ["offload"]),
+        (Recipe(offload=Offload(optimizer=1.0)), []),
+    ],
+)
+def test_megatron_has_no_moments_of_8_bit_integers_and_no_gradients_on_hosts(
+    recipe: Recipe, unsaid: list[str]
+) -> None:
+    """megatron/core/optimizer: precision-aware Adam; HybridDeviceOptimizer moves states alone."""
+    assert [each.path for each in unsaid_training(MODEL, recipe, "megatron")] == unsaid

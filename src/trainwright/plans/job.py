@@ -584,7 +584,14 @@ def _unsaid_tuning(model: TransformerConfig, target: str) -> Iterator[Fault]:
         yield Fault("weight_bits", problem)
 
 
+_CORE_MOMENTS: Final = frozenset({"fp32", "fp16", "bf16", "fp8"})  # of its precision-aware Adam
+
+
 def _unsaid_formats(recipe: Recipe, target: str) -> Iterator[Fault]:
+    if target in OF_CORE and (left := {*recipe.moment_dtypes} - _CORE_MOMENTS):
+        yield Fault("moment_dtypes", f"{', '.join(sorted(left))}: {target} has none of these")
+    if target in OF_CORE and recipe.offload is not None and recipe.offload.gradients:
+        yield Fault("offload", f"gradients: {target} keeps them on the device")
     if target in OF_CORE or target in OWN_CODE - {"deepspeed", "accelerate"}:
         return
     if recipe.main_weight_dtype not in (None, "fp32"):
