@@ -135,7 +135,8 @@ ONE_FAULT = {
     ),
     "wrong word": (
         lambda p: p["classes"][0]["options"][0].update(recompute="some"),
-        'classes[0].options[0].recompute: must be one of "none", "offload", "selective", "full", got "some"',
+        'classes[0].options[0].recompute: must be one of "none", "offload", "selective", "full", '
+        'got "some"',
     ),
     "empty id": (
         lambda p: p["classes"][0]["options"][0].update(id=""),

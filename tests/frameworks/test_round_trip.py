@@ -69,6 +69,12 @@ SILENT = {
 HUB = ("axolotl", "llamafactory", "automodel")
 
 
+def on_host(job: Job) -> str | None:
+    """The option of a run some of whose layers leave what they keep on the host."""
+    mode, blocks = job.stated_recompute or (None, None)
+    return None if mode is None else str(mode) if blocks is None else f"{mode}:{blocks}"
+
+
 def facts(job: Job, target: str) -> dict[str, Any]:
     """The job by the names of a stated run."""
     degrees, form = job.degrees, job.recompute_form
@@ -77,6 +83,7 @@ def facts(job: Job, target: str) -> dict[str, Any]:
         RecomputeForm.ALL: "full",
         RecomputeForm.FIRST: f"full:{job.first_recomputed}",
         RecomputeForm.MODULES: "selective",
+        RecomputeForm.ON_HOST: on_host(job),
     }.get(form)
     return {
         "tp": degrees.tensor,

@@ -111,7 +111,7 @@ def test_the_least_of_all_lengths_is_no_shorter_whatever_the_limit(bounded, data
         assert bound_s <= min(steps_s, default=math.inf) * (1 + 1e-9)
 
 
-@cases(6)
+@cases(3)
 @given(data=st.data())
 def test_of_whole_blocks_the_bound_is_the_step_of_the_best_split(data):
     """Where memory is plenty and nothing is exchanged; the ends have layers of their own."""

@@ -11,7 +11,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from trainwright.frameworks.jobs.settings import (
 from trainwright.frameworks.pytorch import KIND
 from trainwright.frameworks.torchtitan import ROTATES, TITAN_02, TITAN_03, blocks_of
 from trainwright.model import TransformerConfig
-from trainwright.model.config import Activation, Experts, LatentAttention, Norm
+from trainwright.model.config import BESIDE_BLOCKS, Activation, Experts, LatentAttention, Norm
 from trainwright.plans.plan import DEFAULT_SCHEDULE, usual_schedule
 
 _HARMLESS: Final = re.compile(
@@ -660,7 +660,7 @@ def _family(function: str, flavor: str) -> str:
 # -------------------------------------------------------------------
 
 
-_PARTS: Final = ("none", "selective", "full")
+_PARTS: Final = ("none", "offload", "selective", "full")
 
 
 def read_stages(text: str, beside: Beside = NOTHING) -> StatedRun:
@@ -690,7 +690,7 @@ def read_stages(text: str, beside: Beside = NOTHING) -> StatedRun:
         schedule=found.text("schedule"),
         virtual_stages=len(stages) // axes["pipeline"],
         blocks=tuple(map(len, stages)),
-        recompute=_mode(modes),
+        recompute=_mode(modes, beside=set(_modes_beside(found))),
         recompute_modules=found.texts("recompute_modules") or None,
         recomputed_blocks=tuple(again),
         micro_batch=size,
@@ -718,13 +718,27 @@ def _stages(found: Settings) -> Iterator[list[tuple[int, str]]]:
         yield blocks
 
 
-def _mode(modes: list[list[str]]) -> str | None:
+def _modes_beside(found: Settings) -> Iterator[object]:
+    """What is recomputed of layers that blocks of the text pass on to, or take from."""
+    listed = found.value("stages")
+    for stage in listed if isinstance(listed, list) else ():
+        layers = stage.get("layers") if isinstance(stage, dict) else None
+        for layer in layers if isinstance(layers, list) else ():
+            if isinstance(layer, dict) and layer.get("kind") in BESIDE_BLOCKS:
+                yield layer.get("recompute")
+
+
+def _mode(modes: list[list[str]], *, beside: Collection[object]) -> str | None:
     """All blocks alike, or the first ones of every stage; others are told one by one."""
     every = {mode for each in modes for mode in each} or {"none"}
-    if len(every) == 1:
+    if len(every) == 1 and ("offload" not in every or set(beside) <= every):
         return every.pop()
-    first = max(each.count("full") for each in modes)
-    is_first = all(
-        each == ["full"] * min(first, len(each)) + ["none"] * (len(each) - first) for each in modes
-    )
-    return f"full:{first}" if is_first else None
+    for mode in ("full", "offload"):
+        first = max(each.count(mode) for each in modes)
+        is_first = all(
+            each == [mode] * min(first, len(each)) + ["none"] * (len(each) - first)
+            for each in modes
+        )
+        if first and is_first and (mode == "full" or set(beside) <= {"none"}):
+            return f"{mode}:{first}"
+    return None
