@@ -39,17 +39,28 @@ LARGE = [
 UNEQUAL = [{0: 1.15, 15: 1.4}, {3: 1.25, 7: 1.25, 11: 1.25, 15: 1.25}]
 
 
-def v_question(p: int, m: int, limit: int, times: tuple[object, ...]) -> SearchQuestion:
-    placement = Placement.v(p)
-    names = ("forward_s", "input_grad_s", "weight_grad_s", "transfer_s")
+_TIMES = ("forward_s", "input_grad_s", "weight_grad_s", "transfer_s")
+
+
+def question_of(
+    placement: Placement,
+    m: int,
+    limit: int,
+    times: tuple[object, ...],
+    objective: Objective = Objective.SPAN,
+) -> SearchQuestion:
     return SearchQuestion(
         placement=placement,
-        num_ranks=p,
+        num_ranks=placement.num_ranks,
         num_microbatches=m,
-        costs=ScheduleCosts.of(placement, **dict(zip(names, times, strict=True))),
+        costs=ScheduleCosts.of(placement, **dict(zip(_TIMES, times, strict=True))),
         max_activations=limit,
-        objective=Objective.SPAN,
+        objective=objective,
     )
+
+
+def v_question(p: int, m: int, limit: int, times: tuple[object, ...]) -> SearchQuestion:
+    return question_of(Placement.v(p), m, limit, times)
 
 
 def row(label: str, question: SearchQuestion) -> str:
@@ -132,20 +143,7 @@ def tight() -> Iterator[str]:
         share = draw.uniform(0.35, 0.9 if name == "loop1" else 0.5)
         limit = max(chunks_per_rank, round(p * chunks_per_rank * share))
         per_stage = [[time_s * factor for factor in factors] for time_s in times]
-        question = SearchQuestion(
-            placement=placement,
-            num_ranks=p,
-            num_microbatches=m,
-            costs=ScheduleCosts.of(
-                placement,
-                forward_s=per_stage[0],
-                input_grad_s=per_stage[1],
-                weight_grad_s=per_stage[2],
-                transfer_s=transfer_s,
-            ),
-            max_activations=limit,
-            objective=Objective.SPAN,
-        )
+        question = question_of(placement, m, limit, (*per_stage, transfer_s))
         label = f"{number}: {name} p={p} m={m} {times} transfer {transfer_s} +-{spread} k={limit}"
         yield row(label, question)
 
@@ -178,23 +176,14 @@ def within_p() -> Iterator[str]:
         input_grad = round(forward * draw.uniform(0.8, 1.6))
         weight_grad = round(forward * draw.uniform(0.5, 1.1))
         limit = draw.randint(math.ceil(0.7 * p), p)
-        question = SearchQuestion(
-            placement=placement,
-            num_ranks=p,
-            num_microbatches=m,
-            costs=ScheduleCosts.of(
-                placement,
-                forward_s=forward,
-                input_grad_s=input_grad,
-                weight_grad_s=weight_grad,
-                transfer_s=draw.choice([0, 1, 2]),
-            ),
-            max_activations=limit,
+        times = forward, input_grad, weight_grad
+        transfer_s = draw.choice([0, 1, 2])
+        question = question_of(
+            placement, m, limit, (*times, transfer_s), objective=Objective.MAKESPAN
         )
         if work := os.environ.get("SHARE_OF_WORK"):
             whole = default_evaluations(3 * placement.num_stages * m)
             question = replace(question, evaluations=math.ceil(float(work) * whole))
-        times = forward, input_grad, weight_grad
         line = row(f"{number}: {name} p={p} m={m} {times} k={limit}", question)
         gaps.append(float(line.split("|")[6].strip(" %")))
         yield line

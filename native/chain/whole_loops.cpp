@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -108,6 +108,7 @@ class Search {
       ways_[rank].insert(ways_[rank].end(), dealt.begin(), dealt.end());
       return ways_[rank].size() <= kMostWays * static_cast<size_t>(chunks_);
     }
+    if (least > (chunks_ - chunk) * (width_ - 1)) return true;  // no room for so many
     const int64_t stage = chunk * ranks_ + rank;
     const int64_t room = std::min(most, width_ - 1);
     const int64_t begin = chunk + 1 == chunks_ ? std::max<int64_t>(0, least) : 0;

@@ -253,7 +253,7 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
     first = loop.most_of_ranks(limit_s)
     if first is None:
         return PathsStep(limit_s)
-    shape, chain, p = loop.shape, loop.chain(0), loop.shape.num_ranks
+    shape, chain = loop.shape, loop.chain(0)
     size, least, most = len(chain.least), chain.least, np.array([each.blocks for each in first])
     if 2 * size * shape.num_microbatches > _MOST_ACTIONS or chain.blocks.count < least.sum():
         return PathsStep(0.0)
@@ -268,11 +268,7 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
         for times_s, own in zip((forward_s, backward_s, after_s), added, strict=True):
             times_s[stage, : len(own)] += own[: width + 1]
             times_s[stage, len(own) :] = math.inf
-    rank_after_s = loop.tied_s.copy()
-    for end, stage in ((0, 0), (1, size - 1)):
-        forward_s[stage] += chain.edges.forward_s[end]
-        backward_s[stage] += chain.edges.time_s[end] - chain.edges.forward_s[end]
-        rank_after_s[stage % p] += chain.edges.optimizer_s[end]
+    rank_after_s = _add_ends(loop, chain, forward_s, backward_s)
     whole = _core.WholeLoop(
         num_blocks=blocks.count,
         limit_s=limit_s,
@@ -287,6 +283,16 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
     )
     found = _core.least_of_whole(whole, native_orders(orders_of(shape)))
     return PathsStep(found.step_s, found.blocks.astype(np.float64) if len(found.blocks) else None)
+
+
+def _add_ends(loop: Loop, chain: LoopChain, forward_s: Floats, backward_s: Floats) -> Floats:
+    """Add what lies before and after the blocks to times by stage; what ranks [p] do at the end."""
+    after_s, last = loop.tied_s.copy(), len(chain.least) - 1
+    for end, stage in ((0, 0), (1, last)):
+        forward_s[stage] += chain.edges.forward_s[end]
+        backward_s[stage] += chain.edges.time_s[end] - chain.edges.forward_s[end]
+        after_s[stage % chain.num_ranks] += chain.edges.optimizer_s[end]
+    return after_s
 
 
 def _never_falling(times_s: Floats) -> Floats:
@@ -307,12 +313,8 @@ def program_of(loop: Loop, *, limit_s: float, in_room: bool = True) -> PathsProg
     forward_s, backward_s = np.zeros(size), np.zeros(size)
     block_forward_s = np.full((size, ways), blocks.forward_s)
     block_backward_s = np.tile(times_s - blocks.forward_s, (size, 1))
-    after_s = loop.tied_s.copy()
+    after_s = _add_ends(loop, chain, forward_s, backward_s)
     block_after_s = np.full((size, ways), chain.optimizer_s)
-    for end, stage in ((0, 0), (1, size - 1)):
-        forward_s[stage] += chain.edges.forward_s[end]
-        backward_s[stage] += chain.edges.time_s[end] - chain.edges.forward_s[end]
-        after_s[stage % p] += chain.edges.optimizer_s[end]
     lines = loop.sharing_lines(chain.least, blocks.count / size)
     for stage, (forward, backward, tail) in enumerate(lines):
         forward_s[stage] += forward.base
