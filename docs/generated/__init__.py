@@ -15,7 +15,7 @@ from generated.commands import commands_part
 from generated.documents import documents_part
 from generated.outputs import REPORTS, gallery_part, with_outputs, write_gallery
 from generated.python import python_part
-from generated.reports import reports_part
+from generated.reports import reports_part, write_reports
 from generated.targets import targets_part
 
 if TYPE_CHECKING:
@@ -42,12 +42,13 @@ def _fill_source(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = with_outputs(fill(source[0]), keep=keep)
 
 
-def _write_gallery(app: Sphinx, config: object) -> None:
+def _write_pages(app: Sphinx, config: object) -> None:
     write_gallery(Path(app.srcdir))
+    write_reports(Path(app.srcdir))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Entry point of the Sphinx extension."""
-    app.connect("config-inited", _write_gallery)
+    app.connect("config-inited", _write_pages)
     app.connect("source-read", _fill_source)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -41,7 +41,7 @@ BEGIN, END = "<!-- begin: figures -->\n", "<!-- end: figures -->\n"
 _INTRODUCTION = """\
 {tables} public tables have {rows:,} measured rows, of which {modelled:,} can be modelled. The
 shipped constants were fitted to these rows; errors on rows that a fit has not seen are in the
-[reports](benchmarks.md). All figures are percent.
+[reports](#reports). All figures are percent.
 
 ![Mean error of step time by table](pictures/charts/accuracy-figures.svg)
 

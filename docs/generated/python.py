@@ -25,7 +25,7 @@ def python_part() -> str:
     }
     lines = []
     for title, names in groups.items():
-        lines += [f"## {title}", ""]
+        lines += [f"### {title}", ""]
         for name in sorted(names):
             lines += _entry(name, found[name])
     return "\n".join(lines)
@@ -36,7 +36,7 @@ def _is_error(value: object) -> bool:
 
 
 def _entry(name: str, value: object) -> list[str]:
-    lines = [f"### {name}", ""]
+    lines = [f"#### {name}", ""]
     if not inspect.isclass(value):
         lines += ["```python", _signature(name, value), "```", ""]
     lines += [_text(value), ""]

@@ -10,7 +10,7 @@ import pytest
 
 from browser import chromium, needs_chromium
 
-PAGES = ("index", "schedules", "cli-reference", "json-reference")
+PAGES = ("index", "schedules", "cli-reference", "json-reference", "accuracy")
 
 pytestmark = pytest.mark.slow
 

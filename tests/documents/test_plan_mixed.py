@@ -61,6 +61,23 @@ def test_several_kinds_are_faster_than_the_better_one_alone() -> None:
     assert (found.gap or 0) < 0.02
 
 
+def test_a_cluster_of_like_pools_has_the_document_of_one_pool(tmp_path: Path) -> None:
+    level = 'name = "nvlink"\nsize = 4\nbandwidth_bytes_per_s = 450e9\nlatency_s = 3e-6\n'
+    around = 'name = "ethernet"\nbandwidth_bytes_per_s = 12.5e9\nlatency_s = 20e-6\n'
+    kind = 'device_kind = "H100-80GB-SXM"\n'
+    plain = f'name = "like"\n{kind}[[level]]\n{level}[[level]]\nsize = 2\n{around}'
+    pool = f"[[pool]]\n{kind}[[pool.level]]\n{level}"
+    pools = f'name = "like"\n{2 * pool}[joint]\n{around}'
+    found = []
+    for name, text in (("plain", plain), ("pools", pools)):
+        path = tmp_path / f"{name}.toml"
+        path.write_text(text)
+        made = plan("llama3-8b", cluster=str(path), **NARROW).document  # type: ignore[arg-type]
+        found.append(replace(made, search_s=None))
+    assert found[0].step_time_s
+    assert found[0] == found[1]
+
+
 def test_every_rank_says_its_kind_and_the_room_of_that_kind() -> None:
     found = document(pp=2, dp=4)
     assert [rank.device_kind for rank in found.ranks if rank.chain == 0] == [

@@ -10,7 +10,7 @@ import pytest
 import trainwright
 from exhaustive import holds
 from mixed_clusters import two_kinds
-from trainwright.documents.model_plan import planned, search_in_words
+from trainwright.documents.model_plan import planned
 from trainwright.documents.open import load_document, recheck
 from trainwright.errors import InvalidInput, TrainwrightError, UnsupportedFeature
 from trainwright.execution import Budget
@@ -18,6 +18,7 @@ from trainwright.formats.schedule_json import read_compute_only
 from trainwright.options.question import call_of
 from trainwright.pages.command import command_of
 from trainwright.planning.question.question import Allowed
+from trainwright.planning.search.orders import search_in_words
 from trainwright.planning.search.plans import predicted
 from trainwright.planning.search.search import plan_model
 from trainwright.units import GIB

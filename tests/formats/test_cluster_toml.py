@@ -148,6 +148,56 @@ def test_pools_make_a_mixed_cluster() -> None:
     assert cluster.joint.size == 2
 
 
+POOL = """
+[[pool]]
+device_kind = "{kind}"
+[[pool.level]]
+name = "nvlink"
+size = 4
+bandwidth_bytes_per_s = 450e9
+latency_s = 3e-6
+"""
+NODES = """
+[[pool.level]]
+name = "ethernet"
+size = {nodes}
+bandwidth_bytes_per_s = {rate}
+latency_s = 20e-6
+"""
+JOINT = """
+[joint]
+name = "ethernet"
+bandwidth_bytes_per_s = 12.5e9
+latency_s = 20e-6
+"""
+
+
+@pytest.mark.parametrize(
+    ("pools", "sizes"),
+    [
+        ([("H100-80GB-SXM", 0, "")], [[4]]),
+        ([("H100-80GB-SXM", 0, "")] * 3, [[4, 3]]),
+        ([("H100-80GB-SXM", 1, "1e9"), ("H100-80GB-SXM", 1, "2e9")], [[4, 2]]),
+        ([("H100-80GB-SXM", 2, "12.5e9"), ("H100-80GB-SXM", 3, "12.5e9")], [[4, 5]]),
+        ([("H100-80GB-SXM", 2, "50e9")] * 2, [[4, 2, 2]]),
+        ([("H100-80GB-SXM", 2, "50e9"), ("H100-80GB-SXM", 3, "50e9")], [[4, 2], [4, 3]]),
+        ([("H100-80GB-SXM", 0, ""), ("A100-80GB-SXM", 0, "")], [[4], [4]]),
+        ([(kind, 0, "") for kind in ("H100-80GB-SXM", "A100-80GB-SXM") * 2], [[4, 2], [4, 2]]),
+    ],
+)
+def test_pools_that_are_alike_are_one(
+    pools: list[tuple[str, int, str]], sizes: list[list[int]]
+) -> None:
+    text = "".join(
+        POOL.format(kind=kind) + NODES.format(nodes=nodes, rate=rate) * bool(nodes)
+        for kind, nodes, rate in pools
+    )
+    found = read(tomllib.loads(text + JOINT * (len(pools) > 1)))
+    assert [[level.size for level in pool.levels] for pool in found.pools] == sizes
+    assert found.num_devices == sum(4 * (nodes or 1) for _, nodes, _ in pools)
+    assert (found.joint is None) == (len(sizes) == 1)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [

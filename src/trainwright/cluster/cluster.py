@@ -282,6 +282,30 @@ class Cluster:
         kind = self.pools[pool].accelerator.name
         return Cluster(name=f"{self.name}, {kind}", pools=(self.pools[pool],))
 
+    @property
+    def with_like_pools_joined(self) -> Cluster:
+        """The same devices with each pool of a kind of its own: like pools are one with `joint`.
+
+        Pools are alike where their devices and networks are. Where `joint` is as their outermost
+        level they are more units of that level, else it is a level around them.
+        """
+        if self.joint is None:
+            return self
+        alike: dict[tuple[Accelerator, tuple[NetworkLevel, ...]], list[tuple[Pool, int]]] = {}
+        for pool in self.pools:
+            *inner, outermost = pool.levels
+            is_joint = replace(self.joint, name=outermost.name, size=outermost.size) == outermost
+            is_within = bool(inner) and (is_joint or outermost.size == 1)
+            inside, units = (tuple(inner), outermost.size) if is_within else (pool.levels, 1)
+            alike.setdefault((pool.accelerator, inside), []).append((pool, units))
+        pools = []
+        for (device, inside), found in alike.items():
+            around = replace(self.joint, size=sum(units for _, units in found))
+            joined = Pool(accelerator=device, levels=(*inside, around))
+            pools.append(joined if len(found) > 1 else found[0][0])
+        joint = None if len(pools) == 1 else replace(self.joint, size=len(pools))
+        return replace(self, pools=tuple(pools), joint=joint)
+
     def pool_of(self, device_kind: str | None = None) -> Pool:
         """The pool of a device kind, or the only one.
 

@@ -170,7 +170,7 @@ def _result_facts(document: Compared) -> dict[str, Any]:
     names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
     facts = {name: getattr(document, name, None) for name in names}
     if isinstance(document, ModelPlanResult):
-        from trainwright.documents.model_plan import order_in_words
+        from trainwright.documents.plan_view import order_in_words
 
         facts = {**facts, **run_facts(document), "order": order_in_words(document)}
     if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:

@@ -115,16 +115,11 @@ def _plan_with(
     executor: Executor, call: ModelCall, budget: Budget, *, warnings: Sequence[str]
 ) -> ModelPlanResult | MixedPlanResult:
     """Search; the time of workers is known when they have ended."""
-    from trainwright.documents.mixed_plan import plan_mixed_model
-    from trainwright.documents.model_plan import plan_model
+    from trainwright.documents.mixed_plan import plan_on_cluster
 
     started_s = budget.cpu_s
-    document: ModelPlanResult | MixedPlanResult
     with executor.crew() as crew:
-        if len(call.question.cluster.pools) > 1:
-            document = plan_mixed_model(call, budget, warnings=warnings, crew=crew)
-        else:
-            document = plan_model(call, budget, warnings=warnings, crew=crew)
+        document = plan_on_cluster(call, budget, warnings=warnings, crew=crew)
     return document if crew is None else replace(document, search_s=budget.cpu_s - started_s)
 
 

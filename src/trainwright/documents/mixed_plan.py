@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from trainwright.documents.model_plan import PlannedStep
-from trainwright.documents.plan_view import memory_assumption, mfu_in_words
-from trainwright.documents.reasons import Reasons, remake_reasons
+from trainwright.documents.model_plan import (
+    ModelPlanResult,
+    PlannedStep,
+    answer_keys,
+    estimate_words,
+    known_of_others,
+    microbatch_of,
+    plan_model,
+    point_of,
+    step_keys,
+    step_range,
+)
+from trainwright.documents.reasons import Reasons
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
-from trainwright.model import precision_named
 from trainwright.options.inputs import naming_options
-from trainwright.options.question import QUESTION_OPTION_OF, call_of, request_of
+from trainwright.options.question import QUESTION_OPTION_OF, call_of
 from trainwright.planning.bounds.pools import (
     FAMILIES,
     MixedShelf,
@@ -19,16 +28,13 @@ from trainwright.planning.bounds.pools import (
     is_mixable,
     mixed_families,
 )
-from trainwright.planning.question.question import Point
 from trainwright.planning.reasons.why import enough_freedom
 from trainwright.planning.search.pools import left_bytes, plan_mixed, priced_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
-from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.plans.prediction import StagePrediction
-from trainwright.plans.status import BoundKind, Relaxation, Status, relative_gap
+from trainwright.plans.status import Relaxation
 from trainwright.profile import Recompute
-from trainwright.step.account import time_range
 from trainwright.step.pools import MixedPlacement
 from trainwright.units import format_bytes
 
@@ -40,10 +46,9 @@ if TYPE_CHECKING:
     from trainwright.execution.executor import Crew
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import ModelQuestion
-    from trainwright.planning.search.pools import MixedOutcome, MixedPriced
+    from trainwright.planning.search.pools import MixedPriced
     from trainwright.plans.prediction import MixedPrediction
     from trainwright.profile import Profile
-    from trainwright.step.account import TimeRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,34 +206,24 @@ def with_mixed_plan(
     step: MixedPrediction,
 ) -> MixedPlanResult:
     """The document with all that follows from its plan."""
-    cluster, time_s = question.cluster, step.step_time_s
-    spread = _range(question, plan, step)
+    used = sorted({pool for chain in step.chains for pool in chain.pools})
+    spread = step_range(question, plan, used)
+    assert spread is not None, "what several pools run is estimated"
     ranks = tuple(_ranks(question, plan, step))
-    groups = tuple(_groups(cluster, plan, step, ranks))
-    used = sum(group.devices_used for group in groups)
     return replace(
         document,
-        step_time_s=time_s,
-        step_time_low_s=time_s * spread.low_ratio,
-        step_time_high_s=time_s * spread.high_ratio,
-        gap=relative_gap(time_s, document.lower_bound_s or 0.0),
+        **step_keys(document, plan, step, spread),
         fits=all(rank.margin_bytes >= 0 for rank in ranks),
-        tokens_per_s=step.tokens_per_s,
-        tokens_per_s_per_device=step.tokens_per_s / used if step.tokens_per_s else None,
-        mfu=step.mfu,
         pipeline_s=step.pipeline_s,
-        exposed_gradient_sync_s=step.exposed_gradient_sync_s,
-        optimizer_s=step.optimizer_s,
         layout=layout_of(step),
-        parallelism=plan.parallelism,
-        schedule=plan.schedule,
-        micro_batch=plan.microbatch_size,
-        devices_used=used,
-        groups=groups,
-        stages=tuple(_stages(cluster, plan, profiles)),
+        groups=tuple(_groups(question.cluster, plan, step, ranks)),
+        stages=tuple(_stages(question.cluster, plan, profiles)),
         ranks=ranks,
         binding=_binding(ranks, step),
-        assumptions=_assumptions(question, plan, profiles, spread),
+        assumptions={
+            **estimate_words(question, profiles, spread),
+            "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
+        },
     )
 
 
@@ -371,48 +366,17 @@ def _binding(ranks: Sequence[MixedRankRecord], step: MixedPrediction) -> MixedBi
     )
 
 
-def _range(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> TimeRange:
-    """From the least to the greatest ratio of any pool in use."""
-    assert plan.parallelism is not None
-    run = Configuration(
-        parallelism=plan.parallelism,
-        microbatch_size=plan.microbatch_size or 1,
-        global_batch=question.workload.global_batch,
-        sequence_length=question.workload.sequence_length,
-        schedule=plan.schedule,
-    )
-    pools = sorted({pool for chain in step.chains for pool in chain.pools})
-    found = [time_range(question.config, question.cluster.alone(pool), run) for pool in pools]
-    return replace(
-        found[0],
-        low_ratio=min(each.low_ratio for each in found),
-        high_ratio=max(each.high_ratio for each in found),
-        source="; ".join(dict.fromkeys(each.source for each in found)),
-    )
-
-
-def _assumptions(
-    question: ModelQuestion, plan: Plan, profiles: Mapping[int, Profile], spread: TimeRange
-) -> dict[str, str]:
-    first = next(iter(profiles.values()))
-    sources = [profile.costs.provenance for _, profile in sorted(profiles.items())]
-    used = [question.cluster.pools[pool].accelerator for pool in sorted(profiles)]
-    return {
-        "times": "; ".join(dict.fromkeys(f"{each.origin}: {each.source}" for each in sources)),
-        "range": spread.source,
-        "mfu": mfu_in_words(used, precision_named(str(first.point.precision))),
-        "precision": str(first.point.precision),
-        "kernels": ", ".join(first.point.kernels),
-        "optimizer": "Adam, states and master weights in 32 bit",
-        "memory": "; ".join(
-            f"{device.name}: {memory_assumption(device, question.overheads)}" for device in used
-        ),
-        "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
-    }
-
-
 # `plan` on a model and a cluster of several pools: the best plan, as a document, and back
 # ----------------------------------------------------------------------------------------
+
+
+def plan_on_cluster(
+    call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
+) -> ModelPlanResult | MixedPlanResult:
+    """The best plan on the cluster's one pool, or on its several pools; a `crew` helps."""
+    if len(call.question.cluster.pools) == 1:
+        return plan_model(call, budget, warnings=warnings, crew=crew)
+    return plan_mixed_model(call, budget, warnings=warnings, crew=crew)
 
 
 def plan_mixed_model(
@@ -428,15 +392,7 @@ def plan_mixed_model(
     with naming_options(QUESTION_OPTION_OF):
         outcome = plan_mixed(question, budget, crew=crew)
     document = MixedPlanResult(
-        status=_status(outcome),
-        lower_bound_s=outcome.lower_bound_s,
-        bound_kind=BoundKind.PROVED,
-        interrupted=outcome.interrupted,
-        warnings=(*warnings, *_warnings(question)),
-        considered=outcome.considered,
-        pruned=outcome.pruned,
-        not_reached=outcome.not_reached,
-        request=request_of(call, time_limit_s=budget.time_limit_s),
+        **answer_keys(call, outcome, budget), warnings=(*warnings, *_warnings(question))
     )
     if outcome.priced:
         best = outcome.priced[0]
@@ -447,13 +403,6 @@ def plan_mixed_model(
     elif not budget.stopped:
         document = replace(document, relaxations=tuple(enough_freedom(question, budget)))
     return replace(document, search_s=budget.cpu_s - started_s)
-
-
-def _status(outcome: MixedOutcome) -> Status:
-    if not outcome.priced:
-        return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
-    best_s = outcome.priced[0].step.step_time_s
-    return Status.OPTIMAL if relative_gap(best_s, outcome.lower_bound_s) <= 1e-9 else Status.GAP
 
 
 def _warnings(question: ModelQuestion) -> Iterator[str]:
@@ -488,14 +437,7 @@ def remake_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
     shape = Shape(name=document.layout or "alone", pools=tuple(profiles))
     priced = priced_mixed(shelf, shape, plan, profiles)
     computed = with_mixed_plan(document, question, plan, profiles, priced.step)
-    why, step_s = document.reasons, priced.step.step_time_s
-    return replace(
-        computed,
-        alternatives=tuple(
-            replace(other, slowdown=other.step_time_s / step_s) for other in document.alternatives
-        ),
-        reasons=None if why is None else remake_reasons(why, step_s),
-    )
+    return replace(computed, **known_of_others(document, priced.step.step_time_s))
 
 
 def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan, dict[int, Profile]]:
@@ -509,10 +451,8 @@ def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan, dict[int
 
 
 def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
-    size, batch = document.micro_batch, question.workload.global_batch
-    if size is None or size < 1 or batch % size:
-        raise InvalidInput.of("micro_batch", f"must divide the global batch of {batch}, got {size}")
-    total, pools = batch // size, len(question.cluster.pools)
+    size = microbatch_of(document, question)
+    total, pools = question.workload.global_batch // size, len(question.cluster.pools)
     stages = []
     for number, stage in enumerate(document.stages):
         groups = []
@@ -545,18 +485,10 @@ def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
 
 
 def _profiles(shelf: MixedShelf, plan: Plan) -> dict[int, Profile]:
-    degrees = plan.parallelism
-    if degrees is None or plan.microbatch_size is None:
+    if plan.parallelism is None:
         raise InvalidInput.of("parallelism", "required field is missing")
-    point = Point(
-        microbatch_size=plan.microbatch_size,
-        tensor=degrees.tensor,
-        context=degrees.context,
-        expert=degrees.expert,
-        expert_tensor=degrees.expert_tensor,
-    )
     pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
-    return {pool: shelf.profile(pool, point) for pool in pools}
+    return {pool: shelf.profile(pool, point_of(plan)) for pool in pools}
 
 
 def refuse_export(document: MixedPlanResult) -> None:

@@ -26,7 +26,6 @@ from trainwright.documents.reasons import Reasons, remake_reasons
 from trainwright.documents.runs import able_targets, family_shape, layer_kinds, range_of, stage_part
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.catalog import accelerator, known_layouts
-from trainwright.formats.document_json import content_hash, encode
 from trainwright.model import DEFAULT_RECIPE, precision_named
 from trainwright.options.clusters import with_host
 from trainwright.options.inputs import inside, naming_options
@@ -57,9 +56,8 @@ from trainwright.planning.reasons.objectives import (
 )
 from trainwright.planning.search.framework import framework_for, plan_runnable
 from trainwright.planning.search.orders import (
-    MOST_ACTIONS,
-    num_actions,
     plan_per_stage,
+    search_in_words,
     with_searched_orders,
 )
 from trainwright.planning.search.plans import (
@@ -106,7 +104,7 @@ from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
@@ -114,9 +112,10 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import Allowed, ModelQuestion
-    from trainwright.planning.search.search import ModelOutcome
+    from trainwright.planning.search.search import ModelOutcome, Outcome
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import StepPrediction
+    from trainwright.plans.prediction import MixedPrediction
     from trainwright.profile import Profile
     from trainwright.step.account import TimeRange
 
@@ -279,40 +278,6 @@ class ModelPlanResult(PlannedStep):
         )
 
 
-# Where `--schedule searched` can be asked for, and what is said about its orders
-# -------------------------------------------------------------------------------
-
-
-def search_in_words(
-    question: ModelQuestion, outcome: ModelOutcome, *, was_stopped: bool
-) -> Iterator[str]:
-    """What a search that found nothing says; `was_stopped` where time or patience ran out."""
-    if not question.allowed.searches_orders or not outcome.priced:
-        return
-    plan = outcome.priced[0].plan
-    if plan.order is not None:
-        return
-    degrees = plan.parallelism
-    if degrees is not None and degrees.pipeline == 1:
-        yield "schedule: nothing to search: the best plan has no pipeline"
-    elif (count := num_actions(outcome.priced[0])) > MOST_ACTIONS:
-        yield (
-            f"schedule: nothing was searched: an order of the best plan has {count:,} actions, "
-            f"more than {MOST_ACTIONS:,}"
-        )
-    else:
-        when = " before the search was stopped" if was_stopped else ""
-        yield f"schedule: no order was found{when} that is shorter than that of {plan.schedule}"
-
-
-def order_in_words(document: ModelPlanResult) -> str | None:
-    """Where a searched order began, and a hash that tells it from others."""
-    order = document.order
-    if order is None:
-        return None
-    return f"from {order.family}, {content_hash(encode(order))[:12]}"
-
-
 # The priced plan of a model, as a document carries it
 # ----------------------------------------------------
 
@@ -328,28 +293,14 @@ def with_plan(
 ) -> ModelPlanResult:
     """The document with the plan's decisions and prices; its gap is to the document's bound."""
     spread = step_range(question, plan)
-    low, high = (None, None) if spread is None else (spread.low_ratio, spread.high_ratio)
-    tokens_per_s = step.tokens_per_s
     return replace(
         document,
-        step_time_s=step.step_time_s,
-        step_time_low_s=None if low is None else low * step.step_time_s,
-        step_time_high_s=None if high is None else high * step.step_time_s,
-        gap=relative_gap(step.step_time_s, document.lower_bound_s or 0.0),
+        **step_keys(document, plan, step, spread),
         time_per_sample_s=step.pipeline_s / plan.num_microbatches,
-        tokens_per_s=tokens_per_s,
-        tokens_per_s_per_device=tokens_per_s / plan.devices_used if tokens_per_s else None,
-        mfu=step.mfu,
         time_by_part_s=parts_of(question, plan, profile, step),
         bubble_of_makespan=max(0.0, step.bubble_of_makespan),
-        exposed_gradient_sync_s=step.exposed_gradient_sync_s,
-        optimizer_s=step.optimizer_s,
-        parallelism=plan.parallelism,
-        schedule=plan.schedule,
         order=plan.order,
         named_step_time_s=named_step_s(question, plan, profile),
-        micro_batch=plan.microbatch_size,
-        devices_used=plan.devices_used,
         num_stages=len(plan.stages),
         stages=_stage_records(plan, profile, step, rank_of_stage(question, plan)),
         ranks=step.stages,
@@ -358,6 +309,32 @@ def with_plan(
         **_figures(question, plan, profile, step),
         assumptions=_assumptions(question, profile, plan, spread),
     )
+
+
+def step_keys(
+    document: PlannedStep,
+    plan: Plan,
+    step: StepPrediction | MixedPrediction,
+    spread: TimeRange | None,
+) -> dict[str, Any]:
+    """What a document says of a plan's step and degrees, however many pools it uses."""
+    time_s, tokens_per_s = step.step_time_s, step.tokens_per_s
+    low, high = (None, None) if spread is None else (spread.low_ratio, spread.high_ratio)
+    return {
+        "step_time_s": time_s,
+        "step_time_low_s": None if low is None else low * time_s,
+        "step_time_high_s": None if high is None else high * time_s,
+        "gap": relative_gap(time_s, document.lower_bound_s or 0.0),
+        "tokens_per_s": tokens_per_s,
+        "tokens_per_s_per_device": tokens_per_s / plan.devices_used if tokens_per_s else None,
+        "mfu": step.mfu,
+        "exposed_gradient_sync_s": step.exposed_gradient_sync_s,
+        "optimizer_s": step.optimizer_s,
+        "parallelism": plan.parallelism,
+        "schedule": plan.schedule,
+        "micro_batch": plan.microbatch_size,
+        "devices_used": plan.devices_used,
+    }
 
 
 def _figures(
@@ -435,8 +412,10 @@ def rank_of_stage(question: ModelQuestion, plan: Plan) -> Sequence[int]:
     return placement.rank_of_stage if placement.is_uniform else range(len(plan.stages))
 
 
-def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
-    """The ratios to the predicted step that hold nine of ten measured ones.
+def step_range(
+    question: ModelQuestion, plan: Plan, pools: Iterable[int] = (0,)
+) -> TimeRange | None:
+    """The ratios to the predicted step that hold nine of ten measured ones, of any of the pools.
 
     Stages that differ count by their narrowest tensor group, which scatters most; see `range_of`.
     """
@@ -447,7 +426,16 @@ def step_range(question: ModelQuestion, plan: Plan) -> TimeRange | None:
         sequence_length=question.workload.sequence_length,
         schedule=plan.schedule,
     )
-    return range_of(question.model, question.cluster, run)
+    each = [range_of(question.model, question.cluster.alone(pool), run) for pool in pools]
+    found = [spread for spread in each if spread is not None]
+    if not found:
+        return None
+    return replace(
+        found[0],
+        low_ratio=min(spread.low_ratio for spread in found),
+        high_ratio=max(spread.high_ratio for spread in found),
+        source="; ".join(dict.fromkeys(spread.source for spread in found)),
+    )
 
 
 def _stage_records(
@@ -486,28 +474,42 @@ def _assumptions(
             "schedule": _schedule_in_words(plan),
             "overlap": overlap_in_words(question.settings.overlap, question.settings.recipe),
         }
-    point, provenance = profile.point, profile.costs.provenance
     recipe, overlap = question.settings.recipe, question.settings.overlap
-    numbers = recipe.numbers(str(point.precision))
-    is_usual = numbers == replace(
-        precision_named(numbers.name), dispatch_bytes=numbers.dispatch_bytes
-    )
-    found = {
-        "times": f"{provenance.origin}: {provenance.source}",
-        "range": spread.source,
-        "mfu": mfu_in_words((question.cluster.accelerator,), numbers),
-        "precision": str(point.precision),
-        "kernels": ", ".join(point.kernels),
-        "optimizer": _USUAL_STATE if is_usual else state_in_words(recipe, numbers),
-        "schedule": _schedule_in_words(plan),
-        "memory": memory_assumption(question.cluster.accelerator, question.overheads),
-    }
+    found = estimate_words(question, {0: profile}, spread)
+    found["schedule"] = _schedule_in_words(plan)
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:
         found["overlap"] = overlap_in_words(overlap, recipe)
     found |= to_fit_in_words(recipe)
     return found
+
+
+def estimate_words(
+    question: ModelQuestion, profiles: Mapping[int, Profile], spread: TimeRange
+) -> dict[str, str]:
+    """What is taken for granted of estimates of layers in these pools."""
+    first, used = next(iter(profiles.values())).point, sorted(profiles)
+    sources = [profiles[pool].costs.provenance for pool in used]
+    devices = [question.cluster.pools[pool].accelerator for pool in used]
+    numbers = question.settings.recipe.numbers(str(first.precision))
+    is_usual = numbers == replace(
+        precision_named(numbers.name), dispatch_bytes=numbers.dispatch_bytes
+    )
+    held = [memory_assumption(device, question.overheads) for device in devices]
+    if len(question.cluster.pools) > 1:
+        held = [f"{device.name}: {own}" for device, own in zip(devices, held, strict=True)]
+    return {
+        "times": "; ".join(dict.fromkeys(f"{each.origin}: {each.source}" for each in sources)),
+        "range": spread.source,
+        "mfu": mfu_in_words(devices, numbers),
+        "precision": str(first.precision),
+        "kernels": ", ".join(first.kernels),
+        "optimizer": (
+            _USUAL_STATE if is_usual else state_in_words(question.settings.recipe, numbers)
+        ),
+        "memory": "; ".join(held),
+    }
 
 
 def _schedule_in_words(plan: Plan) -> str:
@@ -600,18 +602,11 @@ def plan_model(
         listed = of_kinds(listed, 1 + most)
     outcome = replace(outcome, priced=listed[: 1 + most])
     document = ModelPlanResult(
-        status=_status(outcome),
-        lower_bound_s=outcome.lower_bound_s,
+        **answer_keys(call, outcome, budget),
         lower_bound_one_stage_s=outcome.lower_bound_one_stage_s,
         lower_bound_one_order_s=outcome.lower_bound_one_order_s,
-        bound_kind=BoundKind.PROVED,
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
-        interrupted=outcome.interrupted,
         warnings=(*warnings, *_warnings(call, outcome, was_stopped=budget.stopped)),
-        considered=outcome.considered,
-        pruned=outcome.pruned,
-        not_reached=outcome.not_reached,
-        request=request_of(call, time_limit_s=budget.time_limit_s),
     )
     if outcome.priced:
         best = outcome.priced[0]
@@ -744,15 +739,25 @@ def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:
             yield f"framework: {fault}"
 
 
-def _status(outcome: ModelOutcome) -> Status:
+def answer_keys(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> dict[str, Any]:
+    """What a document says of a search and its bound, however many pools it was over."""
+    return {
+        "status": _status(outcome),
+        "lower_bound_s": outcome.lower_bound_s,
+        "bound_kind": BoundKind.PROVED,
+        "interrupted": outcome.interrupted,
+        "considered": outcome.considered,
+        "pruned": outcome.pruned,
+        "not_reached": outcome.not_reached,
+        "request": request_of(call, time_limit_s=budget.time_limit_s),
+    }
+
+
+def _status(outcome: Outcome[Any]) -> Status:
     if not outcome.priced:
         return Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
-    best_s = outcome.priced[0].step.step_time_s
-    return (
-        Status.OPTIMAL
-        if relative_gap(best_s, outcome.lower_bound_s) <= OPTIMAL_TOLERANCE
-        else Status.GAP
-    )
+    gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
+    return Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
 
 
 def _left_open(call: ModelCall, outcome: ModelOutcome, budget: Budget) -> str | None:
@@ -854,19 +859,24 @@ def remake_model_plan(document: ModelPlanResult) -> ModelPlanResult:
     question, plan, profile = planned(document)
     step = predicted(question, plan, profile)
     computed = with_plan(document, question, plan, profile, step)
-    why, launched = document.reasons, document.launchable
+    launched = document.launchable
     if launched is not None and launched.step_time_s is not None:
         launched = replace(launched, slowdown=launched.step_time_s / step.step_time_s)
     return replace(
         computed,
+        **known_of_others(document, step.step_time_s),
         launchable=launched,
-        reasons=None if why is None else remake_reasons(why, step.step_time_s),
         memory_limit_bytes=question.cluster.accelerator.usable_bytes,
-        alternatives=tuple(
-            replace(other, slowdown=other.step_time_s / step.step_time_s)
-            for other in document.alternatives
-        ),
     )
+
+
+def known_of_others(document: Any, step_s: float) -> dict[str, Any]:
+    """What a document of a plan says of other plans, beside a step of `step_s` seconds."""
+    why, others = document.reasons, document.alternatives
+    return {
+        "reasons": None if why is None else remake_reasons(why, step_s),
+        "alternatives": tuple(replace(o, slowdown=o.step_time_s / step_s) for o in others),
+    }
 
 
 def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
@@ -881,7 +891,7 @@ def planned(document: ModelPlanResult) -> tuple[ModelQuestion, Plan, Profile]:
 
 def _plan_in(document: ModelPlanResult, question: ModelQuestion) -> Plan:
     """The decisions of a document; raises `InvalidInput` where the question does not allow them."""
-    size = _microbatch_size(document, question)
+    size = microbatch_of(document, question)
     plan = Plan(
         stages=read_plan(document),
         num_microbatches=question.workload.global_batch // size,
@@ -901,12 +911,13 @@ def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
     return estimate_profile_of_degrees(
         question.estimator(),
         question,
-        _point(plan),
+        point_of(plan),
         tensor=_tensor_degrees(plan, question),
     )
 
 
-def _microbatch_size(document: ModelPlanResult, question: ModelQuestion) -> int:
+def microbatch_of(document: PlannedStep, question: ModelQuestion) -> int:
+    """Sequences of a microbatch; raises `InvalidInput` where they do not divide the batch."""
     size, batch = document.micro_batch, question.workload.global_batch
     if size is None or size < 1 or batch % size:
         raise InvalidInput.of("micro_batch", f"must divide the global batch of {batch}, got {size}")
@@ -964,7 +975,8 @@ def _space_faults(
         yield Fault("order.family", f'must be one of {families}, got "{order.family}"')
 
 
-def _point(plan: Plan) -> Point:
+def point_of(plan: Plan) -> Point:
+    """The point of the profile that a plan was cut from."""
     size, tensor = plan.microbatch_size or 1, plan.stages[0].tensor_parallel
     degrees = plan.parallelism
     if degrees is None:

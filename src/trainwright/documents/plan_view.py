@@ -37,6 +37,7 @@ from trainwright.documents.view import (
     warning_lines,
     words,
 )
+from trainwright.formats.document_json import content_hash, encode
 from trainwright.plans.capability import TARGETS, capability_of
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import NO_OVERHEADS
@@ -155,6 +156,14 @@ def _headline(document: Planned) -> Iterator[str]:
     if document.binding is not None:
         yield f"what binds: {document.binding.description}"
     yield from unfitted_line(document.assumptions)
+
+
+def order_in_words(document: ModelPlanResult) -> str | None:
+    """Where a searched order began, and a hash that tells it from others."""
+    order = document.order
+    if order is None:
+        return None
+    return f"from {order.family}, {content_hash(encode(order))[:12]}"
 
 
 def _on_all_ranks(document: Planned) -> str:

@@ -12,8 +12,9 @@ latency_s = 3e-6
 ```
 
 Several device kinds: one `[[pool]]` each with its own `device_kind` and `[[pool.level]]`, and a
-`[joint]` level between them. `sources` beside any figure says where it comes from. In place of
-bandwidth and latency a level may name a file of nccl-tests output, `nccl_tests = "all_reduce.txt"`.
+`[joint]` level between them; pools that are alike are one, with `[joint]` around them. `sources`
+beside any figure says where it comes from. In place of bandwidth and latency a level may name a
+file of nccl-tests output, `nccl_tests = "all_reduce.txt"`.
 
 Files of others are held to the schema of `cluster_schema` first. Those of the catalog follow it, as
 a test says, and are made into nouns at once: most commands read no other file, and the schema is a
@@ -88,11 +89,11 @@ def read_cluster(
 
 
 def make_cluster(document: Table, *, name: str, accelerators: Mapping[str, Accelerator]) -> Cluster:
-    """The cluster of a file that breaks no rule."""
+    """The cluster of a file that breaks no rule; like pools are one."""
     known = dict(accelerators) | make_accelerators(document)
     pools = document.get("pool") or (document,)
     joint = document.get("joint")
-    return Cluster(
+    found = Cluster(
         name=document.get("name") or name,
         pools=tuple(
             Pool(
@@ -103,6 +104,7 @@ def make_cluster(document: Table, *, name: str, accelerators: Mapping[str, Accel
         ),
         joint=None if joint is None else _level(joint, size=len(pools)),
     )
+    return found.with_like_pools_joined
 
 
 def make_accelerators(document: Table) -> dict[str, Accelerator]:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from trainwright.planning.question.layouts import BRAIDED, ON_HOST, SLICED, chunks_per_rank
 from trainwright.planning.question.question import Allowed, Span
 from trainwright.planning.reasons.infeasible import SHARE_S, eased
-from trainwright.planning.search.framework import plan_runnable, sketch_runnable
+from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import with_searched_orders
-from trainwright.planning.search.pools import plan_mixed, sketch_mixed
+from trainwright.planning.search.pools import plan_on_pools, sketch_on_pools
 from trainwright.planning.search.search import BRIEF
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import Status
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.planning.question.question import ModelQuestion
-    from trainwright.planning.search.pools import MixedOutcome, MixedPriced
+    from trainwright.planning.search.pools import MixedPriced
     from trainwright.planning.search.prefetch import Shelves
-    from trainwright.planning.search.search import ModelOutcome
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import Plan
     from trainwright.plans.plan import Parallelism
@@ -138,14 +137,8 @@ def without(
     best = sketched(narrower, budget, to_beat_s=known_s, shelves=shelves)
     status = Status.GAP
     if best is None and math.isinf(known_s):
-        part = budget.part(PROOF_S)
-        outcome: MixedOutcome | ModelOutcome
-        if len(question.cluster.pools) > 1:
-            outcome = mixed = plan_mixed(narrower, part)
-            best = next(iter(mixed.priced), None)
-        else:
-            outcome = alike = plan_runnable(narrower, part, num_alternatives=0)
-            best = next(iter(alike.priced), None)
+        outcome = plan_on_pools(narrower, budget.part(PROOF_S), num_alternatives=0)
+        best = outcome.priced[0] if outcome.priced else None
         nothing = Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
         status = nothing if best is None else Status.GAP
     return Without(name=name, options=options, status=status, best=best)
@@ -164,14 +157,12 @@ def sketched(
     for that is made.
     """
     found: Priced | MixedPriced | None
-    if len(question.cluster.pools) > 1:
-        found = sketch_mixed(question, budget)
-    elif question.allowed.searches_orders:
+    if question.allowed.searches_orders and len(question.cluster.pools) == 1:
         outcome = plan_runnable(question, budget)
         outcome = with_searched_orders(question, outcome, budget, num_alternatives=0)
         found = next(iter(outcome.priced), None)
     else:
-        found = sketch_runnable(question, budget, to_beat_s=to_beat_s, shelves=shelves)
+        found = sketch_on_pools(question, budget, to_beat_s=to_beat_s, shelves=shelves)
     return found if found is not None and found.step.step_time_s < to_beat_s else None
 
 

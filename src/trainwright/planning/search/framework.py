@@ -33,6 +33,7 @@ from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
     ModelOutcome,
+    Outcome,
     search_model,
     sketch_model,
 )
@@ -309,7 +310,7 @@ def _plan_all(
     if usual.found is not None and usual.best < _best_of(found, aim):
         found.append(usual.found)
     loosest = loosest_of(found)
-    outcome = ModelOutcome(
+    outcome = Outcome(
         priced=told_of(
             (p for each in found for p in each.priced), aim, 1 + num_alternatives, in_kind=in_kind
         ),
@@ -370,7 +371,7 @@ class _Usual:
         self._is_made = True
         plan = sketch_runnable(_as_usual(self.question), Budget(cpu_limit_s=_USUAL_S))
         if plan is not None:
-            self.found = ModelOutcome(
+            self.found = Outcome(
                 priced=(plan,),
                 lower_bound_s=math.inf,  # what bounds the space bounds this part of it
                 considered=0,

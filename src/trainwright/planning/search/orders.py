@@ -50,7 +50,7 @@ from trainwright.planning.search.plans import (
     require_largest_transient,
     reserve_transients,
 )
-from trainwright.planning.search.search import NUM_ALTERNATIVES, ModelOutcome, plan_model
+from trainwright.planning.search.search import NUM_ALTERNATIVES, Outcome, plan_model
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.capability import Demands, capability_of
 from trainwright.plans.plan import SEARCHED
@@ -368,7 +368,7 @@ def plan_per_stage(
     overhead_s = question.cluster.accelerator.step_overhead_s
     # Uniform plans may have tensor degrees that stages may not mix, with a bound of their own.
     bound_s = min(bound_s / question.num_devices + overhead_s, uniform.lower_bound_s, best_s)
-    return ModelOutcome(
+    return Outcome(
         priced=priced,
         lower_bound_s=bound_s if math.isfinite(bound_s) else 0.0,
         considered=uniform.considered + len(offered),
@@ -448,3 +448,25 @@ def _least_device_s(profile: Profile) -> float:
     device_s = costs.duration_s * costs.tensor_parallel
     by_class = [float(device_s[costs.rows_of(c)].min()) for c in range(costs.num_classes)]
     return sum(by_class[layer.layer_class] for layer in profile.structure.layers)
+
+
+def search_in_words(
+    question: ModelQuestion, outcome: ModelOutcome, *, was_stopped: bool
+) -> Iterator[str]:
+    """What a search that found nothing says; `was_stopped` where time or patience ran out."""
+    if not question.allowed.searches_orders or not outcome.priced:
+        return
+    plan = outcome.priced[0].plan
+    if plan.order is not None:
+        return
+    degrees = plan.parallelism
+    if degrees is not None and degrees.pipeline == 1:
+        yield "schedule: nothing to search: the best plan has no pipeline"
+    elif (count := num_actions(outcome.priced[0])) > MOST_ACTIONS:
+        yield (
+            f"schedule: nothing was searched: an order of the best plan has {count:,} actions, "
+            f"more than {MOST_ACTIONS:,}"
+        )
+    else:
+        when = " before the search was stopped" if was_stopped else ""
+        yield f"schedule: no order was found{when} that is shorter than that of {plan.schedule}"

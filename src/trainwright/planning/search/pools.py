@@ -22,6 +22,7 @@ from trainwright.planning.bounds.pools import (
 )
 from trainwright.planning.question.question import account_bytes
 from trainwright.planning.search.framework import plan_runnable, sketch_runnable
+from trainwright.planning.search.search import Outcome
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans.plan import Parallelism
 from trainwright.step.figures import num_groups
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from trainwright.execution.executor import Crew
     from trainwright.planning.bounds.pools import MixedCandidate
     from trainwright.planning.question.question import ModelQuestion, Point
+    from trainwright.planning.search.prefetch import Shelves
     from trainwright.planning.search.search import ModelOutcome
     from trainwright.planning.splits.pools import MixedSplit
     from trainwright.planning.splits.types import Priced
@@ -299,21 +301,26 @@ class MixedSearch:
 # pools must beat is known; `MixedSearch` looks for plans that do.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedOutcome:
-    """Best plan first; the bound holds for every plan of the searched space.
+def plan_on_pools(
+    question: ModelQuestion, budget: Budget, *, num_alternatives: int, crew: Crew | None = None
+) -> ModelOutcome | Outcome[MixedPriced]:
+    """The best plan on the cluster, of one pool or several, and a bound on every other."""
+    if len(question.cluster.pools) > 1:
+        return plan_mixed(question, budget, crew=crew)
+    return plan_runnable(question, budget, num_alternatives=num_alternatives, crew=crew)
 
-    Beside the best there is one plan for each other shape, where one was found; that is the best of
-    its shape where the pool is alone, else a good one.
-    """
 
-    priced: tuple[MixedPriced, ...]
-    lower_bound_s: float
-    considered: int
-    pruned: int
-    not_reached: int
-    exhausted: bool
-    interrupted: bool
+def sketch_on_pools(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    to_beat_s: float = math.inf,
+    shelves: Shelves | None = None,
+) -> Priced | MixedPriced | None:
+    """A good plan on the cluster, of one pool or several, soon, and no bound; None without one."""
+    if len(question.cluster.pools) > 1:
+        return sketch_mixed(question, budget)
+    return sketch_runnable(question, budget, to_beat_s=to_beat_s, shelves=shelves)
 
 
 def plan_mixed(
@@ -322,7 +329,7 @@ def plan_mixed(
     *,
     shelf: MixedShelf | None = None,
     crew: Crew | None = None,
-) -> MixedOutcome:
+) -> Outcome[MixedPriced]:
     """The fastest plan on one pool or several, and a bound on every other.
 
     A `crew` helps with each pool alone. Raises `UnsupportedFeature` where the pools share no number
@@ -342,7 +349,7 @@ def plan_mixed(
     left = search.count_left()
     reached = search.searched
     considered = search.considered + sum(each.considered for each in alone.values())
-    return MixedOutcome(
+    return Outcome(
         priced=best_of_shapes(search.priced),
         lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
         considered=considered,

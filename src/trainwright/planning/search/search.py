@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -58,6 +58,7 @@ from trainwright.planning.splits.loop import (
 from trainwright.planning.splits.types import (
     HAIR,
     Effort,
+    Priced,
     best_family_split,
     bound_every_split,
     bound_family_splits,
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     from trainwright.planning.search.plans import PlanKind
     from trainwright.planning.search.prefetch import Ask, SplitSearch
     from trainwright.planning.splits.chain import CutsAndRows, Split
-    from trainwright.planning.splits.types import Finished, Priced
+    from trainwright.planning.splits.types import Finished
 
 
 # After the search: the further splits of candidates that may still be better than its best plan
@@ -684,10 +685,14 @@ def _looked_through(search: ModelSearch, candidate: Candidate, effort: Effort) -
 
 NUM_ALTERNATIVES: Final = 5
 
+Found = TypeVar("Found")  # a priced plan
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOutcome:
+class Outcome(Generic[Found]):
     """Best plan first among `priced`; `lower_bound_s` holds for every plan that may be used.
+
+    On several pools one plan of each other way to use them follows; of a pool alone it is the best.
 
     Where no schedule was named `lower_bound_one_stage_s` is on plans with one stage per rank: none
     of them is faster than that, or than the best plan. With an aim in place of the step both are in
@@ -698,7 +703,7 @@ class ModelOutcome:
     down where more work would not raise it.
     """
 
-    priced: tuple[Priced, ...]
+    priced: tuple[Found, ...]
     lower_bound_s: float
     considered: int
     pruned: int
@@ -713,6 +718,9 @@ class ModelOutcome:
     def is_open(self) -> bool:
         """Whether it may hold a plan: one was found, or a bound was, above which plans may lie."""
         return bool(self.priced) or not self.exhausted or self.lower_bound_s > 0
+
+
+ModelOutcome: TypeAlias = Outcome[Priced]
 
 
 def plan_model(
@@ -791,7 +799,7 @@ class SearchedModel:
             not_reached = 0
         is_decided = not (search.undecided or frontier.num_aside)
         is_proved = math.isfinite(proof.bound_s)
-        return ModelOutcome(
+        return Outcome(
             priced=told_of(search.priced, search.aim, told, in_kind=self.in_kind),
             lower_bound_s=proof.bound_s if is_proved else 0.0,
             lower_bound_one_stage_s=one_stage_s if is_proved else None,
@@ -899,7 +907,7 @@ def sketch_model(
 
 def _without_a_plan(considered: int, budget: Budget, *, is_complete: bool) -> ModelOutcome:
     """What is said where no layout can hold the model: all are excluded, none was looked at."""
-    return ModelOutcome(
+    return Outcome(
         priced=(),
         lower_bound_s=0.0,
         considered=considered,
