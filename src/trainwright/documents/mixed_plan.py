@@ -17,6 +17,7 @@ from trainwright.documents.model_plan import (
     step_keys,
     step_range,
 )
+from trainwright.documents.plan_view import memory_assumption
 from trainwright.documents.reasons import Reasons
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.options.inputs import naming_options
@@ -210,6 +211,8 @@ def with_mixed_plan(
     spread = step_range(question, plan, used)
     assert spread is not None, "what several pools run is estimated"
     ranks = tuple(_ranks(question, plan, step))
+    devices = [question.cluster.pools[pool].accelerator for pool in used]
+    held = (f"{each.name}: {memory_assumption(each, question.overheads)}" for each in devices)
     return replace(
         document,
         **step_keys(document, plan, step, spread),
@@ -222,6 +225,7 @@ def with_mixed_plan(
         binding=_binding(ranks, step),
         assumptions={
             **estimate_words(question, profiles, spread),
+            "memory": "; ".join(held),
             "schedule": f"{plan.schedule}, simulated for each chain of like replicas",
         },
     )

@@ -477,6 +477,7 @@ def _assumptions(
     recipe, overlap = question.settings.recipe, question.settings.overlap
     found = estimate_words(question, {0: profile}, spread)
     found["schedule"] = _schedule_in_words(plan)
+    found["memory"] = memory_assumption(question.cluster.accelerator, question.overheads)
     if plan.parallelism is not None and plan.parallelism.expert > 1:
         found["dispatch"] = recipe.dispatch_in_words
     if overlap != DEFAULT_OVERLAP:
@@ -496,9 +497,6 @@ def estimate_words(
     is_usual = numbers == replace(
         precision_named(numbers.name), dispatch_bytes=numbers.dispatch_bytes
     )
-    held = [memory_assumption(device, question.overheads) for device in devices]
-    if len(question.cluster.pools) > 1:
-        held = [f"{device.name}: {own}" for device, own in zip(devices, held, strict=True)]
     return {
         "times": "; ".join(dict.fromkeys(f"{each.origin}: {each.source}" for each in sources)),
         "range": spread.source,
@@ -508,7 +506,6 @@ def estimate_words(
         "optimizer": (
             _USUAL_STATE if is_usual else state_in_words(question.settings.recipe, numbers)
         ),
-        "memory": "; ".join(held),
     }
 
 
