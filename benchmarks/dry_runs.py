@@ -2,11 +2,12 @@
 
     python benchmarks/dry_runs.py               run all cases again and write the table
     python benchmarks/dry_runs.py --only TEXT   cases whose name holds TEXT, printed
+    python benchmarks/dry_runs.py --missing     those that the table lacks, added at its end
 
 Every case runs `lab/rank_program.py` on fake tensors (no GPU, no weights): FSDP2, tensor, context,
 expert and pipeline parallelism are PyTorch's. Models have their own widths and `BLOCKS` of their
 blocks, which all are alike. Of long pipelines the first two ranks, the middle and the last are run.
-About 5 CPU minutes.
+About 8 CPU minutes.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Case:
 # stages, copies), recomputation modes, sequence lengths.
 Layout = tuple[int, int, int, int, int, int, int, int, int]
 NONE, SOME, ALL = Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL
-MODELS: dict[str, tuple[list[Layout], tuple[Recompute, ...], tuple[int, ...]]] = {
+Layouts = tuple[list[Layout], tuple[Recompute, ...], tuple[int, ...]]
+MODELS: dict[str, Layouts] = {
     "llama3-8b": (
         [
             (1, 1, 1, 8, 1, 3, 1, 1, 1),
@@ -126,11 +128,46 @@ MODELS: dict[str, tuple[list[Layout], tuple[Recompute, ...], tuple[int, ...]]] =
         (4096, 16384),
     ),
 }
+# Rows that came later, at the end of the table: tied words, layer norms and learned positions,
+# biases, and experts beside tensor parallelism.
+LATER: dict[str, Layouts] = {
+    "gpt2-large": (
+        [
+            (1, 1, 1, 8, 1, 3, 1, 1, 1),
+            (1, 1, 1, 4, 1, 2, 2, 1, 1),
+            (2, 1, 1, 4, 1, 3, 1, 1, 1),
+            (1, 1, 2, 4, 1, 2, 4, 1, 1),
+            (2, 1, 2, 2, 1, 2, 4, 1, 1),
+        ],
+        (NONE, SOME, ALL),
+        (512, 1024),
+    ),
+    "qwen2-1.5b": (
+        [(1, 1, 1, 8, 1, 3, 1, 1, 1), (2, 1, 1, 4, 1, 3, 2, 1, 1), (1, 1, 2, 4, 1, 2, 4, 1, 1)],
+        (NONE, SOME, ALL),
+        (4096, 16384),
+    ),
+    "mixtral-8x7b": (
+        [
+            (2, 1, 1, 16, 8, 3, 1, 1, 1),
+            (2, 1, 1, 16, 1, 3, 1, 1, 1),
+            (4, 1, 2, 4, 8, 2, 4, 1, 1),
+            (2, 1, 2, 8, 4, 2, 4, 2, 1),
+        ],
+        (NONE, SOME, ALL),
+        (4096, 16384),
+    ),
+    "qwen3-30b-a3b": (
+        [(2, 1, 1, 16, 16, 3, 1, 1, 1), (2, 1, 4, 4, 8, 2, 8, 1, 1)],
+        (NONE, SOME, ALL),
+        (4096, 16384),
+    ),
+}
 
 
 def cases() -> Iterator[Case]:
     """Every case, in the order of the table."""
-    alike = list(_alike())
+    alike = list(_alike(MODELS))
     yield from alike
     dealt = [case for case in alike if case.run.parallelism.expert > 1]
     for case in dealt[::4]:
@@ -139,11 +176,12 @@ def cases() -> Iterator[Case]:
     for case in alike[::10]:
         narrow = replace(case.run.recipe, reduce_dtype=NARROW)
         yield replace(case, run=replace(case.run, recipe=narrow))
+    yield from _alike(LATER)
 
 
-def _alike() -> Iterator[Case]:
+def _alike(models: dict[str, Layouts]) -> Iterator[Case]:
     """Those in which experts, if any, take equally many tokens."""
-    for model, (layouts, modes, lengths) in MODELS.items():
+    for model, (layouts, modes, lengths) in models.items():
         chosen = product(enumerate(layouts), enumerate(modes), enumerate(lengths))
         for (i, layout), (j, mode), (k, length) in chosen:
             if len(modes) > 2 and (i + j + k) % 2:  # every second of the largest squares
@@ -223,16 +261,22 @@ def row_of(case: Case, run: RankDryRun) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=None, help="cases whose name holds this, printed")
+    parser.add_argument("--missing", action="store_true", help="add what the table lacks")
     asked = parser.parse_args()
     chosen = [case for case in cases() if asked.only is None or asked.only in case.name]
     rows: list[dict[str, Any]] = []
+    if asked.missing:
+        with TABLE.open(newline="", encoding="utf-8") as file:
+            rows += csv.DictReader(file)
+        known = {row["name"] for row in rows}
+        chosen = [case for case in chosen if case.name not in known]
     for first in range(0, len(chosen), BATCH):
         made = rows_of(chosen[first : first + BATCH])
         rows += made
         for row in made:
             size = f"{row['allocated_bytes'] / 2**30:.2f} GiB"
             print(f"{first}: {row['name']} rank {row['rank']}: {size}", file=sys.stderr)
-        if asked.only is None:
+        if asked.only is None or asked.missing:
             with TABLE.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
                 writer.writeheader()

@@ -25,6 +25,9 @@ RUN = Configuration(
 )
 
 
+DEALT = replace(RUN.parallelism, expert=2)
+
+
 def job(name: str = "llama3-8b", run: Configuration = RUN) -> Job:
     return job_of_configuration(run, model(name).config, cluster("dgx-h100"), model_name=name)
 
@@ -64,9 +67,10 @@ def test_the_program_needs_nothing_of_ours() -> None:
 @pytest.mark.parametrize(
     ("name", "run", "said"),
     [
-        ("gpt2", RUN, "family gpt2"),
-        ("deepseek-v3", RUN, "latent attention"),
-        ("mixtral-8x7b", RUN, "experts beside tensor parallelism"),
+        ("opt-1.3b", RUN, "family opt"),
+        ("olmo2-7b", RUN, "norm after"),
+        ("deepseek-v3", RUN, "latent attention; layers that predict further tokens"),
+        ("mixtral-8x7b", replace(RUN, parallelism=DEALT), "experts that are dealt out and cut"),
         ("llama3-8b", replace(RUN, fused_cross_entropy=True), "fused cross entropy"),
         (
             "llama3-8b",

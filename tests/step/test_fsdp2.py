@@ -13,7 +13,8 @@ import pytest
 from trainwright.model import Offload, Recipe
 from trainwright.plans.configuration import Configuration
 from trainwright.profile import Recompute
-from trainwright.step.fsdp2 import Pool, TensorPeak, accounts_for, fsdp2_peaks
+from trainwright.step.fsdp2 import TensorPeak, accounts_for, fsdp2_peaks
+from trainwright.step.memory import Pool
 
 ROWS = list(csv.DictReader(dry_runs.TABLE.read_text(encoding="utf-8").splitlines()))
 CASES = {case.name: case for case in dry_runs.cases()}

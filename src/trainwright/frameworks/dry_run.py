@@ -13,12 +13,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import UnsupportedFeature
-from trainwright.model import NO_OFFLOAD, Activation, ContextExchange, CudaGraph, LayerKind, Norm
-from trainwright.model.config import TRAIN_ALL
+from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, LayerKind, Norm
 from trainwright.model.recipe import unusual
 from trainwright.model.run_shape import heaviest_share
 from trainwright.plans.capability import DRY_RUN, RecomputeForm
 from trainwright.plans.job import ExportBundle
+from trainwright.step.fsdp2 import odd_parts
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job, Stamp
@@ -91,6 +91,15 @@ def case_of(job: Job) -> dict[str, Any]:
             "vocabulary_size": model.vocabulary_size,
             "query_key_value_bias": model.query_key_value_bias,
             "query_key_norm": model.query_key_norm,
+            "norm": "rms" if model.norm is Norm.RMS else "layer",
+            "activation": str(model.activation),
+            "gated": model.gated,
+            "rotary": model.rotary,
+            "positions": model.max_positions,
+            "output_bias": model.attention_output_bias,
+            "mlp_bias": model.mlp_bias,
+            "tied": model.tied_embeddings,
+            "dropout": model.hidden_dropout,
             "experts": None
             if experts is None
             else {
@@ -134,22 +143,14 @@ def _unsupported(job: Job) -> Iterator[str]:
     model, degrees, recipe = job.model, job.degrees, job.recipe
     kept = (recipe.gradient_dtype or "fp32", recipe.main_weight_dtype or "fp32")
     states = {*kept, *recipe.moment_dtypes}
-    usual = model.norm is Norm.RMS and model.activation is Activation.SILU and model.gated
-    if not (usual and model.rotary and model.pre_norm and model.causal):
-        yield f"blocks of the family {model.family}: RMS norms, rotary positions, gated SiLU only"
+    yield from odd_parts(model)
+    tensor = degrees.tensor
     parts = {
-        "latent attention": model.latent is not None,
-        "sliding windows": model.sliding_window is not None,
-        "attention sinks": model.attention_sinks,
-        "sandwich norms": model.sandwich_norm,
-        "biases outside queries, keys and values": model.mlp_bias or model.attention_output_bias,
-        "tied embeddings": model.tied_embeddings,
-        "a part that is frozen, or a reference": model.tuning != TRAIN_ALL,
-        "dropout": max(model.hidden_dropout, model.attention_dropout) > 0,
-        "a gate of shared experts": model.experts is not None and model.experts.shared_gate,
-        "experts beside tensor parallelism": model.experts is not None and degrees.tensor > 1,
-        "tensor parallelism without sequence parallelism": degrees.tensor > 1
+        "tensor parallelism without sequence parallelism": tensor > 1
         and not degrees.sequence_parallel,
+        "experts that are dealt out and cut, or neither, beside tensor parallelism": tensor > 1
+        and model.experts is not None
+        and degrees.expert_shards != (1 if degrees.expert > 1 else tensor),
         "unsharded state (choose ZeRO 2 or 3)": degrees.zero_stage < 2,
         "unfused attention": not job.fused_attention,
         "fused cross entropy": job.fused_cross_entropy,
@@ -169,8 +170,6 @@ def _unsupported(job: Job) -> Iterator[str]:
         not in (None, "bf16"),
         "offload": recipe.offload is not None and recipe.offload != NO_OFFLOAD,
         f"the schedule {job.schedule}": job.schedule not in _SCHEDULES,
-        "layers that predict further tokens": bool(model.num_mtp_layers),
-        "an encoder": bool(model.towers),
         "CUDA graphs": recipe.cuda_graph is not CudaGraph.NONE,
         "ends on stages of their own": not job.has_usual_ends,
         "blocks recomputed one by one": job.stated_recompute is None,

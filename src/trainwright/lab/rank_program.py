@@ -12,12 +12,14 @@ allocated, and nothing else.
 A case is a JSON object (`frameworks/dry_run.py` writes it). One line of JSON comes back for each of
 its `ranks`: the peak of the second step, so with optimizer states, in total and by class.
 
-The model is a decoder of plain modules: RMS norms, rotary attention with grouped keys, gated
-feed-forward parts or a mixture of experts, head and loss. Sharding follows torchtitan
-(`distributed/fsdp.py` of 2026-08, `models/llama3/infra/parallelize.py` of 0.2.2): one FSDP unit for
-the embedding, one a block, one for norm and head, float32 shards, 16-bit gathered weights, float32
-reduction unless the case says another; the sequence is cut between the products of a tensor group.
-Attention is the flash kernel, called by its name, since a GPU and a CPU would choose differently.
+The model is a decoder of plain modules: RMS or layer norms, rotary or learned positions, grouped
+keys, feed-forward parts with or without a gate or a mixture of experts, dropout, head and loss.
+Sharding follows torchtitan (`distributed/fsdp.py` of 2026-08, `models/common/moe_sharding.py` of
+0.3.0, `models/llama3/infra/parallelize.py` of 0.2.2): one FSDP unit for the embedding, one a block,
+one for norm and head, or for all three where words are tied; float32 shards, 16-bit gathered
+weights, float32 reduction unless the case says another; the sequence is cut between the products of
+a tensor group. Attention is the flash kernel, called by its name, since a GPU and a CPU would
+choose differently.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -74,30 +76,54 @@ class NormWithoutData(torch.autograd.Function):
     """What the kernel of a GPU allocates and keeps; a CPU runs its parts, which keep more."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Keeps the input, the weight and one float32 number a row."""
-        ctx.save_for_backward(x, weight, x[..., :1].float())
+    def forward(ctx: Any, x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        """Keeps the input, the weights and one float32 number a row for each of them."""
+        ctx.save_for_backward(x, *weights, *(x[..., :1].float() for _ in weights))
         return torch.empty_like(x)
 
     @staticmethod
-    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The gradients of both."""
-        x, weight, _ = ctx.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight)
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The gradients of input and weights."""
+        return tuple(map(torch.empty_like, ctx.saved_tensors[: len(ctx.needs_input_grad)]))
 
 
-class Norm(nn.RMSNorm):
-    """One kernel, also where there is none."""
+class OneKernel(nn.Module):
+    """A norm over the last dimension that is one kernel, also where there is none."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Over the last dimension."""
         if x.device.type == "cpu":
-            return NormWithoutData.apply(x, self.weight)
+            return NormWithoutData.apply(x, *self.parameters())
         return super().forward(x)
 
 
+class Norm(OneKernel, nn.RMSNorm):
+    """By the root of the mean square."""
+
+
+class CentredNorm(OneKernel, nn.LayerNorm):
+    """By mean and variance, with a bias."""
+
+
+def norm_of(model: Case) -> nn.Module:
+    """The norm of a model's hidden states."""
+    return (CentredNorm if model["norm"] == "layer" else Norm)(model["hidden_size"])
+
+
+class Dropout(nn.Module):
+    """The kernel that keeps a mask of one byte a number."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Without a rate nothing is done."""
+        return aten.native_dropout(x, self.rate, True)[0] if self.rate else x
+
+
 class Attention(nn.Module):
-    """Causal attention with rotary positions; `group` is the context-parallel mesh, if any."""
+    """Causal attention; `group` is the context-parallel mesh, if any."""
 
     def __init__(self, model: Case, group: DeviceMesh | None):
         super().__init__()
@@ -107,8 +133,8 @@ class Attention(nn.Module):
         self.wq = nn.Linear(h, queries, bias=bias)
         self.wk = nn.Linear(h, keys, bias=bias)
         self.wv = nn.Linear(h, keys, bias=bias)
-        self.wo = nn.Linear(queries, h, bias=False)
-        self.group = group
+        self.wo = nn.Linear(queries, h, bias=model["output_bias"])
+        self.group, self.rotary = group, model["rotary"]
         normed = model["query_key_norm"]
         self.q_norm = Norm(self.head) if normed else None
         self.k_norm = Norm(self.head) if normed else None
@@ -121,7 +147,8 @@ class Attention(nn.Module):
         )
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotated(q, rotation), rotated(k, rotation)
+        if self.rotary:
+            q, k = rotated(q, rotation), rotated(k, rotation)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         out = self.core(q, k, v).transpose(1, 2).contiguous()
         return self.wo(out.view(batch, length, -1))
@@ -143,17 +170,20 @@ def rotated(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
 
 
 class FeedForward(nn.Module):
-    """Gated: w2(silu(w1 x) * w3 x)."""
+    """w2(act(w1 x) * w3 x), or without a gate w2(act(w1 x))."""
 
-    def __init__(self, hidden: int, inner: int):
+    def __init__(self, model: Case, inner: int):
         super().__init__()
-        self.w1 = nn.Linear(hidden, inner, bias=False)
-        self.w2 = nn.Linear(inner, hidden, bias=False)
-        self.w3 = nn.Linear(hidden, inner, bias=False)
+        hidden, bias = model["hidden_size"], model["mlp_bias"]
+        self.activation = getattr(nn.functional, model["activation"])
+        self.w1 = nn.Linear(hidden, inner, bias=bias)
+        self.w2 = nn.Linear(inner, hidden, bias=bias)
+        self.w3 = nn.Linear(hidden, inner, bias=bias) if model["gated"] else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Both products in, their gated pair out."""
-        return self.w2(nn.functional.silu(self.w1(x)) * self.w3(x))
+        """The products in, what is activated out."""
+        activated = self.activation(self.w1(x))
+        return self.w2(activated if self.w3 is None else activated * self.w3(x))
 
 
 class Experts(nn.Module):
@@ -180,11 +210,14 @@ class Experts(nn.Module):
 class Mixture(nn.Module):
     """Router, experts, and experts that every token meets.
 
-    Every rank sends equally many tokens to every other; what it takes is `heaviest` of that.
+    Every rank sends equally many tokens to every other; what it takes is `heaviest` of that. The
+    ranks of a tensor group route their own part of the sequence where experts are dealt out; else
+    each routes all of it for its part of every expert, and the parts of the output are added.
     """
 
-    def __init__(self, model: Case, group: DeviceMesh | None):
+    def __init__(self, model: Case, meshes: Case):
         super().__init__()
+        self.cut, group = meshes["tp"], meshes["ep"]
         experts, h = model["experts"], model["hidden_size"]
         self.chosen, self.count = experts["experts_per_token"], experts["num_experts"]
         self.group, self.ranks = group, 1 if group is None else group.size()
@@ -192,10 +225,22 @@ class Mixture(nn.Module):
         self.gate = nn.Linear(h, self.count, bias=False)
         self.experts = Experts(h, experts["ffn_size"], self.count)
         shared = experts["shared_ffn_size"]
-        self.shared = FeedForward(h, shared) if shared else None
+        self.shared = FeedForward(model, shared) if shared else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Route, send out, compute, bring back, add up."""
+        """The sum of what routed and shared experts give, cut as the input is."""
+        if self.cut is None:
+            return self.routed(x, x)
+        if self.group is not None:
+            return self.routed(x.to_local(), x)
+        whole = x.redistribute(placements=[Replicate()])
+        out = self.routed(whole.to_local(grad_placements=[Partial()]), None)
+        parts = DTensor.from_local(out, self.cut, [Partial()])
+        out = parts.redistribute(placements=[Shard(1)]).to_local()
+        return out if self.shared is None else out + self.shared(whole)
+
+    def routed(self, x: torch.Tensor, whole: torch.Tensor | None) -> torch.Tensor:
+        """Route, send out, compute, bring back, add up, with the shared part of `whole`."""
         batch, length, h = x.shape
         x = x.view(-1, h)
         scores = nn.functional.softmax(self.gate(x).float(), dim=1)
@@ -207,7 +252,9 @@ class Mixture(nn.Module):
         order = torch.argsort(picked.view(-1), stable=True)
         routed = x[order // self.chosen]
         routed = (routed.float() * top.view(-1)[order].reshape(-1, 1)).to(x.dtype)
-        out = self.shared(x) if self.shared is not None else None
+        out = None
+        if self.shared is not None and whole is not None:
+            out = self.shared(whole).reshape(-1, h)
         local = self.count // self.ranks
         taken = round(copies * self.heaviest / self.ranks) * self.ranks
         ends = (torch.arange(1, local + 1, device=x.device) * (taken // local)).to(torch.int32)
@@ -240,19 +287,20 @@ class Block(nn.Module):
 
     def __init__(self, model: Case, meshes: Case, layer: int):
         super().__init__()
-        h, experts = model["hidden_size"], model["experts"]
-        self.attention_norm, self.ffn_norm = Norm(h), Norm(h)
+        experts = model["experts"]
+        self.attention_norm, self.ffn_norm = norm_of(model), norm_of(model)
         self.attention = Attention(model, meshes["cp"])
         routed = experts is not None and layer not in experts["dense_layers"]
-        self.feed_forward = None if routed else FeedForward(h, model["ffn_size"])
-        self.moe = Mixture(model, meshes["ep"]) if routed else None
+        self.feed_forward = None if routed else FeedForward(model, model["ffn_size"])
+        self.moe = Mixture(model, meshes) if routed else None
+        self.dropout = Dropout(model["dropout"])
 
     def forward(self, x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
         """The hidden state after both halves."""
-        x = x + self.attention(self.attention_norm(x), rotation)
+        x = x + self.dropout(self.attention(self.attention_norm(x), rotation))
         part: nn.Module | None = self.feed_forward if self.moe is None else self.moe
         assert part is not None, "a block has one or the other"
-        return x + part(self.ffn_norm(x))
+        return x + self.dropout(part(self.ffn_norm(x)))
 
 
 class Again(nn.Module):
@@ -274,11 +322,12 @@ class Again(nn.Module):
 
 
 def saves(mixture: Mixture | None) -> Callable[..., CheckpointPolicy]:
-    """Keep attention, what was reduced or traded, and every second product but the router's.
+    """Keep attention, what was reduced or traded, products that add a bias, and every second other.
 
-    That is torchtitan's rule.
+    The router's runs again. That is torchtitan's rule.
     """
     kept = {
+        aten.addmm.default,
         aten._scaled_dot_product_flash_attention.default,
         torch.ops._c10d_functional.reduce_scatter_tensor.default,
         torch.ops._c10d_functional.all_to_all_single.default,
@@ -305,15 +354,28 @@ class Stage(nn.Module):
         super().__init__()
         h, words = model["hidden_size"], model["vocabulary_size"]
         self.tok_embeddings = nn.Embedding(words, h) if ends[0] else None
+        learned = model["positions"] if ends[0] else 0
+        self.positions = nn.Embedding(learned, h) if learned else None
+        self.dropout = Dropout(model["dropout"])
         self.layers = nn.ModuleDict({str(i): Block(model, meshes, i) for i in blocks})
-        self.norm = Norm(h) if ends[1] else None
+        self.norm = norm_of(model) if ends[1] else None
         self.output = nn.Linear(h, words, bias=False) if ends[1] else None
+        self.tied = model["tied"] and all(ends)
+        self.tie()
         self.register_buffer("rotation", torch.empty(0), persistent=False)
+
+    def tie(self) -> None:
+        """One tensor for words in and out, if the stage has both; to be done after each move."""
+        if self.tied and self.tok_embeddings is not None and self.output is not None:
+            self.output.weight = self.tok_embeddings.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Words or hidden states in, hidden states or logits out."""
         if self.tok_embeddings is not None:
             x = self.tok_embeddings(x)
+            if self.positions is not None:
+                x = x + self.positions(torch.arange(x.shape[1], device=x.device))
+            x = self.dropout(x)
         for block in self.layers.values():
             x = block(x, self.rotation)
         if self.norm is None or self.output is None:
@@ -339,8 +401,8 @@ def meshes_of(degrees: Case, device: str) -> Case:
     e = degrees["expert"]
     found |= {"fsdp": fsdp, "ep": None, "experts": fsdp}
     if e > 1:
-        names = ("pp", "dp", "efsdp", "ep", "tp")
-        other = init_device_mesh(device, (p, r, d * c // e, e, t), mesh_dim_names=names)
+        names = ("pp", "dp", "efsdp", "ep")
+        other = init_device_mesh(device, (p, r, d * c * t // e, e), mesh_dim_names=names)
         found |= {"ep": other["ep"], "experts": other["efsdp"]}
     return found
 
@@ -356,6 +418,7 @@ def cut_tensors(stage: Stage, mesh: DeviceMesh) -> None:
             input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
         )
     parallelize_module(stage, mesh, plan)
+    stage.tie()
     for block in stage.layers.values():
         plan = {
             "attention_norm": SequenceParallel(),
@@ -367,13 +430,19 @@ def cut_tensors(stage: Stage, mesh: DeviceMesh) -> None:
             "attention.wv": ColwiseParallel(),
             "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
             "ffn_norm": SequenceParallel(),
-            "feed_forward": PrepareModuleInput(
-                input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)
-            ),
-            "feed_forward.w1": ColwiseParallel(),
-            "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
-            "feed_forward.w3": ColwiseParallel(),
         }
+        dense, at, given = block.feed_forward, "feed_forward", Shard(1)
+        if block.moe is not None:
+            dense, at = block.moe.shared, "moe.shared"
+            if block.moe.group is None:
+                cut_experts(block.moe.experts, mesh)
+                given = Replicate()
+        if dense is not None:
+            plan[at] = PrepareModuleInput(
+                input_layouts=(given,), desired_input_layouts=(Replicate(),)
+            )
+            plan |= {f"{at}.{name}": ColwiseParallel() for name, _ in dense.named_children()}
+            plan[f"{at}.w2"] = RowwiseParallel(output_layouts=Shard(1))
         if block.attention.q_norm is not None:
             plan["attention.q_norm"] = SequenceParallel(sequence_dim=2, use_local_output=True)
             plan["attention.k_norm"] = SequenceParallel(sequence_dim=2, use_local_output=True)
@@ -390,23 +459,35 @@ def deal_experts(stage: Stage, mesh: DeviceMesh) -> None:
                 own.register_parameter(name, shared)
 
 
+def cut_experts(own: Experts, mesh: DeviceMesh) -> None:
+    """Every rank of the tensor group holds its part of each expert's inner width."""
+    for name, weight in list(own.named_parameters()):
+        along = Shard(2 if name == "w2" else 1)
+        own.register_parameter(name, nn.Parameter(distribute_tensor(weight, mesh, [along])))
+
+
 def shard(stage: Stage, case: Case, meshes: Case) -> None:
     """FSDP2: a unit for the embedding, one for every block, one for norm and head together.
 
-    Experts that are dealt out are sharded over fewer ranks than the rest of their unit.
+    Tied words make one of the first and the last. Experts that are dealt out are sharded over fewer
+    ranks than the rest of their unit.
     """
     summed = getattr(torch, case.get("reduce_dtype", "float32"))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=summed)
     again = case["reshard_after_forward"]
     wrap = partial(fully_shard, mesh=meshes["fsdp"], mp_policy=policy)
-    if stage.tok_embeddings is not None:
-        wrap(stage.tok_embeddings, reshard_after_forward=again)
+    first = [each for each in (stage.tok_embeddings, stage.positions) if each is not None]
+    last = [each for each in (stage.norm, stage.output) if each is not None]
+    if stage.tied:
+        first, last = [], first + last
+    if first:
+        wrap(first, reshard_after_forward=again)
     for wrapper in stage.layers.values():
         block = wrapper.block if isinstance(wrapper, Again) else wrapper
         place = None if block.moe is None else placed_experts(block.moe, meshes)
         wrap(wrapper, reshard_after_forward=again, shard_placement_fn=place)
-    if stage.output is not None:
-        wrap([stage.norm, stage.output], reshard_after_forward=False)
+    if last:
+        wrap(last, reshard_after_forward=False)
     wrap(stage)
     for module in stage.modules():
         if isinstance(module, FSDPModule):
@@ -593,6 +674,7 @@ class Run:
         """Allocate the shards and the states of the optimizer, which gradients of zero make."""
         for stage in self.stages:
             stage.to_empty(device=self.device)
+            stage.tie()
             stage.rotation = torch.empty(
                 self.length,
                 self.case["model"]["head_size"] // 2,

@@ -8,6 +8,8 @@ unit on one tensor rank (a block, the embedding, norm and head together).
 
 - State: float32 weight and two moments, 12·P/N; float32 gradients, 4·P/N, from the reduction of a
   unit to the update, whichever format it is reduced in.
+- Tied words make one unit of the embedding, norm and head, gathered from one end of a microbatch to
+  the other; what its two products and all earlier ones add to its gradient stays whole till then.
 - A unit in use is gathered in 16 bit, 2·P; backward gathers the one before it at the same time,
   into a buffer of as much. Its 16-bit gradients, 2·P, are copied into a buffer of 4·P, or of 2·P
   where they are reduced in 16 bit, that is held until the next unit has computed its own. Norm and
@@ -20,29 +22,27 @@ unit on one tensor rank (a block, the embedding, norm and head together).
 
 Sources: PyTorch 2.13 (`fsdp/_fully_shard`, `distributed/pipelining`, `derivatives.yaml`) and
 torchtitan of 2026-08 (`distributed/fsdp.py`, `distributed/activation_checkpoint.py`).
-`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 105 runs, and a test compares.
+`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 147 runs, and a test compares.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left, insort
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.model.config import TRAIN_ALL
+from trainwright.model.config import Activation, Norm
 from trainwright.model.recipe import STATE_BYTES, unusual
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import Recompute
+from trainwright.step.memory import Tape
 from trainwright.step.pipeline import PipelineTimes, peak_shape, placement_of, schedule_of
 from trainwright.step.predict import shape_of
-from trainwright.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trainwright.model import Experts, TransformerConfig
     from trainwright.plans.configuration import Configuration
@@ -53,148 +53,14 @@ _SINGLE: Final = 4.0
 _MOMENTS: Final = 2
 
 
-# What the allocator takes from the device for it
-# ------------------------------------------------
-# PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`): sizes are rounded to 512 bytes;
-# up to 1 MiB they come from segments of 2 MiB, below 10 MiB from segments of 20 MiB, above from one
-# of their own, rounded to 2 MiB. The smallest free block that is large enough is taken and split
-# where more than 1 MiB is left; neighbours that are free become one. Every stream has a pool of its
-# own; segments go back to the device only where it is full.
-
-_ROUNDED: Final = 512
-_SMALL, _MIDDLE = MIB, 10 * MIB
-_SMALL_SEGMENT, _MIDDLE_SEGMENT, _STEP = 2 * MIB, 20 * MIB, 2 * MIB
-
-
-class Pool:
-    """Segments of one stream, cut into blocks of [size, before, after, is free]."""
-
-    __slots__ = ("blocks", "free", "made", "reserved")
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, list[Any]] = {}
-        self.free: list[tuple[float, int]] = []  # by size
-        self.reserved = self.made = 0
-
-    def take(self, size: float) -> int:
-        """The number of a block of that size."""
-        size = max(1, math.ceil(size / _ROUNDED)) * _ROUNDED
-        at = bisect_left(self.free, (size, -1))
-        if at < len(self.free):
-            held, block = self.free.pop(at)
-        else:
-            held = _segment(size)
-            self.reserved += held
-            block = self._made(held, None, None)
-        least = _SMALL if size > _SMALL else _ROUNDED - 1
-        if held - size > least:
-            _, before, after, _ = self.blocks[block]
-            rest = self._made(held - size, block, after)
-            if after is not None:
-                self.blocks[after][1] = rest
-            self.blocks[block] = [size, before, rest, False]
-            insort(self.free, (held - size, rest))
-        self.blocks[block][3] = False
-        return block
-
-    def give_back(self, block: int) -> None:
-        """Free a block, and make it one with free neighbours."""
-        own = self.blocks[block]
-        own[3] = True
-        for side in (1, 2):
-            other = own[side]
-            if other is not None and self.blocks[other][3]:
-                found = self.blocks.pop(other)
-                self.free.remove((found[0], other))
-                own[0] += found[0]
-                own[side] = found[side]
-                if found[side] is not None:
-                    self.blocks[found[side]][3 - side] = block
-        insort(self.free, (own[0], block))
-
-    def _made(self, size: float, before: int | None, after: int | None) -> int:
-        self.made += 1
-        self.blocks[self.made] = [size, before, after, True]
-        return self.made
-
-
-def _segment(size: float) -> int:
-    if size <= _SMALL:
-        return _SMALL_SEGMENT
-    return _MIDDLE_SEGMENT if size < _MIDDLE else math.ceil(size / _STEP) * _STEP
-
-
-class Tape:
-    """Tensors by owner and name: bytes held now, the most that was, and what it takes."""
-
-    __slots__ = ("blocks", "now", "owners", "peak", "pools")
-
-    def __init__(self) -> None:
-        self.owners: dict[object, dict[object, float]] = {}
-        self.now = self.peak = 0.0
-        self.blocks: dict[tuple[object, object], list[tuple[Pool, int]]] = {}
-        self.pools = {"small": Pool(), "compute": Pool(), "buffer": Pool()}
-
-    @property
-    def reserved(self) -> float:
-        """Bytes of all segments."""
-        return float(sum(pool.reserved for pool in self.pools.values()))
-
-    def hold(self, owner: object, name: object, size: float, *, tensors: int = 1) -> None:
-        """Allocate so many tensors of `size` bytes together; a name that is held already grows."""
-        mine = self.owners.setdefault(owner, {})
-        mine[name] = mine.get(name, 0.0) + size
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        if size > 0:
-            pool = self._pool(owner, size / tensors)
-            taken = self.blocks.setdefault((owner, name), [])
-            taken += [(pool, pool.take(size / tensors)) for _ in range(tensors)]
-
-    def _pool(self, owner: object, size: float) -> Pool:
-        """Units are gathered on a stream of their own."""
-        if size <= _SMALL:
-            return self.pools["small"]
-        return self.pools["buffer" if owner == "buffer" else "compute"]
-
-    def drop(self, owner: object, *names: object) -> None:
-        """Free what an owner holds of these names."""
-        mine = self.owners.get(owner, {})
-        for name in names:
-            self.now -= mine.pop(name, 0.0)
-            for pool, block in self.blocks.pop((owner, name), ()):
-                pool.give_back(block)
-
-    def keep(self, owner: object, names: tuple[str, ...]) -> None:
-        """Free all that an owner holds but these."""
-        self.drop(owner, *(n for n in self.names(owner) if n not in names))
-
-    def clear(self, owner: object) -> None:
-        """Free all that an owner holds."""
-        self.keep(owner, ())
-        self.owners.pop(owner, None)
-
-    def names(self, owner: object) -> tuple[object, ...]:
-        """What an owner holds."""
-        return tuple(self.owners.get(owner, ()))
-
-    def held(self, owner: object, name: object) -> float:
-        """The bytes of one name."""
-        return self.owners.get(owner, {}).get(name, 0.0)
-
-    def passing(self, size: float) -> None:
-        """Allocate and free again."""
-        self.hold("passing", "", size)
-        self.drop("passing", "")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Bytes of the tensors of one block and microbatch on one device, by what they are.
 
     `shard` is a hidden state as it lies between products, cut by a tensor group, `whole` one that
     it has gathered; `query`, `key` are those of all local heads, `inner` one of the two inputs of
-    the gate, `cut` the degrees of the run.
+    the gate, `row` the statistics of a norm, `mask` those of dropout on a hidden state, `cut` the
+    degrees of the run.
     """
 
     shard: float
@@ -204,6 +70,7 @@ class Sizes:
     statistics: float
     inner: float
     row: float
+    mask: float
     cut: Parallelism
 
 
@@ -219,7 +86,8 @@ def sizes_of(model: TransformerConfig, run: Configuration) -> Sizes:
         key=_HALF * tokens * model.key_value_size / t,
         statistics=_SINGLE * tokens * model.num_heads / t,
         inner=_HALF * tokens * model.ffn_size / t,
-        row=_SINGLE * tokens / t,
+        row=_SINGLE * tokens / t * (1 + model.norm.has_bias),
+        mask=tokens * model.hidden_size / t if model.hidden_dropout else 0.0,
         cut=degrees,
     )
 
@@ -236,7 +104,9 @@ class Mixed:
 
     `taken` are those that its experts take, the heaviest share of all, and `inner` is one gate
     input of theirs. `scores` are those of the router in float32, `picks` one 8-byte index per copy,
-    `shared` one gate input of the experts that every token meets.
+    `shared` one gate input of the experts that every token meets, which needs the `whole` sequence
+    of a tensor group. `hidden` is the state that is routed: the group's own part of it where
+    experts are dealt out, else all of it, of which each makes a part.
     """
 
     copies: float
@@ -245,6 +115,7 @@ class Mixed:
     scores: float
     picks: float
     shared: float
+    hidden: float
     is_dealt: bool
 
 
@@ -252,30 +123,38 @@ def mixed_of(model: TransformerConfig, experts: Experts, run: Configuration) -> 
     """Sizes of a block with experts."""
     degrees = run.parallelism
     tokens = run.microbatch_size * run.sequence_length / degrees.context
-    copies = tokens * experts.experts_per_token
     shape = run_shape(run, precision="bf16")
     taken = shape.expert_copies(experts.experts_per_token, experts.num_experts)
+    routed = tokens / degrees.tensor if degrees.expert > 1 else tokens
+    copies = routed * experts.experts_per_token
     return Mixed(
         copies=_HALF * copies * model.hidden_size,
         taken=_HALF * taken * model.hidden_size,
-        inner=_HALF * taken * experts.ffn_size,
-        scores=_SINGLE * tokens * experts.num_experts,
+        inner=_HALF * taken * experts.ffn_size / shape.expert_shards,
+        scores=_SINGLE * routed * experts.num_experts,
         picks=8.0 * copies,
-        shared=_HALF * tokens * experts.shared_ffn_size,
+        shared=_HALF * tokens * experts.shared_ffn_size / degrees.tensor,
+        hidden=_HALF * routed * model.hidden_size,
         is_dealt=degrees.expert > 1,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A block: its sizes, and bytes of 16-bit gradients of its products."""
+    """A block: its sizes, and bytes of 16-bit gradients of its products.
+
+    Selective recomputation caches the outputs of the products in `cached`.
+    """
 
     sizes: Sizes
     mixed: Mixed | None
+    cached: frozenset[str]
+    rotary: bool
+    gated: bool
     has_head_norms: bool
     attention_gradients: float
     output_gradient: float
-    first_gradients: float  # of the two products before the gate
+    first_gradients: float  # of the products before the activation
     last_gradient: float
     mode: Recompute
 
@@ -289,7 +168,7 @@ class Block:
                 tape.keep(key, ())
             case Recompute.SELECTIVE:
                 self._run(tape, key, selective=True)
-                tape.keep(key, _CACHED)
+                tape.keep(key, _CACHED | self.cached)
         tape.hold(key, "out", self.sizes.shard)
 
     def backward(self, tape: Tape, key: object) -> None:
@@ -315,62 +194,74 @@ class Block:
         def drop(*names: str) -> None:
             tape.drop(key, *names)
 
-        def product(name: str, size: float, *, kept: bool = False) -> None:
-            if not (cached and kept):
+        def product(name: str, size: float) -> None:
+            if not (cached and name in _CACHED | self.cached):
                 hold(name, size)
+
+        def dropout(name: str, *before: float) -> None:
+            tape.passing(sum(before))
+            if z.mask:
+                tape.passing(2 * z.shard)
+                hold(name, z.mask)
 
         hold("row", z.row)
         hold("normed", z.shard)
         if z.cut.tensor > 1:
             hold("normed whole", z.whole)
             drop("normed")
-        product("q0", z.query, kept=True)
-        product("k0", z.key)
-        product("v", z.key, kept=True)
+        both = (("q", z.query), ("k", z.key))
+        turned = self.rotary or self.has_head_norms
+        for name, size in both:
+            product(name + "0" * turned, size)
+        product("v", z.key)
         if self.has_head_norms:
-            hold("q1", z.query)
-            hold("k1", z.key)
-        for name, size in (("q", z.query), ("k", z.key)):  # float32, turned, back to 16 bit
-            tape.passing(4 * size + size)
-            hold(name, size)
-        if self.has_head_norms:
-            drop("q1", "k1")
-        elif not (selective and not again):
-            drop("q0", "k0")
-        else:
-            drop("k0")
+            for name, size in both:
+                hold(name + "1" * self.rotary, size)
+        if self.rotary:
+            for name, size in both:  # float32, turned, back to 16 bit
+                tape.passing(4 * size + size)
+                hold(name, size)
+            if self.has_head_norms:
+                drop("q1", "k1")
+            else:
+                drop(*({"q0", "k0"} - (self.cached if selective and not again else frozenset())))
         if z.cut.context > 1 and not cached:
             # Keys and values in one row, those of all ranks, and a part of the output beside all.
             tape.passing(2 * z.key * (2 + z.cut.context) + 4 * z.query)
-        product("attended", z.query, kept=True)
-        product("statistics", z.statistics, kept=True)
+        product("attended", z.query)
+        product("statistics", z.statistics)
+        if selective and not again and "attention out" in self.cached:
+            hold("attention out", z.whole)
         if z.cut.tensor > 1:
-            if not cached:
-                tape.passing(z.whole + z.shard)
-                if selective:
-                    hold("reduced", z.shard)
+            dropout("mask", *(() if cached else (z.whole, z.shard)))
+            if selective and not again:
+                hold("reduced", z.shard)
         else:
-            tape.passing(z.shard)
+            dropout("mask", z.shard)
         hold("middle", z.shard)
         hold("row 2", z.row)
         hold("normed 2", z.shard)
         if z.cut.tensor > 1:
-            hold("normed 2 whole", z.whole)
-            drop("normed 2")
-        if self.mixed is None:
-            product("gate", z.inner, kept=True)
-            hold("activated", z.inner)
-            hold("up", z.inner)
-            hold("inner", z.inner)
-            if not again:
-                if selective:
-                    hold("last", z.whole)
-                    if z.cut.tensor > 1:
-                        hold("reduced 2", z.shard)
-                else:
-                    tape.passing(z.whole + z.shard)
+            own = self.mixed is not None and self.mixed.is_dealt  # its part of the sequence
+            if not own or (self.mixed and self.mixed.shared):
+                hold("normed 2 whole", z.whole)
+            if not own:
+                drop("normed 2")
+        if self.mixed is not None:
+            self._run_mixture(tape, key, self.mixed, again=again, selective=selective)
+            dropout("mask 2")
             return
-        self._run_mixture(tape, key, self.mixed, again=again, selective=selective)
+        product("gate", z.inner)
+        if self.gated:
+            hold("activated", z.inner)
+            product("up", z.inner)
+        hold("inner", z.inner)
+        if selective and not again:
+            if "last" in self.cached:
+                hold("last", z.whole)
+            if z.cut.tensor > 1:
+                hold("reduced 2", z.shard)
+        dropout("mask 2", *(() if again or selective else (z.whole, z.shard)))
 
     def _run_mixture(
         self, tape: Tape, key: object, m: Mixed, *, again: bool, selective: bool
@@ -381,6 +272,10 @@ class Block:
         def hold(name: str, size: float) -> None:
             tape.hold(key, name, size)
 
+        def product(name: str, size: float) -> None:
+            if not (cached and name in self.cached):
+                hold(name, size)
+
         tape.passing(m.scores * 2.5)
         hold("scores", m.scores)
         hold("picks", 3 * m.picks)
@@ -389,9 +284,9 @@ class Block:
         tape.passing(2 * m.copies)
         hold("routed", m.copies)
         if m.shared:
-            if not cached:
-                hold("shared gate", m.shared)
-            for name in ("shared activated", "shared up", "shared inner"):
+            product("shared gate", m.shared)
+            product("shared up", m.shared)
+            for name in ("shared activated", "shared inner"):
                 hold(name, m.shared)
             hold("shared out", shard)
         if m.is_dealt and not cached:
@@ -409,11 +304,11 @@ class Block:
             if m.is_dealt:
                 hold("brought", m.copies)
             hold("placed", m.copies)
-            tape.passing(2 * shard)
+            tape.passing(m.hidden + shard)
         names = ["routed", "padded", "result", "unsorted", "placed", "shared out"]
         if not (selective and not again):
             names.append("brought")
-        tape.drop(key, *names)
+        tape.drop(key, *(name for name in names if not selective or name not in self.cached))
 
     def _dense_backward(self, tape: Tape, key: object) -> None:
         z = self.sizes
@@ -424,11 +319,39 @@ class Block:
         def drop(*names: str) -> None:
             tape.drop(key, *names)
 
+        if z.mask:
+            hold("d dropped", z.shard)
+            drop("mask 2")
         if z.cut.tensor > 1:
             hold("d whole", z.whole)
         hold("d inner", z.inner)
         tape.hold("rank", "gradients", self.last_gradient)
-        drop("inner", "d whole")
+        drop("inner", "d whole", "d dropped")
+        if self.gated:
+            self._gate_backward(tape, key)
+        else:
+            hold("d gate", z.inner)
+            drop("d inner", "gate")
+            hold("d normed", z.whole)
+            tape.hold("rank", "gradients", self.first_gradients)
+            drop("d gate", "normed 2 whole", "normed 2")
+        if z.cut.tensor > 1:
+            hold("d reduced", z.shard)
+            drop("d normed")
+        hold("d middle", z.shard)
+        drop("d normed", "d reduced", "middle", "row 2")
+        drop("d middle")  # added to the gradient of the output in place
+
+    def _gate_backward(self, tape: Tape, key: object) -> None:
+        """From the gradient of the gated product to that of the norm's output."""
+        z = self.sizes
+
+        def hold(name: str, size: float) -> None:
+            tape.hold(key, name, size)
+
+        def drop(*names: str) -> None:
+            tape.drop(key, *names)
+
         hold("d activated", z.inner)
         hold("d up", z.inner)
         drop("d inner", "activated", "up")
@@ -441,15 +364,9 @@ class Block:
         tape.hold("rank", "gradients", self.first_gradients / 2)
         drop("d gate", "normed 2 whole", "normed 2")
         drop("d normed b")
-        if z.cut.tensor > 1:
-            hold("d reduced", z.shard)
-            drop("d normed")
-        hold("d middle", z.shard)
-        drop("d normed", "d reduced", "middle", "row 2")
-        drop("d middle")  # added to the gradient of the output in place
 
     def _mixed_backward(self, tape: Tape, key: object, m: Mixed) -> None:
-        shard = self.sizes.shard
+        shard, gathers = self.sizes.shard, m.hidden > self.sizes.shard
 
         def hold(name: str, size: float) -> None:
             tape.hold(key, name, size)
@@ -457,16 +374,19 @@ class Block:
         def drop(*names: str) -> None:
             tape.drop(key, *names)
 
+        if gathers:
+            hold("d whole", m.hidden)
         if m.shared:
             hold("d shared", 3 * m.shared)
             drop("d shared", "shared gate", "shared activated", "shared up", "shared inner")
-            hold("d normed", shard)
+            tape.passing(self.sizes.whole)
+            hold("d normed", m.hidden)
         hold("d placed", m.copies)
         if m.is_dealt:
             hold("d brought", m.taken)
             drop("d placed", "brought")
         hold("d unsorted", m.taken)
-        drop("d placed", "d brought")
+        drop("d placed", "d brought", "d whole")
         hold("d result", m.taken)
         drop("d unsorted")
         hold("d inner", m.inner)
@@ -495,9 +415,9 @@ class Block:
         drop("d weighed", "weighed")
         tape.passing(m.copies)
         drop("d routed")
-        hold("d normed", shard)
+        hold("d normed", m.hidden)
         tape.passing(m.copies + 2 * m.scores)
-        drop("scores", "picks", "normed 2", "middle", "row 2")
+        drop("scores", "picks", "normed 2", "normed 2 whole", "mask 2", "middle", "row 2")
         tape.passing(shard)
         drop("d normed")
 
@@ -510,11 +430,14 @@ class Block:
         def drop(*names: str) -> None:
             tape.drop(key, *names)
 
+        if z.mask:
+            hold("d dropped", z.shard)
+            drop("mask")
         if z.cut.tensor > 1:
             hold("d whole", z.whole)
         hold("d attended", z.query)
         tape.hold("rank", "gradients", self.output_gradient)
-        drop("d whole")
+        drop("d whole", "d dropped")
         if z.cut.context > 1:
             tape.passing(2 * z.key * (3 + 2 * z.cut.context) + 6 * z.query)
         hold("d q", z.query)
@@ -524,7 +447,7 @@ class Block:
         hold("d normed", z.whole)
         drop("d v", "v")
         for name, size in (("d k", z.key), ("d q", z.query)):
-            tape.passing(4 * size)
+            tape.passing(4 * size * self.rotary)
             tape.passing(z.whole)
             drop(name)
         tape.hold("rank", "gradients", self.attention_gradients)
@@ -533,10 +456,24 @@ class Block:
         drop("d normed", "row")
 
 
-_CACHED: Final = (
-    "q0", "v", "attended", "statistics", "reduced", "gate", "last", "reduced 2", "dealt",
-    "brought", "shared gate",
-)  # fmt: skip
+_CACHED: Final = frozenset({"attended", "statistics", "reduced", "reduced 2", "dealt", "brought"})
+
+
+def cached_products(model: TransformerConfig, experts: Experts | None) -> frozenset[str]:
+    """Products whose outputs selective recomputation caches: those with a bias, and every second.
+
+    The router's runs again (torchtitan, `distributed/activation_checkpoint.py`).
+    """
+    turned = "0" * (model.rotary or model.query_key_norm)
+    has_bias = dict.fromkeys(("q" + turned, "k" + turned, "v"), model.query_key_value_bias)
+    has_bias["attention out"] = model.attention_output_bias
+    if experts is None:
+        inner = ("gate", "up", "last") if model.gated else ("gate", "last")
+        has_bias |= dict.fromkeys(inner, model.mlp_bias)
+    elif experts.shared_ffn_size:
+        has_bias |= dict.fromkeys(("shared gate", "shared up", "shared out"), False)
+    others = [name for name, biased in has_bias.items() if not biased]
+    return frozenset({*others[::2], *(name for name, biased in has_bias.items() if biased)})
 
 
 # A rank: its units, and the actions of its schedule
@@ -613,7 +550,7 @@ class Rank:
         self.free_weights(stage, name)
         tape.drop("buffer reduced", *tape.names("buffer reduced"))
         tape.hold("buffer reduced", key, self.summed * unit.parameters)
-        tape.drop("rank", "gradients")
+        tape.drop("rank", "gradients", *(("head's",) if name == "embedding" else ()))
         tape.drop("whole gradients", key)
         shard = _SINGLE * unit.sharded
         if key in self.reduced:
@@ -627,18 +564,19 @@ class Rank:
         tape, sizes = self.tape, stage.sizes
         if stage.has_embedding:
             self.gather(stage, "embedding", forward=True)
+            key = stage.index, microbatch
             tape.passing(sizes.whole * (2 if sizes.cut.tensor > 1 else 1))
-            if self.again:
+            tape.hold(key, "mask", sizes.mask)
+            if self.again and not stage.is_tied:
                 self.free_weights(stage, "embedding")
-        if stage.has_embedding:
-            tape.hold((stage.index, microbatch), "input", sizes.shard)
+            tape.hold(key, "input", sizes.shard)
         for layer, block in stage.blocks:
             self.gather(stage, f"block {layer}", forward=True)
             block.forward(tape, (stage.index, microbatch, layer))
             if self.again:
                 self.free_weights(stage, f"block {layer}")
         if stage.has_head:
-            self.gather(stage, "head", forward=True)
+            self.gather(stage, stage.last_unit, forward=True)
             self._loss_forward(stage, microbatch)
         tape.drop("buffer", *tape.names("buffer"))
 
@@ -676,7 +614,8 @@ class Rank:
             if names:
                 self.prefetch(stage, names[-1])
             self._head_backward(stage, key)
-            self.reduce(stage, "head", is_last=is_last)
+            if not stage.is_tied:
+                self.reduce(stage, "head", is_last=is_last)
         else:
             tape.hold("rank", "grad", 0.0)  # the buffer in which it was received
         for layer, block in reversed(stage.blocks):
@@ -706,6 +645,9 @@ class Rank:
             tape.hold("rank", "of all words", stage.sizes.cut.tensor * cut)
         tape.hold("rank", "gradients", cut)
         tape.drop("rank", "of all words")
+        if stage.is_tied:  # the sum with the head's is a new tensor
+            tape.passing(cut)
+            tape.drop("rank", "gradients")
 
     def _loss_backward(self, stage: Stage, key: object) -> None:
         """The gradient of the logits, in float32 and then in 16 bit."""
@@ -725,7 +667,8 @@ class Rank:
     def _head_backward(self, stage: Stage, key: object) -> None:
         tape, sizes = self.tape, stage.sizes
         tape.hold(key, "d normed", sizes.whole)
-        tape.hold("rank", "gradients", _HALF * stage.units["head"].parameters)
+        gradients = "head's" if stage.is_tied else "gradients"
+        tape.hold("rank", gradients, _HALF * stage.units[stage.last_unit].parameters)
         tape.drop(key, "d logits", "normed whole", "normed")
         if sizes.cut.tensor > 1:
             tape.passing(sizes.shard)
@@ -769,6 +712,12 @@ class Stage:
     positions: float
     has_embedding: bool
     has_head: bool
+    is_tied: bool
+
+    @property
+    def last_unit(self) -> str:
+        """The unit of norm and head."""
+        return "embedding" if self.is_tied else "head"
 
 
 _SHARDS_GRADIENTS, _SHARDS_WEIGHTS = 2, 3
@@ -784,27 +733,65 @@ _FOLLOWED: Final = frozenset(
 )  # fmt: skip
 
 
+# What of a model is followed, or has no tensors of its own.
+_OF_MODELS: Final = frozenset(
+    {
+        "family", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size",
+        "vocabulary_size", "norm", "activation", "gated", "causal", "pre_norm", "final_norm",
+        "query_key_norm", "query_key_value_bias", "attention_output_bias", "mlp_bias", "rotary",
+        "tied_embeddings", "max_positions", "sliding_window", "full_attention_layers",
+        "hidden_dropout", "attention_dropout", "experts",
+    }
+)  # fmt: skip
+_IN_WORDS: Final = {
+    "latent": "latent attention",
+    "num_mtp_layers": "layers that predict further tokens",
+    "towers": "an encoder",
+    "tuning": "a part that is frozen, or a reference",
+    "shared_gate": "a gate of shared experts",
+}
+_OF_EXPERTS: Final = frozenset(
+    {
+        "num_experts", "experts_per_token", "ffn_size", "shared_ffn_size", "num_dense_layers",
+        "dense_layers", "routed_bias",
+    }
+)  # fmt: skip
+
+
+def odd_parts(model: TransformerConfig) -> Iterator[str]:
+    """What a model has that this account does not know, in words."""
+    words = {Norm.RMS: "RMS norms", Norm.LAYER: "layer norms"}
+    known = model.norm in words and model.activation in (Activation.SILU, Activation.GELU)
+    plain = model.causal and model.pre_norm and model.final_norm
+    if not (known and plain and (model.rotary or model.max_positions)):
+        yield f"blocks of the family {model.family}"
+    experts = model.experts
+    if experts is not None and (model.mlp_bias or model.activation is not Activation.SILU):
+        yield "experts with a bias, or another activation than SiLU"
+    for followed, part in ((_OF_MODELS, model), (_OF_EXPERTS, experts)):
+        for each in () if part is None else fields(part):
+            default = each.default if each.default is not MISSING else None
+            if each.name not in followed and getattr(part, each.name) != default:
+                yield _IN_WORDS.get(each.name, each.name.replace("_", " "))
+
+
 def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
     """Whether this account knows every tensor of the run: decoders of the usual kind, sharded.
 
     States are Adam's in float32, and nothing is cut, moved or narrowed to save memory.
     """
     degrees, recipe = run.parallelism, run.recipe
-    usual = model.gated and model.rotary and model.pre_norm and model.latent is None
-    beside = model.num_mtp_layers or model.towers
-    plain = model.tuning == TRAIN_ALL and not beside and not model.sandwich_norm
-    cut = degrees.tensor == 1 or (degrees.sequence_parallel and model.experts is None)
+    cut = degrees.tensor == 1 or degrees.sequence_parallel
+    if model.experts is not None and degrees.tensor > 1:
+        cut &= degrees.expert_shards == (1 if degrees.expert > 1 else degrees.tensor)
     return (
-        usual
-        and plain
-        and cut
+        cut
+        and not any(odd_parts(model))
         and _FOLLOWED.issuperset(unusual(recipe))
         and recipe.reduce_dtype in (None, "fp32", "bf16")
         and recipe.precision != "fp32"
         and run.fused_attention
         and run.recompute is not Recompute.OFFLOAD
-        and not model.tied_embeddings
-        and max(model.hidden_dropout, model.attention_dropout) == 0
         and degrees.zero_stage >= _SHARDS_GRADIENTS
     )
 
@@ -848,26 +835,27 @@ def _stages(model: TransformerConfig, run: Configuration) -> list[Stage]:
     sizes = sizes_of(model, run)
     t, c = degrees.tensor, degrees.context
     found, first = [], 0
-    embedding = model.vocabulary_size * model.hidden_size / t
+    h, norm = model.hidden_size, model.hidden_size * (1 + model.norm.has_bias)
+    words = model.vocabulary_size * h / t
+    embedding, head = words + model.max_positions * h, words + norm
     for index, count in enumerate(counts):
         is_first, is_last = index == 0, index == len(counts) - 1
+        is_tied = model.tied_embeddings and is_first and is_last
         units: dict[str, Unit] = {}
         blocks = []
         if is_first:
-            units["embedding"] = Unit(
-                parameters=embedding, sharded=embedding / shards, ranks=shards
-            )
+            whole = embedding + norm * is_tied
+            units["embedding"] = Unit(parameters=whole, sharded=whole / shards, ranks=shards)
         for layer in range(first, first + count):
             again = run.recompute_blocks is None or layer - first < run.recompute_blocks
             mode = run.recompute if again else Recompute.NONE
             block, dense, expert = _block(model, run, layer, sizes, mode)
-            own = max(1, shards // degrees.expert)
+            own = max(1, shards * t // degrees.expert if degrees.expert > 1 else shards)
             units[f"block {layer}"] = Unit(
                 parameters=dense + expert, sharded=dense / shards + expert / own, ranks=shards
             )
             blocks.append((layer, block))
-        if is_last:
-            head = embedding + model.hidden_size
+        if is_last and not is_tied:
             units["head"] = Unit(parameters=head, sharded=head / shards, ranks=shards)
         found.append(
             Stage(
@@ -879,6 +867,7 @@ def _stages(model: TransformerConfig, run: Configuration) -> list[Stage]:
                 positions=run.sequence_length / c,
                 has_embedding=is_first,
                 has_head=is_last,
+                is_tied=is_tied,
             )
         )
         first += count
@@ -893,22 +882,26 @@ def _block(
     queries, keys = h * model.query_size / t, 2 * h * model.key_value_size / t
     if model.query_key_value_bias:
         queries, keys = queries + model.query_size / t, keys + 2 * model.key_value_size / t
-    out = model.query_size * h / t
-    norms = 2 * h + (2 * model.head_size if model.query_key_norm else 0)
+    out = model.query_size * h / t + h * model.attention_output_bias
+    norms = 2 * h * (1 + model.norm.has_bias) + (2 * model.head_size * model.query_key_norm)
     dense, expert = queries + keys + out + norms, 0.0
     experts = model.experts if model.experts is not None and model.experts.at(layer) else None
     if experts is None:
-        first, last = 2 * h * model.ffn_size / t, model.ffn_size * h / t
+        bias = model.mlp_bias
+        first = (1 + model.gated) * (h + bias) * model.ffn_size / t
+        last = model.ffn_size * h / t + h * bias
         dense += first + last
     else:
-        first = 2 * h * experts.ffn_size * experts.num_experts / degrees.expert
-        last = first / 2
-        shared = 3 * h * experts.shared_ffn_size
+        own = experts.num_experts / degrees.expert / degrees.expert_shards
+        first, last = 2 * h * experts.ffn_size * own, h * experts.ffn_size * own
         expert = first + last
-        dense += shared + h * experts.num_experts
+        dense += 3 * h * experts.shared_ffn_size / t + h * experts.num_experts
     block = Block(
         sizes=sizes,
         mixed=None if experts is None else mixed_of(model, experts, run),
+        cached=cached_products(model, experts),
+        rotary=model.rotary,
+        gated=model.gated,
         has_head_norms=model.query_key_norm,
         attention_gradients=_HALF * (queries + keys),
         output_gradient=_HALF * out,

@@ -9,14 +9,18 @@ anything than another of its rank is never the fullest, so few rows are left.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from trainwright.plans.schedule import ActionKind
+from trainwright.units import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
@@ -202,3 +206,138 @@ def _alive(actions: Ints, *, num_stages: int) -> Floats:
     ends = _ENDS[before[:, 0]]
     closed = np.bincount(before[ends, 1], minlength=num_stages)
     return (opened - closed).astype(np.float64)
+
+
+# What the allocator takes from the device for it
+# ------------------------------------------------
+# PyTorch's caching allocator (`c10/cuda/CUDACachingAllocator.cpp`): sizes are rounded to 512 bytes;
+# up to 1 MiB they come from segments of 2 MiB, below 10 MiB from segments of 20 MiB, above from one
+# of their own, rounded to 2 MiB. The smallest free block that is large enough is taken and split
+# where more than 1 MiB is left; neighbours that are free become one. Every stream has a pool of its
+# own; segments go back to the device only where it is full.
+
+_ROUNDED: Final = 512
+_SMALL, _MIDDLE = MIB, 10 * MIB
+_SMALL_SEGMENT, _MIDDLE_SEGMENT, _STEP = 2 * MIB, 20 * MIB, 2 * MIB
+
+
+class Pool:
+    """Segments of one stream, cut into blocks of [size, before, after, is free]."""
+
+    __slots__ = ("blocks", "free", "made", "reserved")
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, list[Any]] = {}
+        self.free: list[tuple[float, int]] = []  # by size
+        self.reserved = self.made = 0
+
+    def take(self, size: float) -> int:
+        """The number of a block of that size."""
+        size = max(1, math.ceil(size / _ROUNDED)) * _ROUNDED
+        at = bisect_left(self.free, (size, -1))
+        if at < len(self.free):
+            held, block = self.free.pop(at)
+        else:
+            held = _segment(size)
+            self.reserved += held
+            block = self._made(held, None, None)
+        least = _SMALL if size > _SMALL else _ROUNDED - 1
+        if held - size > least:
+            _, before, after, _ = self.blocks[block]
+            rest = self._made(held - size, block, after)
+            if after is not None:
+                self.blocks[after][1] = rest
+            self.blocks[block] = [size, before, rest, False]
+            insort(self.free, (held - size, rest))
+        self.blocks[block][3] = False
+        return block
+
+    def give_back(self, block: int) -> None:
+        """Free a block, and make it one with free neighbours."""
+        own = self.blocks[block]
+        own[3] = True
+        for side in (1, 2):
+            other = own[side]
+            if other is not None and self.blocks[other][3]:
+                found = self.blocks.pop(other)
+                self.free.remove((found[0], other))
+                own[0] += found[0]
+                own[side] = found[side]
+                if found[side] is not None:
+                    self.blocks[found[side]][3 - side] = block
+        insort(self.free, (own[0], block))
+
+    def _made(self, size: float, before: int | None, after: int | None) -> int:
+        self.made += 1
+        self.blocks[self.made] = [size, before, after, True]
+        return self.made
+
+
+def _segment(size: float) -> int:
+    if size <= _SMALL:
+        return _SMALL_SEGMENT
+    return _MIDDLE_SEGMENT if size < _MIDDLE else math.ceil(size / _STEP) * _STEP
+
+
+class Tape:
+    """Tensors by owner and name: bytes held now, the most that was, and what it takes."""
+
+    __slots__ = ("blocks", "now", "owners", "peak", "pools")
+
+    def __init__(self) -> None:
+        self.owners: dict[object, dict[object, float]] = {}
+        self.now = self.peak = 0.0
+        self.blocks: dict[tuple[object, object], list[tuple[Pool, int]]] = {}
+        self.pools = {"small": Pool(), "compute": Pool(), "buffer": Pool()}
+
+    @property
+    def reserved(self) -> float:
+        """Bytes of all segments."""
+        return float(sum(pool.reserved for pool in self.pools.values()))
+
+    def hold(self, owner: object, name: object, size: float, *, tensors: int = 1) -> None:
+        """Allocate so many tensors of `size` bytes together; a name that is held already grows."""
+        mine = self.owners.setdefault(owner, {})
+        mine[name] = mine.get(name, 0.0) + size
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        if size > 0:
+            pool = self._pool(owner, size / tensors)
+            taken = self.blocks.setdefault((owner, name), [])
+            taken += [(pool, pool.take(size / tensors)) for _ in range(tensors)]
+
+    def _pool(self, owner: object, size: float) -> Pool:
+        """Units are gathered on a stream of their own."""
+        if size <= _SMALL:
+            return self.pools["small"]
+        return self.pools["buffer" if owner == "buffer" else "compute"]
+
+    def drop(self, owner: object, *names: object) -> None:
+        """Free what an owner holds of these names."""
+        mine = self.owners.get(owner, {})
+        for name in names:
+            self.now -= mine.pop(name, 0.0)
+            for pool, block in self.blocks.pop((owner, name), ()):
+                pool.give_back(block)
+
+    def keep(self, owner: object, names: Collection[str]) -> None:
+        """Free all that an owner holds but these."""
+        self.drop(owner, *(n for n in self.names(owner) if n not in names))
+
+    def clear(self, owner: object) -> None:
+        """Free all that an owner holds."""
+        self.keep(owner, ())
+        self.owners.pop(owner, None)
+
+    def names(self, owner: object) -> tuple[object, ...]:
+        """What an owner holds."""
+        return tuple(self.owners.get(owner, ()))
+
+    def held(self, owner: object, name: object) -> float:
+        """The bytes of one name."""
+        return self.owners.get(owner, {}).get(name, 0.0)
+
+    def passing(self, size: float) -> None:
+        """Allocate and free again."""
+        self.hold("passing", "", size)
+        self.drop("passing", "")
