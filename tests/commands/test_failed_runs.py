@@ -95,7 +95,7 @@ def test_a_log_and_the_file_of_its_job_are_read_together(run, log, tmp_path):
     found = run(*asked).document
     assert found["failure"]["rank"] == 5
     assert found["request"]["configuration"]["microbatch_size"] == 4
-    assert found["memory_account"] == "hugging-face"
+    assert found["memory_account"] == "hugging-face-deepspeed"
 
 
 def test_a_message_without_bytes_is_a_failure_all_the_same(run, tmp_path):

@@ -1,7 +1,8 @@
 """Run by test_real_deepspeed in a process of its own: one exported folder through DeepSpeed.
 
 A process group of the planned size that moves nothing stands in for the cluster. Prints JSON: what
-`DeepSpeedConfig` made of the file, and where its pipeline module cuts.
+`DeepSpeedConfig` made of the file, and where its pipeline module cuts. Asked for a `stage` it runs
+the engine at that stage on plain products, and prints the bytes that it holds.
 """
 
 import json
@@ -11,7 +12,6 @@ from pathlib import Path
 
 def main():
     asked = json.load(sys.stdin)
-    folder = Path(asked["folder"])
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -24,6 +24,10 @@ def main():
     # that was killed; nothing is moved here.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="fake")
+    if "stage" in asked:
+        print(json.dumps(held_by_engine(asked)))
+        return
+    folder = Path(asked["folder"])
     from deepspeed.runtime.config import DeepSpeedConfig
 
     class Mpu:
@@ -52,6 +56,45 @@ def main():
         found["parts"] = list(module.parts)
         found["checkpointed"] = module.activation_checkpoint_interval
     print(json.dumps(found))
+
+
+def held_by_engine(asked):
+    """Bytes a parameter, at most in the backward pass of a microbatch and in an update."""
+    import deepspeed
+    import torch
+
+    from trainwright.lab.rank_program import Held, watched
+
+    layers, width = asked["layers"], asked["width"]
+    zero = {
+        "stage": asked["stage"],
+        "overlap_comm": True,
+        "reduce_bucket_size": asked["bucket"],
+        "allgather_bucket_size": asked["bucket"],
+        "stage3_prefetch_bucket_size": 0,
+        "stage3_max_reuse_distance": 0,
+    }
+    settings = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 2,
+        "bf16": {"enabled": True},
+        "zero_optimization": zero,
+    }
+    held, found = Held(), {}
+    with watched(held), held:
+        blocks = [torch.nn.Linear(width, width, bias=False) for _ in range(layers)]
+        model = torch.nn.Sequential(*blocks)
+        made = torch.optim.AdamW(model.parameters(), fused=True)
+        engine, *_ = deepspeed.initialize(model=model, optimizer=made, config=settings)
+        x = torch.randn(1, width, dtype=torch.bfloat16)
+        for _ in range(4):  # two steps, of which the second has states
+            held.forget_peak()
+            engine.backward(engine(x).float().sum())
+            found["backward"] = held.peak
+            held.forget_peak()
+            engine.step()
+            found["update"] = held.peak
+    return {name: size / (layers * width * width) for name, size in found.items()}
 
 
 if __name__ == "__main__":

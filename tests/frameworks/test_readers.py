@@ -1,5 +1,7 @@
 """Existing jobs of other people: scripts, TOML and JSON as they are found."""
 
+import json
+
 import pytest
 
 from trainwright.errors import InvalidInput
@@ -568,3 +570,33 @@ def test_what_follows_from_a_replaced_setting_goes_with_it(tmp_path, given, gone
     left = stated_options(job, given)
     assert set(whole) - set(left) == gone - set(given)
     assert {name: left[name] for name in given} == given
+
+
+SHARDED = """\
+accelerate launch --num_processes 8 {launcher} train.py --model_name_or_path Qwen/Qwen3-8B \\
+  --per_device_train_batch_size 1 --gradient_accumulation_steps 4 --max_length 4096 --bf16 true \\
+  --gradient_checkpointing true {words}
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words", "settings", "kept"),
+    [
+        ("", "--deepspeed ds.json", {}, "bf16"),
+        ("--use_deepspeed --deepspeed_config_file ds.json", "", {}, "bf16"),
+        ("", "--deepspeed ds.json", {"data_types": {"grad_accum_dtype": "fp32"}}, None),
+    ],
+)
+def test_a_trainer_that_deepspeed_shards_is_told_from_one_that_fsdp_does(
+    tmp_path, launcher, words, settings, kept
+):
+    stage = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(stage | settings))
+    script = tmp_path / "run.sh"
+    script.write_text(SHARDED.format(launcher=launcher, words=words))
+    sharded = open_stated("trl", script)
+    assert (sharded.software, sharded.run.zero) == ("trl with deepspeed", 2)
+    assert sharded.run.gradient_dtype == kept
+    script.write_text(SHARDED.format(launcher="", words='--fsdp "shard_grad_op"'))
+    wrapped = open_stated("trl", script)
+    assert (wrapped.software, wrapped.run.zero, wrapped.run.gradient_dtype) == ("trl", 2, None)

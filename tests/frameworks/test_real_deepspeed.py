@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from export_jobs import bundle, golden_jobs, job
+from trainwright.formats.calibration_toml import framework_memory
 from trainwright.frameworks.trainers import bounds
 from trainwright.plans.job import Job
 from trainwright.profile import Recompute
@@ -45,6 +46,10 @@ def deepspeed(made: Job, folder: Path, more: dict[str, Any] | None = None) -> di
         "data": made.degrees.data,
         "more": more or {},
     }
+    return checked(asked)
+
+
+def checked(asked: dict[str, Any]) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", Path(__file__).with_name("deepspeed_check.py")],
         input=json.dumps(asked),
@@ -77,3 +82,30 @@ def test_batches_that_disagree_are_refused(tmp_path: Path) -> None:
 def test_an_unknown_key_at_the_top_is_not_noticed(tmp_path: Path) -> None:
     """Why only keys that DeepSpeed knows are written."""
     assert "refused" not in deepspeed(jobs()["zero 3"], tmp_path, {"surprise": 1})
+
+
+LAYERS, WIDTH, BUCKET, RANKS = 16, 1024, 2 * 2**20, 4
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_account_of_its_engine_is_what_it_holds(stage: int) -> None:
+    account = framework_memory("trl with deepspeed")
+    found = checked(
+        {"stage": stage, "devices": RANKS, "layers": LAYERS, "width": WIDTH, "bucket": BUCKET}
+    )
+    # Bytes a parameter: 16-bit weights, float32 copies and moments, 16-bit gradients of a rank.
+    weights, states, own = 2 / (RANKS if stage == 3 else 1), 12 / RANKS, 2 / RANKS
+    static = weights + states
+    assert found["update"] - static == pytest.approx(
+        own + account.update_bytes / RANKS + one_bucket(stage), rel=0.05
+    )
+    if stage < account.buckets_from or stage == 3:
+        return
+    gradients = 2 if stage == 1 else 2 * own  # of a new microbatch beside those of the last
+    buckets, newest = 2 * 2 * BUCKET / (LAYERS * WIDTH**2), 2 / LAYERS
+    assert found["backward"] - static == pytest.approx(gradients + buckets + newest, rel=0.05)
+
+
+def one_bucket(stage: int) -> float:
+    """At stage 3 a bucket stays."""
+    return 2 * BUCKET / (LAYERS * WIDTH**2) if stage == 3 else 0.0

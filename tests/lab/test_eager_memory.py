@@ -31,22 +31,32 @@ CASES = [
 ]
 
 
-def predicted(weights: str, blocks: int, again: bool, length: int) -> float:
+RUN = Configuration(
+    parallelism=Parallelism(),
+    microbatch_size=1,
+    global_batch=2,
+    sequence_length=2048,
+    overheads=NO_OVERHEADS,
+    vocabulary_multiple=1,
+)
+
+
+def of_hugging_face(run: Configuration, blocks: int = MODEL.num_layers) -> float:
     model = replace(MODEL, num_layers=blocks)
-    run = Configuration(
-        parallelism=Parallelism(),
-        microbatch_size=1,
-        global_batch=2,
-        sequence_length=length,
-        recompute=Recompute.FULL if again else Recompute.NONE,
-        recipe=RECIPES[weights],
-        overheads=NO_OVERHEADS,
-        vocabulary_multiple=1,
-    )
     step = price_configuration(model, CLUSTER, run)
     account = framework_memory("hugging-face")
     (rank,) = memory_figures(model, run, step, account, device=CLUSTER.accelerator)
     return rank.allocated.typical_bytes
+
+
+def predicted(weights: str, blocks: int, again: bool, length: int) -> float:
+    run = replace(
+        RUN,
+        sequence_length=length,
+        recompute=Recompute.FULL if again else Recompute.NONE,
+        recipe=RECIPES[weights],
+    )
+    return of_hugging_face(run, blocks)
 
 
 def counted(weights: str, blocks: int, again: bool, length: int) -> float:
@@ -107,3 +117,28 @@ def test_the_account_of_hugging_face_holds_what_its_modules_allocate() -> None:
     shown = ", ".join(f"{'-'.join(map(str, case))} {error:+.1%}" for case, error in errors.items())
     assert mean(map(abs, errors.values())) < 0.03, shown
     assert max(map(abs, errors.values())) < 0.08, shown
+
+
+@pytest.mark.torch
+def test_replicas_hold_a_copy_of_all_gradients_in_buckets() -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from trainwright.lab.rank_program import Held, watched
+
+    held = Held()
+    dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    try:
+        with watched(held), held:
+            model = torch.nn.Sequential(*(torch.nn.Linear(256, 256, bias=False) for _ in range(8)))
+            weights = held.total
+            replica = torch.nn.parallel.DistributedDataParallel(model)
+            assert held.total - weights == weights, "as many bytes as gradients, before any is made"
+            del replica
+    finally:
+        dist.destroy_process_group()
+    run = replace(RUN, parallelism=Parallelism(data=4), global_batch=8)
+    alone, among = (of_hugging_face(each) for each in (RUN, run))
+    step = price_configuration(MODEL, CLUSTER, run)
+    assert among - alone == step.stages[0].memory.gradient_bytes

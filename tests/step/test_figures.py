@@ -57,6 +57,8 @@ def test_every_field_that_an_account_sets_has_a_source(account: FrameworkMemory)
         ("torchtitan@0.3", "fsdp2"),
         ("fms-fsdp", "fsdp2"),
         ("trl", "hugging-face"),
+        ("trl with deepspeed", "hugging-face-deepspeed"),
+        ("llamafactory", "hugging-face-deepspeed"),
         ("nanotron", "nanotron"),
         ("maxtext", "xla"),
         ("something else", "typical"),

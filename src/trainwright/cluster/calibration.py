@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster.accelerator import Accelerator, Circumstance, Saturating, Spread
 from trainwright.cluster.cluster import Cluster, LevelKind, NetworkLevel, Pool
+from trainwright.cluster.framework_memory import without_engine
 from trainwright.errors import Fault, refuse
 from trainwright.provenance import Origin, Provenance
 
@@ -384,7 +385,7 @@ def only_program_on(accelerator: str) -> str | None:
 
 def software_named(text: str | None, *, compiled: bool | None = None) -> Software:
     """The program of a name; what nobody knows is typical. `compiled` says so of PyTorch's."""
-    name = (text or "").strip().lower()
+    name = without_engine((text or "").strip().lower())
     kind = next((kind for part, kind in _CLASSES if part in name), SoftwareClass.TYPICAL)
     if not name:
         return TYPICAL

@@ -59,9 +59,10 @@ class FrameworkMemory:
     Tensors of a rank. `kept_gradient_bytes` per parameter are 16-bit gradients that lie beside
     float32 accumulators from backward to the update; `update_bytes` per parameter of a rank's
     share of the states are what an update makes where gradients accumulate in 16 bit, and
-    `plain_update_bytes` are that where nothing is sharded;
-    `bucket_parameters` are copied into a buffer to be reduced, from ZeRO stage 2 on into two of
-    16 bit during the backward pass. With `accumulates_apart` a new
+    `plain_update_bytes` are that where nothing is sharded; `bucket_parameters` are copied into a
+    buffer to be reduced, from the ZeRO stage `buckets_from` on into two of 16 bit during the
+    backward pass. With `copies_gradients` replicas that shard nothing reduce copies of all
+    gradients, which stay. With `accumulates_apart` a new
     gradient is whole before it is added to the old one; with `keeps_stage_output` each microbatch
     in flight keeps the hidden state that its stage sent on. `loss_bytes` per logit come on top of
     a float32 softmax and the gradient of 16-bit logits, at the loss and while nothing is fused;
@@ -101,6 +102,8 @@ class FrameworkMemory:
     update_bytes: float = 0.0
     plain_update_bytes: float = 0.0
     bucket_parameters: float = 0.0
+    buckets_from: int = 2
+    copies_gradients: bool = False
     accumulates_apart: bool = False
     keeps_stage_output: bool = False
     keeps_gathered_inputs: bool = False
@@ -153,6 +156,7 @@ class FrameworkMemory:
             self.plain_update_bytes,
             self.bucket_parameters,
             self.loss_bytes,
+            self.copies_gradients,
             self.accumulates_apart,
             self.keeps_stage_output,
             self.keeps_gathered_inputs,
@@ -171,6 +175,17 @@ class FrameworkMemory:
 
 
 TYPICAL_MEMORY: Final = "typical"
+_ENGINE: Final = " with "
+
+
+def on_engine(program: str | None, engine: str | None) -> str | None:
+    """A program that a library shards, as software: "trl with deepspeed"."""
+    return program if engine is None else f"{program}{_ENGINE}{engine}"
+
+
+def without_engine(software: str) -> str:
+    """The program of such a name."""
+    return software.partition(_ENGINE)[0]
 
 
 def memory_of_software(known: tuple[FrameworkMemory, ...], name: str | None) -> FrameworkMemory:

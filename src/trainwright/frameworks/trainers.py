@@ -125,6 +125,9 @@ def settings(job: Job) -> dict[str, Any]:
     is_said = job.recipe.reduce_dtype is not None or reduced != own
     if is_said and reduced in ("fp32", "bf16", "fp16"):
         found["communication_data_type"] = reduced
+    kept = job.recipe.gradient_dtype or "fp32"
+    if job.demands.zero_stage and kept in ("fp32", "bf16", "fp16") and kept != job.precision:
+        found["data_types"] = {"grad_accum_dtype": kept}
     if job.degrees.pipeline > 1:
         found["pipeline"] = {"activation_checkpoint_interval": _interval(job)}
     return found

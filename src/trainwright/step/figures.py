@@ -56,7 +56,6 @@ _PUT_BACK: Final = 3  # copies of routed tokens, where they are put back by inde
 _GATHERED: Final = 2  # inputs of a block that its tensor group gathers
 _SHARDS_STATES: Final = 1  # the ZeRO stage from which on the optimizer's states are sharded
 _SHARDS_WEIGHTS: Final = 3
-_SCATTERS_AS_MADE: Final = 2  # the ZeRO stage from which on gradients are reduced during backward
 _BUCKETS: Final = 2  # then: one that fills while the other is reduced
 
 
@@ -291,7 +290,7 @@ def memory_figures(
         )
     precision = run.recipe.precision or device.default_precision
     graph = layer_graph(model, run_shape(run, precision=precision))
-    placement = placement_of(shape_of(run))
+    placement, degrees = placement_of(shape_of(run)), run.parallelism
     numbers = run.recipe.numbers(precision)
     found = []
     for rank, stage in enumerate(step.stages):
@@ -301,6 +300,8 @@ def memory_figures(
         beside = _beside_bytes(graph, model, run, held, account, ends)
         gradients = held.gradient_bytes / numbers.gradient_bytes
         kept = account.kept_gradient_bytes * gradients * (numbers.gradient_bytes > 2)
+        if account.copies_gradients and degrees.zero_stage == 0:
+            kept += held.gradient_bytes * (degrees.data * degrees.context > 1)
         update = _update_bytes(run, held, account, precision)
         pool = _graph_pool(graph, model, run, held, ends)
         during = held.static_bytes + held.workspace_bytes + pool.kept_bytes + update
@@ -310,7 +311,7 @@ def memory_figures(
             figures_of(
                 kept + max(peak, during),
                 account,
-                run.parallelism,
+                degrees,
                 update_bytes=max(0.0, peak + update - max(peak, during)),
             )
         )
@@ -506,7 +507,7 @@ def _update_bytes(
     if numbers.sync_bytes != numbers.gradient_bytes:  # cast before it is summed
         bucket *= 1 + numbers.sync_bytes / numbers.gradient_bytes
     degrees = run.parallelism
-    if degrees.data * degrees.context == 1 or degrees.zero_stage >= _SCATTERS_AS_MADE:
+    if degrees.data * degrees.context == 1 or degrees.zero_stage >= account.buckets_from:
         bucket = 0.0
     update = account.update_bytes if degrees.zero_stage else account.plain_update_bytes
     return bucket + update * own * (numbers.gradient_bytes <= 2)
@@ -533,7 +534,7 @@ def _beside_bytes(
     ]
     if account.accumulates_apart:
         added += element * max((count for count, _ in own), default=0.0)
-    if run.parallelism.zero_stage >= _SCATTERS_AS_MADE:
+    if run.parallelism.zero_stage >= account.buckets_from:
         trained = sum(count * layers for count, layers in own)
         widths = _BUCKETS * element
         if shape.precision.reduced_bytes not in (None, element):  # cast before it is summed

@@ -55,6 +55,14 @@ class Sharding:
     gradient_dtype: str | None = None
     reduce_dtype: str | None = None
 
+    def kept_in(self, precision: str | None) -> str | None:
+        """What gradients are kept in, if not fp32: as said, or in 16 bit where weights are.
+
+        Source: deepspeed/runtime/engine.py, get_data_types.
+        """
+        kept = self.gradient_dtype or (reduced_in(precision) if self.zero else None)
+        return None if kept == "fp32" else kept
+
     @property
     def replicas(self) -> int | None:
         """Replicas, where the batches say how many there are."""
@@ -92,6 +100,9 @@ def sharding_of(found: Settings) -> Sharding:
         gradient_dtype=format_named(found.table("data_types").text("grad_accum_dtype")),
         reduce_dtype=reduced_in(precision, format_named(found.text("communication_data_type"))),
     )
+
+
+ENGINE: Final = "deepspeed"
 
 
 def reduced_in(precision: str | None, said: str | None = None) -> str | None:
@@ -172,7 +183,7 @@ def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:
         recompute=None if interval is None else ("full" if interval else "none"),
         offload=said.offload,
         overlap=said.overlap,
-        gradient_dtype=said.gradient_dtype,
+        gradient_dtype=said.kept_in(said.precision),
         reduce_dtype=said.reduce_dtype,
         **optimizer_of(said.optimizer),
         unknown=unknown,

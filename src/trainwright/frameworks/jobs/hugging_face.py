@@ -20,6 +20,7 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.deepspeed import (
+    ENGINE,
     Sharding,
     odd_optimizer,
     optimizer_of,
@@ -354,7 +355,11 @@ def _started_so(
             if name not in _OF_TRL_ITSELF:
                 notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
             reduced = reduced_in(run.precision) if stage else run.reduce_dtype
-            return replace(run, zero=stage, reduce_dtype=reduced)
+            engine = ENGINE if stage and "fsdp" not in name.lower() else None
+            kept = reduced if engine else run.gradient_dtype
+            return replace(
+                run, zero=stage, gradient_dtype=kept, reduce_dtype=reduced, engine=engine
+            )
     for kind, table, prefix in _ACCELERATED:
         if f"use_{kind}" in options:
             own = {name: each for name, each in options.items() if name.startswith(prefix)}
@@ -369,7 +374,11 @@ def _started_so(
         zero=own_run.zero,
         offload=offload,
         recompute=again,
+        gradient_dtype=reduced_in(run.precision, own_run.gradient_dtype)
+        if own_run.engine
+        else run.gradient_dtype,
         reduce_dtype=own_run.reduce_dtype or (reduced_in(run.precision) if own_run.zero else None),
+        engine=own_run.engine,
         num_devices=run.num_devices or own_run.num_devices,
     )
 
@@ -653,7 +662,9 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
         precision=words.get(precision or ""),
         recompute=recompute,
         offload=offload or (() if sharding is None else sharding.offload),
+        gradient_dtype=None if sharding is None else sharding.kept_in(words.get(precision or "")),
         reduce_dtype=_reduced_in(precision, sharding, wraps=kind in ("FSDP", "DEEPSPEED")),
+        engine=ENGINE if kind == "DEEPSPEED" and zero else None,
         num_devices=None if kind == "NO" and processes is None else processes,
         devices_per_node=None if processes is None else processes // (machines or 1) or None,
         unknown=unknown,
@@ -737,7 +748,9 @@ def _trainer(
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
+        gradient_dtype=None if sharding is None else sharding.kept_in(precision),
         reduce_dtype=_reduced_in(precision, sharding, wraps=wrapped is not None),
+        engine=ENGINE if sharding is not None and sharding.zero else None,
         model_name=name,
         unknown=unknown,
         notes=(*notes, *changing),

@@ -610,7 +610,7 @@ def vocabulary_of(kind: str | None, name: str | None) -> int | None:
 
 _ABOUT_THE_FILE = frozenset(
     {"model", "model_name", "model_changes", "num_devices", "devices_per_node"}
-    | {"batch_per_replica", "offload", "per_example", "unknown", "notes"}
+    | {"batch_per_replica", "offload", "per_example", "engine", "unknown", "notes"}
 )
 
 
@@ -628,8 +628,8 @@ class StatedRun:
     node; `batch_per_replica` are the sequences of each replica, where they and not the global batch
     are stated. `offload` says what lies in the host's memory, `weight_bits` how many bits a weight
     beside adapters has, `per_example` how many sequences the file's batch counts as one, as a pair
-    of answers. `unknown` are settings that this reader does not know, `notes` what it left
-    out knowingly.
+    of answers. `engine` shards the model for the program, where that is a library of its own.
+    `unknown` are settings that this reader does not know, `notes` what it left out knowingly.
     """
 
     tp: int | None = None
@@ -683,6 +683,7 @@ class StatedRun:
     devices_per_node: int | None = None
     batch_per_replica: int | None = None
     per_example: int = 1
+    engine: str | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
