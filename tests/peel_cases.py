@@ -61,6 +61,8 @@ def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float 
         "forward_before_s": np.concatenate(([0.0], np.cumsum(rng.uniform(0, 1, size)))),
         "input_grad_before_s": np.zeros(size + 1),
         "transfer_s": rng.uniform(0, 1, num_ranks - 1),
+        "rank_time_s": np.zeros(1),
+        "rank_forward_s": np.full(1, np.inf),  # of a rank, whatever it takes
         "near_in_flight": rng.uniform(0, 4, (2 * num_ranks, size + 1)),
         "far_in_flight": rng.uniform(0, 4, (2 * num_ranks, size + 1)),
     }
@@ -82,6 +84,104 @@ def asked(x) -> _core.PeelProblem:
     return _core.PeelProblem(
         **rest, kinds=_core.PeelKinds(**kinds), fronts=_core.PeelFronts(**fronts)
     )
+
+
+def chain_of_stages(rng, *, num_ranks: int, num_microbatches: int, max_activations: int):
+    """A peel of 2p layers, each of which is a stage, with so many places and plenty of memory.
+
+    Chunks near the end take longer than those near the beginning, so that they are worth waiting
+    for.
+    """
+    size, none = 2 * num_ranks, np.zeros(2 * num_ranks)
+    heavier = np.where(np.arange(size) < num_ranks, 1.0, rng.uniform(1, 4))
+    forward_s = rng.uniform(0.2, 1, size) * heavier
+    input_grad_s, weight_grad_s = (forward_s * rng.uniform(0.3, 1.5, size) for _ in range(2))
+    total_s = forward_s + input_grad_s + weight_grad_s
+    kind_of = np.full((size, size + 1), size)
+    kind_of[np.arange(size), np.arange(size) + 1] = np.arange(size)
+    far = np.arange(size)[: num_ranks - 1 : -1]
+    ranks = np.stack((total_s[:num_ranks] + total_s[far], forward_s[:num_ranks] + forward_s[far]))
+    ranks = ranks[:, 1:][:, np.argsort(ranks[0, 1:])]
+    one = np.ones((num_ranks, size + 1))
+    return {
+        "num_ranks": num_ranks,
+        "num_microbatches": num_microbatches,
+        "max_activations": max_activations,
+        "usable_bytes": 1e9,
+        "gathered_share": 0.0,
+        "floor_s": 0.0,
+        "limit_s": math.inf,
+        "kind_of": kind_of,
+        "forward_s": forward_s,
+        "input_grad_s": input_grad_s,
+        "weight_grad_s": weight_grad_s,
+        **dict.fromkeys(("tail_s", "optimizer_s", "static_bytes"), none),
+        **dict.fromkeys(("weight_bytes", "largest_weight_bytes"), none),
+        "level_offset": np.minimum(np.arange(size + 2), size),
+        "transient_bytes": none,
+        "beside_bytes": none,
+        "front_offset": np.arange(size + 1),
+        "front_bytes": none,
+        "front_time_s": total_s,
+        "forward_before_s": np.concatenate(([0.0], np.cumsum(forward_s))),
+        "input_grad_before_s": np.concatenate(([0.0], np.cumsum(input_grad_s))),
+        "transfer_s": rng.uniform(0, 0.3, num_ranks - 1),
+        "rank_time_s": ranks[0],
+        "rank_forward_s": np.maximum.accumulate(ranks[1]),
+        "near_in_flight": one,
+        "far_in_flight": one,
+    }
+
+
+def drawn_order_s(x, rng) -> float:
+    """The makespan of an order that is drawn: a rank's streams in a random order of urgency.
+
+    The rank that can start first goes on. Of its places some are for the near chunk alone.
+    """
+    p, m, k = x["num_ranks"], x["num_microbatches"], x["max_activations"]
+    last, free, done = 2 * p - 1, [0.0] * p, {}
+    near, urgent = rng.integers(1, k, p), [rng.permutation(6) for _ in range(p)]
+    streams = [
+        [(kind, stage) for stage in (r, last - r) for kind in ("F", "I", "W")] for r in range(p)
+    ]
+    next_of = dict.fromkeys((stream for own in streams for stream in own), 0)
+    held = dict.fromkeys(range(last + 1), 0)
+
+    def ready_s(r: int, kind: str, stage: int) -> float:
+        j = next_of[kind, stage]
+        if j == m:
+            return math.inf
+        if kind == "F":
+            both = held[r] + held[last - r]
+            if both == k or (stage == r and held[r] == near[r]):
+                return math.inf
+            source = ("F", stage - 1) if stage else None
+        else:
+            source = (("I" if stage < last else "F"), min(stage + 1, last))
+            source = ("I", stage) if kind == "W" else source
+        if source is None:
+            return 0.0
+        if (*source, j) not in done:
+            return math.inf
+        ranks = sorted((r, min(source[1], last - source[1])))
+        crosses = kind != "W" and ranks[0] != ranks[1]
+        return done[(*source, j)] + (x["transfer_s"][ranks[0]] if crosses else 0.0)
+
+    seconds = {"F": x["forward_s"], "I": x["input_grad_s"], "W": x["weight_grad_s"]}
+    for _ in range(6 * p * m):
+        each = []
+        for r in range(p):
+            starts = [max(free[r], ready_s(r, *stream)) for stream in streams[r]]
+            first_s = min(starts)
+            ready = [i for i in urgent[r].tolist() if starts[i] <= first_s]
+            each.append((first_s, r, streams[r][ready[0]]))
+        start_s, r, (kind, stage) = min(each)
+        assert math.isfinite(start_s), "places for the far chunk are kept free"
+        free[r] = start_s + seconds[kind][stage]
+        done[kind, stage, next_of[kind, stage]] = free[r]
+        next_of[kind, stage] += 1
+        held[stage] += (kind == "F") - (kind == "W")
+    return max(free)
 
 
 def room_bytes(x, kinds: tuple[int, int]) -> float:

@@ -58,6 +58,8 @@ void bind_peel(nb::module_& module) {
       .array("forward_before_s", &PeelProblem::forward_before_s)
       .array("input_grad_before_s", &PeelProblem::input_grad_before_s)
       .array("transfer_s", &PeelProblem::transfer_s)
+      .array("rank_time_s", &PeelProblem::rank_time_s)
+      .array("rank_forward_s", &PeelProblem::rank_forward_s)
       .table("near_in_flight", &PeelProblem::near_in_flight)
       .table("far_in_flight", &PeelProblem::far_in_flight)
       .part("kinds", &PeelProblem::kinds)

@@ -10,6 +10,7 @@ namespace trainwright {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kBelowOne = 1 - 1e-12;  // sums of floats may round
 
 struct Points {
   double time_s = kInfinite;
@@ -38,6 +39,7 @@ struct Waits {
   double slowest_far_s = 0;
   double near_forward_s = 0, forward_s = 0, near_back_s = 0, backward_s = 0;
   double near_weight_s = 0, far_weight_s = 0, tail_s = 0, optimizer_s = 0;
+  double most_far = kInfinite;  // forwards of the far chunk that can start before any goes back
 };
 
 // Bytes that activations of both chunks keep, and those there are for them; no bytes where only
@@ -206,6 +208,44 @@ class Peeler {
     }
   }
 
+  // The most forward of ranks that take no longer for a microbatch; 0 where there are none.
+  double most_forward_s(double time_s) const {
+    const auto after = std::ranges::upper_bound(x_.rank_time_s, time_s) - x_.rank_time_s.begin();
+    return after == 0 ? 0.0 : x_.rank_forward_s[static_cast<size_t>(after - 1)];
+  }
+
+  // How many microbatches can reach the far chunk of rank r before the first goes back through it:
+  // each rank between must have run both of its forwards of all of them, and the last is then still
+  // on its way back to r. With D from the end of the first near forward of r,
+  //
+  //   n F_i <= D - (the forwards of r+1 to i-1),   sum of F_i = F(a', b'),   F_i <= the most of any
+  //
+  // so that n is largest where every rank takes as much as it may, the first of them first.
+  double most_far(int64_t r, int64_t a2, int64_t b2, double first_back_s) const {
+    const double most = static_cast<double>(std::min(x_.max_activations / 2, x_.num_microbatches));
+    if (r + 1 == p_) return most;
+    const double begin_s = x_.forward_before_s[a2] + reached_[r + 1];
+    const double within_s = first_back_s - begin_s - (reached_[r + 1] - reached_[r]);
+    const double between_s = x_.forward_before_s[b2] - x_.forward_before_s[a2];
+    const double each_s = most_forward_s((x_.limit_s - begin_s) / x_.num_microbatches);
+    const auto can_pass = [&](double count) {
+      double passed_s = 0;
+      for (int64_t i = r + 1; i < p_ && passed_s < between_s; ++i) {
+        const double left_s = within_s - passed_s - 2 * (reached_[i] - reached_[r + 1]);
+        if (left_s <= 0) return false;
+        passed_s += std::min(each_s, left_s / count);
+      }
+      return passed_s >= between_s * kBelowOne;
+    };
+    double low = std::min(1.0, most), high = most;  // one can always pass
+    if (can_pass(high)) return high;
+    while (high - low > 1) {
+      const double middle = std::floor((low + high) / 2);
+      (can_pass(middle) ? low : high) = middle;
+    }
+    return low;
+  }
+
   // What can be left to each rank and those after it if every rank before it stays within the
   // limit: mostly a few of all pairs, and often none. False where nothing is left to some rank.
   bool list_left() {
@@ -284,9 +324,14 @@ class Peeler {
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = fastest_s(near) + fastest_s(far);
     if (m * least_s > enough_s) return {};
-    const Waits waits = waits_of(r, a, a2, b, near, far);
-    const double idle_s = wait_s(waits, {});
+    Waits waits = waits_of(r, a, a2, b, near, far);
+    double idle_s = wait_s(waits, {});
     if (m * least_s + idle_s > enough_s) return {};
+    if (waits.forward_s > 2 * waits.near_forward_s) {
+      waits.most_far = most_far(r, a2, b2, waits.first_back_s);
+      idle_s = wait_s(waits, {});
+      if (m * least_s + idle_s > enough_s) return {};
+    }
     if constexpr (Aim::kTimeAlone) {
       const Lives lives = lives_of(r, a, b2, near, far);
       const Points points = fastest(r, a, b2, near, far, lives, waits, idle_s);
@@ -460,7 +505,11 @@ class Peeler {
       }
       return most_s;
     };
-    const double filled_s = std::min(forwards_s(places, kept.room), m * w.forward_s);
+    const double far_more_s = std::max(0.0, w.forward_s - 2 * w.near_forward_s);
+    double filled_s = std::min(forwards_s(places, kept.room), m * w.forward_s);
+    if (far_more_s > 0 && std::isfinite(w.most_far)) {
+      filled_s = std::min(filled_s, places * w.near_forward_s + w.most_far * far_more_s);
+    }
     const double left_s = std::min(backwards_s(places, kept.room), m * w.backward_s);
 
     double at_once = std::floor(places / 2);
@@ -505,8 +554,10 @@ class Peeler {
       result.near_point.push_back(own.points.near);
       result.far_point.push_back(own.points.far);
       const double time_s = x_.fronts.time_s[own.points.near] + x_.fronts.time_s[own.points.far];
+      Waits waits = waits_of(r, a, a2, b, own.near, own.far);
+      waits.most_far = most_far(r, a2, b2, waits.first_back_s);
       result.rank_s.push_back(static_cast<double>(x_.num_microbatches) * time_s +
-                              wait_s(waits_of(r, a, a2, b, own.near, own.far), {}));
+                              wait_s(waits, {}));
       result.ends_s.push_back(ends_s(x_, own.near, own.far));
       a = a2;
       b = b2;

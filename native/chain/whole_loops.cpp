@@ -63,6 +63,7 @@ class Search {
   LeastOfWhole run() {
     std::vector<std::vector<Left>> left(static_cast<size_t>(ranks_));
     if (!deal()) return {0, {}, seen_};
+    add_up_ends();
     for (int64_t r = 0; r < ranks_; ++r)
       for (size_t way = 0; way < ways_[r].size() / static_cast<size_t>(chunks_); ++way)
         left[r].push_back({static_cast<int32_t>(way), 0.0});
@@ -121,14 +122,35 @@ class Search {
     return true;
   }
 
-  // Heads and tails with so many blocks beyond the least of each stage, and the step.
-  double time(const std::vector<int8_t>& blocks) {
-    std::copy(x_.rank_after_s.begin(), x_.rank_after_s.end(), after_s_.begin());
+  // What follows the last action of each rank, by the way its blocks are dealt.
+  void add_up_ends() {
+    way_after_s_.resize(static_cast<size_t>(ranks_));
+    for (int64_t r = 0; r < ranks_; ++r) {
+      const size_t ways = ways_[r].size() / static_cast<size_t>(chunks_);
+      way_after_s_[r].assign(ways, x_.rank_after_s[r]);
+      for (size_t way = 0; way < ways; ++way) {
+        const int8_t* blocks = blocks_of(r, static_cast<int32_t>(way));
+        for (int64_t c = 0; c < chunks_; ++c) {
+          const int64_t before = c > 0 ? blocks[c - 1] : 0;
+          const int64_t row = ((c * ranks_ + r) * width_ + before) * width_;
+          way_after_s_[r][way] += x_.after_s[row + blocks[c]];
+        }
+      }
+    }
+  }
+
+  // Heads and tails with so many blocks beyond the least of each stage, and the step, where what is
+  // left of the ways of each rank decides what follows its last action.
+  double time(const std::vector<int8_t>& blocks, const std::vector<std::vector<Left>>& left) {
     for (int64_t s = 0; s < stages_; ++s) {
       const int64_t at = s * width_ + blocks[s];
       cost_s_[s] = x_.forward_s[at];
       cost_s_[stages_ + s] = x_.backward_s[at];
-      after_s_[s % ranks_] += x_.after_s[at];
+    }
+    for (int64_t r = 0; r < ranks_; ++r) {
+      after_s_[r] = kInfinite;
+      for (const Left& each : left[r])
+        after_s_[r] = std::min(after_s_[r], way_after_s_[r][each.way]);
     }
     const std::vector<OrderStep>& steps = graph_.steps;
     double longest_s = 0;
@@ -158,13 +180,13 @@ class Search {
   void go_along(int64_t rank, std::span<Left> ways) {
     double after_s[kAbreast] = {}, end_s[kAbreast] = {}, longest_s[kAbreast] = {};
     for (size_t i = 0; i < kAbreast; ++i) {
-      const int8_t* blocks = blocks_of(rank, ways[std::min(i, ways.size() - 1)].way);
-      after_s[i] = x_.rank_after_s[rank];
+      const int32_t way = ways[std::min(i, ways.size() - 1)].way;
+      const int8_t* blocks = blocks_of(rank, way);
+      after_s[i] = way_after_s_[rank][way];
       for (int64_t c = 0; c < chunks_; ++c) {
         const int64_t at = (c * ranks_ + rank) * width_ + blocks[c];
         own_s_[static_cast<size_t>(c) * kAbreast + i] = x_.forward_s[at];
         own_s_[static_cast<size_t>(chunks_ + c) * kAbreast + i] = x_.backward_s[at];
-        after_s[i] += x_.after_s[at];
       }
     }
     for (const Own& own : actions_[rank]) {
@@ -186,6 +208,7 @@ class Search {
   // stage has more blocks for sure; the step, at least. The limit where a rank has no way left.
   double narrow(std::vector<std::vector<Left>>& left, std::vector<int8_t>& blocks) {
     double step_s = 0;
+    bool is_whole = false;  // whether every rank had one way when the step was found
     for (std::vector<int8_t> before;; before = blocks) {
       int64_t most = 0, fewest = 0;
       std::vector<std::pair<int64_t, int64_t>> sums(static_cast<size_t>(ranks_));
@@ -206,8 +229,11 @@ class Search {
         fewest += low;
       }
       if (most < extra_ || fewest > extra_) return limit_s_;
-      if (blocks == before) return step_s;
-      step_s = time(blocks);
+      const bool is_open =
+          std::ranges::any_of(left, [](const auto& ways) { return ways.size() > 1; });
+      if (blocks == before && (is_open || is_whole)) return step_s;
+      is_whole = !is_open;
+      step_s = time(blocks, left);
       if (step_s >= limit_s_) return limit_s_;
       for (int64_t r = 0; r < ranks_; ++r) {
         const auto [low, high] = sums[r];
@@ -261,6 +287,7 @@ class Search {
   bool is_spent_ = false;
   std::vector<std::vector<Own>> actions_;  // of each rank, in its order
   std::vector<std::vector<int8_t>> ways_;  // of each rank, [ways, v]
+  std::vector<std::vector<double>> way_after_s_;
   std::vector<double> cost_s_, after_s_;   // of stages, [2S], and ranks
   std::vector<double> arrives_s_, end_s_;  // by place: of its input, and its own
   std::vector<double> rest_s_, leaves_s_;  // longest paths after it, and those to another stage

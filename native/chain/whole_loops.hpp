@@ -25,16 +25,18 @@
 
 namespace trainwright {
 
-// Of S stages with `least` blocks, one more, ... up to W - 1 more: tables [S, W], which never fall
-// with blocks and are infinite where a stage has no more.
+// Of S stages with `least` blocks, one more, ... up to W - 1 more: tables [S, W] never fall with
+// blocks and are infinite where a stage has no more.
 struct WholeLoop {
   int64_t num_blocks = 0;
-  double limit_s = 0;                     // steps that are no shorter are not looked for
-  int64_t most_actions = 0;               // that are looked at, over all
-  std::span<const int64_t> least;         // [S] blocks
-  std::span<const double> forward_s;      // [S, W] of one microbatch
-  std::span<const double> backward_s;     // [S, W]
-  std::span<const double> after_s;        // [S, W] after the last action of its rank
+  double limit_s = 0;                  // steps that are no shorter are not looked for
+  int64_t most_actions = 0;            // that are looked at, over all
+  std::span<const int64_t> least;      // [S] blocks
+  std::span<const double> forward_s;   // [S, W] of one microbatch
+  std::span<const double> backward_s;  // [S, W]
+  // [S, W, W] after the last action of its rank, by blocks of the chunk before it, if any, and own:
+  // what a stage exchanges hides under that chunk, too, so that it may fall with those.
+  std::span<const double> after_s;
   std::span<const double> rank_after_s;   // [p] beside that
   std::span<const double> transfer_s;     // [S - 1]
   std::span<const int64_t> most_of_rank;  // [p] blocks

@@ -395,6 +395,7 @@ def test_what_is_looked_through_knows_what_hides_under_the_group_before(family):
     )
     assert finished.bound_s == pytest.approx(least_s, rel=1e-9)
     assert min(found) == pytest.approx(least_s, rel=1e-9)
+    assert 0.97 * least_s < bound_whole_loops(question).bound_s <= least_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("family", LOOPED)

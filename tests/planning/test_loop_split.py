@@ -15,14 +15,10 @@ from oracles_loop import rank_times_s as reference_times_s
 from trainwright.costing.estimate import Estimator
 from trainwright.formats import catalog
 from trainwright.planning.bounds.layers import Blocks
-from trainwright.planning.bounds.loop import rank_ends, rank_times_s
+from trainwright.planning.bounds.loop import rank_ends, rank_times_s, spread_order
 from trainwright.planning.bounds.stages import StageKinds, nearly_even
 from trainwright.planning.question.question import ModelQuestion, Point, Workload, estimate_profile
-from trainwright.planning.splits.loop import (
-    Loop,
-    best_loop_split,
-    spread_order,
-)
+from trainwright.planning.splits.loop import Loop, best_loop_split
 from trainwright.planning.splits.types import SplitQuestion
 from trainwright.plans.configuration import even_blocks
 from trainwright.plans.plan import Parallelism

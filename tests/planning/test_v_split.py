@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from family_cases import case, every_cut, rows_of_split, step_of
 from peel_cases import asked as asked_of_peel
-from peel_cases import beside_work_s, fitting, problem, until_near_s
+from peel_cases import (
+    beside_work_s,
+    chain_of_stages,
+    drawn_order_s,
+    fitting,
+    problem,
+    until_near_s,
+)
 from random_cases import cases
 from trainwright._native import _core
 from trainwright.planning.splits.chain import best_chain_split
@@ -69,6 +76,47 @@ def test_the_most_even_split_stays_within_the_limit(seed, num_ranks):
     stages = list(pairwise((0, *np.cumsum([*found.near, *found.far[::-1]]).tolist())))
     own_s = [rank_s(x, r, stages[r], stages[-1 - r]) for r in range(num_ranks)]
     assert least_s * (1 - 1e-12) <= max(own_s) <= x["limit_s"]
+
+
+@cases(25)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_ranks=st.integers(2, 5),
+    num_microbatches=st.integers(2, 9),
+    max_activations=st.integers(2, 10),
+)
+def test_no_order_of_a_split_in_v_ends_before_its_bound(
+    seed, num_ranks, num_microbatches, max_activations
+):
+    rng = np.random.default_rng(seed)
+    x = chain_of_stages(
+        rng,
+        num_ranks=num_ranks,
+        num_microbatches=num_microbatches,
+        max_activations=max_activations,
+    )
+    least_s = min(drawn_order_s(x, rng) for _ in range(6))
+    for limit_s in (math.inf, least_s * (1 + 1e-9)):
+        assert _core.peel(asked_of_peel(x).replace(limit_s=limit_s)).cost <= least_s * (1 + 1e-9)
+
+
+def test_a_far_chunk_waits_for_all_ranks_between():
+    """Few microbatches reach it before the first goes back, so near ones fill the places."""
+    x = chain_of_stages(
+        np.random.default_rng(0), num_ranks=4, num_microbatches=6, max_activations=12
+    )
+    forward_s = np.repeat([1.0, 6.0], 4)
+    halves = {"forward_s": forward_s, "input_grad_s": 1.2 * forward_s}
+    x |= halves | {"weight_grad_s": 0.8 * forward_s, "front_time_s": 3 * forward_s}
+    x |= {
+        name.replace("_s", "_before_s"): np.append(0, np.cumsum(own))
+        for name, own in halves.items()
+    }
+    x |= {"transfer_s": np.zeros(3), "rank_time_s": np.full(1, 21.0)}
+    slow = _core.peel(asked_of_peel(x | {"rank_forward_s": np.full(1, 7.0)}))
+    fast = _core.peel(asked_of_peel(x | {"rank_forward_s": np.full(1, 1e3)}))
+    assert slow.cost == pytest.approx(137.0)
+    assert slow.cost > 1.02 * fast.cost
 
 
 def test_the_split_has_room_for_whatever_order_is_found():

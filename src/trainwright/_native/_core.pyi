@@ -374,6 +374,8 @@ class PeelProblem:
         forward_before_s: NDArray[np.float64],
         input_grad_before_s: NDArray[np.float64],
         transfer_s: NDArray[np.float64],
+        rank_time_s: NDArray[np.float64],
+        rank_forward_s: NDArray[np.float64],
         near_in_flight: NDArray[np.float64],
         far_in_flight: NDArray[np.float64],
         kinds: PeelKinds,
@@ -393,6 +395,8 @@ class PeelProblem:
         forward_before_s: NDArray[np.float64] = ...,
         input_grad_before_s: NDArray[np.float64] = ...,
         transfer_s: NDArray[np.float64] = ...,
+        rank_time_s: NDArray[np.float64] = ...,
+        rank_forward_s: NDArray[np.float64] = ...,
         near_in_flight: NDArray[np.float64] = ...,
         far_in_flight: NDArray[np.float64] = ...,
         kinds: PeelKinds = ...,
@@ -420,6 +424,10 @@ class PeelProblem:
     def input_grad_before_s(self) -> NDArray[np.float64]: ...
     @property
     def transfer_s(self) -> NDArray[np.float64]: ...
+    @property
+    def rank_time_s(self) -> NDArray[np.float64]: ...
+    @property
+    def rank_forward_s(self) -> NDArray[np.float64]: ...
     @property
     def near_in_flight(self) -> NDArray[np.float64]: ...
     @property

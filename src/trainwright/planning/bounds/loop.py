@@ -130,6 +130,18 @@ class Exchanged:
         )
         return forward_s, backward_s, tail_s
 
+    def tails_s(self, own: Ints, before: Ints | None, *, size: int) -> Floats:
+        """The least of the last, [size, size], by the row of `before` and by that of `own` [E, O].
+
+        Infinite where there is no such row.
+        """
+        found = np.full((size, size), np.inf)
+        rows: Sequence[Ints | None] = (None,) * size if before is None else tuple(before[:size])
+        for row, kinds in enumerate(rows):
+            tail_s = self.tail_s(kinds)[own[:size]].min(axis=1)
+            found[row, : len(tail_s)] = tail_s
+        return found
+
     def tail_s(self, before: Ints | None) -> Floats:
         """What follows the last microbatch, behind a chunk of one of the kinds `before`, if any."""
         forward_s, most = self.kinds.forward_s, (0.0, 0.0)
@@ -169,6 +181,30 @@ def _convolved(a: Floats, b: Floats, size: int) -> Floats:
         left = least[extra : extra + len(b)]
         np.minimum(left, own + b[: len(left)], out=left)
     return least
+
+
+# Blocks of a rank over its chunks
+# ---------------------------------
+
+
+def spread_order(count: int) -> Ints:
+    """0 to `count` - 1 with bits reversed: 0, then the middle, the quarters, the eighths, ...
+
+    Whatever number of them is taken from the front lies about evenly over all.
+    """
+    order = np.zeros(1, dtype=np.int64)
+    while len(order) < count:
+        order = np.concatenate((2 * order, 2 * order + 1))
+    return order[order < count]
+
+
+def dealt_evenly(count: int, least: Ints, most: Ints, order: Ints) -> Ints:
+    """Blocks of the chunks of one rank, [v], as alike as may be; more of them come in `order`."""
+    blocks = least.copy()
+    for _ in range(count - int(least.sum())):
+        open_chunks = [chunk for chunk in order.tolist() if blocks[chunk] < most[chunk]]
+        blocks[min(open_chunks, key=lambda chunk: int(blocks[chunk]))] += 1
+    return blocks
 
 
 # What chunks in a loop recompute so that every rank fits, switched where it frees most per second

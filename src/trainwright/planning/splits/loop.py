@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import cycle, permutations
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,12 +28,14 @@ from trainwright.planning.bounds.loop import (
     LoopMemory,
     LoopStep,
     RankSharing,
+    dealt_evenly,
     held_within,
     least_step_s,
     most_within,
     rank_ends,
     rank_sharing,
     rank_times_s,
+    spread_order,
 )
 from trainwright.planning.bounds.stages import (
     LayerTimes,
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.step.zero import Replicas
+
+_T = TypeVar("_T")
 
 
 # A bound on all splits of a loop from every path through its order
@@ -263,11 +267,13 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
     blocks = chain.blocks
     forward_s = counts * blocks.forward_s
     backward_s = counts * (float(blocks.time_s[0]) - blocks.forward_s)
-    after_s = counts * chain.optimizer_s
     for stage, added in enumerate(loop.added_s(least, extra.tolist())):
-        for times_s, own in zip((forward_s, backward_s, after_s), added, strict=True):
+        for times_s, own in zip((forward_s, backward_s), added[:2], strict=True):
             times_s[stage, : len(own)] += own[: width + 1]
             times_s[stage, len(own) :] = math.inf
+    after_s = counts[:, np.newaxis] * chain.optimizer_s + loop.tails_s(
+        least, extra.tolist(), width + 1
+    )
     rank_after_s = _add_ends(loop, chain, forward_s, backward_s)
     whole = _core.WholeLoop(
         num_blocks=blocks.count,
@@ -276,7 +282,7 @@ def least_of_whole(loop: Loop, *, limit_s: float, effort: float = 1.0) -> PathsS
         least=least,
         forward_s=_never_falling(forward_s),
         backward_s=_never_falling(backward_s),
-        after_s=_never_falling(after_s),
+        after_s=after_s.reshape(size, -1),
         rank_after_s=rank_after_s,
         transfer_s=chain.transfer_s,
         most_of_rank=most,
@@ -752,15 +758,28 @@ class Loop:
         That is the least with so many blocks of the most frequent class, of which it has `least`
         [S], one more, ...; no rank has more than `extra` beyond.
         """
-        exchanged = Exchanged.of(self.kinds, self.replicas, group=self.shape.group_of_chunk)
+        return self._of_stages(self._exchanged.least_s, least, extra)
+
+    def tails_s(self, least: Ints, extra: list[int], size: int) -> Floats:
+        """The last of these by blocks of the chunk before it, and by its own: [S, size, size]."""
+        return np.stack(self._of_stages(partial(self._exchanged.tails_s, size=size), least, extra))
+
+    @property
+    def _exchanged(self) -> Exchanged:
+        return Exchanged.of(self.kinds, self.replicas, group=self.shape.group_of_chunk)
+
+    def _of_stages(
+        self, made_of: Callable[[Ints, Ints | None], _T], least: Ints, extra: list[int]
+    ) -> list[_T]:
+        """Of every stage, from the kinds that it and the one before it on its rank may be."""
         kinds_of = self._kinds_of_stages(self._most_frequent()[0], least, extra)
-        made: dict[tuple[int, int], tuple[Floats, Floats, Floats]] = {}
+        made: dict[tuple[int, int], _T] = {}
         p, found = self.shape.num_ranks, []
         for stage, own in enumerate(kinds_of):
             before = kinds_of[stage - p] if stage >= p else None
             key = id(own), id(before)
             if key not in made:
-                made[key] = exchanged.least_s(own, before)
+                made[key] = made_of(own, before)
             found.append(made[key])
         return found
 
@@ -935,7 +954,7 @@ class Loop:
         found: list[Ints] = []
         for order in (late, early, spread_order(v)):
             blocks = np.stack(
-                [_dealt_evenly(int(counts[r]), least[:, r], most[:, r], order) for r in range(p)],
+                [dealt_evenly(int(counts[r]), least[:, r], most[:, r], order) for r in range(p)],
                 axis=1,
             )
             lengths = blocks.reshape(-1)
@@ -975,23 +994,3 @@ def _moves_between(num_ranks: int, num_stages: int) -> tuple[tuple[int, int], ..
     return tuple(
         sorted(moves, key=lambda move: (abs(move[0] % num_ranks - move[1] % num_ranks), move))
     )
-
-
-def spread_order(count: int) -> Ints:
-    """0 to `count` - 1 with bits reversed: 0, then the middle, the quarters, the eighths, ...
-
-    Whatever number of them is taken from the front lies about evenly over all.
-    """
-    order = np.zeros(1, dtype=np.int64)
-    while len(order) < count:
-        order = np.concatenate((2 * order, 2 * order + 1))
-    return order[order < count]
-
-
-def _dealt_evenly(count: int, least: Ints, most: Ints, order: Ints) -> Ints:
-    """Blocks of the chunks of one rank, [v], as alike as may be; more of them come in `order`."""
-    blocks = least.copy()
-    for _ in range(count - int(least.sum())):
-        open_chunks = [chunk for chunk in order.tolist() if blocks[chunk] < most[chunk]]
-        blocks[min(open_chunks, key=lambda chunk: int(blocks[chunk]))] += 1
-    return blocks

@@ -75,6 +75,7 @@ class VProblem:
     gathered_share: float
     by_kind: _core.PeelKinds
     transfer_s: Floats
+    ranks: _Ranks
     even: StageLengths | None
     overhead_s: float
     floor_s: float
@@ -116,6 +117,7 @@ class VProblem:
                 largest_weight_bytes=kinds.weight_bytes,
             ),
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
+            ranks=_Ranks.of(kinds, limit_s / m),
             even=nearly_even(kinds.profile, 2 * p),
             overhead_s=question.overhead_s,
             floor_s=m * _busiest_work_s(kinds, times, p),
@@ -160,6 +162,8 @@ class VProblem:
             forward_before_s=self.times.forward_before_s,
             input_grad_before_s=self.times.input_grad_before_s,
             transfer_s=self.transfer_s,
+            rank_time_s=self.ranks.time_s,
+            rank_forward_s=self.ranks.forward_s,
             near_in_flight=self._by_first_layer(near),
             far_in_flight=self._by_first_layer(far),
             kinds=self.by_kind,
@@ -176,6 +180,31 @@ class VProblem:
     def _by_first_layer(self, held: Floats) -> Floats:
         """Counts of ranks, whatever layer their stages begin with."""
         return np.repeat(held.reshape(-1, 1), self.kinds.num_layers + 1, axis=1)
+
+
+class _Ranks(NamedTuple):
+    """What any rank but the first may take for a microbatch, and the most of it forwards: [N] each.
+
+    Both ascend. The first rank has the first and the last layer.
+    """
+
+    time_s: Floats
+    forward_s: Floats
+
+    @classmethod
+    def of(cls, kinds: StageKinds, limit_s: float) -> _Ranks:
+        """Of two stages that together take no longer and have no more layers than there are."""
+        inner = np.unique(kinds.kind_of[1:, :-1])
+        inner = inner[inner >= 0]
+        inner = inner[kinds.least_time_s[inner] <= limit_s]
+        near, far = (inner[each] for each in np.triu_indices(len(inner)))
+        classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+        there_are = np.bincount(classes, minlength=kinds.counts.shape[1])
+        exists = (kinds.counts[near] + kinds.counts[far] <= there_are).all(axis=1)
+        time_s = (kinds.least_time_s[near] + kinds.least_time_s[far])[exists]
+        forward_s = (kinds.forward_s[near] + kinds.forward_s[far])[exists]
+        order = np.argsort(time_s, kind="stable")
+        return cls(time_s[order], np.maximum.accumulate(forward_s[order]))
 
 
 def only_stages(problem: _core.PeelProblem, is_stage: NDArray[np.bool_]) -> _core.PeelProblem:
