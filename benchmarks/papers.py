@@ -579,37 +579,69 @@ def at_odds(
 ) -> str | None:
     """What other rows of its table say against a row that is missed; None where nothing does.
 
-    Memory: a device of another row has no more of anything, and holds more. Times: without a
-    pipeline a larger microbatch takes longer; or both the tensor degrees beside it are faster in
-    microbatches as large or larger, which fill a pipeline no better.
+    Memory: a device of another row has no more of anything, and holds more; or no less, and holds
+    less. Times: without a pipeline a larger microbatch takes longer; and a layer takes no less of a
+    slot of the pipeline where a device has no less work, in no smaller a microbatch.
     """
     alike = [(each, value) for each, value in known if _beside(each) == _beside(run)]
-    if quantity == "peak_memory" and ours > published:
+    if quantity == "peak_memory":
         for each, value in alike:
-            smaller = each.tensor >= run.tensor and each.data >= run.data
-            if smaller and each.microbatch_size == run.microbatch_size and value > 1.1 * published:
-                held = f"{value / 2**30:.4g} GiB at tp {each.tensor}, dp {each.data}"
-                return f"at odds with {each.row_id}, which splits as much or more and holds {held}"
+            smaller, larger = (each, run) if ours > published else (run, each)
+            splits = smaller.tensor >= larger.tensor and smaller.data >= larger.data
+            held = [(x.pipeline, x.microbatch_size, _in_flight(x)) for x in (each, run)]
+            apart = value / published if ours > published else published / value
+            if splits and held[0] == held[1] and apart > 1.1:
+                how = "as much or more" if ours > published else "no more"
+                value_gib = f"{value / 2**30:.4g} GiB at tp {each.tensor}, dp {each.data}"
+                return f"at odds with {each.row_id}, which splits {how} and holds {value_gib}"
     if quantity != "step_time" or ours > published:
         return None
-    alike = [(each, s) for each, s in alike if each.num_devices == run.num_devices]
-    large = [x for x in alike if (x[0].microbatch_size or 0) >= (run.microbatch_size or 0)]
-    for each, time_s in (x for x in alike if x not in large and run.pipeline == 1):
-        if each.tensor == run.tensor and published > 1.1 * time_s:
-            size = f"microbatches of {each.microbatch_size}"
-            return f"at odds with {each.row_id}: {time_s:.4g} s in {size}, without a pipeline"
-    fewer = [s for each, s in large if each.tensor * 2 == run.tensor]
-    more = [s for each, s in large if each.tensor == run.tensor * 2]
-    if not (fewer and more and published > 1.1 * max(min(fewer), min(more))):
+    size = run.microbatch_size or 0
+    for each, time_s in alike:
+        same = (each.pipeline, each.tensor, each.data) == (1, run.tensor, run.data)
+        less = run.pipeline == 1 and (each.microbatch_size or 0) < size
+        if same and less and published > 1.1 * time_s:
+            sizes = f"microbatches of {each.microbatch_size}"
+            return f"at odds with {each.row_id}: {time_s:.4g} s in {sizes}, without a pipeline"
+    own_s = _layer_in_slot_s(run, published)
+    no_less = [
+        (layer_s, each.row_id)
+        for each, time_s in alike
+        if (layer_s := _layer_in_slot_s(each, time_s)) is not None
+        and each.tensor >= run.tensor
+        and (each.microbatch_size or 0) * run.tensor >= size * each.tensor
+    ]
+    layer_s, name = min(no_less, default=(published, ""))
+    if own_s is None or own_s <= 1.1 * layer_s:
         return None
-    best = f"{min(fewer):.4g} s at half and {min(more):.4g} s at twice its tensor degree"
-    return f"at odds with its neighbours: {best}"
+    compared = f"{1e3 * own_s:.3g} ms a layer and slot, {1e3 * layer_s:.3g} there"
+    return f"at odds with {name}: {compared}, with no less work on a device"
+
+
+def _in_flight(run: MeasuredRun) -> float:
+    """Microbatches that a first stage holds in 1F1B; one per stage where it is not told."""
+    if not (run.global_batch and run.microbatch_size):
+        return run.pipeline
+    return min(run.pipeline, run.global_batch / (run.data * run.microbatch_size))
+
+
+def _layer_in_slot_s(run: MeasuredRun, step_s: float) -> float | None:
+    """A step's part for one layer of a stage in one of m + p - 1 slots; None where not told.
+
+    What a table says of reducing gradients is no part of it.
+    """
+    if not (run.num_layers and run.global_batch and run.microbatch_size):
+        return None
+    slots = run.global_batch / (run.data * run.microbatch_size) + run.pipeline - 1
+    computed_s = step_s - float(run.setting("grad_reduce_time_s") or 0.0)
+    return computed_s * run.pipeline / (slots * run.num_layers)
 
 
 def _beside(run: MeasuredRun) -> object:
-    """What rows share that differ in tensor and data degrees and in the microbatch alone."""
-    sizes = run.model, run.accelerator, run.sequence_length, run.precision, run.zero_stage
-    return *sizes, run.pipeline, run.context, run.expert, run.virtual_stages, run.recompute
+    """What rows share that differ in degrees and microbatch alone; uneven stages share a number."""
+    uneven = run.pipeline if run.setting("layers_per_stage") else None
+    sizes = run.model, run.num_layers, run.accelerator, run.sequence_length, run.precision, uneven
+    return *sizes, run.zero_stage, run.context, run.expert, run.virtual_stages, run.recompute
 
 
 def _layout(run: MeasuredRun) -> object:

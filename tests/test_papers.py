@@ -35,16 +35,23 @@ def test_the_stored_page_and_table_are_what_is_computed(paper: papers.Paper) -> 
 
 
 def test_a_miss_that_other_rows_of_its_table_contradict_says_which() -> None:
-    def row(name: str, tensor: int, data: int, size: int) -> MeasuredRun:
-        sizes = {"devices_per_node": 8, "microbatch_size": size, "pipeline": 1}
-        degrees = {"tensor": tensor, "data": data, "num_devices": tensor * data}
+    def row(name: str, tensor: int, data: int, size: int, pipeline: int = 1) -> MeasuredRun:
+        sizes = {"devices_per_node": 8, "microbatch_size": size, "pipeline": pipeline}
+        sizes |= {"num_layers": 8, "global_batch": 64}
+        degrees = {"tensor": tensor, "data": data, "num_devices": tensor * data * pipeline}
         return MeasuredRun(row_id=name, table="t", model="m", accelerator="a", **sizes, **degrees)
 
-    one, two, four = row("one", 1, 8, 4), row("two", 2, 4, 4), row("four", 4, 2, 4)
-    times = [(one, 9.0), (two, 14.0), (four, 10.0)]
-    found = papers.at_odds(two, "step_time", 14.0, 9.5, times)
-    assert found == "at odds with its neighbours: 9 s at half and 10 s at twice its tensor degree"
-    assert papers.at_odds(two, "step_time", 9.5, 8.0, times[::2]) is None
+    one, two, deep = row("one", 1, 8, 4), row("two", 2, 4, 4), row("deep", 2, 1, 4, 4)
+    four, fewer = row("four", 4, 2, 8), row("fewer", 4, 2, 4)
+    times = [(one, 9.0), (two, 14.0), (four, 11.0), (fewer, 5.0)]
+    found = papers.at_odds(two, "step_time", 14.0, 9.5, times)  # 4 microbatches in both
+    assert found == (
+        "at odds with four: 438 ms a layer and slot, 344 there, with no less work on a device"
+    )
+    assert papers.at_odds(two, "step_time", 11.5, 8.0, times) is None
+    found = papers.at_odds(deep, "step_time", 19 * 1.0, 12.0, [(two, 14.0)])  # 16 microbatches
+    assert found is not None
+    assert found.startswith("at odds with two: 500 ms a layer and slot, 438 there")
     larger = row("larger", 1, 8, 8)
     found = papers.at_odds(larger, "step_time", 12.0, 8.5, [*times, (larger, 12.0)])
     assert found == "at odds with one: 9 s in microbatches of 4, without a pipeline"
@@ -54,6 +61,8 @@ def test_a_miss_that_other_rows_of_its_table_contradict_says_which() -> None:
     wide = row("wide", 2, 8, 4)
     found = papers.at_odds(one, "peak_memory", 5 * 2.0**30, 9e9, [*held, (wide, 8 * 2.0**30)])
     assert found == "at odds with wide, which splits as much or more and holds 8 GiB at tp 2, dp 8"
+    found = papers.at_odds(wide, "peak_memory", 8 * 2.0**30, 4e9, held)
+    assert found == "at odds with one, which splits no more and holds 5 GiB at tp 1, dp 8"
 
 
 @needs_reference
