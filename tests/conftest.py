@@ -41,12 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes ten seconds and more of laws that others hold, too, runs with the papers."""
+    """Variants of laws that others hold are slow; what takes ten seconds runs with the papers."""
     here = Path(__file__).parent
-    at_length = set((here / "at_length.txt").read_text(encoding="utf-8").splitlines())
+    marks = {"variants.txt": pytest.mark.slow, "at_length.txt": pytest.mark.papers}
+    named = {
+        test: mark
+        for name, mark in marks.items()
+        for test in (here / name).read_text(encoding="utf-8").splitlines()
+    }
     for item in items:
-        if item.nodeid.partition("tests/")[2] in at_length:
-            item.add_marker(pytest.mark.papers)
+        if mark := named.get(item.nodeid.partition("tests/")[2]):
+            item.add_marker(mark)
 
 
 def pytest_collection_finish() -> None:

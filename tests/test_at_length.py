@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 
 
-def test_every_test_that_is_left_to_the_longer_runs_exists() -> None:
-    names = (HERE / "at_length.txt").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("listed", ["variants.txt", "at_length.txt"])
+def test_every_test_that_is_left_to_the_longer_runs_exists(listed: str) -> None:
+    names = (HERE / listed).read_text(encoding="utf-8").splitlines()
     assert names == sorted(set(names))
     for name in names:
         path, *_, test = name.split("::")

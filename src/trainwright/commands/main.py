@@ -10,6 +10,7 @@ import io
 import sys
 import tomllib
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -258,6 +259,7 @@ class ShellCommand(click.Command):
                 formatter.write_dl(records)
 
 
+@cache
 def shell_command(name: str, summary: str) -> click.Command:
     """The command of a name: `command` of its module, called with what was given."""
 

@@ -28,6 +28,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 ROWS: Final[list[Option]] = [*PLANNING_ROWS, *TOOL_ROWS]
 
 
+@cache
 def rows_of(*verbs: str) -> tuple[Option, ...]:
     """The rows of one verb or several, each flag once."""
     found: dict[str, Option] = {}

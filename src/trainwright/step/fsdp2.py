@@ -28,6 +28,7 @@ torchtitan of 2026-08 (`distributed/fsdp.py`, `distributed/activation_checkpoint
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -796,6 +797,7 @@ def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
     )
 
 
+@lru_cache(maxsize=64)  # whether it fits, its figures and what is compared ask for the same runs
 def fsdp2_peaks(model: TransformerConfig, run: Configuration) -> tuple[TensorPeak, ...]:
     """The most that tensors hold on every pipeline rank, in the second of two steps alike.
 
