@@ -25,7 +25,7 @@ from trainwright.step.predict import shape_of
 if TYPE_CHECKING:
     from trainwright.documents.fit import FitRequest
     from trainwright.documents.model_estimate import ModelEstimateRequest
-    from trainwright.plans.capability import Gap
+    from trainwright.plans.capability import Demands, Gap
     from trainwright.plans.configuration import Configuration
     from trainwright.profile.measured_model import Trained
     from trainwright.step.account import TimeRange
@@ -161,9 +161,10 @@ def stage_part(
 
 def gaps_of(job: Job, target: str) -> tuple[Gap, ...]:
     """Everything of the job that the target cannot express."""
-    if target in OTHER_TARGETS:
-        return ()
-    demands = job.demands
+    return () if target in OTHER_TARGETS else _gaps_of(job, job.demands, target)
+
+
+def _gaps_of(job: Job, demands: Demands, target: str) -> tuple[Gap, ...]:
     if (
         target == "nanotron" and job.parallelism is not None
     ):  # its own split is what must not differ
@@ -173,7 +174,8 @@ def gaps_of(job: Job, target: str) -> tuple[Gap, ...]:
 
 def able_targets(job: Job) -> tuple[str, ...]:
     """The frameworks that can express all of the job."""
-    return tuple(name for name in TARGETS if not gaps_of(job, name))
+    demands = job.demands
+    return tuple(name for name in TARGETS if not _gaps_of(job, demands, name))
 
 
 def splits_alike(job: Job) -> bool:

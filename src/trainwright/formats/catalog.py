@@ -65,6 +65,7 @@ def accelerator_names() -> tuple[str, ...]:
     return tuple(accelerators())
 
 
+@cache
 def model_entries() -> tuple[CatalogEntry, ...]:
     """The built-in models with their sources."""
     return tuple(_entry("trainwright.model", name) for name in model_names())

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import chain, product, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -513,15 +514,27 @@ def format_named(word: str | None) -> str | None:
 
 def catalog_name(name: str) -> str | None:
     """The catalog's name of a model that a file names; None where it has none."""
-    known = {_form(own): own for own in reversed(model_names())}
-    for entry in model_entries():
-        published = entry.source.split("huggingface.co/")[-1].split("/blob/")[0]
-        known.setdefault(_form(published), entry.name)
     for wanted in _forms(name):
         for word in _spellings(wanted):
-            if word in known:
-                return known[word]
+            if found := _named().get(word) or _published().get(word):
+                return found
     return None
+
+
+@cache
+def _named() -> dict[str, str]:
+    """The models of the catalog by the form of their name there."""
+    return {_form(own): own for own in reversed(model_names())}
+
+
+@cache
+def _published() -> dict[str, str]:
+    """The same by the form of the name that they were published under; reads every entry."""
+    found: dict[str, str] = {}
+    for entry in model_entries():
+        published = entry.source.split("huggingface.co/")[-1].split("/blob/")[0]
+        found.setdefault(_form(published), entry.name)
+    return found
 
 
 def _forms(name: str) -> Iterator[str]:
