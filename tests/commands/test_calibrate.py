@@ -10,6 +10,7 @@ import pytest
 import trainwright
 from trainwright.cluster import Cluster
 from trainwright.documents.calibration import constants_of
+from trainwright.documents.plan_view import evidence_line
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import write_calibrations
@@ -38,6 +39,8 @@ def test_a_log_moves_the_estimate_to_what_was_measured(tmp_path: Path, estimate:
     assert again.step_time_s == pytest.approx(4.0, rel=0.01)
     assert again.step_time_low_s < 4.0 < again.step_time_high_s
     assert found.fits[0].rows == 1
+    (said,) = evidence_line(again.assumptions)
+    assert said.startswith("rests on calibration own (1 training log; fitted: ")
 
 
 @pytest.mark.parametrize("times", [0.8, 2.0])

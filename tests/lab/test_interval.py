@@ -7,6 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainwright.formats.calibration_toml import built_in_calibrations
 from trainwright.lab.fitting import COVERED, interval
 
 residuals = st.lists(st.floats(min_value=-0.5, max_value=0.5), min_size=20, max_size=60)
@@ -36,3 +37,11 @@ def test_a_layout_that_others_do_not_foretell_widens_the_range() -> None:
     apart = interval(unseen, ["tight"] * 24 + ["scattered"] * 16)
     assert apart[1] / apart[0] > alone[1] / alone[0]
     assert all(apart[0] <= math.exp(-r) * (1 + 1e-9) for r in unseen)
+
+
+def test_fewer_than_five_runs_promise_no_narrow_range() -> None:
+    for unseen in ([0.0], [0.01, -0.01], [0.0, 0.02, -0.01, 0.01]):
+        low, high = interval(unseen)
+        assert low <= math.exp(-0.2) and high >= math.exp(0.2)
+    few = [line for line in built_in_calibrations() if line.rows < 5]
+    assert few and all(line.low_ratio < 0.82 and line.high_ratio > 1.22 for line in few)

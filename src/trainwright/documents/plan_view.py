@@ -264,10 +264,12 @@ def unfitted_line(assumptions: Mapping[str, str]) -> Iterator[str]:
 
 
 def evidence_line(assumptions: Mapping[str, str]) -> Iterator[str]:
-    """The line under the headline: which measured runs stand behind it, where they are pooled."""
-    of_kinds = assumptions.get("range", "").split(f"{POOLED} for ")[1:]
-    for evidence in of_kinds:
-        said = evidence.partition(": ")[2].removesuffix(f"; {Origin.FITTED}: ")
+    """The line under the headline: which measured runs stand behind it."""
+    known, fitted = assumptions.get("range", ""), f"{Origin.FITTED}: "
+    _, line, own = known.partition(f"{fitted}calibration ")
+    pooled = known.split(f"{POOLED} for ")[1:]
+    found = [evidence.partition(": ")[2].removesuffix(f"; {fitted}") for evidence in pooled]
+    for said in [f"rests on calibration {own}"] if line else found:
         yield said if said.count("(") == said.count(")") else said.removesuffix(")")
 
 

@@ -393,7 +393,9 @@ _ENOUGH_FOR_QUANTILES: Final = 20
 _LEAST_APART: Final = 6
 _LEAST_WIDTH: Final = 0.03
 _FEW: Final = 5
-_ALONE: Final = 0.10  # what fewer tell of the next run at least: the spread of published fits
+# What fewer tell of the next run at least: of pairs of public runs of one model, device and
+# program, predicted without their table, nine of ten errors differ by less; 0.1 holds 73%.
+_ALONE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,7 +509,7 @@ def interval(
 
     Rows of one of `groups` resemble each other, so the range is drawn wider, row by row, until it
     also holds 85% of the rows of groups it was not drawn from. With few rows, Student's range of
-    their spread instead; fewer than five never promise less than a tenth either way.
+    their spread instead; fewer than five never promise less than a fifth either way.
     """
     ratios = sorted(-residual for residual in unseen)  # log(measured / predicted)
     n = len(ratios)
