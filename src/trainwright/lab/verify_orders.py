@@ -163,32 +163,28 @@ def _(document: ScheduleResult) -> Pipeline:
 
 @subject_of.register
 def _(document: ModelPlanResult) -> Pipeline | Replicas:
-    from trainwright.documents.jobs import job_of, plan_and_profile
-    from trainwright.step.account import step_timeline
+    from trainwright.documents.jobs import job_of
 
     job = job_of(document)
     if job.parallelism is None:
         return of_own_degrees(document, job)
-    plan, profile, cluster = plan_and_profile(document)
-    return Pipeline(
-        timeline=step_timeline(
-            plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
-        ),
-        schedule=job.schedule,
-        stages=tiny_stages(job),
-        data_parallel=job.degrees.data,
-        is_sharded=job.demands.zero_stage >= _SHARDING,
-        peak_bytes=document.peak_memory_bytes_per_rank,
-        notes=tuple(_job_notes(job)),
-    )
+    return _of_job(document, job, document.peak_memory_bytes_per_rank)
 
 
 @subject_of.register
 def _(document: ModelEstimateResult) -> Pipeline:
-    from trainwright.documents.jobs import job_of, plan_and_profile
+    from trainwright.documents.jobs import job_of
+
+    held = tuple(rank.total_bytes for rank in document.memory)
+    return replace(_of_job(document, job_of(document), held), makespan_s=document.pipeline_s)
+
+
+def _of_job(
+    document: ModelPlanResult | ModelEstimateResult, job: Job, peak_bytes: tuple[float, ...]
+) -> Pipeline:
+    from trainwright.documents.jobs import plan_and_profile
     from trainwright.step.account import step_timeline
 
-    job = job_of(document)
     plan, profile, cluster = plan_and_profile(document)
     return Pipeline(
         timeline=step_timeline(
@@ -198,8 +194,7 @@ def _(document: ModelEstimateResult) -> Pipeline:
         stages=tiny_stages(job),
         data_parallel=job.degrees.data,
         is_sharded=job.demands.zero_stage >= _SHARDING,
-        makespan_s=document.pipeline_s,
-        peak_bytes=tuple(rank.total_bytes for rank in document.memory),
+        peak_bytes=peak_bytes,
         notes=tuple(_job_notes(job)),
     )
 

@@ -35,6 +35,7 @@ from trainwright.model.operator import (
     norm,
     norm_parameters,
     residual_add,
+    weighed,
 )
 from trainwright.model.run_shape import ContextExchange, RunShape
 
@@ -798,24 +799,7 @@ def _gate(config: TransformerConfig, run: RunShape) -> tuple[Operator, ...]:
         saved=(_projection_input(config, run),),
     )
     factors = {"weights": width, "input": config.attention_output_size}
-    weighed = elementwise(
-        "attention_gate_product",
-        run,
-        elements=run.tokens * config.attention_output_size / t,
-        forward=(2, 1),
-        backward=(3, 2),
-        saved=tuple(
-            SavedTensor(
-                name=f"attention_gate_product.{name}",
-                elements=run.tokens * size,
-                element_bytes=run.precision.activation_bytes,
-                shard=Shard.TENSOR,
-                until=Phase.INPUT_GRAD,
-            )
-            for name, size in factors.items()
-        ),
-    )
-    return (product, weighed)
+    return product, weighed("attention_gate_product", run, factors, shard=Shard.TENSOR)
 
 
 def _rotary(config: TransformerConfig, run: RunShape) -> Operator:

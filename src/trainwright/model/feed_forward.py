@@ -28,6 +28,7 @@ from trainwright.model.operator import (
     linear,
     linear_input,
     norm,
+    weighed,
 )
 from trainwright.model.run_shape import RunShape, TokenDispatcher
 
@@ -105,24 +106,8 @@ def _receptance(config: TransformerConfig, run: RunShape) -> tuple[Operator, Ope
         parameters=weights,
         saved=(_normed(config, run),),
     )
-    weighed = elementwise(
-        "mlp_receptance_product",
-        run,
-        elements=run.tokens * h / run.sequence_shards,
-        forward=(2, 1),
-        backward=(3, 2),
-        saved=tuple(
-            SavedTensor(
-                name=f"mlp_receptance_product.{name}",
-                elements=run.tokens * h,
-                element_bytes=run.precision.activation_bytes,
-                shard=Shard.SEQUENCE,
-                until=Phase.INPUT_GRAD,
-            )
-            for name in ("weights", "input")
-        ),
-    )
-    return product, weighed
+    factors = {"weights": h, "input": h}
+    return product, weighed("mlp_receptance_product", run, factors, shard=Shard.SEQUENCE)
 
 
 def _normed(config: TransformerConfig, run: RunShape) -> SavedTensor:

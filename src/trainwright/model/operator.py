@@ -13,7 +13,7 @@ are sums over this list, and a test says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -435,6 +435,28 @@ def elementwise(
         parameters=parameters,
         saved=saved,
         module=module,
+    )
+
+
+def weighed(name: str, run: RunShape, factors: Mapping[str, int], *, shard: Shard) -> Operator:
+    """The product of "weights" and an "input" of these widths, which keeps both."""
+    shards = run.tensor_parallel if shard is Shard.TENSOR else run.sequence_shards
+    return elementwise(
+        name,
+        run,
+        elements=run.tokens * factors["input"] / shards,
+        forward=(2, 1),
+        backward=(3, 2),
+        saved=tuple(
+            SavedTensor(
+                name=f"{name}.{factor}",
+                elements=run.tokens * width,
+                element_bytes=run.precision.activation_bytes,
+                shard=shard,
+                until=Phase.INPUT_GRAD,
+            )
+            for factor, width in factors.items()
+        ),
     )
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -86,13 +86,19 @@ FAMILIES: Final = tuple(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Across:
-    """`depths` ranks in each of `pools`, in the order of the pipeline, and `data` replicas."""
+class _OnPools:
+    """A point, a ZeRO stage and a family on some pools."""
 
     point: Point
     zero_stage: int
     schedule: str
     pools: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Across(_OnPools):
+    """`depths` ranks in each of `pools`, in the order of the pipeline, and `data` replicas."""
+
     depths: tuple[int, ...]
     data: int
 
@@ -108,13 +114,9 @@ class Across:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class Beside(_OnPools):
     """Pipelines of `depth` ranks, `replicas` of them in each of `pools`."""
 
-    point: Point
-    zero_stage: int
-    schedule: str
-    pools: tuple[int, ...]
     replicas: tuple[int, ...]
     depth: int
 
@@ -677,23 +679,15 @@ class BoundedLayouts:
         """The next one."""
         counts = tuple(self.grid.counts[self.done].tolist())
         shared = int(self.grid.shared[self.done])
+        common: dict[str, Any] = {
+            "point": self.point,
+            "zero_stage": self.zero_stage,
+            "schedule": self.schedule,
+            "pools": self.shape.pools,
+        }
         if self.shape.name == "across":
-            return Across(
-                point=self.point,
-                zero_stage=self.zero_stage,
-                schedule=self.schedule,
-                pools=self.shape.pools,
-                depths=counts,
-                data=shared,
-            )
-        return Beside(
-            point=self.point,
-            zero_stage=self.zero_stage,
-            schedule=self.schedule,
-            pools=self.shape.pools,
-            replicas=counts,
-            depth=shared,
-        )
+            return Across(**common, depths=counts, data=shared)
+        return Beside(**common, replicas=counts, depth=shared)
 
 
 @dataclass(slots=True)
@@ -776,9 +770,7 @@ class MixedLayouts:
         schedule: str,
     ) -> Floats:
         bounded = across_bounds_s if shape.name == "across" else beside_bounds_s
-        degrees = Across(
-            point=point, zero_stage=zero_stage, schedule=schedule, pools=(0,), depths=(1,), data=1
-        ).degrees
+        degrees = _degrees(point, zero_stage, pipeline=1, data=1)
         return bounded(
             work,
             point,

@@ -190,29 +190,33 @@ def best_family_split(question: SplitQuestion, *, limit_s: float = math.inf) -> 
     not. Raises `UnsupportedFeature` for a family outside `BOUNDED`, and for virtual stages that it
     has not.
     """
-    _require_searched(question.family, question.degrees)
-    if question.family in CHAIN:
-        return best_chain_split(question, limit_s=limit_s)
-    search = best_v_split if question.family in IN_V else best_loop_split
-    return search(question, limit_s=limit_s)
+    return _by_placement(question, limit_s, in_v=best_v_split, in_loops=best_loop_split)
 
 
 def bound_family_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """Like `best_family_split`, but with a split only where that costs nothing: one per rank."""
-    _require_searched(question.family, question.degrees)
-    if question.family in CHAIN:
-        return best_chain_split(question, limit_s=limit_s)
-    bound = bound_v_splits if question.family in IN_V else bound_loop_splits
-    return bound(question, limit_s=limit_s)
+    return _by_placement(question, limit_s, in_v=bound_v_splits, in_loops=bound_loop_splits)
 
 
 def bound_every_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """No split steps faster than `bound_s`, whatever its lengths; infinite where none can fit."""
+    return _by_placement(
+        question, limit_s, in_v=bound_every_v_split, in_loops=bound_every_loop_split
+    )
+
+
+def _by_placement(
+    question: SplitQuestion,
+    limit_s: float,
+    *,
+    in_v: Callable[..., Split],
+    in_loops: Callable[..., Split],
+) -> Split:
+    """What the search says that suits where the family puts the stages; of a chain there is one."""
     _require_searched(question.family, question.degrees)
     if question.family in CHAIN:
         return best_chain_split(question, limit_s=limit_s)
-    bound = bound_every_v_split if question.family in IN_V else bound_every_loop_split
-    return bound(question, limit_s=limit_s)
+    return (in_v if question.family in IN_V else in_loops)(question, limit_s=limit_s)
 
 
 def _require_searched(family: str, degrees: Parallelism) -> None:
