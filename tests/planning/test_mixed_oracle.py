@@ -11,7 +11,7 @@ from exhaustive_pools import CASES, asked, coarse_bound_s, exhausted, pair
 from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
 from trainwright.planning.bounds.pools import MixedShelf
-from trainwright.planning.search.pools import plan_mixed
+from trainwright.planning.search.pools import plan_mixed, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 
 MARKS = {"small": (), "tight A100": pytest.mark.slow, "slow joint": pytest.mark.slow}
@@ -42,6 +42,24 @@ def test_the_bounds_of_a_candidate_hold_for_all_its_plans(name: str) -> None:
             sharp.append(split.bound_s / least_s)
     assert min(sharp) > 0.8
     assert max(sharp) > 0.999
+
+
+def test_one_pool_is_the_case_of_one() -> None:
+    cluster = pair()
+    question = asked(replace(cluster, pools=cluster.pools[1:], joint=None))
+    general = plan_mixed(question, Budget())
+    plain = plan_on_pools(question, Budget(), num_alternatives=0)
+    (found,), (expected,) = general.priced, plain.priced
+    (chain,) = found.step.chains
+    whole = replace(chain.step, tokens_per_s=found.step.tokens_per_s, mfu=found.step.mfu)
+    assert replace(whole, hfu=expected.step.hfu) == expected.step
+    assert found.step.step_time_s == expected.step.step_time_s
+    assert [stage.layers for stage in found.plan.stages] == [
+        stage.layers for stage in expected.plan.stages
+    ]
+    assert replace(general, priced=()) == replace(
+        plain, priced=(), lower_bound_one_stage_s=None, loosest=None
+    )
 
 
 def test_pools_without_a_common_format_are_refused_by_the_field() -> None:
