@@ -281,8 +281,10 @@ def test_the_format_in_which_gradients_are_summed_is_read_and_written() -> None:
     assert "reduce dtype: bf16" in " ".join(bundle(found, "torchtitan@0.3").not_represented)
     config = '{"zero_optimization": {"stage": 1}, "communication_data_type": "bf16"}'
     assert read_deepspeed(config).reduce_dtype == "bf16"
-    summed = '{"data_types": {"grad_accum_dtype": "fp32"}, "bf16": {"enabled": true}}'
-    assert read_deepspeed(summed).gradient_dtype == "fp32"
+    half = '"zero_optimization": {"stage": 1}, "bf16": {"enabled": true}'
+    assert read_deepspeed(f"{{{half}}}").gradient_dtype == "bf16"
+    summed = f'{{"data_types": {{"grad_accum_dtype": "fp32"}}, {half}}}'
+    assert read_deepspeed(summed).gradient_dtype is None  # as usual
     assert read_torchtitan(NARROW).reduce_dtype == "bf16"
     assert read_torchtitan("[training]\nseq_len = 2048\n").reduce_dtype is None
     pure = read_torchtitan('[training]\ndtype = "bfloat16"\n')

@@ -201,7 +201,8 @@ _ROOMY: dict[str, tuple[str, str, set[str]]] = {
     "deepspeed": (
         "ds.json",
         '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, '
-        '"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}}',
+        '"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}, '
+        '"data_types": {"grad_accum_dtype": "fp32"}}',
         {"host optimizer", "gradients bf16"},
     ),
     "trl": (

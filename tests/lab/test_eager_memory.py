@@ -22,13 +22,16 @@ MODEL = catalog.model("qwen3-8b").config
 CLUSTER = catalog.cluster("dgx-h100")
 PURE = {"gradient_dtype": "bf16", "main_weight_dtype": "none", "moment_dtypes": ("bf16",)}
 RECIPES = {"bf16": Recipe(precision="bf16", **PURE), "autocast": Recipe(precision="bf16_autocast")}
-CASES = [
-    (weights, blocks, again, length)
+Case = tuple[str, int, bool, int, int]
+CASES: list[Case] = [
+    (weights, blocks, again, length, 2)
     for weights in RECIPES
     for blocks in (4, 16)
     for again in (False, True)
     for length in (2048, 8192)
 ]
+# Steps of one microbatch, which have no gradients at their loss.
+CASES += [(weights, 16, again, 2048, 1) for weights in RECIPES for again in (False, True)]
 
 
 RUN = Configuration(
@@ -49,9 +52,10 @@ def of_hugging_face(run: Configuration, blocks: int = MODEL.num_layers) -> float
     return rank.allocated.typical_bytes
 
 
-def predicted(weights: str, blocks: int, again: bool, length: int) -> float:
+def predicted(weights: str, blocks: int, again: bool, length: int, microbatches: int) -> float:
     run = replace(
         RUN,
+        global_batch=microbatches,
         sequence_length=length,
         recompute=Recompute.FULL if again else Recompute.NONE,
         recipe=RECIPES[weights],
@@ -59,8 +63,8 @@ def predicted(weights: str, blocks: int, again: bool, length: int) -> float:
     return of_hugging_face(run, blocks)
 
 
-def counted(weights: str, blocks: int, again: bool, length: int) -> float:
-    """The peak of two steps of one microbatch each, of which the second has states."""
+def counted(weights: str, blocks: int, again: bool, length: int, microbatches: int) -> float:
+    """The peak of a step that has states already."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -96,7 +100,7 @@ def counted(weights: str, blocks: int, again: bool, length: int) -> float:
         optimizer.step()
         optimizer.zero_grad()
         held.forget_peak()
-        for _ in range(2):  # gradients add up, as over microbatches
+        for _ in range(microbatches):  # gradients add up
             words = torch.zeros(1, length, dtype=torch.long)
             under: Any = contextlib.nullcontext()
             if weights == "autocast":

@@ -211,7 +211,7 @@ def test_up_projections_that_run_again_spare_queries_keys_and_values() -> None:
     ("memory", "said"),
     [
         ("9.5GiB", "the loss over some of the tokens at a time; so this is planned"),
-        ("12GiB", "the loss over some of the tokens at a time; the loss and feed-forward parts"),
+        ("10.5GiB", "the loss over some of the tokens at a time; the loss and feed-forward parts"),
     ],
 )
 def test_the_least_that_fits_is_planned_or_what_keeps_less_and_is_quicker(

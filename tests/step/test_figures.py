@@ -354,3 +354,41 @@ def test_what_a_compiler_places_by_its_lifetime_fits_where_it_ran(row: CompiledR
     assert found.allocated.typical_bytes < step.peak_memory_bytes
     _, eager, _ = compiled(row, "typical")
     assert eager.allocated.typical_bytes == step.peak_memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("software", "zero", "is_anew"),
+    [
+        ("trl", 0, True),
+        ("trl", 3, True),
+        ("trl with deepspeed", 2, True),
+        ("trl with deepspeed", 3, False),  # whose buffer of gradients stays
+        ("megatron", 1, False),
+    ],
+)
+def test_a_step_of_one_microbatch_has_no_gradients_at_its_loss(
+    software: str, zero: int, is_anew: bool
+) -> None:
+    model, cluster = catalog.model("qwen3-8b").config, catalog.cluster("dgx-h100")
+    run = Configuration(
+        parallelism=Parallelism(data=8 if zero else 1, zero_stage=zero),
+        microbatch_size=1,
+        global_batch=16 if zero else 2,
+        sequence_length=4096,
+        vocabulary_multiple=1,
+    )
+    once = replace(run, global_batch=run.global_batch // 2)
+    several, alone = (
+        memory_figures(
+            model,
+            each,
+            price_configuration(model, cluster, each),
+            framework_memory(software),
+            device=cluster.accelerator,
+        )[0].allocated.typical_bytes
+        for each in (run, once)
+    )
+    gradients = price_configuration(model, cluster, run).stages[0].memory.gradient_bytes
+    largest = 2.0 * model.vocabulary_size * model.hidden_size  # which another is added to
+    assert (alone < several) is is_anew
+    assert several - alone <= gradients + largest

@@ -61,8 +61,9 @@ class FrameworkMemory:
     share of the states are what an update makes where gradients accumulate in 16 bit, and
     `plain_update_bytes` are that where nothing is sharded; `bucket_parameters` are copied into a
     buffer to be reduced, from the ZeRO stage `buckets_from` on into two of 16 bit during the
-    backward pass. With `copies_gradients` replicas that shard nothing reduce copies of all
-    gradients, which stay. With `accumulates_apart` a new
+    backward pass. Below the ZeRO stage `frees_gradients_below` gradients go with an update and come
+    again in the backward pass after it. With `copies_gradients` replicas that shard nothing reduce
+    copies of all gradients, which stay. With `accumulates_apart` a new
     gradient is whole before it is added to the old one; with `keeps_stage_output` each microbatch
     in flight keeps the hidden state that its stage sent on. `loss_bytes` per logit come on top of
     a float32 softmax and the gradient of 16-bit logits, at the loss and while nothing is fused;
@@ -103,6 +104,7 @@ class FrameworkMemory:
     plain_update_bytes: float = 0.0
     bucket_parameters: float = 0.0
     buckets_from: int = 2
+    frees_gradients_below: int = 0
     copies_gradients: bool = False
     accumulates_apart: bool = False
     keeps_stage_output: bool = False

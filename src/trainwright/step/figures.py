@@ -212,7 +212,11 @@ def missing_bytes(
         starts = [start_bytes(run, stage.memory, device, account) for stage in step.stages]
         peak_bytes = max(peak_bytes, *starts)
     over_bytes = kept.over_bytes(peak_bytes, device.usable_bytes)
-    less = account is not None and account.reuses_buffers and model is not None
+    less = (
+        account is not None
+        and model is not None
+        and (account.reuses_buffers or makes_gradients_anew(account, run))
+    )
     if account is None or not chance or (over_bytes > 0 and not less):
         return over_bytes
     limit_bytes = device.memory_bytes - kept.reserve_bytes
@@ -306,7 +310,10 @@ def memory_figures(
         pool = _graph_pool(graph, model, run, held, ends)
         during = held.static_bytes + held.workspace_bytes + pool.kept_bytes + update
         start = start_bytes(run, held, device, account)
-        peak = max(held.total_bytes + beside + pool.beside_bytes, start - kept)
+        peak = held.total_bytes + beside + pool.beside_bytes
+        if makes_gradients_anew(account, run):
+            peak -= _unmade_bytes(graph, model, run, held, account)
+        peak = max(peak, start - kept)
         found.append(
             figures_of(
                 kept + max(peak, during),
@@ -316,6 +323,45 @@ def memory_figures(
             )
         )
     return tuple(found)
+
+
+def makes_gradients_anew(account: FrameworkMemory, run: Configuration) -> bool:
+    """Whether a step has no gradients at its loss: it is one microbatch, and they were freed."""
+    freed = run.parallelism.zero_stage < account.frees_gradients_below
+    return freed and run.num_microbatches == 1 and run.num_stages == 1
+
+
+def _unmade_bytes(
+    graph: LayerGraph,
+    model: TransformerConfig,
+    run: Configuration,
+    held: StageMemory,
+    account: FrameworkMemory,
+) -> float:
+    """What the fullest instant of such a step lacks of what one with all gradients would hold.
+
+    Gradients come as activations go. Blocks are alike, so the fullest instant is the loss, without
+    gradients, the backward pass of the last block, with those of the head, or that of the first
+    one, with all. Nothing is added to a gradient.
+    """
+    ends, blocks = _Ends(first=True, last=True), _most_blocks(run, model)
+    counts = [_trained(layer) for layer in graph.classes]
+    per_parameter = held.gradient_bytes / max(1.0, sum(counts[at] for at in graph.layers))
+    made = {
+        kind: per_parameter
+        * max((n for c, n in zip(graph.classes, counts, strict=True) if c.kind is kind), default=0)
+        for kind in (LayerKind.BLOCK, LayerKind.LM_HEAD)
+    }
+    eager = _eager_bytes(graph, model, run, held, account, ends)
+    cached = _cached_casts(graph, model, run, ends)
+    logits = held.logits_bytes + _loss_bytes(graph, model, run, account) + cached
+    gone = held.activation_bytes * (1 - 1 / blocks)
+    if run.recompute is Recompute.NONE:
+        gone += (eager - cached) * (1 - 1 / blocks)
+    whole = held.gradient_bytes
+    head = logits + whole - made[LayerKind.LM_HEAD]
+    added = _newest_bytes(graph, ends) if account.accumulates_apart else 0.0
+    return added + min(whole, head - made[LayerKind.BLOCK], logits + gone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,17 +571,11 @@ def _beside_bytes(
     shape, added = graph.run, 0.0
     element = shape.precision.activation_bytes
     hidden = element * shape.tokens * model.hidden_size / shape.sequence_shards
-    own = [
-        (p.count_per_device, sum(layer == at for layer in graph.layers))
-        for at, c in enumerate(graph.classes)
-        if ends.hold(c.kind)
-        for p in c.parameters
-        if p.trainable
-    ]
     if account.accumulates_apart:
-        added += element * max((count for count, _ in own), default=0.0)
+        added += _newest_bytes(graph, ends)
     if run.parallelism.zero_stage >= account.buckets_from:
-        trained = sum(count * layers for count, layers in own)
+        classes = [graph.classes[at] for at in graph.layers]
+        trained = sum(_trained(layer) for layer in classes if ends.hold(layer.kind))
         widths = _BUCKETS * element
         if shape.precision.reduced_bytes not in (None, element):  # cast before it is summed
             widths += shape.precision.sync_bytes
@@ -548,9 +588,8 @@ def _beside_bytes(
         if run.recompute is Recompute.FULL:
             blocks = 1
         added += _GATHERED * hidden * (shape.sequence_shards - 1) * blocks
-    if ends.last and not run.fused_cross_entropy:
-        logits = shape.loss_tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
-        added += account.loss_bytes * logits
+    if ends.last:
+        added += _loss_bytes(graph, model, run, account)
     if account.puts_back_by_index and model.experts is not None:
         added += _put_back_bytes(graph, model, run, held)
     added += _eager_bytes(graph, model, run, held, account, ends)
@@ -563,6 +602,29 @@ def _beside_bytes(
     if account.reuses_buffers:
         added -= _reused_bytes(graph, held, ends, gathered)
     return added if account.gathers_ahead else added - gathered / 2
+
+
+def _trained(layer: LayerClass) -> float:
+    """Parameters of a layer on a device that train."""
+    return sum(p.count_per_device for p in layer.parameters if p.trainable)
+
+
+def _newest_bytes(graph: LayerGraph, ends: _Ends) -> float:
+    """The largest gradient of a rank, whole before it is added."""
+    own = [layer for layer in graph.classes if ends.hold(layer.kind)]
+    counts = (p.count_per_device for layer in own for p in layer.parameters if p.trainable)
+    return graph.run.precision.activation_bytes * max(counts, default=0.0)
+
+
+def _loss_bytes(
+    graph: LayerGraph, model: TransformerConfig, run: Configuration, account: FrameworkMemory
+) -> float:
+    """What the loss makes on top, where nothing is fused."""
+    if run.fused_cross_entropy:
+        return 0.0
+    shape = graph.run
+    logits = shape.loss_tokens * shape.padded(model.vocabulary_size) / shape.tensor_parallel
+    return account.loss_bytes * logits
 
 
 def _most_blocks(run: Configuration, model: TransformerConfig) -> int:
@@ -603,12 +665,19 @@ def _eager_bytes(
         return added
     ended = [c for c in graph.classes if ends.last and c.kind is LayerKind.LM_HEAD]
     added += sum(_HALF * _multiplied(layer) for layer in ended)
-    if run.recompute is not Recompute.NONE:  # a cache keeps all copies until the loss is known
-        cached = [_HALF * _multiplied(c) for c in graph.classes if c.kind is LayerKind.BLOCK]
-        logits = graph.run.loss_tokens * graph.run.padded(model.vocabulary_size)
-        made = _MADE_BACKWARD * logits / graph.run.tensor_parallel * ends.last
-        added += max(0.0, most * max(cached, default=0.0) - made)
-    return added
+    return added + _cached_casts(graph, model, run, ends)
+
+
+def _cached_casts(
+    graph: LayerGraph, model: TransformerConfig, run: Configuration, ends: _Ends
+) -> float:
+    """Copies of weights that a cache of autocast keeps until the loss is known."""
+    if run.recompute is Recompute.NONE or not graph.run.precision.casts:
+        return 0.0
+    cached = [_HALF * _multiplied(c) for c in graph.classes if c.kind is LayerKind.BLOCK]
+    logits = graph.run.loss_tokens * graph.run.padded(model.vocabulary_size)
+    made = _MADE_BACKWARD * logits / graph.run.tensor_parallel * ends.last
+    return max(0.0, _most_blocks(run, model) * max(cached, default=0.0) - made)
 
 
 _MADE_BACKWARD: Final = 2.0  # bytes of a logit that the loss needs more backward than forward
