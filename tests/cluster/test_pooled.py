@@ -82,6 +82,18 @@ def test_ranges_widen_with_the_distance_from_evidence() -> None:
     assert at[-1].runs == 0 and "no run" in at[-1].sentence
 
 
+def test_a_sentence_says_which_runs_were_on_the_device_itself() -> None:
+    pool = made()
+    assert "of H100-80GB-SXM under other software;" in pool.evidence("H100-80GB-SXM", FSDP).sentence
+    assert "like nemo, none on H200-SXM;" in pool.evidence("H200-SXM", NEMO).sentence
+    few = Effect(shifts=MappingProxyType({}), runs=2, sources=("two",))
+    with_few = replace(pool, effects=pool.effects | {("device", "H200-SXM"): few})
+    found = with_few.evidence("H200-SXM", software_named("typical"))
+    assert (found.runs, found.runs_on_device) == (11, 2)
+    assert found.distance is Distance.FAR  # two runs are few
+    assert "of the family of H200-SXM, 2 on it" in found.sentence
+
+
 def test_the_built_in_ranges_widen_too_and_hold_for_every_device() -> None:
     pool = built_in_efficiencies()
     widths = [pool.ranges[d].high_ratio - pool.ranges[d].low_ratio for d in Distance]

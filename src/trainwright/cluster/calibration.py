@@ -478,10 +478,14 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The measured runs that stand behind a prediction, and how far they lie from it."""
+    """The measured runs that stand behind a prediction, and how far they lie from it.
+
+    Of `runs`, `runs_on_device` were on the device itself, whatever their software.
+    """
 
     distance: Distance
     runs: int
+    runs_on_device: int
     sources: tuple[str, ...]
     device: str
     software: Software
@@ -491,13 +495,9 @@ class Evidence:
     @property
     def sentence(self) -> str:
         """One plain sentence for a reader who has no other page."""
-        under, other = (
-            "software that is not named",
-            "whatever the software (--software narrows this)",
-        )
-        if self.software.school is not None:
-            under = f"software like {self.software.name}"
-            other = f"under other software, or of its family under {under}"
+        named = self.software.school is not None
+        any_software = "whatever the software (--software narrows this)"
+        under = f"software like {self.software.name}" if named else "software that is not named"
         if self.distance is Distance.NOTHING:
             return (
                 f"no run of {self.device} or of {under} is known: a typical device under typical "
@@ -505,12 +505,21 @@ class Evidence:
             )
         tables = f"{len(self.sources)} public table{'s' if len(self.sources) != 1 else ''}"
         runs = f"{self.runs} measured run{'s' if self.runs != 1 else ''} in {tables}"
+        near = f"of {self.device}, {any_software}"
+        own = self.runs_on_device or "none"
+        far = f"of the family of {self.device}, {own} on it, {any_software}"
+        if named:
+            near = f"of {self.device} under any software, and of its family under {under}"
+            far = f"of distant relatives: {own} on {self.device}, none of its family under {under}"
+        if named and self.runs_on_device == self.runs:
+            near = f"of {self.device} under other software"
+        if named and not self.runs_on_device:
+            near = f"of its family under {under}, none on {self.device}"
         where = {
             Distance.SAME_PUBLICATION: f"of the same publication on {self.device}",
             Distance.SAME_CLASS: f"of {self.device} under {under}",
-            Distance.NEIGHBOUR: f"of {self.device}, {other}",
-            Distance.FAR: f"of distant relatives: none on {self.device}, none of its family under "
-            f"{under}",
+            Distance.NEIGHBOUR: near,
+            Distance.FAR: far,
         }
         return f"rests on {runs} {where[self.distance]}; {self._range}"
 
@@ -561,6 +570,9 @@ class PooledEfficiencies:
         return Evidence(
             distance=distance,
             runs=sum(effect.runs for effect in found),
+            runs_on_device=sum(
+                effect.runs for (on, _), effect in self._runs_by_pair().items() if on == device
+            ),
             sources=tuple(sorted({source for effect in found for source in effect.sources})),
             device=device,
             software=software,
@@ -571,15 +583,12 @@ class PooledEfficiencies:
     def _nearest(
         self, device: str, software: Software, publication: str | None
     ) -> tuple[Distance, list[Effect]]:
-        family, kind = self.families.get(device), str(software.kind)
+        family = self.families.get(device)
+        kind = str(software.kind) if software.school is not None else ""  # that of no runs
         own = self.effects.get(("publication", publication or "", device))
         if own is not None and own.runs:
             return Distance.SAME_PUBLICATION, [own]
-        pairs = {
-            (key[1], key[2]): effect
-            for key, effect in self.effects.items()
-            if key[0] == "pair" and effect.runs
-        }
+        pairs = self._runs_by_pair()
         if (device, kind) in pairs and pairs[device, kind].runs >= _FEW_RUNS:
             return Distance.SAME_CLASS, [pairs[device, kind]]
         related = {
@@ -590,10 +599,24 @@ class PooledEfficiencies:
             for pair, effect in pairs.items()
             if pair[0] == device or (pair[1] == kind and related[pair])
         ]
-        if near:
+        if sum(effect.runs for effect in near) >= _FEW_RUNS:
             return Distance.NEIGHBOUR, near
         far = [effect for pair, effect in pairs.items() if pair[1] == kind or related[pair]]
         return (Distance.FAR, far) if far else (Distance.NOTHING, [])
+
+    def _runs_by_pair(self) -> dict[tuple[str, str | None], Effect]:
+        """The runs by device and class of software, which is None of software without a name."""
+        found: dict[tuple[str, str | None], Effect] = {
+            (key[1], key[2]): effect
+            for key, effect in self.effects.items()
+            if key[0] == "pair" and effect.runs
+        }
+        named = {device for device, _ in found}
+        return found | {
+            (key[1], None): effect
+            for key, effect in self.effects.items()
+            if key[0] == "device" and effect.runs and key[1] not in named
+        }
 
     def calibration(
         self, device: str, software: Software, publication: str | None = None
