@@ -223,7 +223,7 @@ class Peeler {
   // so that n is largest where every rank takes as much as it may, the first of them first.
   double most_far(int64_t r, int64_t a2, int64_t b2, double first_back_s) const {
     const double most = static_cast<double>(std::min(x_.max_activations / 2, x_.num_microbatches));
-    if (r + 1 == p_) return most;
+    if (r + 1 == p_ || x_.rank_time_s.empty()) return most;
     const double begin_s = x_.forward_before_s[a2] + reached_[r + 1];
     const double within_s = first_back_s - begin_s - (reached_[r + 1] - reached_[r]);
     const double between_s = x_.forward_before_s[b2] - x_.forward_before_s[a2];

@@ -54,7 +54,8 @@ struct PeelProblem {
   std::span<const double> forward_before_s;     // [L + 1] of all layers before one
   std::span<const double> input_grad_before_s;  // [L + 1]
   std::span<const double> transfer_s;           // [p - 1] from each rank to the next
-  // What ranks but the first may take for a microbatch, ascending, and the most of it forwards.
+  // What ranks but the first may take for a microbatch, ascending, and the most of it forwards;
+  // where nothing is given, how they keep a far chunk waiting is left out.
   std::span<const double> rank_time_s;
   std::span<const double> rank_forward_s;
   // At each of N instants: [N, p, L + 1] of stage r, and of 2p-1-r, by its first layer.

@@ -484,14 +484,17 @@ def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
     `others` is even as there. `bound_s` holds for these two alone; at the limit there are none.
     """
     problem = VProblem.of(question, limit_s=limit_s)
-    shortest = shortest_split(problem, problem.any_published())
+    space = problem.any_published()
+    shortest = shortest_split(problem, space)
     least_s = shortest.cost if math.isfinite(shortest.cost) else problem.floor_s
     likely_s, likely = _likely_split(problem, least_s)
     bound_s = min(shortest.cost, likely_s) + problem.overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
-    every = [_decoded(problem, shortest)] if math.isfinite(shortest.cost) else []
-    (cuts, chosen), *others = [*every, *([likely] if likely[0] else [])]
+    nothing = np.zeros(0)  # is known of other ranks: another split, which may step faster
+    alone = shortest_split(problem, space.replace(rank_time_s=nothing, rank_forward_s=nothing))
+    found = [_decoded(problem, each) for each in (shortest, alone) if math.isfinite(each.cost)]
+    (cuts, chosen), *others = dict.fromkeys([*found, *([likely] if likely[0] else [])])
     return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=tuple(others))
 
 
