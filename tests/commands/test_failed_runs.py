@@ -109,6 +109,14 @@ def test_a_message_without_bytes_is_a_failure_all_the_same(run, tmp_path):
     assert "on rank 5 (pipeline rank 1) in backward: the message does not name the bytes" in said
 
 
+def test_a_log_of_a_host_that_ran_out_says_so(run, tmp_path):
+    path = tmp_path / "slurm.out"
+    path.write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
+    done = run("estimate", *RUN, "--from", "log", str(path))
+    assert done.code == 2
+    assert "a host's memory ran out (oom_kill)" in " ".join(done.err.split())
+
+
 def test_a_log_without_a_run_asks_for_one(run, log):
     done = run("estimate", "--from", "log", str(log), "--cluster", "dgx-h100")
     assert done.code == 2

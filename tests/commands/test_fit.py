@@ -110,6 +110,9 @@ def test_the_table_names_model_devices_and_probability(run):
         ("L40", 1, "L40"),
         ("A10", 1, "A10"),
         ("8xA10G", 8, "A10G"),
+        ("H100:8", 8, "H100-80GB-SXM"),
+        ("RTX 4090 x 2", 2, "RTX-4090"),
+        ("L4 * 3", 3, "L4"),
     ],
 )
 def test_devices_are_a_number_and_a_name(text, count, name):
@@ -120,7 +123,10 @@ def test_devices_are_a_number_and_a_name(text, count, name):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0xRTX4090", "2x", "3xVoodoo2", "2x80GB", "RTX 6000", "H20", "3090 Ti", "H100 PCIe"],
+    [
+        *("", "0xRTX4090", "2x", "3xVoodoo2", "2x80GB", "RTX 6000", "H20", "3090 Ti", "H100 PCIe"),
+        *("H100:0", "2xH100:2", "1000000xH100"),
+    ],
 )
 def test_other_devices_are_refused_by_name(text):
     with pytest.raises(InvalidInput, match="gpu"):

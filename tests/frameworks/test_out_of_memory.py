@@ -248,6 +248,20 @@ def test_of_several_processes_of_a_container_the_one_that_ran_out_holds_the_most
             4,
             None,
         ),
+        (
+            "    out = torch.addmm(bias, x, weight.t())\n[rank2]: RuntimeError: CUDA error: "
+            "CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            2,
+            None,
+            None,
+        ),
+        (  # NVIDIA/nccl, alloc.h
+            "Training ...\nnode-2:71:93 [1] include/alloc.h:224 NCCL WARN Failed to CUDA calloc "
+            "async 608 bytes",
+            None,
+            1,
+            None,
+        ),
         (  # llama-cookbook issue 45
             "    state = model.state_dict()\n"
             "OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
@@ -256,7 +270,7 @@ def test_of_several_processes_of_a_container_the_one_that_ran_out_holds_the_most
             Phase.CHECKPOINT,
         ),
     ],
-    ids=["driver", "nccl", "too-many"],
+    ids=["driver", "nccl", "cublas", "nccl-buffer", "too-many"],
 )
 def test_where_no_bytes_are_told_a_segment_of_the_allocator_is_missing_at_least(
     text: str, rank: int | None, gpu: int | None, phase: Phase | None

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.documents.fit import FitResult
 
-_GPU: Final = re.compile(r"\s*(?:(\d+)\s*[xX*]\s*)?(\S.*?)\s*")
+# A number before or behind the name: "2xRTX4090", "RTX 4090 x 2", "H100:8".
+_GPU: Final = re.compile(
+    r"\s*(?:(?P<before>\d+)\s*[xX*×]\s*)?(?P<name>\S.*?)(?:\s*(?:[*×:]|\s[xX])\s*(?P<behind>\d+))?\s*"
+)
+_MOST: Final = 100_000  # devices of a cluster
 SEQUENCE: Final = 4096
 RANK: Final = 16
 SOFTWARE: Final = "trl"
@@ -102,13 +106,17 @@ def devices_named(text: str) -> tuple[int, Cluster]:
     found = _GPU.fullmatch(text)
     if found is None:
         raise InvalidInput.of("gpu", f'must be such as 2xRTX4090, got "{text}"')
-    count = int(found.group(1) or 1)
-    if count < 1:
-        raise InvalidInput.of("gpu", f"must be at least 1 device, got {count}")
-    cluster = cluster_of_accelerator(found.group(2))
+    told = [each for each in found.group("before", "behind") if each is not None]
+    if len(told) > 1:
+        raise InvalidInput.of("gpu", f'must say once how many devices there are, got "{text}"')
+    count = int(told[0]) if told else 1
+    if not 1 <= count <= _MOST:
+        raise InvalidInput.of("gpu", f"must be from 1 to {_MOST} devices, got {count}")
+    name = found.group("name")
+    cluster = cluster_of_accelerator(name)
     if cluster is None:
         names = ", ".join(accelerators_of_clusters())
-        raise InvalidInput.of("gpu", f'must be one of {names}, got "{found.group(2)}"')
+        raise InvalidInput.of("gpu", f'must be one of {names}, got "{name}"')
     inside = cluster.pool_of().devices_per_node
     return count, cluster.with_nodes(-(-count // inside))
 

@@ -101,8 +101,9 @@ def _numbers(pattern: re.Pattern[str], text: str) -> tuple[float, ...]:
 #
 # XLA says before the first step what a whole program needs, `Ran out of memory in memory space hbm.
 # Used 21.95G of 15.48G hbm. Exceeded hbm capacity by 6.47G.`, or that it tried `to allocate 85899
-# bytes`. Who asks the driver itself says no bytes: `RuntimeError: CUDA error: out of memory`, and
-# NCCL `Cuda failure 2 'out of memory'`.
+# bytes`. Who asks the driver itself says no bytes: `RuntimeError: CUDA error: out of memory`, NCCL
+# `Cuda failure 2 'out of memory'` or `Failed to CUDA calloc async 608 bytes`, and cuBLAS that its
+# workspace is missing, `CUBLAS_STATUS_ALLOC_FAILED`.
 
 
 _SIZE: Final = r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([KMGT]?i?)[Bb](?:ytes)?"
@@ -129,7 +130,8 @@ _OF_XLA: Final = re.compile(
 # No bytes are told: no comment of a script either.
 _BARE: Final = re.compile(
     r"^(?!\s*#).*(?:(?:Error|Exception):\s+(?:CUDA|HIP|NPU|XPU) (?:error: )?out of memory"
-    r"|NCCL WARN Cuda failure (?:\d+ )?'out of memory')",
+    r"|NCCL WARN (?:Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:c|m)alloc)"
+    r"|(?:Error|Exception):.*CUBLAS_STATUS_ALLOC_FAILED)",
     re.MULTILINE,
 )
 _GPU: Final = re.compile(r"\b[GNX]PU (\d+)\b|\[(\d+)\] \S+ NCCL WARN")

@@ -188,11 +188,17 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     return replace(run, notes=(*notes, *run.notes))
 
 
+_HOST_KILLED: Final = re.compile(r"oom[_-]kill\w*|OOM Killed|Out of memory: Kill\w+ process")
+
+
 def read_log(text: str, beside: Beside = NOTHING) -> StatedRun:
     """The run of a log that begins with its settings; raises `InvalidInput` where none are."""
     dumped = _dump(text)
     if dumped is None and logged_tables(text) is not None:
         return read_torchtitan(text, beside)
+    if dumped is None and (said := _HOST_KILLED.search(text)) is not None:
+        problem = f"says that a host's memory ran out ({said[0]}), and of no device's"
+        raise InvalidInput.of("log", f"{problem}: leave less there, as by --offload")
     if dumped is None:
         wanted = "must hold Megatron's arguments or torchtitan's configuration (print_config)"
         other = "other logs are read behind the command that started them, as --from trl"
