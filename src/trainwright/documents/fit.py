@@ -350,8 +350,8 @@ def remake_fit(document: FitResult) -> FitResult:
 
 def _document(given: ModelInput, cluster: Cluster, request: FitRequest) -> FitResult:
     rows = tuple(
-        _row(name, _Way(tuned(given, options).config, cluster, request), options)
-        for name, options in _ways(given.config, request.lora_rank)
+        _row(name, _Way(tuned(given, options).config, cluster, request, state), options)
+        for name, options, state in _ways(given.config, request.lora_rank, cluster)
     )
     return FitResult(
         fits=any(row.fits for row in rows),
@@ -362,27 +362,51 @@ def _document(given: ModelInput, cluster: Cluster, request: FitRequest) -> FitRe
     )
 
 
-def _ways(model: TransformerConfig, rank: int) -> Iterator[tuple[str, dict[str, int]]]:
-    """What trains, and the options of `estimate` that say so; those that it does not have go."""
+def _ways(
+    model: TransformerConfig, rank: int, cluster: Cluster
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """What trains, the options of `estimate` that say so, and fields of the recipe that do.
+
+    Options that it does not have go. All in 16 bit, without copies in float32, is what cards that
+    are too small for these are used with; it needs bf16, whose range is that of float32.
+    """
     if model.tuning.low_rank is not None:  # an adapter's folder says what trains
-        yield "as given", {}
+        yield "as given", {}, {}
         return
-    yield "full", {}
-    yield f"LoRA-{rank}", {"lora_rank": rank}
+    yield "full", {}, {}
+    if cluster.accelerator.default_precision == "bf16":
+        said = {name.removesuffix("s"): each for name, (each, _) in _ALL_IN_16_BIT.items()}
+        yield "full, all bf16", said, {name: each for name, (_, each) in _ALL_IN_16_BIT.items()}
+    yield f"LoRA-{rank}", {"lora_rank": rank}, {}
     if _WEIGHT_BITS in keywords_of("estimate"):
-        yield f"QLoRA-{rank}", {"lora_rank": rank, _WEIGHT_BITS: 4}
+        yield f"QLoRA-{rank}", {"lora_rank": rank, _WEIGHT_BITS: 4}, {}
+
+
+# Fields of a recipe, each as an option says it and as it is.
+_ALL_IN_16_BIT: Final = {
+    "main_weight_dtype": ("none", "none"),
+    "gradient_dtype": ("bf16", "bf16"),
+    "moment_dtypes": ("bf16", ("bf16",)),
+}
 
 
 class _Way:
     """A model to train on the devices, priced setting by setting."""
 
-    def __init__(self, model: TransformerConfig, cluster: Cluster, request: FitRequest):
+    def __init__(
+        self,
+        model: TransformerConfig,
+        cluster: Cluster,
+        request: FitRequest,
+        state: Mapping[str, Any],
+    ):
         self.model, self.cluster, self.request = model, cluster, request
         self.account = framework_memory(request.software)
         self.limit_bytes = cluster.accelerator.memory_bytes
         self.stages = (1, 2, 3) if request.num_devices > 1 else (0,)
         program = known_target(request.software) or request.software
-        self.recipe = Recipe(**own_choices(program, cluster.accelerator.default_precision))
+        usual = own_choices(program, cluster.accelerator.default_precision)
+        self.recipe = Recipe(**{**usual, **state})
 
     def run(
         self, zero_stage: int, recompute: Recompute, sequence: int, microbatch: int = 1
@@ -423,7 +447,7 @@ class _Way:
         return found.fit_probability(self.limit_bytes)
 
 
-def _row(name: str, way: _Way, options: Mapping[str, int]) -> TrainingWay:
+def _row(name: str, way: _Way, options: Mapping[str, Any]) -> TrainingWay:
     request, length = way.request, way.request.sequence_length
     ladder = [
         way.run(stage, mode, length)
