@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from reference import needs_reference, reference
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
+from trainwright.frameworks.read_job import text_of
 
 # What the files of `accelerate/examples` name lies elsewhere: `truth` has accelerate's default.
 ELSEWHERE = {"files/accelerate__examples__config_yaml_templates__deepspeed.yaml": {"zero"}}
@@ -99,6 +101,13 @@ def test_a_log_begins_with_what_it_was_told() -> None:
     assert run == read(None, LOG)
     with pytest.raises(InvalidInput, match="must hold Megatron's arguments"):
         read("log", "iteration 1: 5 ms\n")
+
+
+def test_a_log_that_says_its_arguments_needs_no_command(tmp_path: Path) -> None:
+    """`set -x` shows `srun bash -c '$LAUNCHER $CMD'`, of which nobody knows the variables."""
+    log = tmp_path / "job.out"
+    log.write_text(f"+ python -c 'print(1)'\n+ srun bash -c '$LAUNCHER $CMD'\n{LOG}")
+    assert read(None, text_of(log)) == read("log", LOG)
 
 
 def test_a_word_is_no_job() -> None:

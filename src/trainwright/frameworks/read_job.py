@@ -231,7 +231,11 @@ _TRACED: Final = re.compile(
 
 
 def _as_started(text: str) -> str:
-    """A log that shows the commands it is the output of, as a script of them; all others as is."""
+    """A log that only shows the commands it is the output of, as a script of them; others as is."""
+    from trainwright.frameworks.jobs.detect import logged_format
+
+    if logged_format(text) is not None:
+        return text
     traced = dict.fromkeys(_TRACED.findall(text))  # a job that is started again shows them again
     return "\n".join(("#!/bin/bash", *traced, "")) if traced else text
 

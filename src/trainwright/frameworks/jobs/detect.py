@@ -83,17 +83,22 @@ _TITAN: Final = ("training", "parallelism", "activation_checkpoint", "lr_schedul
 _FIRST: Final = 2**18  # characters of a script that are looked at
 
 
+def logged_format(text: str) -> str | None:
+    """The name of the format of a log that states its settings; None of all other texts."""
+    if _LOG.search(text):
+        return "megatron"
+    if logged_tables(text) is not None:
+        return "torchtitan"
+    return "torchtune" if logged_recipe(text) is not None else None
+
+
 def format_of(text: str, name: str = "", folder: Path | None = None) -> str | None:
     """The name of the format, None where nothing tells it, or where the text cannot be read.
 
     What a script starts may stand in another script of its `folder`.
     """
-    if _LOG.search(text):
-        return "megatron"
-    if logged_tables(text) is not None:
-        return "torchtitan"
-    if logged_recipe(text) is not None:
-        return "torchtune"
+    if (logged := logged_format(text)) is not None:
+        return logged
     ending = name.rpartition(".")[2].lower()
     if ending not in ("yaml", "yml", "json", "toml") and is_bridge(text[:_FIRST]):
         return "megatron-bridge"
