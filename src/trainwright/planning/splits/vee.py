@@ -478,10 +478,11 @@ def best_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split
 
 
 def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """Two splits of any lengths, most of them outside the space of `best_v_split`.
+    """Up to three splits of any lengths, most of them outside the space of `best_v_split`.
 
-    `cuts` attains the least bound with room for what the published order holds, the last of
-    `others` is even as there. `bound_s` holds for these two alone; at the limit there are none.
+    `cuts` attains the least bound with room for what the published order holds, the next the bound
+    of each rank by itself, the last of `others` is even as there. `bound_s` holds for these alone;
+    at the limit there are none.
     """
     problem = VProblem.of(question, limit_s=limit_s)
     space = problem.any_published()
@@ -491,9 +492,11 @@ def best_uneven_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
     bound_s = min(shortest.cost, likely_s) + problem.overhead_s
     if not bound_s < limit_s:
         return Split(bound_s=limit_s)
-    nothing = np.zeros(0)  # is known of other ranks: another split, which may step faster
-    alone = shortest_split(problem, space.replace(rank_time_s=nothing, rank_forward_s=nothing))
-    found = [_decoded(problem, each) for each in (shortest, alone) if math.isfinite(each.cost)]
+    found = []
+    if math.isfinite(shortest.cost):
+        nothing = np.zeros(0)  # is known of other ranks: another split, which may step faster
+        alone = shortest_split(problem, space.replace(rank_time_s=nothing, rank_forward_s=nothing))
+        found = [_decoded(problem, each) for each in (shortest, alone)]
     (cuts, chosen), *others = dict.fromkeys([*found, *([likely] if likely[0] else [])])
     return Split(bound_s=bound_s, cuts=cuts, chosen=chosen, others=tuple(others))
 
