@@ -92,9 +92,10 @@ def attack(
 
     Each find is told as it is made. An interruption ends it, with what was counted until then.
     """
-    rng, report = random.Random(seed), Report()
+    report = Report()
     with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as folder:
         for number in range(questions):
+            rng = random.Random(f"{seed}-{number}")  # however long others were tried
             is_loop = most_devices >= LOOP_DEVICES and rng.random() < LOOPS_SHARE
             question = (drawn_loop if is_loop else drawn)(rng, Path(folder), number, most_devices)
             try:
@@ -370,6 +371,8 @@ class Climb:
         for name in ("schedule", "virtual_stages", "blocks"):
             how.pop(name, None)
         if depth == 1:
+            if set(self.question.only.get("schedule", FAMILIES)) & set(ONE_STAGE) == {"gpipe"}:
+                how["schedule"] = "gpipe"  # holds all microbatches on one rank, too
             return how
         how["schedule"] = family = rng.choice(self.question.only.get("schedule", FAMILIES))
         chunks = 1
