@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
 from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import ModelPlanResult, planned, planned_job
+from trainwright.documents.model_plan import ModelPlanResult, planned
 from trainwright.documents.open import load
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import COMPARABLE
 from trainwright.documents.runs import (
     job_of_configuration,
     model_and_cluster,
+    planned_job,
     trained_and_cluster,
 )
 from trainwright.documents.view import column, size, table_of, words

@@ -23,10 +23,10 @@ from trainwright.documents.profile_plan import (
     read_plan,
 )
 from trainwright.documents.reasons import Reasons, remake_reasons
-from trainwright.documents.runs import able_targets, family_shape, layer_kinds, range_of, stage_part
+from trainwright.documents.runs import able_targets, planned_job, range_of
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.catalog import accelerator, known_layouts
-from trainwright.model import DEFAULT_RECIPE, precision_named
+from trainwright.model import precision_named
 from trainwright.options.clusters import with_host
 from trainwright.options.inputs import inside, naming_options
 from trainwright.options.question import (
@@ -72,12 +72,11 @@ from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
-    NO_OVERHEADS,
     USUAL_FIT_PROBABILITY,
     Configuration,
     PlanRequest,
 )
-from trainwright.plans.job import Job, unsaid_training, unwritable
+from trainwright.plans.job import unsaid_training, unwritable
 from trainwright.plans.plan import (
     DEFAULT_SCHEDULE,
     SEARCHED,
@@ -99,17 +98,14 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import tells_repeats, time_by_part_s
-from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.stages import Placement, chosen_rows
 from trainwright.units import format_bytes, format_percent_up, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
-    from trainwright.model import TransformerConfig
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import Allowed, ModelQuestion
     from trainwright.planning.search.search import ModelOutcome, Outcome
@@ -794,48 +790,6 @@ def _warnings(call: ModelCall, outcome: ModelOutcome, *, was_stopped: bool) -> I
     yield from search_in_words(call.question, outcome, was_stopped=was_stopped)
     if outcome.priced and outcome.priced[0].plan.parallelism is None:
         yield "degrees that differ between stages: no framework runs such a plan yet"
-
-
-# The plan as the job that exporters write
-# ----------------------------------------
-
-
-def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cluster) -> Job:
-    """The job of the plan; raises `InvalidInput` where the document holds none."""
-    workload, size = document.request.workload, document.micro_batch
-    if not document.stages or workload is None or size is None:
-        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
-    kinds, stages = layer_kinds(model), []
-    for stage in document.stages:
-        first, last = min(stage.layers), max(stage.layers)
-        modes = [Recompute(stage.options[str(layer)]) for layer in sorted(stage.layers)]
-        stages.append(stage_part(kinds[first : last + 1], modes, kinds, first))
-    degrees = document.parallelism
-    shape = PipelineShape(
-        family=document.schedule or DEFAULT_SCHEDULE,
-        num_ranks=len(stages) if degrees is None else degrees.pipeline,
-        num_microbatches=1 if degrees is None else workload.global_batch // (size * degrees.data),
-        virtual_stages=(degrees or Parallelism()).virtual_stages,
-        order=document.order,
-    )
-    pool = cluster.pool_of()
-    return Job(
-        model=model,
-        model_name=document.request.model.name or "model",
-        parallelism=degrees,
-        stages=tuple(stages),
-        placement=placement_of(shape),
-        shape=family_shape(shape),
-        microbatch_size=size,
-        global_batch=workload.global_batch,
-        sequence_length=workload.sequence_length or 1,
-        precision=workload.precision or pool.accelerator.default_precision,
-        schedule=shape.family,
-        recipe=document.request.recipe or DEFAULT_RECIPE,
-        overlap=document.request.overlap or DEFAULT_OVERLAP,
-        overheads=document.request.overheads or NO_OVERHEADS,
-        devices_per_node=pool.devices_per_node,
-    )
 
 
 # The figures of a document about a model, computed again from what it carries

@@ -1,4 +1,4 @@
-"""The job that a stated run comes to, and what a framework cannot express of a job."""
+"""The job that a stated run or a plan comes to, and what a framework cannot express of a job."""
 
 from __future__ import annotations
 
@@ -9,27 +9,41 @@ from typing import TYPE_CHECKING
 from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.formats.document_json import decode
-from trainwright.model import BESIDE_BLOCKS, LayerKind, RunShape, TransformerConfig, layer_graph
+from trainwright.model import (
+    BESIDE_BLOCKS,
+    DEFAULT_RECIPE,
+    LayerKind,
+    RunShape,
+    TransformerConfig,
+    layer_graph,
+)
 from trainwright.options.question import call_of, trained_in
 from trainwright.plans.capability import OTHER_TARGETS, TARGETS, unsupported
-from trainwright.plans.configuration import PlanRequest, even_blocks, own_split
+from trainwright.plans.configuration import (
+    DEFAULT_OVERLAP,
+    NO_OVERHEADS,
+    PlanRequest,
+    even_blocks,
+    own_split,
+)
 from trainwright.plans.job import Job, StagePart
+from trainwright.plans.plan import DEFAULT_SCHEDULE, Parallelism
 from trainwright.plans.schedule import FamilyShape
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import time_range
-from trainwright.step.pipeline import placement_of
+from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.predict import shape_of
 
 if TYPE_CHECKING:
     from trainwright.documents.fit import FitRequest
     from trainwright.documents.model_estimate import ModelEstimateRequest
+    from trainwright.documents.model_plan import ModelPlanResult
     from trainwright.plans.capability import Demands, Gap
     from trainwright.plans.configuration import Configuration
     from trainwright.profile.measured_model import Trained
     from trainwright.step.account import TimeRange
-    from trainwright.step.pipeline import PipelineShape
 
 
 def trained_and_cluster(
@@ -107,6 +121,44 @@ def job_of_configuration(
         vocabulary_multiple=run.vocabulary_multiple,
         overlap=run.overlap,
         overheads=run.overheads,
+        devices_per_node=pool.devices_per_node,
+    )
+
+
+def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cluster) -> Job:
+    """The job of the plan; raises `InvalidInput` where the document holds none."""
+    workload, size = document.request.workload, document.micro_batch
+    if not document.stages or workload is None or size is None:
+        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+    kinds, stages = layer_kinds(model), []
+    for stage in document.stages:
+        first, last = min(stage.layers), max(stage.layers)
+        modes = [Recompute(stage.options[str(layer)]) for layer in sorted(stage.layers)]
+        stages.append(stage_part(kinds[first : last + 1], modes, kinds, first))
+    degrees = document.parallelism
+    shape = PipelineShape(
+        family=document.schedule or DEFAULT_SCHEDULE,
+        num_ranks=len(stages) if degrees is None else degrees.pipeline,
+        num_microbatches=1 if degrees is None else workload.global_batch // (size * degrees.data),
+        virtual_stages=(degrees or Parallelism()).virtual_stages,
+        order=document.order,
+    )
+    pool = cluster.pool_of()
+    return Job(
+        model=model,
+        model_name=document.request.model.name or "model",
+        parallelism=degrees,
+        stages=tuple(stages),
+        placement=placement_of(shape),
+        shape=family_shape(shape),
+        microbatch_size=size,
+        global_batch=workload.global_batch,
+        sequence_length=workload.sequence_length or 1,
+        precision=workload.precision or pool.accelerator.default_precision,
+        schedule=shape.family,
+        recipe=document.request.recipe or DEFAULT_RECIPE,
+        overlap=document.request.overlap or DEFAULT_OVERLAP,
+        overheads=document.request.overheads or NO_OVERHEADS,
         devices_per_node=pool.devices_per_node,
     )
 
