@@ -86,6 +86,14 @@ DERIVED: Final = frozenset(
     }
 )  # fmt: skip
 
+# What a rank says again of its pool, its chain and its share of the step.
+OF_RANKS: Final = frozenset(
+    {
+        "chain", "rank", "pool", "device_kind", "count", "num_microbatches", "busy",
+        "memory_bytes", "memory_limit_bytes", "margin_bytes",
+    }
+)  # fmt: skip
+
 _HEX = re.compile(r"\b[0-9a-f]{64}\b")
 _VERSION = re.compile(r"\btrainwright [0-9]+\.[0-9]+\.[0-9a-z.]+")
 _SEARCHED = re.compile(
@@ -177,12 +185,22 @@ def canonical(value: Any) -> Any:
     """The value without effort and sources, with floats as text of twelve digits."""
     if isinstance(value, dict):
         left_out = EFFORT_SECONDS | SOURCES | EFFORT_COUNTS
-        return {key: canonical(item) for key, item in value.items() if key not in left_out}
+        found = {key: canonical(item) for key, item in value.items() if key not in left_out}
+        if isinstance(ranks := found.get("ranks"), list):
+            found["ranks"] = [_bare(rank) for rank in ranks]
+        return found
     if isinstance(value, list):
         return [canonical(item) for item in value]
     if isinstance(value, float):
         return "0" if abs(value) < NOTHING else format(value, f".{DIGITS}g")
     return value
+
+
+def _bare(rank: Any) -> Any:
+    """A rank without what other keys of its document say too."""
+    if not isinstance(rank, dict):
+        return rank
+    return {key: item for key, item in rank.items() if key not in OF_RANKS}
 
 
 def hash_of(value: Any) -> str:

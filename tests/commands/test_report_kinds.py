@@ -59,7 +59,7 @@ def test_the_figures_of_a_plan_on_two_kinds_are_those_of_its_document(layout, tm
     document = reported.mixed_plan(layout)
     html = trainwright.report(saved(document, tmp_path)).html
     assert list(map(float, cells(html, "forward_s"))) == [
-        rank.prediction.forward_s for rank in document.ranks
+        rank.forward_s for rank in document.ranks
     ]
     assert list(map(float, cells(html, "layer_share"))) == [g.layer_share for g in document.groups]
     assert list(map(float, cells(html, "step_time_s"))) == [

@@ -14,11 +14,11 @@ from trainwright.documents.model_plan import (
     microbatch_of,
     plan_model,
     point_of,
+    rank_record,
     step_keys,
     step_range,
 )
 from trainwright.documents.plan_view import memory_assumption
-from trainwright.documents.reasons import Reasons
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.options.inputs import naming_options
 from trainwright.options.question import QUESTION_OPTION_OF, call_of
@@ -30,11 +30,10 @@ from trainwright.planning.bounds.pools import (
     mixed_families,
 )
 from trainwright.planning.reasons.why import enough_freedom
-from trainwright.planning.search.pools import left_bytes, plan_mixed, priced_mixed
+from trainwright.planning.search.pools import plan_mixed, priced_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
-from trainwright.plans.prediction import StagePrediction
-from trainwright.plans.status import Relaxation
+from trainwright.plans.prediction import RankRecord
 from trainwright.profile import Recompute
 from trainwright.step.pools import MixedPlacement
 from trainwright.units import format_bytes
@@ -85,25 +84,21 @@ class MixedStageRecord:
         if not self.replicas:
             yield Fault("replicas", "must have at least 1 entry, got 0")
 
+    def _of(self, rank: RankRecord) -> MixedReplicaRecord:
+        own = (rank.pool, rank.num_microbatches)
+        return next(each for each in self.replicas if (each.pool, each.num_microbatches) == own)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedRankRecord:
-    """What a pipeline rank does in the replicas of one chain, each on devices of one kind.
+    def recomputed_by(self, rank: RankRecord) -> int:
+        """Layers that a rank of the stage recomputes, in its chain."""
+        return self._of(rank).num_recomputed
 
-    `busy` is the share of the step that it works on microbatches; it keeps `margin_bytes` free.
-    """
+    def offloaded_by(self, rank: RankRecord) -> int:
+        """None: on several pools nothing is kept on a host."""
+        return 0
 
-    chain: int
-    rank: int
-    pool: int
-    device_kind: str
-    count: int
-    num_microbatches: int
-    prediction: StagePrediction
-    busy: float
-    memory_bytes: float
-    memory_limit_bytes: float
-    margin_bytes: float
+    def tensor_parallel_of(self, rank: RankRecord) -> int:
+        """Devices that a layer of the stage is cut over, in the rank's chain."""
+        return self._of(rank).tensor_parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +159,7 @@ class MixedPlanResult(PlannedStep):
 
     `layout` says how the pools are used: "across", stages on several; "beside", replicas on several
     with their own number of microbatches; or one pool "alone". `parallelism.data` counts the
-    replicas of all pools. `ranks` has an entry for each rank of each chain of like replicas.
-    `relaxations` would each make a plan fit, `reasons` say what the plan's choices buy.
+    replicas of all pools.
     """
 
     # What only a plan on one pool has; whoever shows plans need not ask on how many it is.
@@ -175,6 +169,7 @@ class MixedPlanResult(PlannedStep):
     lower_bound_one_order_s: ClassVar[None] = None
     left_open: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
+    host_bytes_per_rank: ClassVar[tuple[float, ...]] = ()
     time_by_part_s: ClassVar[dict[str, float]] = {}
 
     kind: str = "mixed-plan"
@@ -183,16 +178,8 @@ class MixedPlanResult(PlannedStep):
     layout: str | None = None
     groups: tuple[MixedGroupRecord, ...] = ()
     stages: tuple[MixedStageRecord, ...] = ()
-    ranks: tuple[MixedRankRecord, ...] = ()
     binding: MixedBinding | None = None
     alternatives: tuple[MixedAlternative, ...] = ()
-    relaxations: tuple[Relaxation, ...] = ()
-    reasons: Reasons | None = None
-
-    @property
-    def peak_memory_bytes(self) -> float | None:
-        """What the fullest device needs."""
-        return max((rank.memory_bytes for rank in self.ranks), default=None)
 
 
 # The priced plan on several pools, as a document carries it, and back
@@ -263,29 +250,17 @@ def mixed_alternatives(
         )
 
 
-def _ranks(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> Iterator[MixedRankRecord]:
-    cluster, shelf = question.cluster, MixedShelf.of(question)
+def _ranks(question: ModelQuestion, plan: Plan, step: MixedPrediction) -> Iterator[RankRecord]:
+    shelf = MixedShelf.of(question)
     for number, chain in enumerate(step.chains):
         for rank, (pool, found) in enumerate(zip(chain.pools, chain.step.stages, strict=True)):
-            device = cluster.pools[pool].accelerator
-            peak_bytes = found.memory.total_bytes
-            yield MixedRankRecord(
-                chain=number,
-                rank=rank,
-                pool=pool,
-                device_kind=device.name,
-                count=chain.count,
-                num_microbatches=chain.num_microbatches,
-                prediction=found,
-                busy=chain.busy_s(rank) / step.step_time_s,
-                memory_bytes=peak_bytes,
-                memory_limit_bytes=device.usable_bytes,
-                margin_bytes=left_bytes(shelf, plan, pool, peak_bytes),
-            )
+            place = {"chain": number, "rank": rank, "pool": pool}
+            place |= {"count": chain.count, "num_microbatches": chain.num_microbatches}
+            yield rank_record(shelf.alone(pool), plan, found, step.step_time_s, **place)
 
 
 def _groups(
-    cluster: Cluster, plan: Plan, step: MixedPrediction, ranks: Sequence[MixedRankRecord]
+    cluster: Cluster, plan: Plan, step: MixedPrediction, ranks: Sequence[RankRecord]
 ) -> Iterator[MixedGroupRecord]:
     placement = MixedPlacement(plan=plan, cluster=cluster)
     lengths = [0] * len(step.chains[0].pools)
@@ -342,12 +317,12 @@ def _modes(profile: Profile) -> dict[str, Recompute]:
     return dict(zip(profile.costs.option_ids, profile.costs.recompute, strict=True))
 
 
-def _binding(ranks: Sequence[MixedRankRecord], step: MixedPrediction) -> MixedBinding:
+def _binding(ranks: Sequence[RankRecord], step: MixedPrediction) -> MixedBinding:
     """The busiest rank of the chain that ends last; memory binds where it makes it recompute."""
     own = [rank for rank in ranks if rank.chain == step.slowest]
     found = max(own, key=lambda rank: (rank.busy, -rank.rank))
     full = found.memory_bytes / found.memory_limit_bytes
-    repeated = found.prediction.recompute_s > 0
+    repeated = found.recompute_s > 0
     text = f"rank {found.rank} on {found.device_kind} works {found.busy:.1%} of the step"
     if repeated:
         text += f" and recomputes, its memory {full:.1%} full"

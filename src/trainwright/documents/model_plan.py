@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -41,6 +41,7 @@ from trainwright.options.space import schedule_words
 from trainwright.planning.question.question import (
     Point,
     estimate_profile_of_degrees,
+    left_bytes,
     narrowest,
     node_degrees,
     run_of_plan,
@@ -84,7 +85,7 @@ from trainwright.plans.plan import (
     SearchedOrder,
     mapping_name,
 )
-from trainwright.plans.prediction import StagePrediction
+from trainwright.plans.prediction import RankRecord, StagePrediction
 from trainwright.plans.status import (
     OPTIMAL_TOLERANCE,
     Binding,
@@ -136,6 +137,18 @@ class ModelStageRecord:
     def __post_init__(self) -> None:
         check_stage(self.layers, self.data_parallel, self.tensor_parallel)
 
+    def recomputed_by(self, rank: RankRecord) -> int:
+        """Layers that a rank of the stage recomputes; on one pool all do alike."""
+        return self.num_recomputed
+
+    def offloaded_by(self, rank: RankRecord) -> int:
+        """Layers of which a rank of the stage keeps what it needs on the host."""
+        return self.num_offloaded
+
+    def tensor_parallel_of(self, rank: RankRecord) -> int:
+        """Devices that a layer of the stage is cut over."""
+        return self.tensor_parallel
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
@@ -182,7 +195,9 @@ class PlannedStep(StepDocument):
     """What the plan of a model says on one pool of devices and on several. Seconds and bytes.
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `lower_bound_s` and
-    `gap` are about every plan that the request admits.
+    `gap` are about every plan that the request admits. `ranks` has an entry for each rank of each
+    chain of like replicas; on one pool there is one chain. `relaxations` would each make a plan
+    fit, `reasons` say what the plan's choices buy, where that was asked.
     """
 
     status: Status
@@ -210,6 +225,14 @@ class PlannedStep(StepDocument):
     not_reached: int = 0
     search_s: float | None = None
     request: PlanRequest
+    ranks: tuple[RankRecord, ...] = ()
+    relaxations: tuple[Relaxation, ...] = ()
+    reasons: Reasons | None = None
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """What the fullest device needs."""
+        return max((rank.memory_bytes for rank in self.ranks), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +240,8 @@ class ModelPlanResult(PlannedStep):
     """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
 
     `stages` are in pipeline order, `ranks` says what each pipeline rank does with all of its stages
-    and `peak_memory_bytes_per_rank` what one device of it needs. `time_by_part_s` says where the
-    step's time goes: compute, recompute, tensor, context, expert, data, transfers, bubble,
+    and `peak_memory_bytes_per_rank` again what one device of it needs. `time_by_part_s` says where
+    the step's time goes: compute, recompute, tensor, context, expert, data, transfers, bubble,
     optimizer, overhead add up to it. Where no schedule is named, no plan with one stage per rank is
     faster than `lower_bound_one_stage_s`, which is never above the plan's own step. Where layers
     branch, no plan cut from their order in `stages` is faster than `lower_bound_one_order_s`;
@@ -226,8 +249,8 @@ class ModelPlanResult(PlannedStep):
     there is a gap. Under the schedule "searched" `order` is what a search found, and
     `named_step_time_s` the step of the same stages in the order of the family that it began with.
     Memory of a device of the fullest rank is in three figures as in an estimate, by the account of
-    the framework named. `reasons` say what its choices buy, where that was asked. Of a plan that no
-    framework runs, `launchable` is the fastest one found that some framework does.
+    the framework named. Of a plan that no framework runs, `launchable` is the fastest one found
+    that some framework does.
     """
 
     # What only a plan on several pools has; see `documents.plan_view`.
@@ -246,20 +269,12 @@ class ModelPlanResult(PlannedStep):
     named_step_time_s: float | None = None
     num_stages: int | None = None
     stages: tuple[ModelStageRecord, ...] = ()
-    ranks: tuple[StagePrediction, ...] = ()
     peak_memory_bytes_per_rank: tuple[float, ...] = ()
     host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
     memory_limit_bytes: float | None = None
     alternatives: tuple[Alternative, ...] = ()
     launchable: Launchable | None = None
     binding: Binding | None = None
-    relaxations: tuple[Relaxation, ...] = ()
-    reasons: Reasons | None = None
-
-    @property
-    def peak_memory_bytes(self) -> float | None:
-        """What the fullest device needs."""
-        return max(self.peak_memory_bytes_per_rank, default=None)
 
     def launched_by(self) -> tuple[str, ...]:
         """The frameworks that run the plan as it is; none runs a measured profile."""
@@ -299,7 +314,7 @@ def with_plan(
         named_step_time_s=named_step_s(question, plan, profile),
         num_stages=len(plan.stages),
         stages=_stage_records(plan, profile, step, rank_of_stage(question, plan)),
-        ranks=step.stages,
+        ranks=tuple(_ranks(question, plan, step)),
         peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
         host_bytes_per_rank=host_bytes_of_ranks(question, plan, profile, step),
         **_figures(question, plan, profile, step),
@@ -331,6 +346,37 @@ def step_keys(
         "micro_batch": plan.microbatch_size,
         "devices_used": plan.devices_used,
     }
+
+
+def rank_record(
+    question: ModelQuestion, plan: Plan, found: StagePrediction, step_s: float, **place: int
+) -> RankRecord:
+    """What a document says of a rank; the question is the one on the rank's pool.
+
+    `place` is chain, rank, pool, count and num_microbatches of the record.
+    """
+    device, peak_bytes = question.cluster.accelerator, found.memory.total_bytes
+    work_s = place["num_microbatches"] * (found.forward_s + found.backward_s)
+    predicted_of = {each.name: getattr(found, each.name) for each in fields(StagePrediction)}
+    told: dict[str, Any] = {**predicted_of, **place}
+    return RankRecord(
+        **told,
+        device_kind=device.name,
+        busy=work_s / step_s if step_s > 0 else 0.0,
+        memory_bytes=peak_bytes,
+        memory_limit_bytes=device.usable_bytes,
+        margin_bytes=left_bytes(question, plan, peak_bytes),
+    )
+
+
+def _ranks(question: ModelQuestion, plan: Plan, step: StepPrediction) -> Iterator[RankRecord]:
+    """On one pool there is one chain; only its stages may differ in replicas."""
+    stage_of = dict(zip(rank_of_stage(question, plan), plan.stages, strict=True))
+    for rank, found in enumerate(step.stages):
+        count = stage_of[rank].data_parallel
+        each = -(-plan.num_microbatches // count)
+        place = {"chain": 0, "rank": rank, "pool": 0, "count": count, "num_microbatches": each}
+        yield rank_record(question, plan, found, step.step_time_s, **place)
 
 
 def _figures(

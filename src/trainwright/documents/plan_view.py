@@ -52,7 +52,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.cluster import Accelerator, Cluster
-    from trainwright.documents.mixed_plan import MixedAlternative, MixedPlanResult, MixedRankRecord
+    from trainwright.documents.mixed_plan import (
+        MixedAlternative,
+        MixedBinding,
+        MixedPlanResult,
+    )
     from trainwright.documents.model_plan import Alternative, Launchable, ModelPlanResult
     from trainwright.documents.view import Line
     from trainwright.model import Precision, Recipe
@@ -204,7 +208,7 @@ def imbalance(document: Planned) -> float:
     if document.groups or degrees is None or not size or workload is None:
         return 0.0
     count = workload.global_batch / (size * degrees.data)
-    work_s = [rank.forward_s + rank.backward_s for rank in document.ranks]  # type: ignore[union-attr]
+    work_s = [rank.forward_s + rank.backward_s for rank in document.ranks]
     mean_s = sum(work_s) / len(work_s)
     return count * (max(work_s) - mean_s) / (document.step_time_s or math.inf)
 
@@ -411,28 +415,39 @@ class RankRow:
 
 def rank_rows(document: Planned) -> tuple[RankRow, ...]:
     """The rows of a plan with stages; the rank that sets the pace is marked first."""
-    if document.kind == "mixed-plan":
-        return tuple(_rows_on_pools(document))  # type: ignore[arg-type]
-    return tuple(_rows_on_one_pool(document))  # type: ignore[arg-type]
-
-
-def _rows_on_one_pool(document: ModelPlanResult) -> Iterator[RankRow]:
-    slowest, fullest = busiest_rank(document.ranks), fullest_rank(document)
-    for rank, found in enumerate(document.ranks):
-        own = [stage for stage in document.stages if stage.rank == rank]
-        marks = ["slowest"] * (rank == slowest)
-        marks += ["fullest"] * (rank == fullest and len(document.ranks) > 1)
-        yield RankRow(
-            rank=rank,
+    several, marks = bool(document.groups), _marks_by_rank(document)
+    return tuple(
+        RankRow(
+            rank=rank.rank,
             layers=[layer for stage in own for layer in stage.layers],
-            num_recomputed=sum(stage.num_recomputed for stage in own),
-            found=found,
-            limit_bytes=document.memory_limit_bytes,
-            degrees=(own[0].data_parallel, own[0].tensor_parallel),
-            marks=tuple(marks),
-            num_offloaded=sum(stage.num_offloaded for stage in own),
-            host_bytes=document.host_bytes_per_rank[rank] if document.host_bytes_per_rank else None,
+            num_recomputed=sum(stage.recomputed_by(rank) for stage in own),
+            found=rank,
+            limit_bytes=rank.memory_limit_bytes,
+            degrees=None if several else (rank.count, own[0].tensor_parallel_of(rank)),
+            device_kind=rank.device_kind if several else None,
+            count=rank.count,
+            num_microbatches=rank.num_microbatches,
+            busy=rank.busy if several else None,
+            marks=marks.get((rank.chain, rank.rank), ()),
+            num_offloaded=sum(stage.offloaded_by(rank) for stage in own),
+            host_bytes=next(iter(document.host_bytes_per_rank[rank.rank :]), None),
         )
+        for rank in document.ranks
+        for own in [[stage for stage in document.stages if stage.rank == rank.rank]]
+    )
+
+
+def _marks_by_rank(document: Planned) -> dict[tuple[int, int], tuple[str, ...]]:
+    """What is said of ranks, by chain and rank."""
+    if document.kind == "mixed-plan":
+        at: MixedBinding | None = document.binding  # type: ignore[assignment]
+        return {} if at is None else {(at.chain, at.rank): ("binds",)}
+    marks: dict[tuple[int, int], tuple[str, ...]] = {}
+    marks[0, busiest_rank(document.ranks)] = ("slowest",)
+    if len(document.ranks) > 1:
+        fullest = (0, fullest_rank(document))
+        marks[fullest] = (*marks.get(fullest, ()), "fullest")
+    return marks
 
 
 def busiest_rank(ranks: Sequence[StagePrediction]) -> int:
@@ -441,44 +456,10 @@ def busiest_rank(ranks: Sequence[StagePrediction]) -> int:
     return busy_s.index(max(busy_s))
 
 
-def fullest_rank(document: ModelPlanResult) -> int:
-    """The rank whose devices hold most."""
-    sizes = document.peak_memory_bytes_per_rank
+def fullest_rank(document: Planned) -> int:
+    """The rank, by its place among all, whose devices hold most."""
+    sizes = [rank.memory_bytes for rank in document.ranks]
     return sizes.index(max(sizes))
-
-
-def _rows_on_pools(document: MixedPlanResult) -> Iterator[RankRow]:
-    binding = document.binding
-    for rank in document.ranks:
-        layers, recomputed = layers_of(document, rank)
-        binds = binding is not None and (binding.chain, binding.rank) == (rank.chain, rank.rank)
-        yield RankRow(
-            rank=rank.rank,
-            layers=layers,
-            num_recomputed=recomputed,
-            found=rank.prediction,
-            limit_bytes=rank.memory_limit_bytes,
-            device_kind=rank.device_kind,
-            count=rank.count,
-            num_microbatches=rank.num_microbatches,
-            busy=rank.busy,
-            marks=("binds",) * binds,
-        )
-
-
-def layers_of(document: MixedPlanResult, rank: MixedRankRecord) -> tuple[list[int], int]:
-    """The layers of a rank, and how many of them it recomputes."""
-    layers: list[int] = []
-    recomputed = 0
-    for stage in document.stages:
-        if stage.rank == rank.rank:
-            layers += stage.layers
-            recomputed += next(
-                own.num_recomputed
-                for own in stage.replicas
-                if (own.pool, own.num_microbatches) == (rank.pool, rank.num_microbatches)
-            )
-    return layers, recomputed
 
 
 def rank_table(rows: Sequence[RankRow]) -> Table:

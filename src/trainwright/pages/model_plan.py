@@ -15,7 +15,6 @@ from trainwright.documents.plan_view import (
     alternative_table,
     busiest_rank,
     fullest_rank,
-    layers_of,
     notable_lines,
     pool_table,
     proved_space,
@@ -64,12 +63,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trainwright.documents.explanation import ModelExplanation
-    from trainwright.documents.mixed_plan import MixedPlanResult, MixedRankRecord
+    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_plan import Alternative, ModelPlanResult
     from trainwright.documents.plan_view import Considered, Planned
     from trainwright.pages.blocks import Card, Scatter, Section
     from trainwright.pages.subject import PricedStep, Subject
     from trainwright.plans.plan import Parallelism
+    from trainwright.plans.prediction import RankRecord
 
 _VERDICTS: Final = {
     Status.OPTIMAL: "optimal, proved",
@@ -348,9 +348,9 @@ def _time_bars(document: MixedPlanResult) -> BarChart:
     )
 
 
-def _parts_s(document: MixedPlanResult, rank: MixedRankRecord) -> dict[str, float]:
+def _parts_s(document: MixedPlanResult, rank: RankRecord) -> dict[str, float]:
     """Where the step of a rank goes; what is left of it is waiting."""
-    found, m = rank.prediction, rank.num_microbatches
+    found, m = rank, rank.num_microbatches
     inside = {
         "tensor": m * found.tensor_parallel_s,
         "context": m * found.context_parallel_s,
@@ -381,7 +381,7 @@ def _chain_gantt(document: Planned, num_bars: int) -> Gantt:
     assert found.binding is not None, "a schedule is drawn of a plan"
     own = [rank for rank in found.ranks if rank.chain == found.binding.chain]
     kinds = " → ".join(dict.fromkeys(rank.device_kind for rank in own))
-    layers = sum(len(layers_of(found, rank)[0]) for rank in own)
+    layers = sum(len(stage.layers) for stage in found.stages)
     return Gantt(
         note=f"One of {own[0].count} like replicas that end the step: {layers} layers on {kinds}, "
         f"{own[0].num_microbatches} microbatches, {num_bars:,} actions, simulated one by one."

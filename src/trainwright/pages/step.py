@@ -352,8 +352,8 @@ def plan_verdict(document: Planned) -> Verdict:
         room = "every kind of device" if document.fits else "not every kind of device"
         said = f"on {room}."
     else:
-        rank = fullest_rank(document)  # type: ignore[arg-type]
-        held = document.ranks[rank].memory.total_bytes  # type: ignore[union-attr]
+        rank = fullest_rank(document)
+        held = document.ranks[rank].memory_bytes
         limit = document.memory_limit_bytes or 0.0  # type: ignore[union-attr]
         kept = document.request.overheads or NO_OVERHEADS
         said = _room(rank, held, limit, limit - kept.needed_bytes(held))

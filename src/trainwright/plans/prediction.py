@@ -146,6 +146,28 @@ class StagePrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankRecord(StagePrediction):
+    """A pipeline rank of one chain of `count` like replicas, on devices of one pool.
+
+    `pool`, `chain` and `rank` are indices from 0; on one pool there is one chain. Each replica runs
+    `num_microbatches` in a step, on which the rank works the share `busy` of it. A device of it
+    holds `memory_bytes` of `memory_limit_bytes`; `margin_bytes` are left beside what every device
+    keeps.
+    """
+
+    chain: int
+    rank: int
+    pool: int
+    device_kind: str
+    count: int
+    num_microbatches: int
+    busy: float
+    memory_bytes: float
+    memory_limit_bytes: float
+    margin_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicationTime:
     """Seconds of a step that the busiest rank communicates for one purpose.
 
@@ -204,11 +226,6 @@ class ChainPrediction:
     num_microbatches: int
     pools: tuple[int, ...]
     step: StepPrediction
-
-    def busy_s(self, rank: int) -> float:
-        """Seconds of a step that a rank works on microbatches."""
-        stage: StagePrediction = self.step.stages[rank]
-        return self.num_microbatches * (stage.forward_s + stage.backward_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

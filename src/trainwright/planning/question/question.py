@@ -765,6 +765,13 @@ def room_bytes(question: ModelQuestion, *, groups: int) -> float:
     return min(left_bytes, account_bytes(question, groups=groups) - kept.beside_bytes)
 
 
+def left_bytes(question: ModelQuestion, plan: Plan, peak_bytes: float) -> float:
+    """What a rank of the plan with that peak leaves free of a device; at least 0 where it fits."""
+    left = question.cluster.accelerator.usable_bytes - question.overheads.needed_bytes(peak_bytes)
+    groups = num_groups(plan.parallelism or Parallelism())
+    return min(left, account_bytes(question, groups=groups) - peak_bytes)
+
+
 def account_bytes(question: ModelQuestion, *, groups: int) -> float:
     """What the peak of a plan with so many process groups may reach by the account, if any."""
     kept = question.overheads

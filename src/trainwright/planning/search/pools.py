@@ -20,12 +20,10 @@ from trainwright.planning.bounds.pools import (
     Shape,
     mixed_points,
 )
-from trainwright.planning.question.question import account_bytes
+from trainwright.planning.question.question import left_bytes
 from trainwright.planning.search.framework import plan_runnable, sketch_runnable
 from trainwright.planning.search.search import Outcome
 from trainwright.planning.splits.pools import best_mixed_split
-from trainwright.plans.plan import Parallelism
-from trainwright.step.figures import num_groups
 from trainwright.step.pools import predict_mixed_step
 
 if TYPE_CHECKING:
@@ -76,18 +74,10 @@ def priced_mixed(
 def fits(shelf: MixedShelf, found: MixedPriced) -> bool:
     """Whether every rank has room in the devices of its own pool."""
     return all(
-        left_bytes(shelf, found.plan, pool, stage.memory.total_bytes) >= 0
+        left_bytes(shelf.alone(pool), found.plan, stage.memory.total_bytes) >= 0
         for chain in found.step.chains
         for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
     )
-
-
-def left_bytes(shelf: MixedShelf, plan: Plan, pool: int, peak_bytes: float) -> float:
-    """What a rank with that peak leaves free of a device of the pool; at least 0 where it fits."""
-    usable_bytes = shelf.cluster.pools[pool].accelerator.usable_bytes
-    left = usable_bytes - shelf.question.overheads.needed_bytes(peak_bytes)
-    groups = num_groups(plan.parallelism or Parallelism())
-    return min(left, account_bytes(shelf.alone(pool), groups=groups) - peak_bytes)
 
 
 def best_of_shapes(priced: Iterable[MixedPriced]) -> tuple[MixedPriced, ...]:
