@@ -58,9 +58,7 @@ def cells_of_all(html: str, key: str) -> list[str]:
 def test_the_figures_of_a_plan_on_two_kinds_are_those_of_its_document(layout, tmp_path):
     document = reported.mixed_plan(layout)
     html = trainwright.report(saved(document, tmp_path)).html
-    assert list(map(float, cells(html, "forward_s"))) == [
-        rank.forward_s for rank in document.ranks
-    ]
+    assert list(map(float, cells(html, "forward_s"))) == [rank.forward_s for rank in document.ranks]
     assert list(map(float, cells(html, "layer_share"))) == [g.layer_share for g in document.groups]
     assert list(map(float, cells(html, "step_time_s"))) == [
         each.step_time_s for each in (document, *document.alternatives) if document.alternatives

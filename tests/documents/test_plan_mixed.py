@@ -17,9 +17,11 @@ from trainwright.commands.export import export
 from trainwright.commands.plan import plan
 from trainwright.commands.sweep import sweep
 from trainwright.documents.explanation import with_reasons
-from trainwright.documents.mixed_plan import MixedPlanResult
+from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, priced_parts
+from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import Result, load_explained_document
 from trainwright.documents.reasons import changes_of
+from trainwright.documents.registry import schema_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
@@ -87,6 +89,39 @@ def test_every_rank_says_its_kind_and_the_room_of_that_kind() -> None:
         assert rank.memory_limit_bytes == found.groups[rank.pool].memory_limit_bytes
         assert rank.margin_bytes < rank.memory_limit_bytes - rank.memory_bytes
     assert sum(group.layer_share for group in found.groups) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("degrees", [{"pp": 2, "dp": 4}, {"pp": 1, "dp": 8}])
+def test_where_the_step_of_every_rank_goes_adds_up_to_the_step(degrees: dict[str, int]) -> None:
+    found = document(**degrees)
+    step_s = found.step_time_s or 0.0
+    assert sum(found.time_by_part_s.values()) == pytest.approx(step_s)
+    shelf, plan_found, profiles = planned_mixed(found)
+    parts = priced_parts(shelf, plan_found, profiles)
+    assert len(parts) == len(found.ranks)
+    for rank, own in zip(found.ranks, parts, strict=True):
+        assert sum(own.values()) == pytest.approx(step_s)
+        assert min(own.values()) >= 0
+        waits_s = own["bubble"] + own["transfers"]
+        after_s = own["data"] + own["optimizer"] + own["overhead"]
+        assert waits_s <= step_s - after_s - rank.busy * step_s + 1e-9
+
+
+def test_ranks_have_one_schema_on_one_pool_and_on_several() -> None:
+    schemas = [schema_of(kind) for kind in ("model-plan", "mixed-plan")]
+    ranks = [schema["$defs"]["Rank"] for schema in schemas]
+    assert ranks[0] == ranks[1]
+    assert {"forward_s", "memory", "chain", "pool", "busy", "margin_bytes"} <= {
+        *ranks[0]["required"]
+    }
+    alone = plan("llama3-8b", cluster="dgx-h100", **NARROW).document  # type: ignore[arg-type]
+    assert isinstance(alone, ModelPlanResult)
+    for rank in alone.ranks:
+        assert rank.count == alone.parallelism.data  # type: ignore[union-attr]
+        assert rank.count * rank.num_microbatches == NARROW["global_batch"]
+        assert rank.memory_bytes == rank.memory.total_bytes
+        assert 0 < rank.busy <= 1
+        assert rank.margin_bytes >= 0
 
 
 def test_the_faster_kind_gets_more_of_the_layers() -> None:

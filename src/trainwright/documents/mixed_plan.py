@@ -35,6 +35,7 @@ from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.plans.prediction import RankRecord
 from trainwright.profile import Recompute
+from trainwright.step.account import chains_by_part_s
 from trainwright.step.pools import MixedPlacement
 from trainwright.units import format_bytes
 
@@ -170,7 +171,6 @@ class MixedPlanResult(PlannedStep):
     left_open: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
     host_bytes_per_rank: ClassVar[tuple[float, ...]] = ()
-    time_by_part_s: ClassVar[dict[str, float]] = {}
 
     kind: str = "mixed-plan"
     fits: bool = False
@@ -198,6 +198,8 @@ def with_mixed_plan(
     spread = step_range(question, plan, used)
     assert spread is not None, "what several pools run is estimated"
     ranks = tuple(_ranks(question, plan, step))
+    binding = _binding(ranks, step)
+    parts_s = chains_by_part_s(plan, profiles, question.cluster, step)
     devices = [question.cluster.pools[pool].accelerator for pool in used]
     held = (f"{each.name}: {memory_assumption(each, question.overheads)}" for each in devices)
     return replace(
@@ -209,7 +211,8 @@ def with_mixed_plan(
         groups=tuple(_groups(question.cluster, plan, step, ranks)),
         stages=tuple(_stages(question.cluster, plan, profiles)),
         ranks=ranks,
-        binding=_binding(ranks, step),
+        binding=binding,
+        time_by_part_s=parts_s[binding.chain][binding.rank],
         assumptions={
             **estimate_words(question, profiles, spread),
             "memory": "; ".join(held),
@@ -311,6 +314,15 @@ def _replicas(
             },
             num_recomputed=sum(modes[option].repeats for option in options),
         )
+
+
+def priced_parts(
+    shelf: MixedShelf, plan: Plan, profiles: dict[int, Profile]
+) -> tuple[dict[str, float], ...]:
+    """Where the step of every rank goes, in the order of the document's ranks."""
+    step = priced_mixed(shelf, Shape(name="alone", pools=tuple(profiles)), plan, profiles).step
+    chains = chains_by_part_s(plan, profiles, shelf.cluster, step)
+    return tuple(parts_s for chain in chains for parts_s in chain)
 
 
 def _modes(profile: Profile) -> dict[str, Recompute]:

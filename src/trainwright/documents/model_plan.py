@@ -196,7 +196,9 @@ class PlannedStep(StepDocument):
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `lower_bound_s` and
     `gap` are about every plan that the request admits. `ranks` has an entry for each rank of each
-    chain of like replicas; on one pool there is one chain. `relaxations` would each make a plan
+    chain of like replicas; on one pool there is one chain. `time_by_part_s` says where the step of
+    the rank that ends it goes; compute, recompute, tensor, context, expert, data, transfers,
+    bubble, optimizer, overhead add up to it. `relaxations` would each make a plan
     fit, `reasons` say what the plan's choices buy, where that was asked.
     """
 
@@ -225,6 +227,7 @@ class PlannedStep(StepDocument):
     not_reached: int = 0
     search_s: float | None = None
     request: PlanRequest
+    time_by_part_s: dict[str, float] = field(default_factory=dict)
     ranks: tuple[RankRecord, ...] = ()
     relaxations: tuple[Relaxation, ...] = ()
     reasons: Reasons | None = None
@@ -240,17 +243,15 @@ class ModelPlanResult(PlannedStep):
     """Plan, bound and predicted step of a model on a cluster. Times in seconds, sizes in bytes.
 
     `stages` are in pipeline order, `ranks` says what each pipeline rank does with all of its stages
-    and `peak_memory_bytes_per_rank` again what one device of it needs. `time_by_part_s` says where
-    the step's time goes: compute, recompute, tensor, context, expert, data, transfers, bubble,
-    optimizer, overhead add up to it. Where no schedule is named, no plan with one stage per rank is
-    faster than `lower_bound_one_stage_s`, which is never above the plan's own step. Where layers
-    branch, no plan cut from their order in `stages` is faster than `lower_bound_one_order_s`;
-    `lower_bound_s` holds for other orders, too. `left_open` says what ended search and proof where
-    there is a gap. Under the schedule "searched" `order` is what a search found, and
-    `named_step_time_s` the step of the same stages in the order of the family that it began with.
-    Memory of a device of the fullest rank is in three figures as in an estimate, by the account of
-    the framework named. Of a plan that no framework runs, `launchable` is the fastest one found
-    that some framework does.
+    and `peak_memory_bytes_per_rank` again what one device of it needs. Where no schedule is
+    named, no plan with one stage per rank is faster than `lower_bound_one_stage_s`, which is
+    never above the plan's own step. Where layers branch, no plan cut from their order in
+    `stages` is faster than `lower_bound_one_order_s`; `lower_bound_s` holds for other orders,
+    too. `left_open` says what ended search and proof where there is a gap. Under the schedule
+    "searched" `order` is what a search found, and `named_step_time_s` the step of the same
+    stages in the order of the family that it began with. Memory of a device of the fullest rank
+    is in three figures as in an estimate, by the account of the framework named. Of a plan that
+    no framework runs, `launchable` is the fastest one found that some framework does.
     """
 
     # What only a plan on several pools has; see `documents.plan_view`.
@@ -263,7 +264,6 @@ class ModelPlanResult(PlannedStep):
     lower_bound_one_order_s: float | None = None
     left_open: str | None = None
     time_per_sample_s: float | None = None
-    time_by_part_s: dict[str, float] = field(default_factory=dict)
     bubble_of_makespan: float | None = None
     order: SearchedOrder | None = None
     named_step_time_s: float | None = None

@@ -41,6 +41,7 @@ from trainwright.pages.blocks import (
 )
 from trainwright.pages.step import (
     TIME_PARTS,
+    bars_of_parts,
     first_blocks,
     first_pictures,
     memory_bars,
@@ -51,7 +52,6 @@ from trainwright.pages.step import (
     step_figures,
     term_table,
     time_bars,
-    time_parts,
 )
 from trainwright.pages.subject import Content, provenance_section, reproduce_section
 from trainwright.plans.plan import SEARCHED, mapping_name
@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from trainwright.pages.blocks import Card, Scatter, Section
     from trainwright.pages.subject import PricedStep, Subject
     from trainwright.plans.plan import Parallelism
-    from trainwright.plans.prediction import RankRecord
 
 _VERDICTS: Final = {
     Status.OPTIMAL: "optimal, proved",
@@ -311,8 +310,10 @@ def _rank_bars(document: Planned, subject: Subject[Any]) -> Iterator[BarChart]:
     """What every rank does with the step, and what it holds at its fullest."""
     if subject.priced is not None:
         yield time_bars(subject.priced)
-    elif document.groups:
-        yield _time_bars(document)  # type: ignore[arg-type]
+    elif subject.parts_of_rank_s:
+        labels = [f"{rank.rank}, {rank.device_kind}" for rank in document.ranks]
+        step_s = document.step_time_s or 0.0
+        yield bars_of_parts(labels, subject.parts_of_rank_s, step_s=step_s)
     for of, held in _memory_bars(document):
         yield replace(held, title=f"Memory of {of} at its fullest, by rank")
 
@@ -328,52 +329,6 @@ def _memory_bars(document: Planned, *, fullest: bool = False) -> Iterator[tuple[
         held = ((row.rank, row.found.memory) for row in own)
         title = f"What the fullest {of} holds: rank {own[0].rank}"
         yield of, memory_bars(held, own[0].limit_bytes, title=title)
-
-
-def _time_bars(document: MixedPlanResult) -> BarChart:
-    bars = tuple(
-        Bar(
-            label=f"{rank.rank}, {rank.device_kind}",
-            parts=time_parts(_parts_s(document, rank)),
-            total=f"{rank.busy:.1%} busy",
-        )
-        for rank in document.ranks
-    )
-    step = format_seconds(document.step_time_s or 0.0)
-    return BarChart(
-        title="Time of a step by rank",
-        bars=bars,
-        label="rank and device",
-        note=f"Every bar is the step, {step}. Recomputation is without the exchanges it repeats.",
-    )
-
-
-def _parts_s(document: MixedPlanResult, rank: RankRecord) -> dict[str, float]:
-    """Where the step of a rank goes; what is left of it is waiting."""
-    found, m = rank, rank.num_microbatches
-    inside = {
-        "tensor": m * found.tensor_parallel_s,
-        "context": m * found.context_parallel_s,
-        "expert": m * found.expert_parallel_s,
-    }
-    busy_s, step_s = m * (found.forward_s + found.backward_s), document.step_time_s or 0.0
-    work_s = max(0.0, busy_s - sum(inside.values()))
-    # a rank's share of exchanges is the same in what it repeats as in all that it does
-    recompute_s = m * found.recompute_s * (work_s / busy_s if busy_s else 0.0)
-    after = {
-        "data": document.exposed_gradient_sync_s or 0.0,
-        "optimizer": document.optimizer_s or 0.0,
-    }
-    pipeline_s = document.pipeline_s or 0.0
-    overhead_s = max(0.0, step_s - pipeline_s - sum(after.values()))
-    return {
-        "compute": work_s - recompute_s,
-        "recompute": recompute_s,
-        **inside,
-        **after,
-        "overhead": overhead_s,
-        "bubble": max(0.0, pipeline_s - busy_s),
-    }
 
 
 def _chain_gantt(document: Planned, num_bars: int) -> Gantt:

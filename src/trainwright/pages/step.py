@@ -44,7 +44,7 @@ from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.units import format_bandwidth, format_bytes, format_part, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_estimate import ModelEstimateResult
@@ -144,14 +144,21 @@ def priced_rows(priced: PricedStep, limit_bytes: float | None) -> tuple[RankRow,
 
 def time_bars(priced: PricedStep) -> BarChart:
     """What every rank does with the step."""
-    step_s = priced.step.step_time_s
+    labels = map(str, range(len(priced.parts_of_rank_s)))
+    return bars_of_parts(labels, priced.parts_of_rank_s, step_s=priced.step.step_time_s)
+
+
+def bars_of_parts(
+    labels: Iterable[str], parts_of_rank_s: Sequence[dict[str, float]], *, step_s: float
+) -> BarChart:
+    """A bar for each rank, on one pool or several."""
     bars = tuple(
         Bar(
-            label=str(rank),
+            label=label,
             parts=time_parts(parts_s),
             total=f"{1 - _idle_s(parts_s) / step_s:.1%} busy",
         )
-        for rank, parts_s in enumerate(priced.parts_of_rank_s)
+        for label, parts_s in zip(labels, parts_of_rank_s, strict=True)
     )
     return BarChart(
         title="Time of a step by rank",

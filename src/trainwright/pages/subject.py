@@ -82,8 +82,8 @@ def figures(*rows: tuple[str, str, float | str | None, str]) -> Iterator[Figure]
 class Subject(Generic[Document]):
     """What one part of the page is about.
 
-    `command` asks the same again; `command_note` says what it takes for that. `verification` is of
-    this very document.
+    `command` asks the same again; `command_note` says what it takes for that. `parts_of_rank_s` are
+    those of each of the document's ranks on several pools. `verification` is of this very document.
     """
 
     name: str
@@ -92,6 +92,7 @@ class Subject(Generic[Document]):
     command: str
     command_note: str = ""
     priced: PricedStep | None = None
+    parts_of_rank_s: tuple[dict[str, float], ...] = ()
     cluster: Cluster | None = None
     panel: GanttPanel | None = None
     left_out: tuple[str, ...] = ()

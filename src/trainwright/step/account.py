@@ -23,7 +23,7 @@ from trainwright.profile import Recompute, TimeKind
 from trainwright.scheduling.simulate import simulate
 from trainwright.step.memory import rank_peaks
 from trainwright.step.pipeline import schedule_of
-from trainwright.step.pools import mixed_works
+from trainwright.step.pools import MixedPlacement, as_run_by, mixed_works
 from trainwright.step.predict import (
     activations_of,
     assemble_step,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trainwright.plans import Plan, StepPrediction
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
     from trainwright.plans.lowered import Timeline
+    from trainwright.plans.prediction import MixedPrediction, StagePrediction
     from trainwright.plans.schedule import Schedule
     from trainwright.profile import CostTable, Profile
     from trainwright.step.predict import Layout, StepWork
@@ -229,16 +230,56 @@ def ranks_by_part_s(
     )
 
 
+def chains_by_part_s(
+    plan: Plan, profiles: Mapping[int, Profile], cluster: Cluster, step: MixedPrediction
+) -> tuple[tuple[dict[str, float], ...], ...]:
+    """The same for every rank of every chain of a plan on several pools, each filling the step."""
+    placement = MixedPlacement(plan=plan, cluster=cluster)
+    found = []
+    for chain, told in zip(placement.chains, step.chains, strict=True):
+        own, m = as_run_by(plan, chain), chain.num_microbatches
+        work_s = [rank.forward_s + rank.backward_s for rank in told.step.stages]
+        parts = []
+        for number, (pool, rank) in enumerate(zip(told.pools, told.step.stages, strict=True)):
+            stages = [at for at, owner in enumerate(placement.rank_of_stage) if owner == number]
+            repeated_s = _repeated_s(own, profiles[pool], stages)
+            is_busiest = work_s.index(max(work_s)) == number
+            exposed_s = _exposed_s(told.step)
+            parts.append(_parts_s(rank, m, repeated_s, step, exposed_s, is_busiest=is_busiest))
+        found.append(tuple(parts))
+    return tuple(found)
+
+
 def _parts_of_rank_s(
     plan: Plan, profile: Profile, step: StepPrediction, rank_of_stage: Sequence[int], number: int
 ) -> dict[str, float]:
-    rank, m = step.stages[number], _microbatches(plan, step)[number]
+    return _parts_s(
+        step.stages[number],
+        _microbatches(plan, step)[number],
+        _repeated_s(plan, profile, [at for at, own in enumerate(rank_of_stage) if own == number]),
+        step,
+        _exposed_s(step),
+        is_busiest=number == _busiest(plan, step),
+    )
+
+
+def _exposed_s(step: StepPrediction) -> dict[str, float]:
+    """Seconds that the busiest rank waits for each purpose of communication."""
+    return {part.kind: part.exposed_s for part in step.communication}
+
+
+def _parts_s(
+    rank: StagePrediction,
+    m: int,
+    repeated_s: NDArray[np.float64],
+    step: StepPrediction | MixedPrediction,
+    exposed_s: Mapping[str, float],
+    *,
+    is_busiest: bool,
+) -> dict[str, float]:
+    """The step of a rank that runs m microbatches; `exposed_s` is of the busiest of its chain."""
     busy_s = m * (rank.forward_s + rank.backward_s)
-    own = [stage for stage, owner in enumerate(rank_of_stage) if owner == number]
-    repeated_s = _repeated_s(plan, profile, own)
-    exposed_s = {part.kind: part.exposed_s for part in step.communication}
     shared_s = exposed_s.get("gradients", 0.0) + exposed_s.get("parameters", 0.0)
-    is_busiest = number == _busiest(plan, step)
     inside_s = max(0.0, shared_s - rank.exposed_gradient_sync_s) if is_busiest else 0.0
     waiting_s = max(0.0, step.pipeline_s - busy_s)
     transfers_s = min(waiting_s, exposed_s.get("pipeline", 0.0))

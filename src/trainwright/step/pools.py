@@ -425,7 +425,7 @@ def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profil
     works = _stage_works(placement, chain, profiles)
     profile = profiles[chain.groups[0].pool]
     ranks = placement.rank_of_stage
-    sent = cut_bytes(_as_run_by(placement.plan, chain), profile)
+    sent = cut_bytes(as_run_by(placement.plan, chain), profile)
     last = len(works) - 1
     sizes = [sent.get((stage, stage + 1), 0.0) for stage in range(last)]
     levels = [
@@ -448,7 +448,7 @@ def _work(placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profil
     )
 
 
-def _as_run_by(plan: Plan, chain: Chain) -> Plan:
+def as_run_by(plan: Plan, chain: Chain) -> Plan:
     """The plan with the options of one chain's groups."""
     stages = (
         replace(
@@ -463,7 +463,7 @@ def _stage_works(
     placement: MixedPlacement, chain: Chain, profiles: Mapping[int, Profile]
 ) -> tuple[StageWork, ...]:
     """Each stage at the prices of the pool that it runs in."""
-    plan, pools = _as_run_by(placement.plan, chain), placement.cluster.pools
+    plan, pools = as_run_by(placement.plan, chain), placement.cluster.pools
     of_pool = {
         pool: stage_works(plan, profiles[pool], group_axis_hops(pools[pool], placement.degrees))
         for pool in {group.pool for group in chain.groups}
