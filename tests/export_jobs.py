@@ -21,6 +21,7 @@ from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import ExportBundle, Job, StagePart, Stamp
 from trainwright.plans.plan import AXIS_ORDERS, Parallelism
 from trainwright.profile import Recompute
+from trainwright.step.account import step_timeline
 from trainwright.step.predict import estimator_of, plan_of, point_of, require_legal
 
 STAMP = Stamp(trainwright_version="0.0.0", plan_sha256="0123456789abcdef" * 4)
@@ -145,7 +146,10 @@ def ordered(made: Job, target: str) -> Job:
     )
     run, where = plain.configuration(), cluster_of(16)
     profile = estimator_of(made.model, where, run).profile(point_of(run))
-    return with_orders(made, plan_of(run, profile), profile, where)
+    timeline = step_timeline(
+        plan_of(run, profile), profile, where, overlap=made.overlap, overheads=made.overheads
+    )
+    return with_orders(made, timeline)
 
 
 _SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-v", "v-half", "v-min", "wave")

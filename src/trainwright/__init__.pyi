@@ -378,6 +378,7 @@ def what_if(
     *,
     budget: Budget | None = ...,
     devices: int | None = ...,
+    pool: str | None = ...,
     memory: str | float | None = ...,
     bandwidth: str | Sequence[str] | None = ...,
     flops_scale: float | None = ...,

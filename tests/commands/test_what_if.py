@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 import trainwright
-from reported import mixed_plan
+from reported import EXAMPLES, mixed_plan
 from trainwright.commands.diff import changes
 from trainwright.commands.explain import explain_constants
 from trainwright.documents.difference import cluster_facts
@@ -141,30 +141,115 @@ def test_only_plans_of_models_are_asked_again(path):
     with pytest.raises(InvalidInput, match=r'kind: must be "model-plan", .* got "plan"'):
         trainwright.what_if(plan, memory="80GiB")
     plan.save(path)
-    with pytest.raises(InvalidInput, match='kind: must be "model-plan", got "plan"'):
+    with pytest.raises(
+        InvalidInput, match='kind: must be one of "model-plan", "mixed-plan", got "plan"'
+    ):
         trainwright.what_if(path, memory="80GiB")
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda document: trainwright.what_if(document, memory="80GiB"),
-        lambda document: trainwright.diff(document, document),
-        trainwright.improve,
-        trainwright.verify,
-    ],
-    ids=["whatif", "diff", "improve", "verify"],
-)
-def test_of_a_plan_on_several_kinds_of_devices_they_say_what_to_do(ask, tmp_path):
-    path = tmp_path / "mixed.json"
-    Report(mixed_plan()).save(path)
-    with pytest.raises(InvalidInput, match=r'must not be "mixed-plan": .* plan again with what'):
-        ask(path)
+class TestOnSeveralPools:
+    """The same questions of a plan on two kinds of devices."""
+
+    A100, H100 = "A100-80GB-SXM", "H100-80GB-SXM"
+
+    def test_a_slower_network_between_pools_is_planned_with(self, tmp_path):
+        report = trainwright.what_if(Report(mixed_plan()), bandwidth="joint=1GB/s")
+        (change,) = report.document.changes
+        assert (change.key, change.after) == ("joint bandwidth_bytes_per_s", 1e9)
+        assert report.document.time_ratio > 1
+        report.save(tmp_path / "whatif.json")
+        assert trainwright.explain(tmp_path / "whatif.json").explain() == report.explain()
+        written = json.loads((tmp_path / "whatif.json").read_text())
+        written["after"]["ranks"][0]["busy"] /= 2
+        (tmp_path / "whatif.json").write_text(json.dumps(written))
+        with pytest.raises(InvalidInput, match=r"after\.ranks\[0\]\.busy: must be"):
+            trainwright.explain(tmp_path / "whatif.json")
+
+    @pytest.mark.parametrize(
+        ("change", "key"),
+        [
+            ({"flops_scale": 1.2}, f"{A100} peak bf16 flops_per_s"),
+            ({"flops_scale": 1.2, "pool": H100}, f"{H100} peak bf16 flops_per_s"),
+            ({"memory": "200GiB", "pool": "1"}, f"{H100} memory_bytes"),
+            ({"bandwidth": "joint=1TB/s"}, "joint bandwidth_bytes_per_s"),
+        ],
+    )
+    def test_more_of_a_pool_is_never_slower(self, change, key):
+        found = trainwright.what_if(Report(mixed_plan()), **change).document
+        assert found.after.lower_bound_s <= mixed_plan().step_time_s * (1 + 1e-9)
+        assert key in {each.key for each in found.changes}
+        assert ("pool" in change or "bandwidth" in change) == (len(found.changes) == 1)
+
+    def test_another_batch_is_planned_again_as_plan_would(self):
+        found = trainwright.what_if(Report(mixed_plan()), global_batch=128).document
+        assert found.after.request.workload.global_batch == 128
+        assert found.after.layout == "across"
+        assert found.after.lower_bound_s <= found.after.step_time_s
+
+    def test_without_one_of_two_pools_the_plan_is_one_on_one_pool(self, tmp_path):
+        free = trainwright.plan("llama2-7b", **OLD_AND_NEW, pp="1..2")
+        report = trainwright.what_if(free, pool=self.A100, devices=0)
+        before, after = report.document.before, report.document.after
+        assert (before.kind, after.kind) == ("mixed-plan", "model-plan")
+        assert after.request.num_devices == 8
+        assert after.lower_bound_s >= before.lower_bound_s * (1 - 1e-9)
+        (gone,) = (
+            each for each in report.document.changes if each.key == f"{self.A100} num_devices"
+        )
+        assert (gone.before, gone.after) == (8, None)
+        path = tmp_path / "whatif.json"
+        report.save(path)
+        assert trainwright.explain(path).explain() == report.explain()
+        found = trainwright.diff(free, after).document
+        assert found.time_ratio == report.document.time_ratio
+        keys = {each.key for each in found.result_changes}
+        assert {"step_time_s", "compute_s", "use_of_pools", "devices_used"} <= keys
+
+    @pytest.mark.parametrize(
+        ("change", "fault"),
+        [
+            ({}, "whatif: must change something: --devices"),
+            ({"pool": "0"}, "whatif: must change something: --devices"),
+            ({"devices": 4}, f"devices: must be given of one pool, by --pool: {A100}, {H100}"),
+            ({"pool": "B200", "devices": 4}, r"pool: must be one of 0 \(A100.*, got \"B200\""),
+            (
+                {"pool": "0", "devices": 13},
+                f"devices: must be at most the 8 {A100} of a",
+            ),
+            ({"bandwidth": "pcie=1GB/s"}, "bandwidth: must name one of intra, inter, joint"),
+            ({"pool": "0", "bandwidth": "joint=1GB/s"}, "bandwidth: must name one of intra, inter"),
+            ({"memory": "80"}, "memory"),
+        ],
+    )
+    def test_a_bad_change_is_named(self, change, fault):
+        with pytest.raises(InvalidInput, match=fault):
+            trainwright.what_if(Report(mixed_plan()), **change)
+
+    def test_a_plan_does_not_differ_from_itself_and_two_uses_of_pools_do(self, tmp_path):
+        path = tmp_path / "mixed.json"
+        Report(mixed_plan()).save(path)
+        assert trainwright.diff(path, Report(mixed_plan())).explain() == "no difference\n"
+        found = trainwright.diff(path, Report(mixed_plan("beside"))).document
+        assert found.same_model
+        changed = {each.key: (each.before, each.after) for each in found.result_changes}
+        assert changed["use_of_pools"] == ("across", "beside")
+        assert len(found.stage_changes) == 2
+        assert found.stage_changes[0].after.data_parallel == 16
 
 
-def test_a_mixed_plan_at_hand_is_refused_as_its_file_is():
-    with pytest.raises(InvalidInput, match="plan again with what you would change"):
-        trainwright.what_if(Report(mixed_plan()), memory="80GiB")
+OLD_AND_NEW = {
+    "cluster": EXAMPLES / "old-and-new.toml",
+    "global_batch": 64,
+    "sequence": 2048,
+    "tp": 1,
+    "cp": 1,
+    "micro_batch": 1,
+    "zero": 1,
+    "recompute": "none",
+    "schedule": "1f1b",
+    "top": 0,
+    "calibration": "none",
+}
 
 
 class TestDiffOfRuns:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from tests.mixed_clusters import A100, ETHERNET, H100, two_kinds, with_memory
 
-from trainwright.commands.diff import diff
 from trainwright.commands.estimate import estimate
 from trainwright.commands.explain import explain
-from trainwright.commands.export import export
+from trainwright.commands.export import bundle_of, export
 from trainwright.commands.plan import plan
 from trainwright.commands.sweep import sweep
-from trainwright.documents.explanation import with_reasons
+from trainwright.commands.verify import verify
+from trainwright.documents.explanation import reasons, with_reasons
 from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, priced_parts
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import Result, load_explained_document
@@ -199,19 +199,76 @@ def test_a_document_whose_figures_do_not_follow_is_refused(tmp_path: Path) -> No
         explain(path)
 
 
-def test_export_names_the_field_that_no_target_expresses() -> None:
-    with pytest.raises(UnsupportedFeature, match=r"stages.replicas.device_kind: .*A100.*H100"):
-        export(planned(pp=2, dp=4), "megatron")
-    with pytest.raises(UnsupportedFeature, match=r"stages\[0\]\.replicas: .*number of microbatch"):
-        export(planned(pp=1, dp=8), "megatron")
+def test_stages_on_two_kinds_are_exported_node_by_node() -> None:
+    bundle = bundle_of(planned(pp=2, dp=4), "megatron")
+    assert "H100-80GB-SXM" in bundle.files["launch.sh"].split("set -euo")[0]
+    assert "# node 0: H100-80GB-SXM\n# node 1: A100-80GB-SXM" in bundle.files["launch.sh"]
+    assert "- 0: H100-80GB-SXM\n- 1: A100-80GB-SXM" in bundle.files["README.md"]
+    assert '--nnodes "${NUM_NODES:-2}" --nproc-per-node 8' in bundle.files["launch.sh"]
+    assert "--pipeline-model-parallel-layout" in bundle.files["megatron_args.sh"]
+    told = export(planned(pp=2, dp=4), "chrome-trace").document
+    assert [file.name for file in told.files] == ["trace.json.gz"]
 
 
-def test_a_command_that_compares_plans_refuses_it_and_says_what_to_do(tmp_path: Path) -> None:
-    path = tmp_path / "mixed.json"
-    planned().save(path)
-    for given in (path, planned()):
-        with pytest.raises(InvalidInput, match="plan again with what you would change"):
-            diff(given, given)
+def test_another_plan_on_the_same_pools_has_another_hash() -> None:
+    hashes = {export(planned(pp=2, dp=n), "megatron").document.plan_sha256 for n in (2, 4)}
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize(
+    ("degrees", "target", "options", "fault"),
+    [
+        ({"pp": 1, "dp": 8}, "megatron", {}, r"stages\[0\]\.replicas: .*number of microbatch"),
+        ({"pp": 2, "dp": 4}, "maxtext", {}, r"stages.replicas.device_kind: several kinds"),
+        ({"pp": 2, "dp": 4}, "nanotron", {}, r"stages that differ in blocks"),
+        ({"pp": 2, "dp": 4}, "megatron", {"launcher": "slurm"}, r"launcher: an allocation"),
+        ({"pp": 2, "dp": 4}, "pytorch", {"allow_nearest": True}, r"allow-nearest: what would"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_by_its_field(
+    degrees: dict[str, int], target: str, options: dict[str, object], fault: str
+) -> None:
+    with pytest.raises((UnsupportedFeature, InvalidInput), match=fault):
+        export(planned(**degrees), target, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("degrees", [{"pp": 2, "dp": 4}, {"pp": 1, "dp": 8}])
+def test_every_chain_is_verified(degrees: dict[str, int]) -> None:
+    found = verify(planned(**degrees), level=1).document
+    assert found.passed
+    chains = {rank.chain for rank in document(**degrees).ranks}
+    names = [check.name for check in found.checks if check.name.startswith("orders")]
+    assert len(names) == len(chains)
+    named = {rank.device_kind for rank in document(**degrees).ranks if len(chains) > 1}
+    assert all(any(kind in name for name in names) for kind in named)
+
+
+@pytest.mark.torch
+def test_chains_with_unlike_numbers_of_microbatches_train_the_same_model_side_by_side() -> None:
+    found = verify(planned(pp=1, dp=8), self_test=True).document
+    assert found.passed
+    run = found.runs[0]
+    assert run.num_replicas == 4
+    assert {run.num_microbatches, *run.num_microbatches_beside} == {2, 6}
+    assert all(control.caught for control in found.controls)
+
+
+def test_a_plan_that_was_edited_does_not_pass(tmp_path: Path) -> None:
+    content = json.loads(planned(pp=1, dp=8).to_json())
+    for replica in content["stages"][0]["replicas"]:
+        replica["num_microbatches"] = 4
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(content))
+    assert not verify(path, level=0).passed
+
+
+def test_reasons_name_what_of_which_pool_would_help_most() -> None:
+    found = reasons(planned(pp=1, dp=8)).document
+    assert found.plan == document(pp=1, dp=8)
+    resources = {gain.resource for gain in found.gains}
+    assert {"peak FLOP/s of A100-80GB-SXM", "bandwidth between pools"} <= resources
+    assert found.binding in resources
+    assert sum(found.time_by_part_s.values()) == pytest.approx(found.plan.step_time_s)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +325,10 @@ def test_several_numbers_of_devices_of_several_kinds_are_refused_by_the_option()
 def test_a_framework_leaves_each_kind_alone_and_says_so() -> None:
     found = document(framework="megatron", schedule=None)
     assert found.layout == "alone"
-    assert any(warning.startswith("framework: megatron") for warning in found.warnings)
+    assert any(
+        "megatron's limits only; each pool was planned alone" in warning
+        for warning in found.warnings
+    )
 
 
 def test_a_schedule_without_plans_on_several_kinds_leaves_each_alone_and_says_so() -> None:

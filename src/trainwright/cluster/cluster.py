@@ -252,6 +252,22 @@ class Pool:
         sized.append(replace(self.levels[-1], size=left))
         return replace(self, levels=tuple(sized))
 
+    def with_devices(self, devices: int) -> Pool:
+        """The same kind of pool with so many devices: whole nodes, or a part of a flat one.
+
+        Raises `InvalidInput` for other numbers, and like `with_nodes`.
+        """
+        node, kind = self.devices_per_node, self.accelerator.name
+        if len(self.levels) > 1 and devices % node == 0:
+            return self.with_nodes(devices // node)
+        if len(self.levels) == 1 and devices > node:
+            known = f"the {node} {kind} of a network with a single level"
+            raise InvalidInput.of("devices", f"must be at most {known}, got {devices}")
+        if self._levels_in_node > 1 or devices > node:
+            raise InvalidInput.of("devices", f"must fill nodes of {node} {kind}, got {devices}")
+        inner = replace(self.levels[0], size=devices)
+        return replace(self, levels=(inner, *(replace(own, size=1) for own in self.levels[1:])))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
@@ -333,39 +349,104 @@ class Cluster:
         """The network levels of a cluster with one pool, innermost first."""
         return self.pool_of().levels
 
-    def with_memory(self, memory_bytes: float) -> Cluster:
-        """The same cluster with another memory on every device; raises like `pool_of`."""
-        pool = self.pool_of()
-        device = replace(pool.accelerator, memory_bytes=memory_bytes)
-        return replace(self, pools=(replace(pool, accelerator=device),))
+    def pool_names(self) -> tuple[str, ...]:
+        """What each pool is called: its kind of device, with its index where two share a kind."""
+        kinds = [pool.accelerator.name for pool in self.pools]
+        return tuple(
+            kind if kinds.count(kind) == 1 else f"{kind} ({index})"
+            for index, kind in enumerate(kinds)
+        )
 
-    def with_bandwidth(self, level: str, bytes_per_s: float) -> Cluster:
+    def pool_named(self, name: str) -> int:
+        """The index of the pool that is called so, or has this index; raises `InvalidInput`."""
+        names = self.pool_names()
+        for index, own in enumerate(names):
+            if name in (own, str(index)):
+                return index
+        offered = ", ".join(f"{index} ({own})" for index, own in enumerate(names))
+        raise InvalidInput.of("pool", f'must be one of {offered}, got "{name}"')
+
+    def _with_pools(self, change: Callable[[Pool], Pool], only: int | None) -> Cluster:
+        """The same cluster with one of its pools changed, or all."""
+        changed = tuple(
+            change(pool) if only in (None, index) else pool for index, pool in enumerate(self.pools)
+        )
+        return replace(self, pools=changed)
+
+    def with_memory(self, memory_bytes: float, *, pool: int | None = None) -> Cluster:
+        """The same cluster with another memory on every device, or on every one of a pool."""
+        return self._with_pools(
+            lambda own: replace(
+                own, accelerator=replace(own.accelerator, memory_bytes=memory_bytes)
+            ),
+            pool,
+        )
+
+    def with_memory_bandwidth(self, bytes_per_s: float, *, pool: int | None = None) -> Cluster:
+        """The same cluster with another bandwidth of the memory of every device, or of a pool's."""
+        return self._with_pools(
+            lambda own: replace(
+                own,
+                accelerator=replace(own.accelerator, memory_bandwidth_bytes_per_s=bytes_per_s),
+            ),
+            pool,
+        )
+
+    def with_bandwidth(self, level: str, bytes_per_s: float, *, pool: int | None = None) -> Cluster:
         """The same cluster with another bandwidth of a level, per device and direction.
 
-        `level` is a level's name, or "intra" for the innermost and "inter" for the outermost.
-        Raises `InvalidInput` where there is no such level.
+        `level` is a level's name, "intra" for the innermost and "inter" for the outermost of every
+        pool, or of one, that has it, or "joint" for what lies between pools. Raises `InvalidInput`
+        where there is no such level.
         """
-        pool = self.pool_of()
-        names = [own.name for own in pool.levels]
-        found = {"intra": 0, "inter": len(names) - 1, **{n: i for i, n in enumerate(names)}}
-        if level not in found:
-            offered = ", ".join(dict.fromkeys(("intra", "inter", *names)))
+        if level == "joint" and self.joint is not None and pool is None:
+            return replace(self, joint=replace(self.joint, bandwidth_bytes_per_s=bytes_per_s))
+        asked = [each for index, each in enumerate(self.pools) if pool in (None, index)]
+        names = [own.name for each in asked for own in each.levels]
+        if level not in (*names, "intra", "inter"):
+            between = ("joint",) if self.joint is not None and pool is None else ()
+            offered = ", ".join(dict.fromkeys(("intra", "inter", *between, *names)))
             raise InvalidInput.of("bandwidth", f'must name one of {offered}, got "{level}"')
-        levels = list(pool.levels)
-        changed = replace(levels[found[level]], bandwidth_bytes_per_s=bytes_per_s)
-        levels[found[level]] = changed
-        return replace(self, pools=(replace(pool, levels=tuple(levels)),))
 
-    def with_peak_scaled(self, factor: float) -> Cluster:
-        """The same cluster with so many times the peak of every number format.
+        def change(own: Pool) -> Pool:
+            of = [each.name for each in own.levels]
+            places = {"intra": 0, "inter": len(of) - 1, **{name: i for i, name in enumerate(of)}}
+            index = places.get(level)
+            if index is None:
+                return own
+            levels = list(own.levels)
+            levels[index] = replace(levels[index], bandwidth_bytes_per_s=bytes_per_s)
+            return replace(own, levels=tuple(levels))
+
+        return self._with_pools(change, pool)
+
+    def with_peak_scaled(self, factor: float, *, pool: int | None = None) -> Cluster:
+        """The same cluster with so many times the peak of every number format, or of one pool's.
 
         Cores of a chip design run at so many times their clock.
         """
-        pool = self.pool_of()
-        peaks = tuple((name, peak * factor) for name, peak in pool.accelerator.peak_flops_per_s)
-        cores = pool.accelerator.cores and pool.accelerator.cores.at_rate(factor)
-        device = replace(pool.accelerator, peak_flops_per_s=peaks, cores=cores)
-        return replace(self, pools=(replace(pool, accelerator=device),))
+
+        def change(own: Pool) -> Pool:
+            peaks = tuple((name, peak * factor) for name, peak in own.accelerator.peak_flops_per_s)
+            cores = own.accelerator.cores and own.accelerator.cores.at_rate(factor)
+            device = replace(own.accelerator, peak_flops_per_s=peaks, cores=cores)
+            return replace(own, accelerator=device)
+
+        return self._with_pools(change, pool)
+
+    def with_pool_of(self, devices: int, *, pool: int) -> Cluster:
+        """The same cluster with so many devices in one of several pools; without it where 0.
+
+        Raises `InvalidInput` where they fill no whole nodes and are no part of one.
+        """
+        if devices:
+            return self._with_pools(lambda own: own.with_devices(devices), pool)
+        left = tuple(each for index, each in enumerate(self.pools) if index != pool)
+        if not left:
+            raise InvalidInput.of("devices", "must leave a device in some pool, got 0")
+        between = self.joint if len(left) > 1 else None
+        joint = None if between is None else replace(between, size=len(left))
+        return replace(self, pools=left, joint=joint)
 
     def with_nodes(self, nodes: int) -> Cluster:
         """The same cluster of `nodes` nodes; raises like `Pool.with_nodes` and `pool_of`."""

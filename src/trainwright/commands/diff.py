@@ -18,9 +18,10 @@ from trainwright.documents.difference import (
     WhatIfResult,
     cluster_facts,
 )
+from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.open import OF_SEVERAL_POOLS, load_any_document
+from trainwright.documents.model_plan import ModelPlanResult, PlannedStep
+from trainwright.documents.open import load_any_document
 from trainwright.documents.placement import PlacedStageRecord, PlacementResult
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import READABLE
@@ -37,6 +38,7 @@ from trainwright.units import TimeUnit, without_noise
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from trainwright.documents.mixed_plan import MixedStageRecord
     from trainwright.documents.model_plan import ModelStageRecord
     from trainwright.documents.open import AnyDocument, Priced
     from trainwright.documents.profile_plan import StageRecord
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import Embedded, MemoryOverheads, Overlap
     from trainwright.plans.plan import Parallelism
 
-    AnyStage: TypeAlias = StageRecord | ModelStageRecord | PlacedStageRecord
+    AnyStage: TypeAlias = StageRecord | ModelStageRecord | MixedStageRecord | PlacedStageRecord
     Compared: TypeAlias = Priced | PlacementResult
 
 
@@ -89,8 +91,6 @@ def _open(document: AnyDocument) -> Any:
     found = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
         found = load_any_document(found)
-    elif found.kind == "mixed-plan":
-        raise InvalidInput.of("kind", OF_SEVERAL_POOLS)
     elif found.kind not in COMPARED:
         wanted = ", ".join(f'"{kind}"' for kind in COMPARED)
         raise InvalidInput.of("kind", f'must be one of {wanted}, got "{found.kind}"')
@@ -123,7 +123,7 @@ def _objective(document: Compared) -> str:
     """What the document's time is about: a step, a batch, or a microbatch at steady state."""
     if isinstance(document, PlacementResult):
         return "time_per_batch_s"
-    return "step_time_s" if isinstance(document, ModelPlanResult) else "time_per_sample_s"
+    return "step_time_s" if isinstance(document, PlannedStep) else "time_per_sample_s"
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Change]:
@@ -169,10 +169,12 @@ def _plain(value: Any) -> Any:
 def _result_facts(document: Compared) -> dict[str, Any]:
     names = ("status", "fits", "devices_used", "num_stages", "gap", _objective(document))
     facts = {name: getattr(document, name, None) for name in names}
-    if isinstance(document, ModelPlanResult):
-        from trainwright.documents.plan_view import order_in_words
+    if isinstance(document, PlannedStep):
+        from trainwright.documents.plan_view import devices_by_pool, order_in_words
 
         facts = {**facts, **run_facts(document), "order": order_in_words(document)}
+        if document.groups:
+            facts |= {"use_of_pools": document.layout, "devices_by_pool": devices_by_pool(document)}
     if (gap := facts["gap"]) is not None and gap <= OPTIMAL_TOLERANCE:
         facts["gap"] = 0.0
     return facts
@@ -218,7 +220,7 @@ _KERNELS: Final = (
     "vocabulary_multiple",
     "recompute_modules",
 )
-Run: TypeAlias = ModelPlanResult | ModelEstimateResult
+Run: TypeAlias = ModelPlanResult | MixedPlanResult | ModelEstimateResult
 
 
 def run_difference(before: object, after: object) -> Difference:
@@ -259,7 +261,7 @@ def _shared_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iter
 
 def is_run(document: object) -> TypeGuard[Run]:
     """Whether a document is about one run of a model."""
-    return isinstance(document, (ModelPlanResult, ModelEstimateResult))
+    return isinstance(document, (PlannedStep, ModelEstimateResult))
 
 
 def asked_facts(document: Run) -> dict[str, Any]:
@@ -271,7 +273,7 @@ def asked_facts(document: Run) -> dict[str, Any]:
         "model": request.model.name,
         "cluster": request.cluster.name if request.cluster else None,
     }
-    if isinstance(document, ModelPlanResult):
+    if isinstance(document, PlannedStep):
         workload = document.request.workload
         if workload is not None:
             facts["global_batch"] = workload.global_batch
@@ -302,7 +304,7 @@ def run_facts(document: Run) -> dict[str, Any]:
 
 
 def _layout_of(document: Run) -> dict[str, Any]:
-    if isinstance(document, ModelPlanResult):
+    if isinstance(document, PlannedStep):
         recomputed = sum(stage.num_recomputed for stage in document.stages)
         return {
             **layout_facts(document.parallelism),
@@ -324,7 +326,7 @@ def _split_of(document: Run) -> dict[str, Any]:
     """Blocks of each virtual stage in pipeline order, where the document has stages."""
     from trainwright.documents.jobs import block_modes
 
-    if isinstance(document, ModelPlanResult) and not document.stages:
+    if isinstance(document, PlannedStep) and not document.stages:
         return {}
     return {"blocks_per_stage": [len(modes) for modes in block_modes(document)]}
 
@@ -333,7 +335,7 @@ def _recompute_of(document: Run) -> dict[str, Any]:
     """What the blocks of each virtual stage recompute, however the document says so."""
     from trainwright.documents.jobs import block_modes
 
-    if isinstance(document, ModelPlanResult) and not document.stages:
+    if isinstance(document, PlannedStep) and not document.stages:
         return {}
     return {"recompute_per_stage": [_recompute_words(modes) for modes in block_modes(document)]}
 
@@ -348,8 +350,8 @@ def _recompute_words(modes: Sequence[Recompute]) -> str:
 
 def _price_of(document: Run) -> dict[str, Any]:
     facts: dict[str, Any]
-    if isinstance(document, ModelPlanResult):
-        facts = {"peak_memory_bytes": max(document.peak_memory_bytes_per_rank, default=None)}
+    if isinstance(document, PlannedStep):
+        facts = {"peak_memory_bytes": document.peak_memory_bytes}
         parts_s = document.time_by_part_s
     else:
         facts = {"fits": document.fits, "peak_memory_bytes": document.peak_memory_bytes}

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.commands.output import emit
 from trainwright.documents.jobs import ExportedFile, ExportResult, PricedLayout
-from trainwright.documents.mixed_plan import MixedPlanResult
-from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.model_plan import PlannedStep
 from trainwright.documents.printing import Report
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from trainwright.documents.jobs import Jobbed, Nearest
     from trainwright.documents.model_estimate import ModelEstimateResult
+    from trainwright.documents.open import PlannedModel
     from trainwright.plans.job import ExportBundle, Job, Stamp
 
-    Exportable: TypeAlias = str | Path | Report[Any] | ModelPlanResult | ModelEstimateResult
+    Exportable: TypeAlias = str | Path | Report[Any] | PlannedModel | ModelEstimateResult
 
 
 def export(
@@ -61,7 +61,12 @@ def export(
         from trainwright.frameworks.nearest import nearest_job
 
         _, cluster = model_and_cluster(found.request)
-        order = found.order if isinstance(found, ModelPlanResult) else None
+        if len(cluster.pools) > 1:
+            raise UnsupportedFeature(
+                "allow-nearest: what would replace the plan is priced on one pool only",
+                alternative=f"plan each pool alone with --framework {target}",
+            )
+        order = found.order if isinstance(found, PlannedStep) else None
         family = None if order is None else order.family
         job, nearest = nearest_job(job, target, cluster, _layout(found), family=family)
     stamp = stamp_of(found)
@@ -88,23 +93,20 @@ def bundle_of(document: Exportable, to: str, *, launcher: str = "torchrun") -> E
 
 
 def _opened(document: Exportable) -> Jobbed:
-    from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.open import load_explained_document
+    from trainwright.documents.registry import PLANS
 
     found = document.document if isinstance(document, Report) else document
-    opened = load_explained_document(found) if isinstance(found, (str, Path)) else found
+    opened: Any = load_explained_document(found) if isinstance(found, (str, Path)) else found
     opened = _meant(opened)
-    if isinstance(opened, MixedPlanResult):
-        from trainwright.documents.mixed_plan import refuse_export
-
-        refuse_export(opened)
-    if not isinstance(opened, (ModelPlanResult, ModelEstimateResult)):
-        kind = getattr(opened, "kind", type(opened).__name__)
+    kind = getattr(opened, "kind", type(opened).__name__)
+    if kind not in (*PLANS, "model-estimate"):
         wanted = (
             "must be a plan or an estimate of a model, or an improvement, what-if or sweep of it"
         )
         raise InvalidInput.of("document", f'{wanted}, got "{kind}", which has no model to train')
-    return opened
+    job: Jobbed = opened
+    return job
 
 
 def _meant(document: Any) -> Any:
@@ -133,7 +135,7 @@ def _written(
     *,
     is_nearest: bool = False,
 ) -> ExportBundle:
-    from trainwright.documents.jobs import plan_and_profile, with_orders
+    from trainwright.documents.jobs import timelines_of, with_orders
     from trainwright.documents.runs import gaps_of
     from trainwright.frameworks import needs_orders, write
     from trainwright.frameworks.launch import Launcher
@@ -144,27 +146,29 @@ def _written(
         if is_nearest:
             job = _ordered_by_configuration(document, job)
         else:
-            job = with_orders(job, *plan_and_profile(document))
+            job = with_orders(job, timelines_of(document, job)[0])
     return write(job, stamp, target, launcher=Launcher(launcher))
 
 
 def _ordered_by_configuration(document: Jobbed, job: Job) -> Job:
     from trainwright.documents.jobs import with_orders
     from trainwright.documents.runs import model_and_cluster
+    from trainwright.step.account import step_timeline
     from trainwright.step.predict import plan_of, profile_of_run
 
     model, cluster = model_and_cluster(document.request)
     run = job.configuration()
     profile = profile_of_run(model, cluster, run)
-    return with_orders(job, plan_of(run, profile), profile, cluster)
+    timeline = step_timeline(
+        plan_of(run, profile), profile, cluster, overlap=job.overlap, overheads=job.overheads
+    )
+    return with_orders(job, timeline)
 
 
 def _layout(document: Jobbed) -> PricedLayout:
-    if isinstance(document, ModelPlanResult):
-        peak = max(document.peak_memory_bytes_per_rank, default=0.0)
-        return PricedLayout(step_time_s=document.step_time_s or 0.0, peak_memory_bytes=peak)
     return PricedLayout(
-        step_time_s=document.step_time_s, peak_memory_bytes=document.peak_memory_bytes
+        step_time_s=document.step_time_s or 0.0,
+        peak_memory_bytes=document.peak_memory_bytes or 0.0,
     )
 
 

@@ -149,6 +149,7 @@ def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline 
         check_orders,
         check_transfers,
         exported_checks,
+        named,
         subject_of,
     )
 
@@ -158,20 +159,27 @@ def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline 
         _leave_out(found, asked.level)
         return None
     subject = subject_of(document)
-    found.checks.append(check_memory(document, subject))
     if not isinstance(subject, Pipeline):
+        found.checks.append(check_memory(document, subject))
         if asked.exported is not None:
             problem = "must be left out: a plan with degrees per stage has no schedule files"
             raise InvalidInput.of("exported", problem)
-        _go_on(document, subject, None, asked, found)
+        _go_on(document, subject, (), asked, found)
         return subject
-    found.checks.append(check_orders(subject))
+    for chain in subject.chains:
+        found.checks.append(named(check_memory(document, chain), chain))
+        found.checks.append(named(check_orders(chain), chain))
     if found.failed:
         _leave_out(found, asked.level)
         return subject
-    lowered = subject.lowered()
-    found.checks += [check_transfers(lowered), check_last_stage(subject)]
+    lowered = tuple(chain.lowered() for chain in subject.chains)
+    for chain, own in zip(subject.chains, lowered, strict=True):
+        found.checks.append(named(check_transfers(own), chain))
+        found.checks.append(named(check_last_stage(chain), chain))
     if asked.exported is not None:
+        if subject.beside:
+            problem = "must be left out: replicas that differ have no schedule files in common"
+            raise InvalidInput.of("exported", problem)
         found.checks += exported_checks(asked.exported, subject)
     _go_on(document, subject, lowered, asked, found)
     return subject
@@ -181,13 +189,13 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
     """Check the document, then what PyTorch's tensors hold on every pipeline rank."""
     from trainwright.documents.jobs import job_of
     from trainwright.documents.model_estimate import ModelEstimateResult
-    from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.documents.model_plan import PlannedStep
     from trainwright.frameworks.dry_run import case_of
     from trainwright.lab.verify_orders import check_document
     from trainwright.lab.verify_runs import dry_run_check
     from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
 
-    if not isinstance(document, (ModelPlanResult, ModelEstimateResult)):
+    if not isinstance(document, (PlannedStep, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
         raise InvalidInput.of("document", f"{problem}, which has no model to run")
     said, checked = check_document(document)
@@ -195,7 +203,7 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
     found.out_of_scope = _BESIDE_TENSORS
     if found.failed:
         return
-    assert isinstance(checked, (ModelPlanResult, ModelEstimateResult)), "the same, read again"
+    assert isinstance(checked, (PlannedStep, ModelEstimateResult)), "the same, read again"
     document = checked
     job = job_of(document)
     case_of(job)  # refuses what the program does not run
@@ -205,31 +213,33 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
     elif isinstance(document, ModelEstimateResult):
         predicted = [rank.total_bytes - rank.workspace_bytes for rank in document.memory]
     else:
-        predicted = list(document.peak_memory_bytes_per_rank)
+        predicted = [rank.memory_bytes for rank in document.ranks]
     found.checks.append(dry_run_check(job, predicted))
 
 
 def _go_on(
     document: Verifiable,
     subject: Pipeline | Replicas,
-    lowered: LoweredSchedule | None,
+    lowered: tuple[LoweredSchedule, ...],
     asked: _Asked,
     found: _Findings,
 ) -> None:
-    """Levels 1 and 2, as far as they are asked for and nothing failed; `lowered` of a pipeline."""
-    from trainwright.lab.verify_orders import Pipeline, controls_of
+    """Levels 1 and 2, as far as they are asked for and nothing failed; `lowered` of each chain."""
+    from trainwright.lab.verify_orders import Pipeline, controls_of, named
     from trainwright.lab.verify_runs import pipeline_checks, replica_checks
 
-    if asked.self_test and isinstance(subject, Pipeline) and lowered is not None:
-        made = controls_of(subject, lowered)
-        found.controls += [control for control in made if control.level <= asked.level]
+    chains = subject.chains if isinstance(subject, Pipeline) else ()
+    if asked.self_test:
+        for chain, own in zip(chains, lowered, strict=True):
+            made = controls_of(chain, own)
+            found.controls += [control for control in made if control.level <= asked.level]
     if asked.level >= 1 and not found.failed:
-        if isinstance(subject, Pipeline):
-            assert lowered is not None, "a pipeline has orders"
-            checks, found.kept = pipeline_checks(subject, lowered)
-        else:
-            checks = replica_checks(subject)
-        found.checks += checks
+        for chain, own in zip(chains, lowered, strict=True):
+            checks, kept = pipeline_checks(chain, own)
+            found.kept += kept
+            found.checks += [named(check, chain) for check in checks]
+        if not isinstance(subject, Pipeline):
+            found.checks += replica_checks(subject)
     if found.failed:
         _leave_out(found, asked.level)
     elif asked.level == MOST_LEVEL:
@@ -309,7 +319,8 @@ def _described(
         return described
     if isinstance(subject, Pipeline):
         schedule = subject.timeline.schedule
-        sizes = (schedule.placement.num_stages, schedule.num_ranks, schedule.num_microbatches)
+        most = max(chain.timeline.schedule.num_microbatches for chain in subject.chains)
+        sizes = (schedule.placement.num_stages, schedule.num_ranks, most)
     else:
         workers = sum(stage.replicas for stage in subject.replicated)
         sizes = (len(subject.replicated), workers, subject.num_microbatches)
@@ -323,13 +334,16 @@ def _described(
 
 
 def _out_of_scope(subject: Pipeline | Replicas | None, found: _Findings) -> tuple[str, ...]:
-    if subject is None or not found.runs or subject.data_parallel == 1:
+    from trainwright.lab.verify_orders import Pipeline
+
+    if subject is None or not found.runs:
         return _OUT_OF_SCOPE
-    ran = found.runs[0].num_replicas
-    if ran == subject.data_parallel:
+    chains = subject.chains if isinstance(subject, Pipeline) else (subject,)
+    ran, of = found.runs[0].num_replicas, sum(chain.data_parallel for chain in chains)
+    if ran == of:
         return _OUT_OF_SCOPE
     ranks = found.runs[0].num_ranks
-    said = f"data parallelism: {ran} of {subject.data_parallel} replicas ran beside {ranks} ranks"
+    said = f"data parallelism: {ran} of {of} replicas ran beside {ranks} ranks"
     return (said, *_OUT_OF_SCOPE)
 
 

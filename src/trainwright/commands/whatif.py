@@ -67,7 +67,7 @@ def what_if(document: AnyDocument, *, budget: Budget | None = None, **options: A
     experts, as for `estimate`. All that is not changed stays as it was asked, degrees that were
     fixed included. Raises `InvalidInput` with every fault.
     """
-    from trainwright.documents.model_plan import plan_model
+    from trainwright.documents.mixed_plan import plan_on_cluster
     from trainwright.execution import Budget as NoLimit
 
     options = read("whatif", options)
@@ -76,29 +76,18 @@ def what_if(document: AnyDocument, *, budget: Budget | None = None, **options: A
     question = _trained(_changed(call.question, options), options)
     changes = tuple(_changes(call.question, question))
     if not changes:
-        *others, last = (f"--{row.flag}" for row in rows_of("whatif") if not row.shell)
+        *others, last = (
+            f"--{row.flag}" for row in rows_of("whatif") if not row.shell and row.name != "pool"
+        )
         problem = f"must change something: {', '.join(others)} or {last}"
         raise InvalidInput.of("whatif", problem)
-    after = plan_model(replace(call, question=question), budget or NoLimit())
+    after = plan_on_cluster(replace(call, question=question), budget or NoLimit())
     ratio = step_ratio(before, after)
     return WhatIfReport(WhatIfResult(changes=changes, time_ratio=ratio, before=before, after=after))
 
 
 def _changed(question: ModelQuestion, options: Options) -> ModelQuestion:
-    bandwidths = options.get("bandwidth", ())
-    devices, flops_scale = options.get("devices"), options.get("flops_scale")
-    cluster, num_devices = question.cluster, question.num_devices
-    if devices is not None:
-        cluster, num_devices = resolve_cluster(cluster, nodes=None, devices=devices)
-    if "memory" in options:
-        setting_overrides({"memory": options["memory"]})  # refuses what no device has
-        cluster = cluster.with_memory(options["memory"])
-    for text in (bandwidths,) if isinstance(bandwidths, str) else bandwidths:
-        cluster = _with_bandwidth(cluster, text)
-    if flops_scale is not None:
-        if not 0 < flops_scale < float("inf"):
-            raise InvalidInput.of("flops-scale", f"must be finite and > 0, got {flops_scale!r}")
-        cluster = cluster.with_peak_scaled(flops_scale)
+    cluster, num_devices = _other_machine(question, options)
     model, workload = question.model, question.workload
     if isinstance(model, MeasuredModel):
         _refuse_what_is_measured(options)
@@ -114,6 +103,36 @@ def _changed(question: ModelQuestion, options: Options) -> ModelQuestion:
         )
     refuse_empty_space(changed)
     return changed
+
+
+def _other_machine(question: ModelQuestion, options: Options) -> tuple[Cluster, int]:
+    """The cluster with what the options change of it, or of one of its pools, and its devices."""
+    bandwidths, flops_scale = options.get("bandwidth", ()), options.get("flops_scale")
+    devices, num_devices = options.get("devices"), question.num_devices
+    cluster, several = question.cluster, len(question.cluster.pools) > 1
+    pool = None if options.get("pool") is None else cluster.pool_named(options["pool"])
+    if "memory" in options:
+        setting_overrides({"memory": options["memory"]})  # refuses what no device has
+        cluster = cluster.with_memory(options["memory"], pool=pool)
+    for text in (bandwidths,) if isinstance(bandwidths, str) else bandwidths:
+        cluster = _with_bandwidth(cluster, text, pool)
+    if flops_scale is not None:
+        if not 0 < flops_scale < float("inf"):
+            raise InvalidInput.of("flops-scale", f"must be finite and > 0, got {flops_scale!r}")
+        cluster = cluster.with_peak_scaled(flops_scale, pool=pool)
+    if devices is not None and several and pool is None:
+        kinds = ", ".join(cluster.pool_names())
+        raise InvalidInput.of("devices", f"must be given of one pool, by --pool: {kinds}")
+    if devices is not None and not several:
+        if devices < 1:
+            raise InvalidInput.of("devices", f"must be from 1, got {devices}")
+        cluster, num_devices = resolve_cluster(cluster, nodes=None, devices=devices)
+    elif devices is not None and pool is not None:
+        cluster = cluster.with_pool_of(devices, pool=pool)
+    if several:
+        cluster = cluster.with_like_pools_joined
+        num_devices = cluster.num_devices
+    return cluster, num_devices
 
 
 def _refuse_what_is_measured(options: Options) -> None:
@@ -133,36 +152,47 @@ def _trained(question: ModelQuestion, options: Options) -> ModelQuestion:
     return replace(question, settings=replace(settings, recipe=recipe))
 
 
-def _with_bandwidth(cluster: Cluster, text: str) -> Cluster:
+def _with_bandwidth(cluster: Cluster, text: str, pool: int | None) -> Cluster:
     level, equals, rate = text.partition("=")
     if not equals:
         raise InvalidInput.of("bandwidth", f'must be LEVEL=RATE, as inter=800Gb/s, got "{text}"')
-    return cluster.with_bandwidth(level.strip(), parse_hardware_bandwidth(rate))
+    return cluster.with_bandwidth(level.strip(), parse_hardware_bandwidth(rate), pool=pool)
 
 
 def _changes(before: ModelQuestion, after: ModelQuestion) -> Iterator[Change]:
-    old, new = _facts(before), _facts(after)
-    for key, value in new.items():
-        if old.get(key) != value:
-            yield Change(key=key, before=old.get(key), after=value)
+    several = max(len(each.cluster.pools) for each in (before, after)) > 1
+    old, new = _facts(before, several=several), _facts(after, several=several)
+    for key in dict.fromkeys((*new, *old)):
+        if old.get(key) != new.get(key):
+            yield Change(key=key, before=old.get(key), after=new.get(key))
 
 
-def _facts(question: ModelQuestion) -> dict[str, Any]:
-    recipe, device = question.settings.recipe, question.cluster.accelerator
-    peak = f"peak {device.default_precision} flops_per_s"
-    return {
+def _facts(question: ModelQuestion, *, several: bool) -> dict[str, Any]:
+    """What can be changed, by key; what belongs to one of several pools by its name."""
+    recipe, cluster = question.settings.recipe, question.cluster
+    facts: dict[str, Any] = {
         "num_devices": question.num_devices,
         "global_batch": question.workload.global_batch,
         "sequence_length": known_length(question),
-        "memory_bytes": device.memory_bytes,
-        "dispatch_dtype": recipe.dispatch_dtype,
-        "token_dispatcher": str(recipe.token_dispatcher),
-        peak: device.peak(device.default_precision),
-        **{
-            f"{level.name} bandwidth_bytes_per_s": level.bandwidth_bytes_per_s
-            for level in question.cluster.levels
-        },
     }
+    pools = [
+        (f"{name} " if several else "", pool)
+        for name, pool in zip(cluster.pool_names(), cluster.pools, strict=True)
+    ]
+    for of, pool in pools:
+        facts |= {f"{of}num_devices": pool.num_devices} if several else {}
+        facts[f"{of}memory_bytes"] = pool.accelerator.memory_bytes
+    facts["dispatch_dtype"] = recipe.dispatch_dtype
+    facts["token_dispatcher"] = str(recipe.token_dispatcher)
+    for of, pool in pools:
+        device = pool.accelerator
+        peak = f"{of}peak {device.default_precision} flops_per_s"
+        facts[peak] = device.peak(device.default_precision)
+        for level in pool.levels:
+            facts[f"{of}{level.name} bandwidth_bytes_per_s"] = level.bandwidth_bytes_per_s
+    if cluster.joint is not None:
+        facts["joint bandwidth_bytes_per_s"] = cluster.joint.bandwidth_bytes_per_s
+    return facts
 
 
 # `trainwright whatif`

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.plan_view import proof
+from trainwright.documents.plan_view import devices_by_pool, proof, use_of_pools
 from trainwright.documents.printing import layout_line, ranges
 from trainwright.documents.view import (
     Cell,
@@ -29,6 +30,8 @@ from trainwright.units import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trainwright.documents.model_plan import PlannedStep
+    from trainwright.documents.plan_view import Planned
     from trainwright.documents.view import Line, Table
     from trainwright.plans.configuration import Embedded
 
@@ -97,8 +100,8 @@ class WhatIfResult:
     format_version: int = FORMAT_VERSION
     changes: tuple[Change, ...]
     time_ratio: float | None = None
-    before: ModelPlanResult
-    after: ModelPlanResult
+    before: ModelPlanResult | MixedPlanResult
+    after: ModelPlanResult | MixedPlanResult
 
 
 def remake_what_if(document: WhatIfResult) -> WhatIfResult:
@@ -106,7 +109,7 @@ def remake_what_if(document: WhatIfResult) -> WhatIfResult:
     return replace(document, time_ratio=step_ratio(document.before, document.after))
 
 
-def step_ratio(before: ModelPlanResult, after: ModelPlanResult) -> float | None:
+def step_ratio(before: PlannedStep, after: PlannedStep) -> float | None:
     """The step of the second over that of the first, where both have one."""
     if not before.step_time_s or after.step_time_s is None:
         return None
@@ -357,7 +360,7 @@ def _change_row(change: Change) -> tuple[str, ...]:
     return key_words(change.key), before, after, _ratio(change.before, change.after)
 
 
-def _rows(before: ModelPlanResult, after: ModelPlanResult) -> Iterator[tuple[str, ...]]:
+def _rows(before: Planned, after: Planned) -> Iterator[tuple[str, ...]]:
     both = (before, after)
     times = [plan.step_time_s for plan in both]
     yield (
@@ -372,18 +375,20 @@ def _rows(before: ModelPlanResult, after: ModelPlanResult) -> Iterator[tuple[str
     yield ("layout", *(_layout(p) for p in both), "")
     yield ("microbatch", *(str(p.micro_batch or "") for p in both), "")
     yield ("schedule", *(p.schedule or "" for p in both), "")
+    if any(p.groups for p in both):
+        yield ("devices used", *(devices_by_pool(p) for p in both), "")
     recomputed = [sum(stage.num_recomputed for stage in p.stages) for p in both]
     yield (
         "recomputed layers",
         *(str(n) if p.stages else "" for n, p in zip(recomputed, both, strict=True)),
         "",
     )
-    memory = [max(p.peak_memory_bytes_per_rank, default=None) for p in both]
+    memory = [p.peak_memory_bytes for p in both]
     yield ("fullest device", *(format_bytes(m) if m else "" for m in memory), _ratio(*memory))
     yield from _part_rows(before, after)
 
 
-def _part_rows(before: ModelPlanResult, after: ModelPlanResult) -> Iterator[tuple[str, ...]]:
+def _part_rows(before: Planned, after: Planned) -> Iterator[tuple[str, ...]]:
     """Where the time of either step goes."""
     for name in dict.fromkeys((*before.time_by_part_s, *after.time_by_part_s)):
         pair = [p.time_by_part_s.get(name) for p in (before, after)]
@@ -396,8 +401,10 @@ def _part_rows(before: ModelPlanResult, after: ModelPlanResult) -> Iterator[tupl
             yield (f"  {name}", *texts, _ratio(*pair))
 
 
-def _layout(plan: ModelPlanResult) -> str:
-    return layout_line(plan.parallelism) if plan.parallelism is not None else ""
+def _layout(plan: Planned) -> str:
+    if plan.parallelism is None:
+        return ""
+    return f"{use_of_pools(plan)}{layout_line(plan.parallelism)}"
 
 
 def _ratio(before: float | str | None, after: float | str | None) -> str:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, isfinite, isinf
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed
-from trainwright.documents.model_plan import ModelPlanResult, planned, profile_of
+from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, step_on_pools_s
+from trainwright.documents.model_plan import (
+    ModelPlanResult,
+    PlannedStep,
+    planned,
+    profile_of,
+)
 from trainwright.documents.open import open_document
 from trainwright.documents.plan_view import busiest_rank, fullest_rank, memory_classes, plan_view
 from trainwright.documents.printing import Report
@@ -40,7 +46,7 @@ from trainwright.plans.plan import DEFAULT_SCHEDULE
 from trainwright.plans.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from trainwright.cluster import Cluster
     from trainwright.documents.open import AnyDocument
@@ -58,9 +64,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelExplanation:
-    """Ranks are indices from 0. `memory_by_class_bytes` is of the fullest rank, whose device has
-    `free_bytes` left beside what every device keeps (`plans.configuration.MemoryOverheads`);
-    `busiest_rank` works longest. `binding` names the resource whose increase of 1% saves most.
+    """Ranks are indices of the plan's from 0. `memory_by_class_bytes` is of the fullest rank,
+    whose device has `free_bytes` left beside what every device keeps
+    (`plans.configuration.MemoryOverheads`); `busiest_rank` works longest. `binding` names the
+    resource whose increase of 1% saves most.
     """
 
     kind: str = "model-explanation"
@@ -75,7 +82,7 @@ class ModelExplanation:
     gains: tuple[GainRecord, ...] = ()
     not_asked: tuple[str, ...] = ()
     search_s: float = 0.0
-    plan: ModelPlanResult
+    plan: ModelPlanResult | MixedPlanResult
 
 
 # Why a model's plan is what it is: what binds, what each choice buys, what more would help
@@ -92,7 +99,7 @@ def reasons(document: AnyDocument, *, budget: Budget | None = None) -> Report[Mo
     Raises `InvalidInput` where the document holds no plan of a model.
     """
     found = open_document(document)
-    if not isinstance(found, ModelPlanResult) or not found.stages or found.step_time_s is None:
+    if not isinstance(found, PlannedStep) or not found.stages or found.step_time_s is None:
         raise InvalidInput.of("document", "must hold a plan of a model")
     budget = budget or NoLimit()
     if budget.time_limit_s is None:
@@ -125,29 +132,48 @@ def with_reasons(document: Any, budget: Budget) -> Any:
 
     They take no more CPU seconds than some, or a share of the plan's own search.
     """
-    if not isinstance(document, (MixedPlanResult, ModelPlanResult)):
-        return document
-    budget = capped(budget, document)
-    if isinstance(document, MixedPlanResult):
-        if document.stages and document.reasons is None:
-            return replace(document, reasons=_reasons_on_pools(document, budget))
-    elif has_reasons(document) and document.reasons is None:
-        return replace(document, reasons=_reasons_of(document, budget))
+    if has_reasons(document) and document.reasons is None:
+        return replace(document, reasons=_reasons_of(document, capped(budget, document)))
     return document
 
 
-def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
-    """What the plan's choices buy, and what more would help, of one pool."""
-    started_s, step_s = budget.cpu_s, document.step_time_s
-    assert step_s is not None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subject:
+    """What the reasons are of: a plan, whether it recomputes, and its step on another cluster."""
+
+    question: ModelQuestion
+    plan: Plan
+    recomputes: bool
+    reprice: Callable[[Cluster], float]
+
+
+def _subject_of(document: ModelPlanResult | MixedPlanResult) -> _Subject:
+    if isinstance(document, MixedPlanResult):
+        shelf, plan, _ = planned_mixed(document)
+        parts = [own for stage in document.stages for own in stage.replicas]
+        return _Subject(
+            question=shelf.question,
+            plan=plan,
+            recomputes=any(own.num_recomputed for own in parts),
+            reprice=partial(step_on_pools_s, shelf.question, plan),
+        )
     question, plan, profile = planned(document)
-    shelves = Shelves()
 
     def reprice(cluster: Cluster) -> float:
         changed = replace(question, cluster=cluster)
         return predicted(changed, plan, profile_of(changed, plan)).step_time_s
 
-    gains = list(repriced_gains(question, reprice))
+    recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
+    return _Subject(question=question, plan=plan, recomputes=recomputes, reprice=reprice)
+
+
+def _reasons_of(document: ModelPlanResult | MixedPlanResult, budget: Budget) -> Reasons:
+    """What the plan's choices buy, and what more would help."""
+    started_s, step_s = budget.cpu_s, document.step_time_s
+    assert step_s is not None
+    subject, shelves = _subject_of(document), Shelves()
+    question = subject.question
+    gains = list(repriced_gains(question, subject.reprice))
     binding = max(gains, key=lambda gain: -gain.step_time_s, default=None)
     not_asked: list[str] = []
     part = budget.part(cpu_limit_s=budget.remaining_cpu_s / 2)
@@ -160,8 +186,7 @@ def _reasons_of(document: ModelPlanResult, budget: Budget) -> Reasons:
             made, missed = _with_room(question, step_s, budget)
             gains += made
             not_asked += missed
-    recomputes = any(count_recomputed(stage, profile) for stage in plan.stages)
-    found = _freedoms(document, question, plan, budget, shelves, recomputes=recomputes)
+    found = _freedoms(document, subject, budget, shelves)
     saves = binding is not None and binding.step_time_s < step_s * (1 - 1e-6)
     return replace(
         found,
@@ -190,24 +215,14 @@ def _with_room(
     return gains, not_asked
 
 
-def _reasons_on_pools(document: MixedPlanResult, budget: Budget) -> Reasons:
-    """What the plan's choices buy, and what was fixed costs; more of what is no one question."""
-    shelf, plan, _ = planned_mixed(document)
-    parts = [own for stage in document.stages for own in stage.replicas]
-    recomputes = any(own.num_recomputed for own in parts)
-    return _freedoms(document, shelf.question, plan, budget, Shelves(), recomputes=recomputes)
-
-
 def _freedoms(
     document: ModelPlanResult | MixedPlanResult,
-    question: ModelQuestion,
-    plan: Plan,
+    subject: _Subject,
     budget: Budget,
     shelves: Shelves,
-    *,
-    recomputes: bool,
 ) -> Reasons:
     """Plans with each thing free that was fixed, and without each thing that the plan uses."""
+    question, plan = subject.question, subject.plan
     started_s, step_s = budget.cpu_s, document.step_time_s
     assert step_s is not None
     gains: list[Gain] = []
@@ -219,7 +234,8 @@ def _freedoms(
 
     spaces: list[tuple[str, str, Allowed]] = []
     if plan.parallelism is not None:
-        spaces += uses(plan, plan.parallelism, question.allowed, recomputes=recomputes)
+        uses_of = (plan, plan.parallelism, question.allowed)
+        spaces += uses(*uses_of, recomputes=subject.recomputes)
     fixed = list(freed(question))
     # What nothing is known of comes first: a runner-up without a thing is an answer already.
     order = sorted(range(len(spaces)), key=lambda at: isfinite(known_s(spaces[at][2])))
@@ -267,17 +283,16 @@ def _next_of(budget: Budget, left: int) -> Budget:
     return budget.part(cpu_limit_s=2 * budget.remaining_cpu_s / (left + 1))
 
 
-def _figures(plan: ModelPlanResult) -> dict[str, Any]:
+def _figures(plan: ModelPlanResult | MixedPlanResult) -> dict[str, Any]:
     """What follows from the plan alone, by key of the document."""
-    sizes = plan.peak_memory_bytes_per_rank
     fullest = fullest_rank(plan)
-    needed_bytes = (plan.request.overheads or NO_OVERHEADS).needed_bytes(sizes[fullest])
+    found, kept = plan.ranks[fullest], plan.request.overheads or NO_OVERHEADS
     return {
         "busiest_rank": busiest_rank(plan.ranks),
         "fullest_rank": fullest,
-        "free_bytes": (plan.memory_limit_bytes or 0.0) - needed_bytes,
+        "free_bytes": found.memory_limit_bytes - kept.needed_bytes(found.memory_bytes),
         "time_by_part_s": plan.time_by_part_s,
-        "memory_by_class_bytes": memory_classes(plan.ranks[fullest].memory),
+        "memory_by_class_bytes": memory_classes(found.memory),
     }
 
 
@@ -364,7 +379,7 @@ def _gain_record(gain: Gain, step_s: float) -> GainRecord:
 
 def has_reasons(document: object) -> bool:
     """Whether a document holds a plan of a model."""
-    found = isinstance(document, ModelPlanResult) and bool(document.stages)
+    found = isinstance(document, PlannedStep) and bool(document.stages)  # type: ignore[attr-defined]
     return found and document.status in (Status.OPTIMAL, Status.GAP)  # type: ignore[attr-defined]
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright._version import __version__
+from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed
 from trainwright.documents.model_estimate import ModelEstimateResult
-from trainwright.documents.model_plan import ModelPlanResult, planned
+from trainwright.documents.model_plan import ModelPlanResult, PlannedStep, planned
 from trainwright.documents.open import load
 from trainwright.documents.printing import Report
 from trainwright.documents.registry import COMPARABLE
@@ -16,6 +17,7 @@ from trainwright.documents.runs import (
     job_of_configuration,
     model_and_cluster,
     planned_job,
+    planned_parts,
     trained_and_cluster,
 )
 from trainwright.documents.view import column, size, table_of, words
@@ -26,7 +28,8 @@ from trainwright.plans.configuration import FORMAT_VERSION, Configuration
 from trainwright.plans.job import Orders, Stamp
 from trainwright.profile import Recompute
 from trainwright.scheduling.lower import as_pytorch_runs, lower
-from trainwright.step.account import step_timeline
+from trainwright.step.account import step_timeline, timeline_of
+from trainwright.step.pools import mixed_works
 from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.units import format_bytes, format_seconds
 
@@ -39,16 +42,17 @@ if TYPE_CHECKING:
     from trainwright.plans import Plan
     from trainwright.plans.configuration import Embedded, PlanRequest
     from trainwright.plans.job import Job
+    from trainwright.plans.lowered import Timeline
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
-Jobbed = ModelPlanResult | ModelEstimateResult
+Jobbed = ModelPlanResult | MixedPlanResult | ModelEstimateResult
 
 
 def job_of(document: Jobbed) -> Job:
     """The job of a document. Raises `InvalidInput` where the document holds no plan."""
     model, cluster = model_and_cluster(document.request)
-    if isinstance(document, ModelPlanResult):
+    if isinstance(document, PlannedStep):
         return planned_job(document, model, cluster)
     run = document.request.configuration
     return job_of_configuration(
@@ -58,7 +62,7 @@ def job_of(document: Jobbed) -> Job:
 
 def stamp_of(document: Jobbed) -> Stamp:
     """Who writes, and the hash of what the document decides: same plan, same hash."""
-    if isinstance(document, ModelPlanResult):
+    if isinstance(document, PlannedStep):
         decided = {
             "model": document.request.model.sha256,
             "workload": encode(document.request.workload),
@@ -68,6 +72,7 @@ def stamp_of(document: Jobbed) -> Stamp:
             **({} if document.order is None else {"order": encode(document.order)}),
             "micro_batch": document.micro_batch,
             "stages": [[list(stage.layers), stage.options] for stage in document.stages],
+            **_placed(document),
         }
     else:
         decided = {
@@ -81,8 +86,15 @@ def stamp_of(document: Jobbed) -> Stamp:
     )
 
 
+def _placed(document: ModelPlanResult | MixedPlanResult) -> dict[str, Any]:
+    """What lies in which of several pools."""
+    if not document.groups:
+        return {}
+    return {"pools": [[rank.chain, rank.rank, rank.device_kind] for rank in document.ranks]}
+
+
 def _software_of(document: Jobbed) -> str | None:
-    if isinstance(document, ModelPlanResult):
+    if isinstance(document, PlannedStep):
         return document.request.software or document.request.space.framework
     return document.request.framework
 
@@ -93,17 +105,33 @@ def _trained_so(request: PlanRequest) -> dict[str, Any]:
     return {name: encode(part) for name, part in parts.items() if part is not None}
 
 
-def with_orders(job: Job, plan: Plan, profile: Profile, cluster: Cluster) -> Job:
+def with_orders(job: Job, timeline: Timeline) -> Job:
     """The job with its schedule written out, at the predicted times of its stages."""
-    timeline = step_timeline(plan, profile, cluster, overlap=job.overlap, overheads=job.overheads)
     schedule = as_pytorch_runs(timeline.schedule)
     sharded = range(len(job.stages)) if job.demands.zero_stage >= 2 else ()
     lowered = lower(schedule, costs=timeline.costs, sharded_stages=frozenset(sharded))
     return replace(job, orders=Orders(schedule=schedule, lowered=lowered, timeline=timeline))
 
 
-def plan_and_profile(document: Jobbed) -> tuple[Plan, Profile, Cluster]:
-    """The plan of a document beside the profile that prices it."""
+def timelines_of(document: Jobbed, job: Job | None = None) -> tuple[Timeline, ...]:
+    """When everything happens in a step of a document, chain by chain; on one pool there is one.
+
+    `job` is that of the document, whose overlap and overheads count.
+    """
+    if isinstance(document, MixedPlanResult):
+        shelf, plan, profiles = planned_mixed(document)
+        kept = shelf.question.overheads
+        works = mixed_works(plan, profiles, shelf.cluster, overheads=kept)
+        return tuple(timeline_of(work, layout) for _, work, layout in works)
+    job = job_of(document) if job is None else job
+    plan, profile, cluster = plan_and_profile(document)
+    return (step_timeline(plan, profile, cluster, overlap=job.overlap, overheads=job.overheads),)
+
+
+def plan_and_profile(
+    document: ModelPlanResult | ModelEstimateResult,
+) -> tuple[Plan, Profile, Cluster]:
+    """The plan of a document on one pool beside the profile that prices it."""
     if isinstance(document, ModelPlanResult):
         question, plan, profile = planned(document)
         return plan, profile, question.cluster
@@ -114,7 +142,13 @@ def plan_and_profile(document: Jobbed) -> tuple[Plan, Profile, Cluster]:
 
 
 def block_modes(document: Jobbed) -> list[tuple[Recompute, ...]]:
-    """How each block of each virtual stage recomputes, of a model or of what was measured."""
+    """How each block of each virtual stage recomputes, of a model or of what was measured.
+
+    Of replicas on several pools that differ in it, those of the first.
+    """
+    if isinstance(document, MixedPlanResult):
+        model, _ = model_and_cluster(document.request)
+        return [stage.block_modes for stage in planned_parts(document, model)]
     if document.request.model.kind != "profile":
         return [stage.block_modes for stage in job_of(document).stages]
     plan, profile, _ = plan_and_profile(document)

@@ -36,7 +36,8 @@ from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, m
 from trainwright.plans.prediction import RankRecord
 from trainwright.profile import Recompute
 from trainwright.step.account import chains_by_part_s
-from trainwright.step.pools import MixedPlacement
+from trainwright.step.pools import MixedPlacement, as_run_by
+from trainwright.step.stages import chosen_rows
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
@@ -70,9 +71,19 @@ class MixedReplicaRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedStageRecord:
-    """One (virtual) stage; layers are indices of the model's layer graph."""
+    """One (virtual) stage; layers are indices of the model's layer graph.
+
+    As on one pool `data_parallel` counts all replicas; `time_per_sample_s` is the stage's share of
+    the time of its ranks, per microbatch of any replica, `memory_bytes` what the fullest of these
+    ranks needs, and `num_recomputed` the most that replicas recompute.
+    """
 
     layers: tuple[int, ...]
+    data_parallel: int
+    tensor_parallel: int
+    num_recomputed: int
+    time_per_sample_s: float
+    memory_bytes: float
     rank: int
     replicas: tuple[MixedReplicaRecord, ...]
 
@@ -93,13 +104,18 @@ class MixedStageRecord:
         """Layers that a rank of the stage recomputes, in its chain."""
         return self._of(rank).num_recomputed
 
+    def options_of(self, rank: RankRecord) -> dict[str, str]:
+        """The options of its layers in the rank's chain."""
+        return self._of(rank).options
+
     def offloaded_by(self, rank: RankRecord) -> int:
         """None: on several pools nothing is kept on a host."""
         return 0
 
-    def tensor_parallel_of(self, rank: RankRecord) -> int:
-        """Devices that a layer of the stage is cut over, in the rank's chain."""
-        return self._of(rank).tensor_parallel
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the first replicas; those of others may differ where chains do."""
+        return self.replicas[0].options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +225,7 @@ def with_mixed_plan(
         pipeline_s=step.pipeline_s,
         layout=layout_of(step),
         groups=tuple(_groups(question.cluster, plan, step, ranks)),
-        stages=tuple(_stages(question.cluster, plan, profiles)),
+        stages=tuple(_stages(question.cluster, plan, profiles, ranks)),
         ranks=ranks,
         binding=binding,
         time_by_part_s=parts_s[binding.chain][binding.rank],
@@ -286,15 +302,58 @@ def _groups(
 
 
 def _stages(
-    cluster: Cluster, plan: Plan, profiles: Mapping[int, Profile]
+    cluster: Cluster, plan: Plan, profiles: Mapping[int, Profile], ranks: Sequence[RankRecord]
 ) -> Iterator[MixedStageRecord]:
     placement = MixedPlacement(plan=plan, cluster=cluster)
-    for stage, rank in zip(plan.stages, placement.rank_of_stage, strict=True):
+    owner, shares = placement.rank_of_stage, _shares_of_ranks(placement, profiles)
+    for number, (stage, rank) in enumerate(zip(plan.stages, owner, strict=True)):
+        own = [each for each in ranks if each.rank == rank]
+        times_s = [
+            (each.forward_s + each.backward_s) * shares[each.chain][number] / each.count
+            for each in own
+        ]
+        replicas = tuple(_replicas(cluster, plan, stage, profiles))
         yield MixedStageRecord(
             layers=stage.layers,
+            data_parallel=stage.data_parallel,
+            tensor_parallel=stage.replicas[0].tensor_parallel,
+            num_recomputed=max(each.num_recomputed for each in replicas),
+            time_per_sample_s=1 / sum(1 / time_s for time_s in times_s)
+            if min(times_s) > 0
+            else 0.0,
+            memory_bytes=max(each.memory_bytes for each in own),
             rank=rank,
-            replicas=tuple(_replicas(cluster, plan, stage, profiles)),
+            replicas=replicas,
         )
+
+
+def _together_s(times_s: Sequence[float]) -> float:
+    """Seconds per microbatch of chains side by side that take so many each."""
+    return 1 / sum(1 / time_s for time_s in times_s) if min(times_s) > 0 else 0.0
+
+
+def _shares_of_ranks(
+    placement: MixedPlacement, profiles: Mapping[int, Profile]
+) -> list[list[float]]:
+    """By chain and stage, what part of the work of its rank the stage is."""
+    found, owner = [], placement.rank_of_stage
+    for chain in placement.chains:
+        plan = as_run_by(placement.plan, chain)
+        rows = {pool: chosen_rows(plan, profile) for pool, profile in profiles.items()}
+        own_s = [
+            float(profiles[group.pool].costs.duration_s[rows[group.pool][number]].sum())
+            for number, group in enumerate(chain.groups)
+        ]
+        of_rank_s = [0.0] * (max(owner) + 1)
+        for rank, time_s in zip(owner, own_s, strict=True):
+            of_rank_s[rank] += time_s
+        found.append(
+            [
+                time_s / of_rank_s[rank] if of_rank_s[rank] > 0 else 0.0
+                for rank, time_s in zip(owner, own_s, strict=True)
+            ]
+        )
+    return found
 
 
 def _replicas(
@@ -320,7 +379,7 @@ def priced_parts(
     shelf: MixedShelf, plan: Plan, profiles: dict[int, Profile]
 ) -> tuple[dict[str, float], ...]:
     """Where the step of every rank goes, in the order of the document's ranks."""
-    step = priced_mixed(shelf, Shape(name="alone", pools=tuple(profiles)), plan, profiles).step
+    step = _step_of(shelf, plan, profiles)
     chains = chains_by_part_s(plan, profiles, shelf.cluster, step)
     return tuple(parts_s for chain in chains for parts_s in chain)
 
@@ -400,8 +459,8 @@ def _warnings(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
     if question.allowed.framework is not None:
         yield (
-            f"framework: {question.allowed.framework} runs no plan of ours on several pools; "
-            "each pool was planned alone"
+            "framework: plans on several pools are searched without "
+            f"{question.allowed.framework}'s limits only; each pool was planned alone"
         )
     elif not is_mixable(question.allowed):
         yield (
@@ -439,6 +498,17 @@ def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan, dict[int
     shelf = MixedShelf.of(call_of(document.request).question)
     plan = _plan_in(document, shelf.question)
     return shelf, plan, _profiles(shelf, plan)
+
+
+def step_on_pools_s(question: ModelQuestion, plan: Plan, cluster: Cluster) -> float:
+    """The step of the plan on another cluster with such pools, in seconds."""
+    shelf = MixedShelf.of(replace(question, cluster=cluster))
+    return _step_of(shelf, plan, _profiles(shelf, plan)).step_time_s
+
+
+def _step_of(shelf: MixedShelf, plan: Plan, profiles: dict[int, Profile]) -> MixedPrediction:
+    shape = Shape(name="alone", pools=tuple(profiles))  # how pools are used is of no price
+    return priced_mixed(shelf, shape, plan, profiles).step
 
 
 def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
@@ -480,25 +550,3 @@ def _profiles(shelf: MixedShelf, plan: Plan) -> dict[int, Profile]:
         raise InvalidInput.of("parallelism", "required field is missing")
     pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
     return {pool: shelf.profile(pool, point_of(plan)) for pool in pools}
-
-
-def refuse_export(document: MixedPlanResult) -> None:
-    """Raise `UnsupportedFeature` naming the field that no target can express."""
-    if not document.stages:
-        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
-    for number, stage in enumerate(document.stages):
-        counts = {(own.pool, own.num_microbatches) for own in stage.replicas}
-        if len(counts) > 1:
-            raise UnsupportedFeature(
-                f"stages[{number}].replicas: replicas on several kinds of devices, each with its "
-                "own number of microbatches, are expressed by no target",
-                alternative="plan with --cluster of one pool to export",
-            )
-    pools = {own.pool for stage in document.stages for own in stage.replicas}
-    kinds = ", ".join(group.device_kind for group in document.groups if group.pool in pools)
-    where = "device_kind" if len(pools) > 1 else "pool"
-    raise UnsupportedFeature(
-        f"stages.replicas.{where}: files that say which kind of device runs a stage ({kinds}) are "
-        "written for no target yet",
-        alternative="plan with --cluster of one pool to export",
-    )

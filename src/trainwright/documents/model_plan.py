@@ -141,13 +141,13 @@ class ModelStageRecord:
         """Layers that a rank of the stage recomputes; on one pool all do alike."""
         return self.num_recomputed
 
+    def options_of(self, rank: RankRecord) -> dict[str, str]:
+        """The options of its layers; those of all ranks."""
+        return self.options
+
     def offloaded_by(self, rank: RankRecord) -> int:
         """Layers of which a rank of the stage keeps what it needs on the host."""
         return self.num_offloaded
-
-    def tensor_parallel_of(self, rank: RankRecord) -> int:
-        """Devices that a layer of the stage is cut over."""
-        return self.tensor_parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +219,7 @@ class PlannedStep(StepDocument):
     schedule: str | None = None
     micro_batch: int | None = None
     devices_used: int | None = None
+    num_stages: int | None = None
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
@@ -267,7 +268,6 @@ class ModelPlanResult(PlannedStep):
     bubble_of_makespan: float | None = None
     order: SearchedOrder | None = None
     named_step_time_s: float | None = None
-    num_stages: int | None = None
     stages: tuple[ModelStageRecord, ...] = ()
     peak_memory_bytes_per_rank: tuple[float, ...] = ()
     host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
@@ -312,7 +312,6 @@ def with_plan(
         bubble_of_makespan=max(0.0, step.bubble_of_makespan),
         order=plan.order,
         named_step_time_s=named_step_s(question, plan, profile),
-        num_stages=len(plan.stages),
         stages=_stage_records(plan, profile, step, rank_of_stage(question, plan)),
         ranks=tuple(_ranks(question, plan, step)),
         peak_memory_bytes_per_rank=tuple(s.memory.total_bytes for s in step.stages),
@@ -345,6 +344,7 @@ def step_keys(
         "schedule": plan.schedule,
         "micro_batch": plan.microbatch_size,
         "devices_used": plan.devices_used,
+        "num_stages": len(plan.stages),
     }
 
 

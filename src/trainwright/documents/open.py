@@ -14,6 +14,7 @@ from trainwright.documents.registry import (
     COMPARABLE,
     EXPLAINED,
     KINDS,
+    PLANS,
     READABLE,
     REPORTED,
     kind_of,
@@ -42,10 +43,11 @@ if TYPE_CHECKING:
     from trainwright.documents.sweep import ModelSweepResult
     from trainwright.plans.status import Status
 
-    Priced: TypeAlias = PlanResult | ModelPlanResult | EstimateResult
+    PlannedModel: TypeAlias = ModelPlanResult | MixedPlanResult
+    Priced: TypeAlias = PlanResult | PlannedModel | EstimateResult
     Readable: TypeAlias = Priced | PlacementResult | ScheduleResult
     Comparable: TypeAlias = Readable | ModelEstimateResult | ModelSweepResult | WhatIfResult
-    Explained: TypeAlias = Comparable | MixedPlanResult | ImprovementResult
+    Explained: TypeAlias = Comparable | ImprovementResult
     AnyDocument: TypeAlias = str | Path | Report[Any] | Readable
 
 # Whether a document still says what its own request makes of its decisions
@@ -210,12 +212,6 @@ def _shown(value: Any) -> str:
 # ----------------------------------------------------------------------------------------------
 
 
-OF_SEVERAL_POOLS: Final = (
-    'must not be "mixed-plan": a plan on several kinds of devices can be shown (explain, report), '
-    "and nothing else yet; plan again with what you would change, or on a cluster of one pool"
-)
-
-
 def read_document(
     path: str | Path, kinds: Collection[str], *, advice: Mapping[str, str] = MappingProxyType({})
 ) -> Any:
@@ -225,9 +221,8 @@ def read_document(
     """
     value = parse_json(read_bytes(path, name="document"), source=str(path))
     kind = value.get("kind") if isinstance(value, dict) else None
-    known = {"mixed-plan": OF_SEVERAL_POOLS, **advice}
-    if kind not in kinds and kind in known:
-        raise InvalidInput.of("kind", known[kind], source=str(path))
+    if isinstance(kind, str) and kind not in kinds and kind in advice:
+        raise InvalidInput.of("kind", advice[kind], source=str(path))
     wanted = [own for own in kinds if own == kind] or kinds  # others only name what is wanted
     return decode_document(value, records(wanted), source=str(path))
 
@@ -252,7 +247,7 @@ def load_any_document(path: str | Path) -> Comparable:
 
 
 def load_explained_document(path: str | Path) -> Explained:
-    """Like `load_any_document`, and also plans on several kinds of devices, and improvements."""
+    """Like `load_any_document`, and also improvements."""
     found: Explained = load(path, EXPLAINED)
     return found
 
@@ -263,19 +258,17 @@ def open_document(document: AnyDocument) -> Readable:
     return load_document(found) if isinstance(found, (str, Path)) else found
 
 
-def open_model_plan(document: AnyDocument) -> ModelPlanResult:
+def open_model_plan(document: AnyDocument) -> PlannedModel:
     """A model's plan at a path, its figures checked, or the one a result carries.
 
-    Raises `InvalidInput` for documents of other kinds.
+    It may be on one pool or several. Raises `InvalidInput` for documents of other kinds.
     """
     found: Any = document.document if isinstance(document, Report) else document
     if isinstance(found, (str, Path)):
-        found = load(found, ("model-plan",))
-    if found.kind == "mixed-plan":
-        raise InvalidInput.of("kind", OF_SEVERAL_POOLS)
-    if found.kind != "model-plan":
+        found = load(found, PLANS)
+    if found.kind not in PLANS:
         raise InvalidInput.of("kind", f'must be "model-plan", a model\'s plan, got "{found.kind}"')
-    plan: ModelPlanResult = found
+    plan: PlannedModel = found
     return plan
 
 
@@ -310,7 +303,7 @@ def opened(given: Any) -> Iterator[tuple[Any, str, str]]:
 # --------------------
 
 if TYPE_CHECKING:
-    Planned: TypeAlias = PlanResult | ModelPlanResult | MixedPlanResult | PlacementResult
+    Planned: TypeAlias = PlanResult | PlannedModel | PlacementResult
 else:
     Planned: TypeAlias = Any
 

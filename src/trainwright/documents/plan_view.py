@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from trainwright.model import Precision, Recipe
     from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.plan import Parallelism
-    from trainwright.plans.prediction import StageMemory, StagePrediction
+    from trainwright.plans.prediction import RankRecord, StageMemory, StagePrediction
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
@@ -162,7 +162,7 @@ def _headline(document: Planned) -> Iterator[str]:
     yield from unfitted_line(document.assumptions)
 
 
-def order_in_words(document: ModelPlanResult) -> str | None:
+def order_in_words(document: Planned) -> str | None:
     """Where a searched order began, and a hash that tells it from others."""
     order = document.order
     if order is None:
@@ -241,6 +241,14 @@ def memory_classes(memory: StageMemory) -> dict[str, float]:
 def use_of_pools(document: Planned) -> str:
     """How the plan uses its pools, where there are several."""
     return "" if document.layout is None else f"{LAYOUTS[document.layout]}: "
+
+
+def devices_by_pool(document: Planned) -> str:
+    """How many devices of each kind the plan uses, or of the only one."""
+    if not document.groups:
+        return f"{document.devices_used or 0}"
+    used = [f"{each.devices_used} {each.device_kind}" for each in document.groups]
+    return ", ".join(each for each in used if not each.startswith("0 ")) or "0"
 
 
 def _range(document: Planned) -> str:
@@ -423,7 +431,7 @@ def rank_rows(document: Planned) -> tuple[RankRow, ...]:
             num_recomputed=sum(stage.recomputed_by(rank) for stage in own),
             found=rank,
             limit_bytes=rank.memory_limit_bytes,
-            degrees=None if several else (rank.count, own[0].tensor_parallel_of(rank)),
+            degrees=None if several else (rank.count, own[0].tensor_parallel),
             device_kind=rank.device_kind if several else None,
             count=rank.count,
             num_microbatches=rank.num_microbatches,
@@ -450,9 +458,9 @@ def _marks_by_rank(document: Planned) -> dict[tuple[int, int], tuple[str, ...]]:
     return marks
 
 
-def busiest_rank(ranks: Sequence[StagePrediction]) -> int:
-    """The rank that works longest, the first where several do."""
-    busy_s = [rank.forward_s + rank.backward_s for rank in ranks]
+def busiest_rank(ranks: Sequence[RankRecord]) -> int:
+    """The rank, by its place among all, that works longest in a step; the first of several."""
+    busy_s = [rank.num_microbatches * (rank.forward_s + rank.backward_s) for rank in ranks]
     return busy_s.index(max(busy_s))
 
 

@@ -182,14 +182,15 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 )
 
 # Which kinds a command reads, in the order in which a refusal lists them.
+PLANS: Final = ("model-plan", "mixed-plan")  # of a model, on one pool and on several
 PRICED: Final = ("plan", "model-plan", "estimate")
-READABLE: Final = (*PRICED, "placement", "schedule")
+READABLE: Final = ("plan", *PLANS, "estimate", "placement", "schedule")
 COMPARABLE: Final = (*READABLE, "model-estimate", "model-sweep", "whatif")
-EXPLAINED: Final = (*COMPARABLE, "mixed-plan", "improvement")
+EXPLAINED: Final = (*COMPARABLE, "improvement")
 # A what-if is shown as its two plans, a verification beside the document that it is of.
 REPORTED: Final = (
     *READABLE,
-    *("mixed-plan", "model-estimate", "fit", "model-sweep", "model-explanation", "whatif"),
+    *("model-estimate", "fit", "model-sweep", "model-explanation", "whatif"),
     *("improvement", "codesign", "machine-room", "model", "validation", "verification"),
 )
 

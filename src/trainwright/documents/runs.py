@@ -18,6 +18,7 @@ from trainwright.model import (
     layer_graph,
 )
 from trainwright.options.question import call_of, trained_in
+from trainwright.planning.bounds.pools import common_precision
 from trainwright.plans.capability import OTHER_TARGETS, TARGETS, unsupported
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
@@ -37,11 +38,14 @@ from trainwright.step.pipeline import PipelineShape, placement_of
 from trainwright.step.predict import shape_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trainwright.documents.fit import FitRequest
     from trainwright.documents.model_estimate import ModelEstimateRequest
-    from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.documents.open import PlannedModel
     from trainwright.plans.capability import Demands, Gap
     from trainwright.plans.configuration import Configuration
+    from trainwright.plans.prediction import RankRecord
     from trainwright.profile.measured_model import Trained
     from trainwright.step.account import TimeRange
 
@@ -125,42 +129,99 @@ def job_of_configuration(
     )
 
 
-def planned_job(document: ModelPlanResult, model: TransformerConfig, cluster: Cluster) -> Job:
-    """The job of the plan; raises `InvalidInput` where the document holds none."""
+def planned_job(document: PlannedModel, model: TransformerConfig, cluster: Cluster) -> Job:
+    """The job of the plan, whose replicas all run alike.
+
+    Raises `InvalidInput` where the document holds none, `UnsupportedFeature` where replicas on
+    several pools run differently, or lie on parts of nodes.
+    """
     workload, size = document.request.workload, document.micro_batch
     if not document.stages or workload is None or size is None:
         raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
-    kinds, stages = layer_kinds(model), []
-    for stage in document.stages:
-        first, last = min(stage.layers), max(stage.layers)
-        modes = [Recompute(stage.options[str(layer)]) for layer in sorted(stage.layers)]
-        stages.append(stage_part(kinds[first : last + 1], modes, kinds, first))
+    refuse_unlike_replicas(document)
     degrees = document.parallelism
     shape = PipelineShape(
         family=document.schedule or DEFAULT_SCHEDULE,
-        num_ranks=len(stages) if degrees is None else degrees.pipeline,
+        num_ranks=len(document.stages) if degrees is None else degrees.pipeline,
         num_microbatches=1 if degrees is None else workload.global_batch // (size * degrees.data),
         virtual_stages=(degrees or Parallelism()).virtual_stages,
         order=document.order,
     )
-    pool = cluster.pool_of()
+    nodes = _nodes(document, cluster)
     return Job(
         model=model,
         model_name=document.request.model.name or "model",
         parallelism=degrees,
-        stages=tuple(stages),
+        stages=planned_parts(document, model),
         placement=placement_of(shape),
         shape=family_shape(shape),
         microbatch_size=size,
         global_batch=workload.global_batch,
         sequence_length=workload.sequence_length or 1,
-        precision=workload.precision or pool.accelerator.default_precision,
+        precision=common_precision(cluster, workload.precision),
         schedule=shape.family,
         recipe=document.request.recipe or DEFAULT_RECIPE,
         overlap=document.request.overlap or DEFAULT_OVERLAP,
         overheads=document.request.overheads or NO_OVERHEADS,
-        devices_per_node=pool.devices_per_node,
+        devices_per_node=min(cluster.pools[pool].devices_per_node for pool in nodes or (0,)),
+        node_kinds=tuple(cluster.pools[pool].accelerator.name for pool in nodes),
     )
+
+
+def planned_parts(
+    document: PlannedModel, model: TransformerConfig, ranks: Sequence[RankRecord] = ()
+) -> tuple[StagePart, ...]:
+    """The stages of a plan as the first replica runs them, or those of a chain with these ranks."""
+    kinds, parts = layer_kinds(model), []
+    for stage in document.stages:
+        first, last = min(stage.layers), max(stage.layers)
+        options = stage.options_of(ranks[stage.rank]) if ranks else stage.options
+        modes = [Recompute(options[str(layer)]) for layer in sorted(stage.layers)]
+        parts.append(stage_part(kinds[first : last + 1], modes, kinds, first))
+    return tuple(parts)
+
+
+def refuse_unlike_replicas(document: PlannedModel) -> None:
+    """Raise `UnsupportedFeature` where replicas differ in microbatches or recomputation."""
+    for number, stage in enumerate(document.stages):
+        groups = getattr(stage, "replicas", ())
+        for what, told in (
+            ("number of microbatches", {each.num_microbatches for each in groups}),
+            ("recomputation", {tuple(sorted(each.options.items())) for each in groups}),
+        ):
+            if len(told) > 1:
+                raise UnsupportedFeature(
+                    f"stages[{number}].replicas: replicas on several kinds of devices, each with "
+                    f"its own {what}, are expressed by no target",
+                    alternative="plan with more pipeline stages (--pp), which may lie on several "
+                    "kinds, or on a cluster of one pool",
+                )
+
+
+def _nodes(document: PlannedModel, cluster: Cluster) -> tuple[int, ...]:
+    """The pool of each node in the order of ranks, pipeline stages outermost; () of one pool."""
+    degrees = document.parallelism
+    if len(cluster.pools) == 1 or degrees is None:
+        return ()
+    spans: list[tuple[int, int]] = []  # a pool, and devices in it that follow on each other
+    for rank in range(degrees.pipeline):
+        for own in (each for each in document.ranks if each.rank == rank):
+            count = own.count * degrees.tensor * degrees.context
+            if spans and spans[-1][0] == own.pool:
+                count += spans.pop()[1]
+            spans.append((own.pool, count))
+    most = min(cluster.pools[pool].devices_per_node for pool, _ in spans)
+    each = next(n for n in range(most, 0, -1) if all(count % n == 0 for _, count in spans))
+    nodes = tuple(pool for pool, count in spans for _ in range(count // each))
+    for index, pool in enumerate(cluster.pools):
+        if nodes.count(index) > pool.num_nodes:
+            raise UnsupportedFeature(
+                f"stages.replicas.device_kind: nodes with one number of processes each would be "
+                f"{nodes.count(index)} of {pool.accelerator.name}, of which there are "
+                f"{pool.num_nodes}: this plan parts nodes between stages",
+                alternative="plan with --tp, --pp and --dp that fill whole nodes of each pool",
+            )
+    return nodes
 
 
 def family_shape(shape: PipelineShape) -> FamilyShape:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from trainwright.documents.view import table_of, words
 from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.provenance import RARE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,8 @@ class GradientCheck:
     A gradient passes within `gradient_limit`, which is 1e-6 times the largest entry of the
     parameter's reference gradient, or 1e-6 where that entry is below 1; the one nearest to, or
     farthest beyond, its limit is given. `num_replicas` pipelines of `num_ranks` ran side by side,
-    each on its own data, and `kept` is of the first. Where the run did not get to its end,
+    each on its own data, and `kept` is of the first; the last of them ran other numbers of
+    microbatches where `num_microbatches_beside` says so. Where the run did not get to its end,
     `problem` says why and there are no differences.
     """
 
@@ -53,6 +55,7 @@ class GradientCheck:
     num_microbatches: int
     num_steps: int
     num_replicas: int = 1
+    num_microbatches_beside: tuple[int, ...] = field(default=(), metadata={RARE: True})
     max_error: float | None = None
     gradient_limit: float | None = None
     worst_parameter: str | None = None

@@ -207,7 +207,15 @@ def _optional(inner: Decoder) -> Decoder:
 
 
 def _one_record_of(records: tuple[type, ...]) -> Decoder:
-    """The first record that knows every key and lacks none that it needs, else the first of all."""
+    """Of documents the one whose kind the value has; of others the first that suits its keys.
+
+    It knows every key and lacks none that it needs; where none does, the first of all is read.
+    """
+
+    def kind_of(record: type) -> Any:
+        return next((each.default for each in fields(record) if each.name == "kind"), MISSING)
+
+    of_kind = {kind: record for record in records if isinstance(kind := kind_of(record), str)}
 
     def fits(record: type, keys: set[str]) -> bool:
         known = record_fields(record)
@@ -217,6 +225,9 @@ def _one_record_of(records: tuple[type, ...]) -> Decoder:
     def decode(value: Any, path: Path, faults: list[PathFault]) -> Any:
         keys = set(value) if isinstance(value, dict) else set()
         chosen = next((record for record in records if fits(record, keys)), records[0])
+        if len(of_kind) == len(records) and isinstance(value, dict):
+            kind = value.get("kind")
+            chosen = of_kind.get(kind if isinstance(kind, str) else "", records[0])
         return decoder_for(chosen)(value, path, faults)
 
     return decode

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.documents.runs import able_targets, gaps_of
 from trainwright.documents.view import printable
-from trainwright.errors import Fault, Inexpressible, InvalidInput, TrainwrightError
+from trainwright.errors import (
+    Fault,
+    Inexpressible,
+    InvalidInput,
+    TrainwrightError,
+    UnsupportedFeature,
+)
 from trainwright.frameworks.launch import launch_scripts, readme
 from trainwright.frameworks.megatron_rules import broken_megatron_rules, setup_of
 from trainwright.model import TRAIN_ALL
@@ -80,6 +86,11 @@ def write(job: Job, stamp: Stamp, target: str, *, launcher: Launcher) -> ExportB
     if gaps := gaps_of(job, target):
         faults = tuple(dict.fromkeys(gap.fault for gap in gaps))
         raise Inexpressible(target, faults, alternatives=able_targets(job))
+    if len(set(job.node_kinds)) > 1 and launcher == "slurm":
+        raise UnsupportedFeature(
+            "launcher: an allocation of slurm has nodes of one kind, and the plan's differ",
+            alternative="use torchrun, and start each node by its rank",
+        )
     if target == CHROME_TRACE:
         from trainwright.frameworks.chrome_trace import export_trace
 

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.cluster.calibration import TYPICAL, software_named
@@ -68,6 +69,7 @@ def launch_scripts(
 ) -> dict[str, str]:
     """Bash scripts by name: one for a node, and for slurm one that runs it on an allocation."""
     lines = header(stamp, bundle.target, bundle.version, ())
+    lines += tuple(f"node {each}" for each in nodes_by_kind(job))
     if bundle.settings is not None:
         lines += (f"{SETTINGS}{bundle.settings}",)
     top = commented(lines)
@@ -131,9 +133,20 @@ srun bash {NODE_SCRIPT} "$@"
 """
 
 
+def nodes_by_kind(job: Job) -> Iterator[str]:
+    """Which nodes have which kind of device, where the cluster has several."""
+    first = 0
+    for kind, own in groupby(job.node_kinds):
+        after = first + len(list(own))
+        yield f"{first}{f' to {after - 1}' if after - first > 1 else ''}: {kind}"
+        first = after
+
+
 def nodes_of(job: Job) -> tuple[int, int]:
     """Nodes and devices of each: as many processes as the plan has devices, alike on all nodes."""
     devices = job.degrees.num_devices
+    if job.node_kinds:
+        return len(job.node_kinds), devices // len(job.node_kinds)
     most = min(devices, job.devices_per_node)
     per_node = next(each for each in range(most, 0, -1) if devices % each == 0)
     return devices // per_node, per_node
@@ -169,6 +182,7 @@ def _readme_lines(
         f"{format_count(degrees.virtual_stages, 'stage')} per rank; "
         f"{format_count(job.num_microbatches, 'microbatch')} of {job.microbatch_size}."
     )
+    yield from _section("Nodes, by NODE_RANK", nodes_by_kind(job))
     here = f"`bash {NODE_SCRIPT}` on every node, with NODE_RANK and MASTER_ADDR set"
     start = here if launcher is Launcher.TORCHRUN else f"`sbatch {SLURM_SCRIPT}` in this folder"
     yield from _section("Start", [start])

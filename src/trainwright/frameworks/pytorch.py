@@ -90,6 +90,7 @@ def describe(job: Job, stamp: Stamp, missing: tuple[str, ...]) -> dict[str, Any]
         "precision": job.precision,
         "optimizer": str(job.recipe.optimizer),
         "recompute_modules": list(job.selected_modules) if _is_selective(job) else [],
+        **({"node_kinds": list(job.node_kinds)} if job.node_kinds else {}),
         "stages": [_stage(job, number) for number in range(len(job.stages))],
     }
 

@@ -211,12 +211,13 @@ def mean_loss(logits: Any, wanted: Any) -> Any:
     return cross_entropy(logits.flatten(0, 1), wanted.flatten())
 
 
-def run_unpartitioned(
-    stages: Sequence[Any], step: int, num_microbatches: int, *, num_replicas: int = 1
-) -> float:
-    """Leave the gradients of the mean loss over all replicas' batches; returns that loss."""
-    total, parts = 0.0, num_microbatches * num_replicas
-    for tokens, wanted in _microbatches(step, num_microbatches, num_replicas):
+def run_unpartitioned(stages: Sequence[Any], step: int, counts: Sequence[int]) -> float:
+    """Leave the gradients of the mean loss over the microbatches of all replicas; that loss.
+
+    `counts` are microbatches by replica.
+    """
+    total, parts = 0.0, sum(counts)
+    for tokens, wanted in _microbatches(step, counts):
         x = tokens
         for module in stages:
             x = module(x)
@@ -226,8 +227,8 @@ def run_unpartitioned(
     return total / parts
 
 
-def _microbatches(step: int, count: int, num_replicas: int) -> Iterator[tuple[Any, Any]]:
-    for replica in range(num_replicas):
+def _microbatches(step: int, counts: Sequence[int]) -> Iterator[tuple[Any, Any]]:
+    for replica, count in enumerate(counts):
         tokens, wanted = build_batch(step, count, replica=replica)
         yield from zip(tokens.chunk(count), wanted.chunk(count), strict=True)
 
@@ -378,7 +379,7 @@ def _replayed(lowered: LoweredSchedule, stages: Sequence[Stage]) -> AutogradRepl
         for parameter in parameters:
             parameter.grad = mean
     whole = [build_stage(stages, stage) for stage in range(len(stages))]
-    expected_loss = run_unpartitioned(whole, 0, count, num_replicas=copies)
+    expected_loss = run_unpartitioned(whole, 0, (count,) * copies)
     loss = math.fsum(worker.losses) / (count * copies)
     error, limit, parameter = model.worst_gradient(whole)
     plain = [tuple(name.partition(":")[0] for name in stage) for stage in stages]

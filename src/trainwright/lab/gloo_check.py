@@ -19,9 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,7 +168,8 @@ def _quiet_environment() -> dict[str, str]:
 class RunOrder:
     """One run: a schedule file, and what it cannot say; `stages` are those of `token_replay`.
 
-    Process r of `num_replicas` × ranks is pipeline rank r mod ranks of replica r // ranks.
+    Process r of replicas × ranks is pipeline rank r mod ranks of replica r // ranks. The first
+    `num_replicas` run alike, then one for each of `beside`: its file, microbatches and stages.
     """
 
     csv_name: str
@@ -180,11 +181,25 @@ class RunOrder:
     num_pipelines: int = 1
     num_slices: int = 1
     head_barriers: int = 0
+    beside: tuple[tuple[str, int, tuple[Stage, ...]], ...] = ()
 
     @property
     def num_ranks(self) -> int:
         """Ranks of one pipeline."""
         return max(self.rank_of_stage) + 1
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Microbatches of every replica, each of all its slices."""
+        own = self.num_microbatches // self.num_slices
+        return (own,) * self.num_replicas + tuple(count for _, count, _ in self.beside)
+
+    def of_replica(self, replica: int) -> RunOrder:
+        """What a replica runs."""
+        if replica < self.num_replicas:
+            return self
+        name, count, stages = self.beside[replica - self.num_replicas]
+        return replace(self, csv_name=name, num_microbatches=count, stages=stages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,10 +242,10 @@ class RunFolder:
 
     path: Path
 
-    def write_job(self, job: Job, csv_texts: Sequence[str]) -> None:
-        """Write the job and its schedule files."""
-        for run, text in zip(job.runs, csv_texts, strict=True):
-            (self.path / run.csv_name).write_text(text, encoding="utf-8")
+    def write_job(self, job: Job, csv_texts: Mapping[str, str]) -> None:
+        """Write the job and its schedule files, by their names."""
+        for name, text in csv_texts.items():
+            (self.path / name).write_text(text, encoding="utf-8")
         self._write("job.json", asdict(job))
 
     def read_job(self) -> Job:
@@ -242,6 +257,10 @@ class RunFolder:
                 | {
                     "rank_of_stage": tuple(run["rank_of_stage"]),
                     "stages": tuple(map(tuple, run["stages"])),
+                    "beside": tuple(
+                        (name, count, tuple(map(tuple, stages)))
+                        for name, count, stages in run.get("beside", ())
+                    ),
                 }
             )
             for run in content.pop("runs")
@@ -319,7 +338,8 @@ class PipelineRun:
     A file of the form "own_runtime" is run without PyTorch's (`gloo_steps`), and may have
     slices, copies on the host, a cut head and two copies of the model. `stages` says what each
     stage of one copy holds (see `token_replay`), a block where it is left out. So many replicas of
-    the pipeline run side by side, on data of their own.
+    the pipeline run side by side, on data of their own, then those of `beside`, one each: with a
+    file, microbatches and stages of their own, and none of what only our own runtime runs.
     """
 
     csv: str
@@ -330,11 +350,12 @@ class PipelineRun:
     num_replicas: int = 1
     num_slices: int = 1
     head_barriers: int = 0
+    beside: tuple[tuple[str, int, tuple[Stage, ...]], ...] = ()
 
     @property
     def num_processes(self) -> int:
         """Ranks of all replicas."""
-        return self.placement.num_ranks * self.num_replicas
+        return self.placement.num_ranks * (self.num_replicas + len(self.beside))
 
 
 def check_gradients(
@@ -389,13 +410,22 @@ def _run_group(
                 num_pipelines=run.placement.num_pipelines,
                 num_slices=run.num_slices,
                 head_barriers=run.head_barriers,
+                beside=tuple(
+                    (f"{index}.{number}.csv", count, whole_model(stages))
+                    for number, (_, count, stages) in enumerate(run.beside)
+                ),
             )
             for index, run in enumerate(runs)
         ),
     )
+    texts: dict[str, str] = {}
+    for order, run in zip(job.runs, runs, strict=True):
+        texts[order.csv_name] = run.csv
+        named = zip(order.beside, run.beside, strict=True)
+        texts |= {name: text for (name, *_), (text, *_) in named}
     with tempfile.TemporaryDirectory(prefix="trainwright-", ignore_cleanup_errors=True) as name:
         folder = RunFolder(Path(name))
-        folder.write_job(job, [run.csv for run in runs])
+        folder.write_job(job, texts)
         ranks = range(job.num_processes)
         arguments = [(name, str(rank)) for rank in ranks]
         with started(_WORKER, arguments, [folder.log_path(rank) for rank in ranks]) as children:
@@ -468,9 +498,10 @@ def _failed(job: Job, order: RunOrder, problem: str) -> GradientCheck:
         passed=False,
         form=order.form,
         num_ranks=order.num_ranks,
-        num_replicas=order.num_replicas,
+        num_replicas=len(order.counts),
         num_stages=len(order.rank_of_stage),
         num_microbatches=order.num_microbatches,
+        num_microbatches_beside=tuple(count for _, count, _ in order.beside),
         num_steps=job.num_steps,
         loss_limit=LOSS_LIMIT,
         problem=problem,
@@ -487,9 +518,10 @@ def _compared(job: Job, order: RunOrder, reports: Sequence[RankReport]) -> Gradi
         passed=worst.error <= worst.limit and loss_error <= LOSS_LIMIT,
         form=order.form,
         num_ranks=order.num_ranks,
-        num_replicas=order.num_replicas,
+        num_replicas=len(order.counts),
         num_stages=len(order.rank_of_stage),
         num_microbatches=order.num_microbatches,
+        num_microbatches_beside=tuple(count for _, count, _ in order.beside),
         num_steps=job.num_steps,
         max_error=worst.error,
         gradient_limit=worst.limit,

@@ -108,6 +108,8 @@ def run_steps(folder: RunFolder, job: Job, order: RunOrder, process: int) -> Ran
 
 def _steps(folder: RunFolder, job: Job, order: RunOrder, process: int) -> Iterator[RankReport]:
     replica, rank = divmod(process, order.num_ranks)
+    counts = order.counts
+    share, order = counts[replica] / sum(counts), order.of_replica(replica)
     stages, last = order.stages, len(order.stages) - 1
     whole = [tiny.build_stage(stages, stage) for stage in range(last + 1)]
     own = {
@@ -117,7 +119,7 @@ def _steps(folder: RunFolder, job: Job, order: RunOrder, process: int) -> Iterat
     }
     kept = KeptTensors(each for module in own.values() for each in module.parameters())
     alone = kept_by_stage(stages)
-    pipeline_group, replica_group = _groups(order, process)
+    pipeline_group, replica_group = _groups(order.num_ranks, len(counts), process)
     pipeline = _pipeline(folder, order, own, pipeline_group)
     for step in range(job.num_steps):
         tokens, wanted = tiny.build_batch(step, order.num_microbatches, replica=replica)
@@ -126,16 +128,14 @@ def _steps(folder: RunFolder, job: Job, order: RunOrder, process: int) -> Iterat
         also = {"target": wanted, "losses": losses} if last in own else {}
         with watched(kept) as seen:
             pipeline.step(*given, **also)
-        _average(own, replica_group, order.num_replicas)
-        expected_loss = tiny.run_unpartitioned(
-            whole, step, order.num_microbatches, num_replicas=order.num_replicas
-        )
+        _average(own, replica_group, share)
+        expected_loss = tiny.run_unpartitioned(whole, step, counts)
         error, limit, parameter = worst_gradient(own, whole)
         yield RankReport(
             error=error,
             limit=limit,
             parameter=parameter,
-            loss_error=_loss_error(losses, expected_loss, order, replica_group),
+            loss_error=_loss_error(losses, expected_loss, share, replica_group),
             torch_version="",
             kept=compare_curve(rank, seen, alone),
         )
@@ -166,11 +166,11 @@ class watched:  # noqa: N801
         self._kept.owner = action
 
 
-def _groups(order: RunOrder, process: int) -> tuple[Any, Any]:
+def _groups(num_ranks: int, num_replicas: int, process: int) -> tuple[Any, Any]:
     """The processes of this one's pipeline, and those with its stages in all replicas."""
-    ranks, replicas = range(order.num_ranks), range(order.num_replicas)
-    pipelines = [[r * order.num_ranks + rank for rank in ranks] for r in replicas]
-    shared = [[r * order.num_ranks + rank for r in replicas] for rank in ranks]
+    ranks, replicas = range(num_ranks), range(num_replicas)
+    pipelines = [[r * num_ranks + rank for rank in ranks] for r in replicas]
+    shared = [[r * num_ranks + rank for r in replicas] for rank in ranks]
     # Every process takes part in making every group.
     made = [
         [(group, distributed.new_group(group)) for group in kind] for kind in (pipelines, shared)
@@ -179,23 +179,23 @@ def _groups(order: RunOrder, process: int) -> tuple[Any, Any]:
     return pipeline, same
 
 
-def _average(own: dict[int, Any], group: Any, num_replicas: int) -> None:
-    """Data parallelism: the mean of the replicas' gradients."""
-    if num_replicas > 1:
+def _average(own: dict[int, Any], group: Any, share: float) -> None:
+    """Data parallelism: the mean over all microbatches, of which this replica ran a share."""
+    if share < 1:
         for module in own.values():
             for parameter in module.parameters():
                 if parameter.grad is not None:
+                    parameter.grad *= share
                     distributed.all_reduce(parameter.grad, group=group)
-                    parameter.grad /= num_replicas
 
 
-def _loss_error(losses: list[Any], expected: float, order: RunOrder, group: Any) -> float | None:
+def _loss_error(losses: list[Any], expected: float, share: float, group: Any) -> float | None:
     if not losses:
         return None
     mean = torch.stack([loss.detach() for loss in losses]).double().mean()
-    if order.num_replicas > 1:
+    if share < 1:
+        mean *= share
         distributed.all_reduce(mean, group=group)
-        mean /= order.num_replicas
     loss = mean.item()
     return abs(loss - expected) if loss == loss else math.inf
 
@@ -248,13 +248,12 @@ def run_orders(
     folder: RunFolder, job: Job, order: RunOrder, process: int, note: Callable[[str], None]
 ) -> RankReport:
     """The worst of all steps, as `gloo_steps.run_steps`; `note` hears of each step before it."""
-    text = (folder.path / order.csv_name).read_text(encoding="utf-8")
-    lowered = parse_orders(text, order)
     replica, rank = divmod(process, order.num_ranks)
-    model = CutModel.of(lowered, order.stages, [rank])
+    own = order.of_replica(replica)
+    lowered = parse_orders((folder.path / own.csv_name).read_text(encoding="utf-8"), own)
+    model = CutModel.of(lowered, own.stages, [rank])
     whole = [build_stage(order.stages, stage) for stage in range(len(order.stages))]
-    count = order.num_microbatches // order.num_slices
-    shares = order.num_pipelines * order.num_replicas
+    counts = [count for count in order.counts for _ in range(order.num_pipelines)]
     reports = []
     for step in range(job.num_steps):
         worker = AutogradWorker(lowered, model, step=step, replica=replica)
@@ -264,8 +263,8 @@ def run_orders(
         _average_copies(order, model)
         total = torch.tensor(math.fsum(worker.losses), dtype=torch.float64)
         distributed.all_reduce(total)
-        expected = run_unpartitioned(whole, step, count, num_replicas=shares)
-        loss_error = abs(total.item() / (count * shares) - expected)
+        expected = run_unpartitioned(whole, step, counts)
+        loss_error = abs(total.item() / sum(counts) - expected)
         error, limit, parameter = model.worst_gradient(whole)
         reports.append(
             RankReport(
@@ -350,7 +349,7 @@ def _average_among(
     """`own` has the parameters of this process by copy, `ranks` who holds each copy."""
     holders = [
         (replica * order.num_ranks + rank, copy)
-        for replica in range(order.num_replicas)
+        for replica in range(len(order.counts))
         for copy, rank in enumerate(ranks)
     ]
     if len(holders) == 1 or not own:
@@ -374,7 +373,9 @@ def _average_among(
             distributed.recv(parts[-1], process, tag=channel)
     for work in works:
         work.wait()
-    mean = sum(parts[1:], parts[0]) / len(parts)
+    counts = [order.counts[process // order.num_ranks] for process, _ in holders]
+    weighed = [part * (n / sum(counts)) for part, n in zip(parts, counts, strict=True)]
+    mean = sum(weighed[1:], weighed[0])
     for parameters in own.values():
         sizes = [parameter.numel() for parameter in parameters]
         for parameter, each in zip(parameters, mean.split(sizes), strict=True):

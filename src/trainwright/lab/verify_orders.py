@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.placement import PlacementResult
@@ -42,25 +43,29 @@ from trainwright.scheduling.simulate import validate
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from trainwright.documents.profile_plan import StageRecord
+    from trainwright.model import TransformerConfig
     from trainwright.plans.job import Job, StagePart
     from trainwright.plans.lowered import LoweredSchedule, Timeline
+    from trainwright.plans.plan import Parallelism
 
 
 # What there is to replay of a document: its orders, or 1F1B over replicated stages
 # ---------------------------------------------------------------------------------
 # A schedule document and a model's plan or estimate have one pipeline with the same degrees in
-# every stage: orders, times and memory of every action. A profile's plan has degrees per stage, so
-# there every replica of a stage is a worker of its own.
+# every stage: orders, times and memory of every action; a plan on several pools has one for each
+# chain of like replicas. A profile's plan has degrees per stage, so there every replica of a stage
+# is a worker of its own.
 
 Verifiable = (
     PlanResult
     | EstimateResult
     | PlacementResult
     | ModelPlanResult
+    | MixedPlanResult
     | ModelEstimateResult
     | ScheduleResult
 )
@@ -82,6 +87,7 @@ class Pipeline:
 
     `stages` are layers of the small model, by virtual stage; `peak_activations` and `peak_bytes`
     are by rank, empty where the document does not say. `is_sharded` says that parameters are.
+    `beside` are other chains of a plan on several pools, and `chain` what tells this one from them.
     """
 
     timeline: Timeline
@@ -94,6 +100,13 @@ class Pipeline:
     max_activations: int | None = None
     is_sharded: bool = False
     notes: tuple[str, ...] = ()
+    chain: str = ""
+    beside: tuple[Pipeline, ...] = ()
+
+    @property
+    def chains(self) -> tuple[Pipeline, ...]:
+        """This pipeline and those beside it."""
+        return (self, *self.beside)
 
     def lowered(self) -> LoweredSchedule:
         """The orders with every transfer, as an export of the plan writes them."""
@@ -179,23 +192,52 @@ def _(document: ModelEstimateResult) -> Pipeline:
     return replace(_of_job(document, job_of(document), held), makespan_s=document.pipeline_s)
 
 
+@subject_of.register
+def _(document: MixedPlanResult) -> Pipeline:
+    """The chains of like replicas, the one that ends the step with the time of the pipeline."""
+    from trainwright.documents.jobs import timelines_of
+    from trainwright.documents.runs import model_and_cluster, planned_parts
+
+    degrees = document.parallelism
+    if not document.stages or degrees is None:
+        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+    model, _ = model_and_cluster(document.request)
+    timelines = timelines_of(document)
+    latest = max(range(len(timelines)), key=lambda at: timelines[at].makespan_s)
+    found = []
+    for number, timeline in enumerate(timelines):
+        ranks = [rank for rank in document.ranks if rank.chain == number]
+        parts = planned_parts(document, model, ranks)
+        pools = " → ".join(dict.fromkeys(rank.device_kind for rank in ranks))
+        found.append(
+            Pipeline(
+                timeline=timeline,
+                schedule=document.schedule or DEFAULT_SCHEDULE,
+                stages=tiny_stages(model, parts),
+                data_parallel=ranks[0].count,
+                is_sharded=degrees.zero_stage >= _SHARDING and degrees.data * degrees.context > 1,
+                makespan_s=document.pipeline_s if number == latest else None,
+                peak_bytes=tuple(rank.memory_bytes for rank in ranks),
+                notes=tuple(_notes(model, parts, degrees)),
+                chain=f"{ranks[0].count} x {pools}" if len(timelines) > 1 else "",
+            )
+        )
+    return replace(found[0], beside=tuple(found[1:]))
+
+
 def _of_job(
     document: ModelPlanResult | ModelEstimateResult, job: Job, peak_bytes: tuple[float, ...]
 ) -> Pipeline:
-    from trainwright.documents.jobs import plan_and_profile
-    from trainwright.step.account import step_timeline
+    from trainwright.documents.jobs import timelines_of
 
-    plan, profile, cluster = plan_and_profile(document)
     return Pipeline(
-        timeline=step_timeline(
-            plan, profile, cluster, overlap=job.overlap, overheads=job.overheads
-        ),
+        timeline=timelines_of(document, job)[0],
         schedule=job.schedule,
-        stages=tiny_stages(job),
+        stages=tiny_stages(job.model, job.stages),
         data_parallel=job.degrees.data,
         is_sharded=job.demands.zero_stage >= _SHARDING,
         peak_bytes=peak_bytes,
-        notes=tuple(_job_notes(job)),
+        notes=tuple(_notes(job.model, job.stages, job.degrees)),
     )
 
 
@@ -214,15 +256,15 @@ def _(document: PlacementResult) -> Replicas:
     return of_placement(document)
 
 
-def tiny_stages(job: Job) -> tuple[Stage, ...]:
+def tiny_stages(model: TransformerConfig, parts: Sequence[StagePart]) -> tuple[Stage, ...]:
     """The layers of each virtual stage, as those of the small model."""
-    before = job.model.towers or job.model.tuning.reference
-    if job.stages and before and not job.stages[0].has(LayerKind.EMBEDDING):
+    before = model.towers or model.tuning.reference
+    if parts and before and not parts[0].has(LayerKind.EMBEDDING):
         raise UnsupportedFeature(
             "an encoder or a reference that fills the first stage cannot be run in small",
             alternative="a plan with the embedding on the first stage can",
         )
-    return tuple(_tiny_stage(stage) for stage in job.stages)
+    return tuple(map(_tiny_stage, parts))
 
 
 def _tiny_stage(stage: StagePart) -> Stage:
@@ -235,19 +277,21 @@ def _tiny_stage(stage: StagePart) -> Stage:
     return tuple(names) or (GAIN,)
 
 
-def _job_notes(job: Job) -> Iterator[str]:
-    if job.model.towers:
+def _notes(
+    model: TransformerConfig, parts: Sequence[StagePart], degrees: Parallelism
+) -> Iterator[str]:
+    if model.towers:
         yield "the encoder does not run"
-    if job.model.tuning.reference:
+    if model.tuning.reference:
         yield "the reference does not run"
-    if job.model.num_mtp_layers:
+    if model.num_mtp_layers:
         yield "layers that predict further tokens run as plain blocks"
-    if any(Recompute.SELECTIVE in stage.recompute for stage in job.stages):
+    if any(Recompute.SELECTIVE in part.recompute for part in parts):
         yield "selective recomputation runs attention scores and the activation again"
-    if any(Recompute.OFFLOAD in stage.recompute for stage in job.stages):
+    if any(Recompute.OFFLOAD in part.recompute for part in parts):
         yield "blocks that use the host copy all they keep there and back"
-    if job.degrees.zero_stage:
-        yield f"ZeRO-{job.degrees.zero_stage}: replicas hold whole parameters here"
+    if degrees.zero_stage:
+        yield f"ZeRO-{degrees.zero_stage}: replicas hold whole parameters here"
 
 
 # Plans whose stages have replicas of their own, as `verify` replays them: 1F1B by worker
@@ -356,7 +400,7 @@ def of_own_degrees(document: ModelPlanResult, job: Job) -> Replicas:
         ),
         num_microbatches=workload.global_batch // document.micro_batch,
         schedule=job.schedule,
-        stages=tiny_stages(job),
+        stages=tiny_stages(job.model, job.stages),
         data_parallel=1,
         in_flight=tuple(rank.memory.microbatches_in_flight for rank in document.ranks),
         notes=("transfers are taken as free",),
@@ -413,6 +457,11 @@ def check_document(document: Verifiable) -> tuple[Check, Verifiable]:
         return check(0, "document", detail, error), document
     said = "; ".join((detail, *known.warnings[len(document.warnings) :]))
     return check(0, "document", said), known
+
+
+def named(found: Check, subject: Pipeline) -> Check:
+    """The check under the name of the chain that it is of, where there are several."""
+    return replace(found, name=f"{found.name}, {subject.chain}") if subject.chain else found
 
 
 def check_memory(document: Verifiable, subject: Pipeline | Replicas) -> Check:

@@ -379,13 +379,17 @@ MOST_MICROBATCHES: Final = 32  # of a pipeline that is run as it is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """A schedule that fits this machine; `label` says how it follows from the whole one."""
+    """A schedule that fits this machine; `label` says how it follows from the whole one.
+
+    `beside` are those of other chains of the plan, each of one replica.
+    """
 
     schedule: Schedule
     lowered: LoweredSchedule
     stages: tuple[Stage, ...]
     num_replicas: int
     label: str = ""
+    beside: tuple[Small, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,7 +432,32 @@ def run_checks(
 
 
 def small_of(document: Verifiable, subject: Pipeline | Replicas) -> Small:
-    """What is run of a subject; raises UnsupportedFeature where nothing stands for it."""
+    """What is run of a subject; raises UnsupportedFeature where nothing stands for it.
+
+    Of a plan with several chains a replica of each runs, if there is room for all.
+    """
+    chains = subject.chains if isinstance(subject, Pipeline) else (subject,)
+    first, *others = (_small_of(document, chain) for chain in chains)
+    room = MOST_RANKS // first.schedule.num_ranks
+    if len(chains) > room:
+        raise UnsupportedFeature(
+            f"at most {MOST_RANKS} ranks are run for real, and one replica of each of the plan's "
+            f"{len(chains)} chains has {len(chains) * first.schedule.num_ranks}"
+        )
+    more = max(0, min(first.num_replicas, room - len(others)) - 1)
+    told = [each.label for each in (first, *others)]
+    if others:
+        counts = " and ".join(str(each.schedule.num_microbatches) for each in (first, *others))
+        told.append(f"chains of {counts} microbatches side by side")
+    return replace(
+        first,
+        num_replicas=1 + more,
+        beside=tuple(others),
+        label="; ".join(dict.fromkeys(filter(None, told))),
+    )
+
+
+def _small_of(document: Verifiable, subject: Pipeline | Replicas) -> Small:
     if isinstance(subject, Pipeline):
         (schedule, lowered), label = _small_schedule(document, subject)
     else:
@@ -507,10 +536,23 @@ def _one_f_one_b(subject: Replicas) -> tuple[Schedule, str]:
 
 
 def _runs(small: Small) -> tuple[PipelineRun, ...]:
+    beside = [
+        [(run.csv, run.num_microbatches, each.stages) for run in _runs_of_small(each)]
+        for each in small.beside
+    ]
     return tuple(
-        replace(run, stages=small.stages, num_replicas=small.num_replicas)
-        for run in _runs_of(small.schedule, None, lowered=small.lowered)
+        replace(
+            run,
+            stages=small.stages,
+            num_replicas=small.num_replicas,
+            beside=tuple(each[form] for each in beside),
+        )
+        for form, run in enumerate(_runs_of_small(small))
     )
+
+
+def _runs_of_small(small: Small) -> tuple[PipelineRun, ...]:
+    return _runs_of(small.schedule, None, lowered=small.lowered)
 
 
 def _runs_of(

@@ -165,8 +165,21 @@ ROWS += section(
         "devices",
         COUNT,
         "Number of devices.",
-        commands="estimate codesign whatif",
+        commands="estimate codesign",
         at="setting.num_devices machine.devices",
+    ),
+    row(
+        "devices",
+        COUNT_OR_NONE,
+        "Number of devices; of one of several pools with --pool, 0 without it.",
+        commands="whatif",
+    ),
+    row(
+        "pool",
+        NAME,
+        "Of several, the one that the options of devices and networks change, by its index or "
+        "kind of device; all if absent.",
+        commands="whatif",
     ),
     row(
         "memory",

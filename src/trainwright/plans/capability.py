@@ -58,14 +58,15 @@ _ONE_DEVICE: Final = Parallelism()
 class Demands:
     """Degrees, schedule and pattern of a plan; what is left out is not demanded.
 
-    `shape` is that of the orders of `schedule`. `recompute_modules` are what `MODULES`
-    repeats, "mlp_activation" where it is that of a dense block and "expert_activation" else.
-    `ends_apart`: embedding or head make a stage without blocks. `has_experts` and `num_mtp_layers`
-    are the model's, as are the `groups_per_token` of its experts, 0 without a limit; tokens that
-    cross the network once for each node have `dispatches_once`, those in a format of their own
-    `narrow_dispatch`; `has_capacity` drops those over one. `precision` is the number format, empty
-    where none is demanded. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from
-    the innermost out, where the plan depends on it.
+    `shape` is that of the orders of `schedule`. `recompute_modules` are what `MODULES` repeats,
+    "mlp_activation" where it is that of a dense block and "expert_activation" else.
+    `several_kinds`: nodes differ in devices. `ends_apart`: embedding or head make a stage
+    without blocks. `has_experts` and `num_mtp_layers` are the model's, as are the
+    `groups_per_token` of its experts, 0 without a limit; tokens that cross the network once for
+    each node have `dispatches_once`, those in a format of their own `narrow_dispatch`;
+    `has_capacity` drops those over one. `precision` is the number format, empty where none is
+    demanded. `axis_order` lists the axes "tensor", "context", "data", "pipeline" from the
+    innermost out, where the plan depends on it.
     """
 
     parallelism: Parallelism = _ONE_DEVICE
@@ -75,6 +76,7 @@ class Demands:
     uneven_stages: bool = False
     ends_apart: bool = False
     degrees_per_stage: bool = False
+    several_kinds: bool = False
     recompute: RecomputeForm = RecomputeForm.NONE
     recompute_modules: frozenset[str] = frozenset()
     has_experts: bool = False
@@ -335,6 +337,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
     degrees = demands.parallelism
     if demands.degrees_per_stage:
         yield Feature.DEGREES_PER_STAGE, "parallelism", "degrees that differ between stages"
+    if demands.several_kinds:
+        yield Feature.SEVERAL_KINDS, "stages.replicas.device_kind", "several kinds of devices"
     for field, feature in _DEGREES:
         if (count := getattr(degrees, field)) > 1:
             yield feature, field, str(count)

@@ -71,6 +71,7 @@ class Feature(StrEnum):
     DISPATCH_ONCE_CUT = "a token sent once to a node, to experts that are cut"
     NARROW_DISPATCH = "tokens sent in another format than activations"
     DEGREES_PER_STAGE = "degrees that differ between stages"
+    SEVERAL_KINDS = "nodes with several kinds of devices"
 
 
 # The capability table itself: rows are features, columns the targets in the order of `TARGETS`
@@ -415,6 +416,7 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         _AS_ACTIVATIONS,
     ),
     Feature.DEGREES_PER_STAGE: (*(_PER_STAGE,) * 9,),
+    Feature.SEVERAL_KINDS: (*("yes started node by node",) * 9,),
 }
 # Columns that follow from another: which, and where they differ from it.
 _ACCELERATE: Final = 7
@@ -506,6 +508,7 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
             Feature.CAPACITY: "yes capacity_factor",
             **dict.fromkeys((Feature.DISPATCH_ONCE, Feature.DISPATCH_ONCE_CUT), _EACH_COPY),
             Feature.NARROW_DISPATCH: _AS_ACTIVATIONS,
+            Feature.SEVERAL_KINDS: "no compiles one program for all devices",
         },
     ),
 )

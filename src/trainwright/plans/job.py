@@ -173,6 +173,7 @@ class Job:
     overlap: Overlap = DEFAULT_OVERLAP
     overheads: MemoryOverheads = NO_OVERHEADS
     devices_per_node: int = 8
+    node_kinds: tuple[str, ...] = ()
     orders: Orders | None = None
 
     def __post_init__(self) -> None:
@@ -325,6 +326,7 @@ class Job:
             training_demands(self.model, self.recipe, self.precision),
             parallelism=self.parallelism or Parallelism(),
             degrees_per_stage=self.parallelism is None,
+            several_kinds=len(set(self.node_kinds)) > 1,
             schedule=self.schedule,
             shape=self.shape,
             unequal_chunks=len(counts) > 1,

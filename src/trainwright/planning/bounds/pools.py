@@ -156,9 +156,8 @@ class MixedShelf:
     @classmethod
     def of(cls, question: ModelQuestion) -> MixedShelf:
         """An empty one, of estimates in the number format that all pools have."""
-        asked = replace(
-            question, workload=replace(question.workload, precision=common_precision(question))
-        )
+        precision = common_precision(question.cluster, question.workload.precision)
+        asked = replace(question, workload=replace(question.workload, precision=precision))
         estimators = [
             question.estimator(question.cluster.alone(pool))
             for pool in range(len(question.cluster.pools))
@@ -219,21 +218,20 @@ class MixedShelf:
         return self.summed[pool, point]
 
 
-def common_precision(question: ModelQuestion) -> str:
-    """The number format of the workload, or the 16-bit format that all pools multiply in.
+def common_precision(cluster: Cluster, stated: str | None) -> str:
+    """The number format that is stated, or the 16-bit format that all pools multiply in.
 
     Raises `UnsupportedFeature` where they have none in common.
     """
-    stated = question.workload.precision
     if stated is not None:
         return stated
-    devices = [pool.accelerator for pool in question.cluster.pools]
+    devices = [pool.accelerator for pool in cluster.pools]
     for found in dict.fromkeys(device.default_precision for device in devices):
         if all(found in device.dtypes for device in devices):
             return found
     offered = "; ".join(f"{device.name} has {', '.join(device.dtypes)}" for device in devices)
     raise UnsupportedFeature(
-        f"precision: the pools of {question.cluster.name} share no 16-bit format",
+        f"precision: the pools of {cluster.name} share no 16-bit format",
         alternative=offered,
     )
 

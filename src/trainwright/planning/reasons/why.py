@@ -185,20 +185,28 @@ def repriced_gains(question: ModelQuestion, reprice: Reprice) -> Iterator[Gain]:
 
 
 def _more_of_a_device(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
-    pool = cluster.pool_of()
-    device = pool.accelerator
-    yield "peak FLOP/s", cluster.with_peak_scaled(MORE)
-    faster = replace(
-        device, memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * MORE
-    )
-    yield "memory bandwidth", replace(cluster, pools=(replace(pool, accelerator=faster),))
+    for index, of in enumerate(_of_pools(cluster)):
+        yield f"peak FLOP/s{of}", cluster.with_peak_scaled(MORE, pool=index)
+        rate = cluster.pools[index].accelerator.memory_bandwidth_bytes_per_s * MORE
+        yield f"memory bandwidth{of}", cluster.with_memory_bandwidth(rate, pool=index)
 
 
 def _more_of_links(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
-    for level in cluster.pool_of().levels:
-        if level.size > 1:
-            rate = level.bandwidth_bytes_per_s * MORE
-            yield f"{level.name} bandwidth", cluster.with_bandwidth(level.name, rate)
+    for index, of in enumerate(_of_pools(cluster)):
+        for level in cluster.pools[index].levels:
+            if level.size > 1:
+                rate = level.bandwidth_bytes_per_s * MORE
+                changed = cluster.with_bandwidth(level.name, rate, pool=index)
+                yield f"{level.name} bandwidth{of}", changed
+    if cluster.joint is not None:
+        rate = cluster.joint.bandwidth_bytes_per_s * MORE
+        yield "bandwidth between pools", cluster.with_bandwidth("joint", rate)
+
+
+def _of_pools(cluster: Cluster) -> tuple[str, ...]:
+    """What is added to a resource of each pool, where there are several."""
+    several = len(cluster.pools) > 1
+    return tuple(f" of {name}" if several else "" for name in cluster.pool_names())
 
 
 def memory_gain(
@@ -208,20 +216,25 @@ def memory_gain(
 
     The plan at hand fits there too, so it is never slower.
     """
-    cluster = question.cluster
-    larger = cluster.with_memory(cluster.accelerator.memory_bytes + MORE_MEMORY_BYTES)
+    larger = question.cluster
+    for index, pool in enumerate(larger.pools):
+        memory_bytes = pool.accelerator.memory_bytes + MORE_MEMORY_BYTES
+        larger = larger.with_memory(memory_bytes, pool=index)
     found = sketched(
         replace(question, cluster=larger), budget, to_beat_s=_beside(best_s), shelves=shelves
     )
     if found is None and budget.stopped:
         return None
     found_s = best_s if found is None else min(best_s, found.step.step_time_s)
+    options = ""  # the memory of several pools is said in their file
+    if len(larger.pools) == 1:
+        options = f"--memory {format_bytes(larger.accelerator.memory_bytes).replace(' ', '')}"
     return Gain(
         resource="memory",
         change="+10 GiB",
         step_time_s=found_s,
         replanned=True,
-        options=f"--memory {format_bytes(larger.accelerator.memory_bytes).replace(' ', '')}",
+        options=options,
     )
 
 

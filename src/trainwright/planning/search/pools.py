@@ -169,7 +169,7 @@ class MixedSearch:
     def open(self) -> bool:
         """Bound all points by devices × rate; false where the budget ended before."""
         if self.shelf.question.allowed.framework is not None:
-            return True  # none runs such plans yet
+            return True  # splits on several pools know no framework's limits yet
         for point in mixed_points(self.shelf.question):
             if self.budget.poll(self._progress):
                 return False
