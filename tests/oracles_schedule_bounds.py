@@ -80,3 +80,67 @@ def _inputs(
     if kind == I and stage != stages[-1]:
         return min(count[F, stage], count[I, stages[at + 1]])
     return count[ActionKind(kind - 1), stage]
+
+
+def shortest_of_one_chunk_each(
+    forward_s: list[int],
+    input_grad_s: list[int],
+    weight_grad_s: list[int],
+    transfer_s: int,
+    num_microbatches: int,
+    limit: int,
+) -> int:
+    """Makespan of the best order of a pipeline with one stage per rank, action by action.
+
+    A state is how often each action has run, when each rank is free, and when each microbatch that
+    is between two stages can go on. All states are kept but those that another with equal counts
+    reaches with no time later.
+    """
+    p, m = len(forward_s), num_microbatches
+    work = (forward_s, input_grad_s, weight_grad_s)
+    queues: tuple[tuple[int, ...], ...] = ((),) * (
+        2 * p
+    )  # before F of each stage, before I of each
+    layer = {((0,) * (3 * p)): {((0,) * p, queues)}}
+    for _ in range(3 * p * m):
+        following: dict[tuple[int, ...], set[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]]
+        following = {}
+        for counts, states in layer.items():
+            for kind, stage in product(range(3), range(p)):
+                done, live = counts[kind * p + stage], counts[stage] - counts[2 * p + stage]
+                before = counts[p + stage] if kind == 2 else m
+                if done == before or (kind == 0 and live == limit):
+                    continue
+                after = list(counts)
+                after[kind * p + stage] += 1
+                for free, waiting in states:
+                    own = kind * p + stage
+                    at_hand = kind == 2 or (kind == 0 and stage == 0)
+                    if not at_hand and not waiting[own]:
+                        continue
+                    start = free[stage] if at_hand else max(free[stage], waiting[own][0])
+                    end = start + work[kind][stage]
+                    queue = list(waiting)
+                    if not at_hand:
+                        queue[own] = queue[own][1:]
+                    if kind == 0:
+                        then, ready = (stage + 1, end + transfer_s) if stage + 1 < p else (own, end)
+                        then = then if stage + 1 < p else p + stage
+                        queue[then] = (*queue[then], ready)
+                    elif kind == 1 and stage > 0:
+                        queue[p + stage - 1] = (*queue[p + stage - 1], end + transfer_s)
+                    now = (*free[:stage], end, *free[stage + 1 :])
+                    following.setdefault(tuple(after), set()).add((now, tuple(queue)))
+        layer = {counts: _never_later(states) for counts, states in following.items()}
+    return min(max(free) for states in layer.values() for free, _ in states)
+
+
+def _never_later(
+    states: set[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]],
+) -> set[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]:
+    kept: list[tuple[tuple[int, ...], tuple[tuple[int, ...], ...], np.ndarray]] = []
+    for free, waiting in sorted(states, key=lambda state: sum(state[0]) + sum(map(sum, state[1]))):
+        times = np.array([*free, *(time for queue in waiting for time in queue)])
+        if not any((other <= times).all() for _, _, other in kept):
+            kept.append((free, waiting, times))
+    return {(free, waiting) for free, waiting, _ in kept}

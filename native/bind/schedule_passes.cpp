@@ -10,6 +10,7 @@
 
 #include "bind/numpy_arrays.hpp"
 #include "bind/schedule.hpp"
+#include "schedule/crossings.hpp"
 #include "schedule/fill_weight_grads.hpp"
 #include "schedule/improve_weight_grads.hpp"
 #include "schedule/one_machine.hpp"
@@ -19,7 +20,9 @@
 
 namespace nb = nanobind;
 using trainwright::ActionRow;
+using trainwright::CrossedRank;
 using trainwright::FilledOrders;
+using trainwright::HeldByStage;
 using trainwright::Objective;
 using trainwright::OrderTrials;
 using trainwright::ReorderedOrders;
@@ -147,4 +150,51 @@ void bind_schedule_passes(nb::module_& module) {
         return trainwright::one_machine_s(span_of(head_s), span_of(work_s), span_of(tail_s));
       },
       nb::arg("head_s"), nb::arg("work_s"), nb::arg("tail_s"));
+
+  module.def(
+      "crossings_s",
+      [](std::vector<double> forward_s, std::vector<double> input_grad_s,
+         std::vector<double> weight_grad_s, std::vector<double> forward_gap_s,
+         std::vector<double> input_grad_gap_s, std::vector<double> beyond_forward_s,
+         std::vector<double> beyond_input_grad_s, std::vector<double> down_s,
+         std::vector<double> up_s, const std::vector<std::vector<double>>& pending,
+         const std::vector<std::vector<double>>& late, const std::vector<double>& room,
+         double head_s, double own_head_s, double tail_s, int64_t num_microbatches,
+         int64_t num_labels) {
+        const size_t stages = forward_s.size(), beyond = beyond_forward_s.size();
+        const auto sized = [](const std::vector<double>& of, size_t size) {
+          return of.size() == size;
+        };
+        bool right = stages > 0 && sized(input_grad_s, stages) && sized(weight_grad_s, stages) &&
+                     sized(forward_gap_s, stages - 1) && sized(input_grad_gap_s, stages - 1) &&
+                     sized(beyond_input_grad_s, beyond) && sized(down_s, beyond) &&
+                     sized(up_s, beyond) && pending.size() == room.size() &&
+                     late.size() == room.size();
+        std::vector<HeldByStage> held;
+        for (size_t h = 0; right && h < room.size(); ++h) {
+          right = sized(pending[h], stages) && sized(late[h], stages);
+          held.push_back({pending[h], late[h], room[h]});
+        }
+        if (!right) throw std::invalid_argument("tables must be of the same stages");
+        const CrossedRank rank{.forward_s = std::move(forward_s),
+                               .input_grad_s = std::move(input_grad_s),
+                               .weight_grad_s = std::move(weight_grad_s),
+                               .forward_gap_s = std::move(forward_gap_s),
+                               .input_grad_gap_s = std::move(input_grad_gap_s),
+                               .beyond_forward_s = std::move(beyond_forward_s),
+                               .beyond_input_grad_s = std::move(beyond_input_grad_s),
+                               .down_s = std::move(down_s),
+                               .up_s = std::move(up_s),
+                               .held = std::move(held),
+                               .head_s = head_s,
+                               .own_head_s = own_head_s,
+                               .tail_s = tail_s};
+        nb::gil_scoped_release release;
+        return trainwright::crossings_s(rank, num_microbatches, num_labels);
+      },
+      nb::kw_only(), nb::arg("forward_s"), nb::arg("input_grad_s"), nb::arg("weight_grad_s"),
+      nb::arg("forward_gap_s"), nb::arg("input_grad_gap_s"), nb::arg("beyond_forward_s"),
+      nb::arg("beyond_input_grad_s"), nb::arg("down_s"), nb::arg("up_s"), nb::arg("pending"),
+      nb::arg("late"), nb::arg("room"), nb::arg("head_s"), nb::arg("own_head_s"), nb::arg("tail_s"),
+      nb::arg("num_microbatches"), nb::arg("num_labels"));
 }

@@ -9,14 +9,20 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from oracles_schedule_bounds import shortest_s
+from oracles_schedule_bounds import shortest_of_one_chunk_each, shortest_s
 from random_cases import cases
 from reference import needs_reference, reference
 from strategies_schedule import costs, placements, schedules, seconds
 from trainwright._native import _core
 from trainwright.plans.schedule import Placement, ScheduleCosts, ScheduleMemory, TransferModel
 from trainwright.plans.status import BoundName, Objective
-from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, lower_bounds
+from trainwright.scheduling.bounds import (
+    LeastCosts,
+    LimitTooSmall,
+    best_bound,
+    crossings_bound,
+    lower_bounds,
+)
 from trainwright.scheduling.candidates import activation_steps
 from trainwright.scheduling.families import FAMILIES, FamilyRequest
 from trainwright.scheduling.simulate import simulate
@@ -26,8 +32,13 @@ ROUNDING = 1 + 1e-9
 
 def assert_all_below(placement, num_microbatches, its_costs, value_s, objective, **known):
     least = LeastCosts.of(placement, its_costs, **known)
-    for bound in lower_bounds(least, num_microbatches, objective=objective):
+    bounds = lower_bounds(least, num_microbatches, objective=objective)
+    for bound in (*bounds, crossings(least, num_microbatches, objective)):
         assert bound.value_s <= value_s * ROUNDING + 1e-9, bound
+
+
+def crossings(least, num_microbatches, objective, num_labels=20_000):
+    return crossings_bound(least, num_microbatches, objective=objective, num_labels=num_labels)
 
 
 @st.composite
@@ -260,6 +271,49 @@ def test_no_bound_exceeds_the_shortest_of_all_schedules(case, objective):
     assert_all_below(
         placement, num_microbatches, its_costs, optimum_s, objective, max_activations=limit
     )
+
+
+@st.composite
+def one_chunk_each(draw: st.DrawFn):
+    p = draw(st.integers(2, 4))
+    times = st.lists(st.integers(1, 7), min_size=p, max_size=p)
+    if draw(st.booleans()):
+        times = st.integers(1, 7).map(lambda time: [time] * p)
+    transfer_s = draw(st.sampled_from([0, 0, 1, 3]))
+    m = draw(st.integers(2, 4 if p < 4 else 3))
+    return p, (draw(times), draw(times), draw(times), transfer_s), m, draw(st.integers(1, p))
+
+
+@cases(40)
+@given(one_chunk_each(), st.sampled_from([1, 50_000]))
+def test_crossings_never_exceed_the_shortest_of_all_orders(case, num_labels):
+    p, times, m, limit = case
+    optimum_s = shortest_of_one_chunk_each(*times, m, limit)
+    least = loop_of(p, times, limit)
+    assert crossings(least, m, Objective.MAKESPAN, num_labels).value_s <= optimum_s * ROUNDING
+
+
+def loop_of(p, times, limit):
+    names = ("forward_s", "input_grad_s", "weight_grad_s", "transfer_s")
+    placement = Placement.loop(p)
+    its_costs = ScheduleCosts.of(placement, **dict(zip(names, times, strict=True)))
+    return LeastCosts.of(placement, its_costs, max_activations=limit)
+
+
+def test_forwards_and_input_gradients_cross_on_every_stage_of_a_loop():
+    # A microbatch takes 8 (F + I) and W, a sixth of that per microbatch where only memory counts.
+    # Six that start so far apart do not meet stage by stage: they need nine F + I between them.
+    least = loop_of(8, (24, 37, 20, 0), 6)
+    values_s = [crossings(least, m, Objective.MAKESPAN, 2_000_000).value_s for m in (24, 48)]
+    others_s = [best_bound(least, m, objective=Objective.MAKESPAN).value_s for m in (24, 48)]
+    assert np.diff(others_s) / 24 == pytest.approx((8 * (24 + 37) + 20) / 6, rel=1e-3)
+    assert np.diff(values_s) / 24 == pytest.approx(9 / 6 * (24 + 37), rel=3e-3)
+
+
+def test_fewer_labels_give_a_bound_that_is_less():
+    least = loop_of(6, (23, 34, 24, 2), 5)
+    values_s = [crossings(least, 16, Objective.MAKESPAN, num).value_s for num in (1, 1_000_000)]
+    assert 0 < values_s[0] < values_s[1]
 
 
 @pytest.mark.parametrize("p", [2, 4, 5, 8, 16])

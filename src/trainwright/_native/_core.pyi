@@ -855,6 +855,26 @@ class ActionMemory:
 def one_machine_s(
     head_s: NDArray[np.float64], work_s: NDArray[np.float64], tail_s: NDArray[np.float64]
 ) -> float: ...
+def crossings_s(
+    *,
+    forward_s: list[float],
+    input_grad_s: list[float],
+    weight_grad_s: list[float],
+    forward_gap_s: list[float],
+    input_grad_gap_s: list[float],
+    beyond_forward_s: list[float],
+    beyond_input_grad_s: list[float],
+    down_s: list[float],
+    up_s: list[float],
+    pending: list[list[float]],
+    late: list[list[float]],
+    room: list[float],
+    head_s: float,
+    own_head_s: float,
+    tail_s: float,
+    num_microbatches: int,
+    num_labels: int,
+) -> float: ...
 def peak_bytes(
     orders: Orders, memory: ActionMemory, costs: ActionCosts | None = None
 ) -> NDArray[np.float64]: ...

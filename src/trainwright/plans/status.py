@@ -71,6 +71,7 @@ class BoundName(StrEnum):
     MEMORY_AREA = "memory-area"
     MEMORY_PATH = "memory-path"
     WINDOW = "window"
+    CROSSINGS = "crossings"
     SOLVER = "solver"
 
 

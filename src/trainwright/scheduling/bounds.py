@@ -1,6 +1,6 @@
 """Lower bounds that hold for every schedule: certificates to print beside a result.
 
-Four arguments, each valid for any placement, times, transfers and per-rank limits in bytes or
+Five arguments, each valid for any placement, times, transfers and per-rank limits in bytes or
 activations, for fused and split backwards alike (`scheduling.bounds`). All compare counts, so
 they hold whichever microbatch is the j-th of a stream.
 
@@ -13,8 +13,11 @@ memory-path  with room for K microbatches between F and I of a stage, the forwar
              j+K waits for the input gradient of j, and for a release; what a rank works stands
              between the longest path to it and the longest path from it
 window       `scheduling.bounds`
+crossings    a forward that leaves a rank crosses every input gradient that comes back, and each
+             stage runs one of the two first; of the rank's own orders the shortest is searched
 
-Where activations may wait on the host, the path knows no memory, and the window says nothing.
+Where activations may wait on the host, the path knows no memory, and the last two say nothing.
+Only searches ask for crossings, which take seconds.
 """
 
 from __future__ import annotations
@@ -545,6 +548,69 @@ def best_bound(least: LeastCosts, num_microbatches: int, *, objective: Objective
     """The largest of them, the first where several are equal; 0 where nothing takes any time."""
     bounds = lower_bounds(least, num_microbatches, objective=objective)
     return max(bounds, key=lambda bound: bound.value_s, default=Bound(0.0, BoundName.RANK_WORK))
+
+
+_LOOK_SHARE = 10  # of the labels, by which the rank that waits most is found
+
+
+def crossings_bound(
+    least: LeastCosts, num_microbatches: int, *, objective: Objective, num_labels: int
+) -> Bound:
+    """The shortest order of one rank where forwards cross input gradients on all stages beyond.
+
+    `num_labels` are kept at most, in a few microseconds each; fewer give a lower bound that is less
+    (`native/schedule/crossings.hpp`). 0 where nothing is limited, or activations may overlap or
+    wait elsewhere.
+    """
+    m = num_microbatches
+    ranks = [rank for rank in range(least.placement.num_ranks) if _is_limited(least, rank)]
+    if least.has_pairs or least.offloads or not ranks:
+        return Bound(0.0, BoundName.CROSSINGS)
+    looks = {
+        rank: _crossings(least, rank, m, objective, num_labels // (_LOOK_SHARE * len(ranks)))
+        for rank in ranks
+    }
+    best = max(looks, key=lambda rank: looks[rank])
+    again = _crossings(least, best, m, objective, num_labels)
+    return Bound(max(looks[best], again), BoundName.CROSSINGS)
+
+
+def _is_limited(least: LeastCosts, rank: int) -> bool:
+    """Whether the rank has stages that are followed by others, and holds only so much."""
+    stages = least.placement.stages_of_rank[rank]
+    beyond = len(stages) > 0 and stages[-1] < len(least.forward_s) - 1
+    return beyond and any(0 < holding.room[rank] < np.inf for holding in least.holdings)
+
+
+def _crossings(
+    least: LeastCosts, rank: int, m: int, objective: Objective, num_labels: int
+) -> float:
+    stages = list(least.placement.stages_of_rank[rank])
+    first, last = stages[0], stages[-1]
+    beyond = slice(last + 1, None)
+    limited = [holding for holding in least.holdings if 0 < holding.room[rank] < np.inf]
+    reached_s, returned_s = least.reached_s[stages], least.returned_s[stages]
+    forward_s, input_grad_s = least.forward_s[stages], least.input_grad_s[stages]
+    head_s = float(reached_s[0])
+    return _core.crossings_s(
+        forward_s=forward_s.tolist(),
+        input_grad_s=input_grad_s.tolist(),
+        weight_grad_s=least.weight_grad_s[stages].tolist(),
+        forward_gap_s=(np.diff(reached_s) - forward_s[:-1]).tolist(),
+        input_grad_gap_s=(-np.diff(returned_s) - input_grad_s[1:]).tolist(),
+        beyond_forward_s=least.forward_s[beyond].tolist(),
+        beyond_input_grad_s=least.input_grad_s[beyond].tolist(),
+        down_s=least.forward_transfer_s[last:].tolist(),
+        up_s=least.backward_transfer_s[last:].tolist(),
+        pending=[holding.pending[stages].tolist() for holding in limited],
+        late=[holding.released_late[stages].tolist() for holding in limited],
+        room=[float(holding.room[rank]) for holding in limited],
+        head_s=head_s,
+        own_head_s=head_s if objective is Objective.MAKESPAN else 0.0,
+        tail_s=float(least.way_back_s[first]),
+        num_microbatches=m,
+        num_labels=num_labels,
+    )
 
 
 def _rank_work(least: LeastCosts, m: int, objective: Objective) -> float:

@@ -35,7 +35,13 @@ from trainwright.plans.schedule import (
     TransferModel,
 )
 from trainwright.plans.status import relative_gap
-from trainwright.scheduling.bounds import LeastCosts, LimitTooSmall, best_bound, one_at_a_time
+from trainwright.scheduling.bounds import (
+    LeastCosts,
+    LimitTooSmall,
+    best_bound,
+    crossings_bound,
+    one_at_a_time,
+)
 from trainwright.scheduling.candidates import (
     Backward,
     Candidate,
@@ -285,6 +291,8 @@ def _widened(candidate: Candidate, factor: float) -> Candidate | None:
 _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them get the rest
 _FINALISTS = 2
 _ROUNDING = 1e-12  # relative: what sums in another order differ by
+_NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
+_FRONT_SHARE = 20  # of them, for a point of a front
 
 
 def search_schedule(
@@ -305,6 +313,8 @@ def search_schedule(
     ]
     if not attempts:
         return _least_of(tries, misfits)
+    num_labels = _NUM_LABELS // len(attempts)
+    attempts = [_sharper(question, attempt, num_labels) for attempt in attempts]
     if len(attempts) == 1:
         attempts = [_searched(question, attempts[0], 1.0, budget)]
         if question.offload:
@@ -376,7 +386,7 @@ class _Attempt:
             timeline=best[2],
             value_s=best[0],
             winner=best[1],
-            bound=lower_bound(question, candidate),
+            bound=lower_bound(question, candidate, num_labels=0),
             starts=tuple(starts),
         )
 
@@ -445,6 +455,14 @@ def _poll(budget: Budget, attempt: _Attempt) -> Callable[[float], bool]:
     )
 
 
+def _sharper(question: SearchQuestion, attempt: _Attempt, num_labels: int) -> _Attempt:
+    """With the bound that takes longest, where others leave a gap."""
+    if _is_shortest(attempt):
+        return attempt
+    bound = lower_bound(question, attempt.candidate, num_labels=num_labels)
+    return replace(attempt, bound=bound)
+
+
 def _is_shortest(attempt: _Attempt) -> bool:
     return attempt.value_s <= attempt.bound.value_s * (1 + _ROUNDING)
 
@@ -493,8 +511,10 @@ def _problem(question: SearchQuestion, candidate: Candidate) -> _core.StreamProb
     )
 
 
-def lower_bound(question: SearchQuestion, candidate: Candidate) -> Bound:
-    """The best bound on what a search may find for one candidate."""
+def lower_bound(
+    question: SearchQuestion, candidate: Candidate, *, num_labels: int = _NUM_LABELS
+) -> Bound:
+    """The best bound on what a search may find for one candidate; 0 labels leave crossings out."""
     split_or_fused = question.backward is Backward.ANY and not candidate.recomputed.any()
     least = LeastCosts.of(
         candidate.placement,
@@ -504,7 +524,16 @@ def lower_bound(question: SearchQuestion, candidate: Candidate) -> Bound:
         recomputed=candidate.recomputed,
         offload=question.offload,
     )
-    return best_bound(least, question.num_microbatches, objective=question.objective)
+    return _best_with_crossings(question, least, num_labels)
+
+
+def _best_with_crossings(question: SearchQuestion, least: LeastCosts, num_labels: int) -> Bound:
+    m, objective = question.num_microbatches, question.objective
+    best = best_bound(least, m, objective=objective)
+    if not num_labels:
+        return best
+    crossings = crossings_bound(least, m, objective=objective, num_labels=num_labels)
+    return crossings if crossings.value_s > best.value_s * (1 + _ROUNDING) else best
 
 
 def _bound_of_all(question: SearchQuestion, attempts: Sequence[_Attempt]) -> Bound:
@@ -512,12 +541,17 @@ def _bound_of_all(question: SearchQuestion, attempts: Sequence[_Attempt]) -> Bou
     bounds = [attempt.bound for attempt in attempts]
     if question.recompute_saved_bytes is not None and len(attempts) > 1:
         placements = dict.fromkeys(attempt.candidate.placement for attempt in attempts)
-        bounds = [_bound_of_any_recompute(question, placement) for placement in placements]
+        num_labels = _NUM_LABELS // len(placements)
+        bounds = [
+            _bound_of_any_recompute(question, placement, num_labels) for placement in placements
+        ]
     least_s = min(bound.value_s for bound in bounds) * (1 + _ROUNDING)
     return next(bound for bound in bounds if bound.value_s <= least_s)
 
 
-def _bound_of_any_recompute(question: SearchQuestion, placement: Placement) -> Bound:
+def _bound_of_any_recompute(
+    question: SearchQuestion, placement: Placement, num_labels: int
+) -> Bound:
     """Whichever stages recompute, of which candidates are a few: all keep less, R is free."""
     least = LeastCosts.of(
         placement,
@@ -525,7 +559,7 @@ def _bound_of_any_recompute(question: SearchQuestion, placement: Placement) -> B
         max_activations=activation_limit(question, placement),
         offload=question.offload,
     )
-    return best_bound(least, question.num_microbatches, objective=question.objective)
+    return _best_with_crossings(question, least, num_labels)
 
 
 def default_evaluations(num_actions: int) -> int:
@@ -686,7 +720,7 @@ def _point(question: SearchQuestion, timeline: Timeline, *, source: str) -> Pare
         value_s=question.objective.of(timeline),
         peak_activations=peak,
         peak_bytes=float(timeline.peak_bytes.max()),
-        bound=lower_bound(question, candidate),
+        bound=lower_bound(question, candidate, num_labels=_NUM_LABELS // _FRONT_SHARE),
         source=source,
     )
 

@@ -1,0 +1,294 @@
+#include "schedule/crossings.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <span>
+#include <utility>
+
+namespace trainwright {
+
+namespace {
+
+constexpr double kRounding = 1e-12;
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// How often each F, then each I from the last stage up, then W of each kind has run.
+using Counts = std::vector<int64_t>;
+
+// Times of one order: free, end of the last input gradient, then of every microbatch on its way,
+// gap by gap in order, what is known of it.
+using Label = std::vector<double>;
+constexpr size_t kFree = 0, kLast = 1, kFirst = 2;
+
+// Between two actions of a microbatch on the rank: nothing, a delay (when it is over), or the way
+// beyond (earliest h, earliest e).
+enum class Gap { none, delay, beyond };
+
+struct Layout {
+  std::vector<size_t> start;  // of each gap in a label; one more for the end
+};
+
+class Crossings {
+ public:
+  Crossings(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels)
+      : rank_(rank),
+        num_stages_(rank.forward_s.size()),
+        num_beyond_(rank.beyond_forward_s.size()),
+        m_(num_microbatches),
+        num_labels_(num_labels),
+        down_up_s_(num_beyond_ + 1),
+        up_down_s_(num_beyond_ + 1) {
+    for (size_t q = 0; q < num_beyond_; ++q) {
+      const double both_s = rank.beyond_forward_s[q] + rank.beyond_input_grad_s[q];
+      down_up_s_[q + 1] = down_up_s_[q] + both_s + rank.down_s[q] + rank.up_s[q];
+      down_all_s_ += rank.beyond_forward_s[q] + rank.down_s[q];
+      up_all_s_ += rank.beyond_input_grad_s[q] + rank.up_s[q];
+    }
+    for (size_t n = 1; n <= num_beyond_; ++n) {
+      const size_t stage = num_beyond_ - n;
+      up_down_s_[n] =
+          up_down_s_[n - 1] + rank.beyond_forward_s[stage] + rank.beyond_input_grad_s[stage];
+      if (n > 1) up_down_s_[n] += rank.down_s[stage + 1] + rank.up_s[stage + 1];
+    }
+    for (size_t x = 0; x + 1 < 2 * num_stages_; ++x) gaps_.push_back(gap_after(x));
+    for (size_t s = 0; s < num_stages_; ++s) {
+      const auto alike = std::ranges::find_if(
+          kinds_, [&](const std::vector<size_t>& kind) { return released_alike(kind[0], s); });
+      if (alike == kinds_.end())
+        kinds_.push_back({s});
+      else
+        alike->push_back(s);
+    }
+    double longest_s = down_up_s_.back();
+    for (size_t s = 0; s < num_stages_; ++s)
+      longest_s += rank.forward_s[s] + rank.input_grad_s[s] + rank.weight_grad_s[s];
+    rounding_s_ = kRounding * longest_s * static_cast<double>(m_);
+  }
+
+  double least_s() {
+    std::map<Counts, std::vector<Label>> now, next;
+    now[Counts(2 * num_stages_ + kinds_.size())].push_back(Label(kFirst));
+    const int64_t layers = 3 * static_cast<int64_t>(num_stages_) * m_;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      next.clear();
+      for (const auto& [counts, labels] : now)
+        for (const Label& label : labels) extend(counts, label, next);
+      const int64_t share = num_labels_ / layers / std::max<int64_t>(1, std::ssize(next));
+      const auto kept = static_cast<size_t>(std::clamp<int64_t>(share, 4, 1000));
+      for (auto& [counts, labels] : next) labels = reduced(counts, std::move(labels), kept);
+      std::swap(now, next);
+    }
+    double least_s = kInfinite;
+    for (const auto& [counts, labels] : now)
+      for (const Label& label : labels)
+        least_s = std::min(least_s, std::max(rank_.own_head_s + label[kFree], label[kLast]));
+    return least_s == kInfinite ? 0.0 : least_s;
+  }
+
+ private:
+  Gap gap_after(size_t x) const {
+    if (x + 1 == num_stages_) return num_beyond_ > 0 ? Gap::beyond : Gap::none;
+    return gap_s(x) > 0 ? Gap::delay : Gap::none;
+  }
+
+  double gap_s(size_t x) const {
+    return x < num_stages_ ? rank_.forward_gap_s[x]
+                           : rank_.input_grad_gap_s[2 * num_stages_ - 2 - x];
+  }
+
+  double duration_s(size_t x) const {
+    return x < num_stages_ ? rank_.forward_s[x] : rank_.input_grad_s[stage_of(x)];
+  }
+
+  size_t stage_of(size_t x) const { return x < num_stages_ ? x : 2 * num_stages_ - 1 - x; }
+
+  Layout layout(const Counts& counts) const {
+    Layout at{std::vector<size_t>(gaps_.size() + 1, kFirst)};
+    for (size_t x = 0; x < gaps_.size(); ++x) {
+      const size_t width = gaps_[x] == Gap::none ? 0 : gaps_[x] == Gap::delay ? 1 : 2;
+      at.start[x + 1] = at.start[x] + width * static_cast<size_t>(counts[x] - counts[x + 1]);
+    }
+    return at;
+  }
+
+  bool fits(const Counts& counts, size_t stage) const {
+    for (const HeldByStage& held : rank_.held) {
+      double now = held.pending[stage];
+      for (size_t s = 0; s < num_stages_; ++s)
+        now += held.pending[s] * static_cast<double>(counts[s] - counts[2 * num_stages_ - 1 - s]);
+      for (size_t kind = 0; kind < kinds_.size(); ++kind)
+        now += held.late[kinds_[kind][0]] * static_cast<double>(waiting(counts, kind));
+      if (now > held.room) return false;
+    }
+    return true;
+  }
+
+  // Whether W of both stages take and release the same.
+  bool released_alike(size_t one, size_t two) const {
+    return rank_.weight_grad_s[one] == rank_.weight_grad_s[two] &&
+           std::ranges::all_of(rank_.held, [&](const HeldByStage& held) {
+             return held.late[one] == held.late[two];
+           });
+  }
+
+  // How many W of a kind could run.
+  int64_t waiting(const Counts& counts, size_t kind) const {
+    int64_t num = -counts[2 * num_stages_ + kind];
+    for (const size_t s : kinds_[kind]) num += counts[2 * num_stages_ - 1 - s];
+    return num;
+  }
+
+  void extend(const Counts& counts, const Label& label,
+              std::map<Counts, std::vector<Label>>& next) const {
+    double shortest_waiting_s = kInfinite;  // of the W that could run at once
+    for (size_t kind = 0; kind < kinds_.size(); ++kind) {
+      if (waiting(counts, kind) == 0) continue;
+      const double work_s = rank_.weight_grad_s[kinds_[kind][0]];
+      shortest_waiting_s = std::min(shortest_waiting_s, work_s);
+      Counts after = counts;
+      ++after[2 * num_stages_ + kind];
+      Label later = label;
+      later[kFree] += work_s;
+      next[std::move(after)].push_back(std::move(later));
+    }
+    const Layout at = layout(counts);
+    for (size_t x = 0; x < 2 * num_stages_; ++x) {
+      if (counts[x] == (x == 0 ? m_ : counts[x - 1])) continue;
+      if (x < num_stages_ && !fits(counts, x)) continue;
+      double start_s = label[kFree];
+      const Gap before = x == 0 ? Gap::none : gaps_[x - 1];
+      const size_t first = x == 0 ? kFirst : at.start[x - 1];
+      const size_t width = before == Gap::none ? 0 : before == Gap::delay ? 1 : 2;
+      if (width > 0) start_s = std::max(start_s, label[first + width - 1]);
+      // A W that fits before it delays nothing: some order with it there is as short.
+      if (start_s - label[kFree] >= shortest_waiting_s) continue;
+      Label later = label;
+      later.erase(later.begin() + static_cast<std::ptrdiff_t>(first),
+                  later.begin() + static_cast<std::ptrdiff_t>(first + width));
+      later[kFree] = start_s + duration_s(x);
+      if (x + 1 == 2 * num_stages_ && counts[x] + 1 == m_)
+        later[kLast] = rank_.head_s + later[kFree] + rank_.tail_s;
+      Counts after = counts;
+      ++after[x];
+      std::vector<Label>& found = next[after];
+      const Gap then = x < gaps_.size() ? gaps_[x] : Gap::none;
+      if (then == Gap::beyond) {
+        cross(std::move(later), layout(after).start[x], layout(after).start[x + 1], found);
+        continue;
+      }
+      if (then == Gap::delay)
+        later.insert(later.begin() + static_cast<std::ptrdiff_t>(layout(after).start[x + 1] - 1),
+                     later[kFree] + gap_s(x));
+      found.push_back(std::move(later));
+    }
+  }
+
+  // The pairs [first, last) are on their way beyond, the last of them about to be added.
+  void cross(Label label, size_t first, size_t last, std::vector<Label>& found) const {
+    const double start_s = label[kFree], earliest_s = start_s + down_all_s_;
+    const size_t end = last - 2;
+    std::vector<double> arrivals_s{earliest_s};
+    for (size_t pair = first; pair < end; pair += 2)
+      for (size_t n = 1; n <= num_beyond_; ++n) {
+        const double waits_s = start_s + down_up_s_[num_beyond_ - n + 1];  // if it were n - 1
+        if (n > 1 && waits_s <= label[pair + 1]) break;
+        if (const double there_s = label[pair] + up_down_s_[n]; there_s > earliest_s)
+          arrivals_s.push_back(there_s);
+      }
+    std::ranges::sort(arrivals_s);
+    arrivals_s.erase(std::ranges::unique(arrivals_s).begin(), arrivals_s.end());
+    for (const double arrival_s : arrivals_s) {
+      Label later = label;
+      for (size_t pair = first; pair < end; pair += 2) {
+        size_t n = 0;
+        const double until_s = arrival_s + rounding_s_;
+        while (n < num_beyond_ && later[pair] + up_down_s_[n + 1] <= until_s) ++n;
+        if (n == 0) later[pair] = arrival_s;
+        const double back_s =
+            n == 0 ? arrival_s + up_all_s_ : start_s + down_up_s_[num_beyond_ - n];
+        if (n < num_beyond_) later[pair + 1] = std::max(later[pair + 1], back_s);
+      }
+      double turn_s = arrival_s;
+      if (end > first) turn_s = std::max(turn_s, later[end - 2] + rank_.beyond_input_grad_s.back());
+      const double times_s[] = {turn_s, turn_s + up_all_s_};
+      later.insert(later.begin() + static_cast<std::ptrdiff_t>(end), times_s, times_s + 2);
+      found.push_back(std::move(later));
+    }
+  }
+
+  // Earlier than this no h makes a difference to a forward that has not left yet.
+  double never_met_s(const Counts& counts, double free_s) const {
+    const size_t b = num_stages_ - 1;
+    return counts[b] == m_ ? kInfinite
+                           : free_s + rank_.forward_s[b] + down_all_s_ - up_down_s_[num_beyond_];
+  }
+
+  std::vector<Label> reduced(const Counts& counts, std::vector<Label> labels, size_t kept) const {
+    const Layout at = layout(counts);
+    std::vector<std::pair<double, size_t>> order;
+    for (size_t i = 0; i < labels.size(); ++i) {
+      Label& label = labels[i];
+      const double free_s = label[kFree];
+      double sum_s = label[kLast] + 3 * free_s;
+      for (size_t x = 0; x < gaps_.size(); ++x) {
+        const size_t width = gaps_[x] == Gap::beyond ? 2 : 1;
+        for (size_t t = at.start[x]; t < at.start[x + 1]; t += width) {
+          double& back_s = label[t + width - 1];
+          back_s = std::max(back_s, free_s);
+          sum_s += back_s;
+          if (width == 1) continue;
+          // With none to come, h is of no use; e was at least so much later.
+          const double never_s = never_met_s(counts, free_s);
+          label[t] = never_s == kInfinite ? 0.0 : std::max(label[t], never_s);
+          sum_s += label[t] / 4;
+        }
+      }
+      order.emplace_back(sum_s, i);
+    }
+    std::ranges::sort(order);
+    std::vector<Label> best;
+    for (const auto& [sum_s, i] : order) {
+      Label& label = labels[i];
+      const auto earlier = [&](const Label& other) {
+        for (size_t t = 0; t < label.size(); ++t)
+          if (other[t] > label[t]) return false;
+        return true;
+      };
+      if (std::ranges::any_of(best, earlier)) continue;
+      if (best.size() < kept) {
+        best.push_back(std::move(label));
+        continue;
+      }
+      Label& closest = *std::ranges::min_element(
+          best, {}, [&](const Label& other) { return lost_s(other, label); });
+      for (size_t t = 0; t < label.size(); ++t) closest[t] = std::min(closest[t], label[t]);
+    }
+    return best;
+  }
+
+  // How much earlier the first becomes in a label that stands for both.
+  static double lost_s(const Label& one, const Label& two) {
+    double sum_s = 3 * std::max(0.0, one[kFree] - two[kFree]);
+    for (size_t t = kFirst; t < one.size(); ++t) sum_s += std::max(0.0, one[t] - two[t]);
+    return sum_s;
+  }
+
+  const CrossedRank& rank_;
+  size_t num_stages_, num_beyond_;
+  int64_t m_, num_labels_;
+  std::vector<double> down_up_s_, up_down_s_;  // A and B
+  double down_all_s_ = 0, up_all_s_ = 0;
+  std::vector<Gap> gaps_;
+  std::vector<std::vector<size_t>> kinds_;  // of W: the stages where it is alike
+  double rounding_s_ = 0;                   // by which sums of the same times may differ
+};
+
+}  // namespace
+
+double crossings_s(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels) {
+  return Crossings(rank, num_microbatches, num_labels).least_s();
+}
+
+}  // namespace trainwright
