@@ -12,7 +12,14 @@ from model_questions import planned as planned_model
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget
-from trainwright.planning.reasons.objectives import PAIRED_ERROR, as_published
+from trainwright.planning.question.question import Span
+from trainwright.planning.reasons.objectives import (
+    PAIRED_ERROR,
+    as_published,
+    kinds_with_simplest,
+    simplest,
+    with_plain,
+)
 from trainwright.planning.search.search import plan_model
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.plan import KnownLayout, Parallelism
@@ -119,3 +126,43 @@ def test_runners_up_that_differ_in_kind_change_neither_plan_nor_bound() -> None:
     assert len(kinds) > 1
     for cut, shared in kinds:  # one that shares sequences comes before one that does not, or alone
         assert [each for own, each in kinds if own == cut] in ([shared], [True, False])
+
+
+def test_where_one_kind_is_known_those_next_to_the_best_join_it() -> None:
+    outcome = plan_model(SMALL, Budget(), num_alternatives=0)
+    (best,) = outcome.priced
+    found = with_plain(SMALL, outcome, Budget(), count=2, is_first=False).priced
+    assert found[0] is best
+    cuts = [(one.tensor, one.pipeline) for one in (each.candidate for each in found)]
+    assert len(set(cuts)) == len(cuts) == 3
+    steps = [each.step.step_time_s for each in found]
+    assert steps == sorted(steps)
+    none = with_plain(SMALL, outcome, Budget(), count=0, is_first=False).priced
+    assert none == (best,)
+
+
+def test_the_simple_plan_is_shown_whatever_number_of_kinds_comes_before() -> None:
+    wide = replace(SMALL, allowed=replace(SMALL.allowed, context=Span(most=8)))
+    ranked = plan_model(wide, Budget(), num_alternatives=40).priced
+    first = next(each for each in ranked if each.candidate.context > 1)
+    listed = (first, *(each for each in ranked if each.step.step_time_s > first.step.step_time_s))
+    simple = simplest(listed)
+    assert simple is not None and simple.candidate.context == 1
+    for count in range(2, 6):
+        assert any(each is simple for each in kinds_with_simplest(listed, count))
+
+
+def test_a_plan_of_a_published_layout_says_whose_it_is() -> None:
+    run = {"cluster": "dgx-a100", "nodes": 1, "global_batch": 64, "sequence": 2048}
+    alone = {"pp": 1, "cp": 1, "micro_batch": 4}
+    for tensor, own in ((1, True), (2, False)):
+        asked = {**run, **alone, "tp": tensor, "software": "auto", "framework": "megatron"}
+        result = trainwright.plan("llama3.2-1b", **asked)  # type: ignore[arg-type]
+        document = result.document
+        assert isinstance(document, ModelPlanResult)
+        assert (document.published is not None) == own
+        assert all(other.published is None for other in document.alternatives)
+        assert ("these degrees were published by" in str(result.explain())) == own
+        if own:
+            assert document.published is not None
+            assert document.published.startswith("Megatron-LM for gpt-1.7b on 32 A100-80GB-SXM")

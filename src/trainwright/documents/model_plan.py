@@ -50,10 +50,10 @@ from trainwright.planning.reasons.infeasible import diagnose_model, priced_relax
 from trainwright.planning.reasons.objectives import (
     as_published,
     expects_runs,
-    extras,
-    simple_question,
+    kinds_with_simplest,
     simplest,
     why,
+    with_plain,
 )
 from trainwright.planning.search.framework import framework_for, plan_runnable
 from trainwright.planning.search.orders import (
@@ -65,7 +65,6 @@ from trainwright.planning.search.plans import (
     bytes_on_host,
     host_bytes_of_ranks,
     is_more_than_all_devices_hold,
-    of_kinds,
     predicted,
 )
 from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES
@@ -251,8 +250,9 @@ class ModelPlanResult(PlannedStep):
     too. `left_open` says what ended search and proof where there is a gap. Under the schedule
     "searched" `order` is what a search found, and `named_step_time_s` the step of the same
     stages in the order of the family that it began with. Memory of a device of the fullest rank
-    is in three figures as in an estimate, by the account of the framework named. Of a plan that
-    no framework runs, `launchable` is the fastest one found that some framework does.
+    is in three figures as in an estimate, by the account of the framework named. If its layout
+    is `published`, that says by whom and of which run. Of a plan that no framework runs,
+    `launchable` is the fastest one found that some framework does.
     """
 
     # What only a plan on several pools has; see `documents.plan_view`.
@@ -273,6 +273,7 @@ class ModelPlanResult(PlannedStep):
     host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
     memory_limit_bytes: float | None = None
     alternatives: tuple[Alternative, ...] = ()
+    published: str | None = field(default=None, metadata={RARE: True})
     launchable: Launchable | None = None
     binding: Binding | None = None
 
@@ -612,8 +613,10 @@ def _outcome(call: ModelCall, budget: Budget, *, crew: Crew | None) -> ModelOutc
         options["in_kind"] = expects_runs(question)
     with naming_options(QUESTION_OPTION_OF):
         outcome = plan(question, budget, **options)
-        if call.prefers_simple and outcome.priced:
-            outcome = _simple_first(question, outcome, budget)
+        is_first = call.prefers_simple
+        joins = is_first or (expects_runs(question) and not call.per_stage_degrees)
+        if outcome.priced and joins:
+            outcome = with_plain(question, outcome, budget, count=call.top, is_first=is_first)
     return outcome
 
 
@@ -638,7 +641,7 @@ def plan_model(
         listed = (*outcome.priced[:1], *(each for each in listed if each != outcome.priced[0]))
     most = call.top
     if expects_runs(question):
-        listed = of_kinds(listed, 1 + most)
+        listed = kinds_with_simplest(listed, 1 + most)
     outcome = replace(outcome, priced=listed[: 1 + most])
     document = ModelPlanResult(
         **answer_keys(call, outcome, budget),
@@ -658,7 +661,12 @@ def plan_model(
         if expects_runs(question):  # another kind may be far away
             told = tuple(one for one in told if _step_s(one) <= FAR * _step_s(best))
         told, published = _with_published(call, told, budget)
-        document = replace(document, alternatives=tuple(alternatives(question, told, published)))
+        own = published is not None and published[0] is best
+        document = replace(
+            document,
+            alternatives=tuple(alternatives(question, told, published)),
+            published=published[1] if published is not None and own else None,
+        )
         gaps = tuple(_gaps(document, question))
         sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
         doubts = () if sure else tuple(filter(None, [doubt(document)]))
@@ -688,10 +696,7 @@ _OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of 
 def _with_published(
     call: ModelCall, priced: tuple[Priced, ...], budget: Budget
 ) -> tuple[tuple[Priced, ...], tuple[Priced, str] | None]:
-    """The plans with one of the layout that people run, and who published that one.
-
-    Nothing is added where the plan itself has it.
-    """
+    """The plans with one of the layout that people run, which one that is, and who published it."""
     question = call.question
     described = not isinstance(question.model, MeasuredModel)
     if not call.top or budget.stopped or not (priced and described and expects_runs(question)):
@@ -703,13 +708,16 @@ def _with_published(
     found = as_published(
         question, known_layouts(), memory_of, budget.part(_PUBLISHED_S, stage="runners-up")
     )
-    if found is None or _cut_of(found[1]) == _cut_of(priced[0]):
+    if found is None:
         return priced, None
     known, plan = found
     alike = [each for each in priced if _cut_of(each) == _cut_of(plan)]
-    best = min((*alike, plan), key=_step_s)
-    others = [each for each in priced[1:] if _cut_of(each) != _cut_of(plan)]
-    return (priced[0], *sorted((*others, best), key=_step_s)), (best, str(known))
+    own = bool(alike) and alike[0] is priced[0]
+    best = priced[0] if own else min((*alike, plan), key=_step_s)
+    others = [each for each in priced[1:] if each is not best]
+    if best is not priced[0]:
+        others.append(best)
+    return (priced[0], *sorted(others, key=_step_s)), (best, str(known))
 
 
 def _step_s(priced: Priced) -> float:
@@ -718,7 +726,7 @@ def _step_s(priced: Priced) -> float:
 
 def _cut_of(priced: Priced) -> tuple[int, ...]:
     one = priced.candidate
-    return one.tensor, one.pipeline, one.context, one.expert, one.data
+    return one.tensor, one.pipeline, one.context, one.expert, one.data, one.zero_stage == 3
 
 
 def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
@@ -729,19 +737,6 @@ def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
         has = format_bytes(host.memory_bytes)
         problem = f"would keep {format_bytes(held)} of each device on its host, which has {has}"
         raise InvalidInput.of("offload", f"{problem}: give smaller shares, or --recompute full")
-
-
-def _simple_first(question: ModelQuestion, outcome: ModelOutcome, budget: Budget) -> ModelOutcome:
-    """The outcome with the simpler plan first, if predictions do not tell it from the best."""
-    best, narrowed = outcome.priced[0], simple_question(question)
-    plain: tuple[Priced, ...] = ()
-    if narrowed is not None and extras(best):
-        plain = plan_runnable(narrowed, budget, num_alternatives=0).priced
-    simple = simplest((best, *outcome.priced[1:], *plain))
-    if simple is None:
-        return outcome
-    others = (each for each in outcome.priced if each is not simple)
-    return replace(outcome, priced=(simple, *others))
 
 
 def _launchable(

@@ -110,7 +110,7 @@ def plan_view(document: Planned) -> Iterator[Line]:
             count, within = len(document.alternatives), document.alternatives[-1].slowdown - 1
             line = f"runners-up: {count} within {format_percent_up(within)} of the plan"
             yield Folded(line=line, full=(others,))
-        yield from notable_lines(document)
+    yield from notable_lines(document)
     yield from taken_for_granted(document.assumptions)
     yield from warning_lines(document.warnings)
 
@@ -591,7 +591,9 @@ def alternative_table(document: Planned) -> Table:
 
 
 def notable_lines(document: Planned) -> Iterator[str]:
-    """The runner-up that there is a reason to take, and the one that people run."""
+    """The runner-up that there is a reason to take, and the layout that people run."""
+    if (who := getattr(document, "published", None)) is not None:
+        yield f"these degrees were published by {who}, of what is known the nearest to this job"
     for other in document.alternatives:
         if (reason := getattr(other, "reason", None)) and other.parallelism is not None:
             yield f"{layout_line(other.parallelism)}, {other.schedule}: {reason} (--prefer simple)"

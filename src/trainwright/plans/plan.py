@@ -153,10 +153,13 @@ class KnownLayout:
     def distance(
         self, *, parameters: float, num_devices: int, sequence_length: int, memory: float
     ) -> float:
-        """How far another job is: ratios of four sizes as logarithms, `memory` that of devices."""
+        """How far another job is: ratios of four sizes as logarithms, `memory` that of devices.
+
+        Devices count half: more of them are more replicas first.
+        """
         ratios = (
             self.parameters / parameters,
-            self.num_devices / num_devices,
+            math.sqrt(self.num_devices / num_devices),
             self.sequence_length / sequence_length,
             memory,
         )

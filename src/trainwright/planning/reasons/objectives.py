@@ -24,19 +24,22 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.cluster.calibration import POOLED, software_named
+from trainwright.cluster.calibration import POOLED, Software, SoftwareClass, software_named
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import TRAIN_ALL
 from trainwright.model.transformer import count_parameters
 from trainwright.planning.question.question import Span, WeightedAim
-from trainwright.planning.search.framework import sketch_runnable
+from trainwright.planning.search.framework import plan_runnable, sketch_runnable
+from trainwright.planning.search.plans import best_first, of_kinds
+from trainwright.planning.search.search import FAR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trainwright.arrays import Floats
     from trainwright.execution import Budget
     from trainwright.planning.question.question import ModelQuestion
+    from trainwright.planning.search.search import ModelOutcome
     from trainwright.planning.splits.types import Priced
     from trainwright.plans.plan import KnownLayout
 
@@ -398,6 +401,84 @@ def simple_question(question: ModelQuestion) -> ModelQuestion | None:
     )
 
 
+def with_plain(
+    question: ModelQuestion, outcome: ModelOutcome, budget: Budget, *, count: int, is_first: bool
+) -> ModelOutcome:
+    """The outcome with plans that need nothing rare, if the best does or few kinds are known.
+
+    `count` runners-up are to be told. The simplest plan that predictions do not tell from the best
+    comes first where it `is_first`.
+    """
+    best, *known = outcome.priced
+
+    def add(asked: ModelQuestion, longest_s: float) -> None:
+        found = plan_runnable(
+            asked, budget, num_alternatives=_SOUGHT, to_beat=longest_s, is_bounded=False
+        )
+        known.extend(found.priced[:1])
+
+    if (narrowed := simple_question(question)) is not None and extras(best):
+        add(narrowed, best.step.step_time_s * (1 + PAIRED_ERROR))
+    wanted = 1 + min(count, _FEW_KINDS)
+    for asked in _neighbours(question, best):
+        if len(of_kinds(best_first((best, *known)), wanted)) == wanted or budget.stopped:
+            break
+        add(asked, FAR * best.step.step_time_s)
+    ranked = best_first((best, *known))
+    simple = simplest(ranked) if is_first else None
+    if simple is not None:
+        ranked = (simple, *(each for each in ranked if each is not simple))
+    return replace(outcome, priced=ranked)
+
+
+_FEW_KINDS: Final = 3  # runners-up that differ in kind; where fewer are known, they are sought
+_SOUGHT: Final = 3  # runners-up that a framework's account of memory picks from
+
+
+def kinds_with_simplest(listed: tuple[Priced, ...], count: int) -> tuple[Priced, ...]:
+    """The first `count` that differ in kind, the simplest among them if predictions allow it."""
+    told = of_kinds(listed, count)
+    simple = simplest(listed) if told else None
+    if simple is None or count < 2 or any(each is simple for each in told):
+        return told
+    kept = sorted((*told[1 : count - 1], simple), key=lambda each: each.step.step_time_s)
+    return (told[0], *kept)
+
+
+def _neighbours(question: ModelQuestion, best: Priced) -> Iterator[ModelQuestion]:
+    """The questions for plans in the usual form whose degrees are next to those of the best one."""
+    allowed, degrees, plain = question.allowed, best.plan.parallelism, simple_question(question)
+    usual, *_ = _USUAL
+    if degrees is None or plain is None or 1 not in allowed.virtual_stages:
+        return
+    if usual not in (plain.allowed.schedules or _USUAL):
+        return
+    for up, down in _STEPS:
+        tensor, *lost = divmod(degrees.tensor * up[0], down[0])
+        pipeline, *more = divmod(degrees.pipeline * up[1], down[1])
+        if any((*lost, *more)) or tensor not in allowed.tensor or pipeline not in allowed.pipeline:
+            continue
+        narrowed = replace(
+            plain.allowed,
+            schedules=(usual,),
+            virtual_stages=Span.only(1),
+            tensor=Span.only(tensor),
+            pipeline=Span.only(pipeline),
+        )
+        yield replace(plain, allowed=narrowed)
+
+
+# What tensor and pipeline degrees are multiplied with, and what divided by.
+_STEPS: Final = (
+    ((2, 1), (1, 1)),
+    ((1, 2), (1, 1)),
+    ((1, 1), (2, 1)),
+    ((1, 1), (1, 2)),
+    ((2, 1), (1, 2)),
+    ((1, 2), (2, 1)),
+)
+
+
 # What people run: of the published layouts the nearest one that this job can have
 # ------------------------------------------------------------------------------
 
@@ -415,24 +496,26 @@ def as_published(
 
     Near are jobs of a like model, both with experts or both without, by the ratios of parameters,
     devices, tokens of a sequence and memory of a device (`memory_of` a name, in bytes); where a
-    program is named, those of programs that grew from the same code come first. Chunks,
-    microbatch, stages and recomputation are planned. None where no such plan is found, or where not
-    all weights train, as they do in published runs.
+    program is named, those of its own kind come first, then of what grew from the same code.
+    Chunks, microbatch, stages and recomputation are planned. None where no such plan is found, or
+    where not all weights train, as they do in published runs.
     """
     if question.config.tuning != TRAIN_ALL:
         return None
     parameters = count_parameters(question.config)
-    own_bytes = question.cluster.pool_of().accelerator.memory_bytes
-    school = software_named(question.program).school
+    own = question.cluster.pool_of().accelerator
+    own_bytes = own.memory_bytes
+    program = software_named(question.program)
 
-    def far(known: KnownLayout) -> tuple[bool, float]:
-        foreign = school is not None and software_named(known.by).school != school
-        return foreign, known.distance(
+    def far(known: KnownLayout) -> tuple[int, float, bool]:
+        distance = known.distance(
             parameters=parameters,
             num_devices=question.num_devices,
             sequence_length=question.workload.sequence_length,
             memory=memory_of(known.device) / own_bytes,
         )
+        strange = _strangeness(program, software_named(known.by))
+        return strange, round(distance, 6), known.device != own.name
 
     like = (
         known
@@ -446,6 +529,17 @@ def as_published(
             if (found := sketch_runnable(narrowed, budget)) is not None:
                 return known, found
     return None
+
+
+def _strangeness(own: Software, other: Software) -> int:
+    """How far another program's code is from one's own: 0 of its kind, 1 of its school, else 2."""
+    kinds = {own.kind, other.kind}
+    if own.school is None or len(kinds) == 1 or kinds <= _ONE_CORE:
+        return 0
+    return 1 if own.school == other.school else 2
+
+
+_ONE_CORE: Final = {SoftwareClass.MEGATRON, SoftwareClass.NEMO}  # both run Megatron-Core
 
 
 def _of_layout(question: ModelQuestion, known: KnownLayout) -> ModelQuestion | None:

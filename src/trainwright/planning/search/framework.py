@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,6 +76,7 @@ _USUAL_S: Final = 5.0  # CPU seconds for a usual plan; of DeepSeek-V3 on 2,048 d
 _NO_PLAN_S: Final = 3.0  # CPU seconds after which whoever listens is told of that
 _PROOFS: Final = 0.25  # of the time of all searches, for all proofs
 _SEARCHES: Final = 4  # for plans that fit when they are counted
+_LESS: Final = 0.3  # of the room, at most, that the next search does without
 _OF_A_KIND: Final = 3  # plans that are counted for each that is told
 _NEEDED: Final = (
     ("tensor", Feature.TENSOR),
@@ -248,16 +250,35 @@ def plan_runnable(
 
     if not counts:
         return searched(question)
-    alone, less_bytes = replace(question, account=None), 0.0
-    first = found = searched(alone)
-    for tried in range(_SEARCHES):
+    alone = replace(question, account=None)
+
+    def fitting_of(found: ModelOutcome) -> tuple[list[Priced], float]:
+        """The plans that fit, and how many bytes the others lack at least."""
         lacks = [missing_of_plan(question, p.plan, p.profile, p.step) for p in found.priced]
         fitting = [p for p, lack in zip(found.priced, lacks, strict=True) if lack <= 0]
-        if fitting or not lacks or budget.stopped or tried + 1 == _SEARCHES:
-            break
-        less_bytes += min(lacks)
-        usable_bytes = question.cluster.accelerator.usable_bytes - less_bytes
-        found = searched(replace(alone, cluster=with_usable(question.cluster, usable_bytes)))
+        return fitting, min((lack for lack in lacks if lack > 0), default=0.0)
+
+    def with_less_room(asked: ModelQuestion, found: ModelOutcome) -> list[Priced]:
+        """What fits of the plans that need less by the margins than what was found."""
+        room_bytes = asked.cluster.accelerator.usable_bytes
+        for _ in range(_SEARCHES - 1):
+            fitting, missing_bytes = fitting_of(found)
+            if fitting or not missing_bytes or budget.stopped:
+                return fitting
+            room_bytes -= min(missing_bytes, _LESS * room_bytes)
+            found = searched(replace(asked, cluster=with_usable(asked.cluster, room_bytes)))
+        return fitting_of(found)[0]
+
+    first = searched(alone)
+    fitting, missing_bytes = fitting_of(first)
+    allowed = question.allowed
+    if not fitting and missing_bytes and 1 in allowed.pipeline and allowed.pipeline != _ONE:
+        # Plans without a pipeline are few, and what is counted is most of what they hold.
+        unpiped = replace(alone, allowed=replace(allowed, pipeline=_ONE))
+        with suppress(InvalidInput):  # nothing may be left of a field
+            fitting = with_less_room(unpiped, searched(unpiped))
+    if not fitting and missing_bytes:
+        fitting = with_less_room(alone, first)
     proved = first.exhausted and bool(fitting or not first.priced)
     told = of_kinds(fitting, len(fitting)) if in_kind else tuple(fitting)
     return replace(first, priced=told[: 1 + num_alternatives], exhausted=proved)
