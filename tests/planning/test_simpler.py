@@ -20,6 +20,7 @@ from trainwright.planning.reasons.objectives import (
     simplest,
     with_plain,
 )
+from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.search import plan_model
 from trainwright.planning.splits.types import Priced
 from trainwright.plans.plan import KnownLayout, Parallelism
@@ -139,6 +140,11 @@ def test_where_one_kind_is_known_those_next_to_the_best_join_it() -> None:
     assert steps == sorted(steps)
     none = with_plain(SMALL, outcome, Budget(), count=0, is_first=False).priced
     assert none == (best,)
+    flat = replace(SMALL, allowed=replace(SMALL.allowed, framework="trl", zero_stages=(3,)))
+    outcome = plan_runnable(flat, Budget(), num_alternatives=0)
+    found = with_plain(flat, outcome, Budget(), count=2, is_first=False).priced
+    assert found[0] is outcome.priced[0]
+    assert {each.candidate.pipeline for each in found} == {1}  # it has no pipeline
 
 
 def test_the_simple_plan_is_shown_whatever_number_of_kinds_comes_before() -> None:

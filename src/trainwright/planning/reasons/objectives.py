@@ -412,10 +412,11 @@ def with_plain(
     best, *known = outcome.priced
 
     def add(asked: ModelQuestion, longest_s: float) -> None:
-        found = plan_runnable(
-            asked, budget, num_alternatives=_SOUGHT, to_beat=longest_s, is_bounded=False
-        )
-        known.extend(found.priced[:1])
+        with suppress(InvalidInput):  # the framework runs no such degrees
+            found = plan_runnable(
+                asked, budget, num_alternatives=_SOUGHT, to_beat=longest_s, is_bounded=False
+            )
+            known.extend(found.priced[:1])
 
     if (narrowed := simple_question(question)) is not None and extras(best):
         add(narrowed, best.step.step_time_s * (1 + PAIRED_ERROR))
