@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from trainwright.cluster.calibration import SoftwareClass, software_named
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import read
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
@@ -21,6 +22,7 @@ from trainwright.frameworks.read_job import (
     stated_options,
     with_stated_batch,
 )
+from trainwright.plans.capability import known_target
 
 SCRIPT = """\
 #!/bin/bash
@@ -600,3 +602,56 @@ def test_a_trainer_that_deepspeed_shards_is_told_from_one_that_fsdp_does(
     script.write_text(SHARDED.format(launcher="", words='--fsdp "shard_grad_op"'))
     wrapped = open_stated("trl", script)
     assert (wrapped.software, wrapped.run.zero, wrapped.run.gradient_dtype) == ("trl", 2, None)
+
+
+PRIMUS = """
+work_group: AMD
+exp_name: llama
+modules:
+  pre_trainer:
+    framework: {}
+    model: llama3.1_8B.yaml
+    overrides: {}
+"""
+PLAIN_TITAN = """
+[job]
+dump_folder = "out"
+[training]
+local_batch_size = 1
+[activation_checkpoint]
+mode = "selective"
+[compile]
+"""
+ACCELERATE = "distributed_type: {}\nmixed_precision: bf16\nnum_processes: 8\n"
+DYNAMO = "dynamo_config: {dynamo_backend: INDUCTOR}\n"
+AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 4096\nmicro_batch_size: 1\n"
+TUNE = "model: {{_component_: torchtune.models.llama3_1.llama3_1_8b}}\nbatch_size: 2\ncompile: {}\n"
+EAGER, COMPILED = SoftwareClass.EAGER_FSDP, SoftwareClass.COMPILED_FSDP
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("p.yaml", PRIMUS.format("megatron", "{seq_length: 8192}"), SoftwareClass.MEGATRON),
+        ("p.yaml", PRIMUS.format("maxtext", "{max_target_length: 8192}"), SoftwareClass.XLA),
+        ("p.yaml", PRIMUS.format("torchtitan", "{compile: {enable: true}}"), COMPILED),
+        ("p.yaml", PRIMUS.format("torchtitan", "{training: {seq_len: 8192}}"), EAGER),
+        ("t.toml", PLAIN_TITAN, EAGER),
+        ("t.toml", PLAIN_TITAN + "enable = true\n", COMPILED),
+        ("t.toml", PLAIN_TITAN + 'enable = true\ncomponents = ["loss"]\n', EAGER),
+        ("a.yaml", ACCELERATE.format("FSDP"), EAGER),
+        ("a.yaml", ACCELERATE.format("MEGATRON_LM"), SoftwareClass.MEGATRON),
+        ("a.yaml", ACCELERATE.format("FSDP") + DYNAMO, COMPILED),
+        ("x.yaml", AXOLOTL, EAGER),
+        ("x.yaml", AXOLOTL + "torch_compile: true\n", COMPILED),
+        ("u.yaml", TUNE.format("false"), EAGER),
+        ("u.yaml", TUNE.format("true"), COMPILED),
+        ("u.yaml", TUNE.format("{loss: true, model: false}"), EAGER),
+    ],
+)
+def test_speed_is_that_of_the_program_that_runs(tmp_path, name, text, kind):
+    (tmp_path / name).write_text(text)
+    job = open_stated(None, tmp_path / name)
+    assert software_named(job.software).kind is kind
+    assert not any("compile" in note for note in job.run.notes)
+    assert known_target(job.software or "") == known_target(job.run.program or job.framework or "")

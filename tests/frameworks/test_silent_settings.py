@@ -353,8 +353,6 @@ AUTOMODEL = "step_scheduler: {local_batch_size: 1}\nmodel:\n  _target_: m\n"
          "FusedLinearCrossEntropy"),
         ("automodel", f"{AUTOMODEL}optimizer: {{_target_: te.FusedAdam, master_weight_bits: 24}}",
          "optimizer.master_weight_bits"),
-        ("accelerate", "distributed_type: FSDP\ndynamo_config: {dynamo_backend: INDUCTOR}",
-         "dynamo_backend INDUCTOR"),
         ("deepspeed", '{"zero_optimization": {}, "data_efficiency": {"enabled": true}}',
          "data_efficiency.enabled"),
         ("nanotron", "parallelism: {dp: 1}\ntokens: {batch_size_rampup: [1, 2]}\n",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster.accelerator import Accelerator, Circumstance, Saturating, Spread
 from trainwright.cluster.cluster import Cluster, LevelKind, NetworkLevel, Pool
-from trainwright.cluster.framework_memory import without_engine
+from trainwright.cluster.framework_memory import COMPILED, EAGER, without_engine
 from trainwright.errors import Fault, refuse
 from trainwright.provenance import Origin, Provenance
 
@@ -340,7 +340,8 @@ class Software:
 TYPICAL: Final = Software(name="typical", kind=SoftwareClass.TYPICAL)
 
 # Part of a program's name → its class; the first that is found decides. Trainers around PyTorch's
-# own sharding run its kernels one by one; GPT-NeoX is Megatron under DeepSpeed.
+# own sharding run its kernels one by one, NVIDIA's Automodel too; GPT-NeoX is Megatron under
+# DeepSpeed.
 _CLASSES: Final = (
     ("nanotron", SoftwareClass.NANOTRON),
     ("maxtext", SoftwareClass.XLA),
@@ -349,6 +350,7 @@ _CLASSES: Final = (
     ("xla", SoftwareClass.XLA),
     ("levanter", SoftwareClass.XLA),
     ("deepspeed", SoftwareClass.DEEPSPEED),
+    ("automodel", SoftwareClass.EAGER_FSDP),
     ("nemo", SoftwareClass.NEMO),
     ("bridge", SoftwareClass.NEMO),
     ("megatron", SoftwareClass.MEGATRON),
@@ -373,7 +375,6 @@ _CLASSES: Final = (
     ("lightning", SoftwareClass.EAGER_FSDP),
     ("unsloth", SoftwareClass.EAGER_FSDP),
 )
-_EAGER: Final = "-eager"
 # Names to offer where somebody asks for a program that nobody knows.
 OFFERED: Final = (TYPICAL.name, *sorted({part for part, _ in _CLASSES}))
 
@@ -384,16 +385,30 @@ def only_program_on(accelerator: str) -> str | None:
 
 
 def software_named(text: str | None, *, compiled: bool | None = None) -> Software:
-    """The program of a name; what nobody knows is typical. `compiled` says so of PyTorch's."""
+    """The program of a name; what nobody knows is typical.
+
+    `compiled` says whether PyTorch's blocks are; so may the end of the name (`as_compiled`).
+    """
     name = without_engine((text or "").strip().lower())
     kind = next((kind for part, kind in _CLASSES if part in name), SoftwareClass.TYPICAL)
     if not name:
         return TYPICAL
-    if kind is SoftwareClass.COMPILED_FSDP and compiled is False:
-        return Software(name=name + _EAGER, kind=SoftwareClass.EAGER_FSDP)
-    if kind is SoftwareClass.EAGER_FSDP and compiled:
+    if name.endswith(EAGER) or (kind is SoftwareClass.COMPILED_FSDP and compiled is False):
+        kind = SoftwareClass.EAGER_FSDP if kind is SoftwareClass.COMPILED_FSDP else kind
+        return Software(name=name.removesuffix(EAGER) + EAGER, kind=kind)
+    if kind is SoftwareClass.EAGER_FSDP and (compiled or name.endswith(COMPILED)):
         return Software(name=name, kind=SoftwareClass.COMPILED_FSDP)
     return Software(name=name, kind=kind)
+
+
+def as_compiled(program: str | None, compiled: bool | None) -> str | None:
+    """A program that compiles its blocks, or does not, where it usually does otherwise."""
+    if program is None or compiled is None:
+        return program
+    usual = software_named(program)
+    if software_named(program, compiled=compiled).kind is usual.kind:
+        return program
+    return program + (COMPILED if compiled else EAGER)
 
 
 # Efficiencies of any device under any software, pooled over all public runs

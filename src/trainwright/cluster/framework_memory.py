@@ -178,6 +178,7 @@ class FrameworkMemory:
 
 TYPICAL_MEMORY: Final = "typical"
 _ENGINE: Final = " with "
+EAGER, COMPILED = "-eager", "-compiled"  # ends of a program's name that say how blocks run
 
 
 def on_engine(program: str | None, engine: str | None) -> str | None:
@@ -188,6 +189,11 @@ def on_engine(program: str | None, engine: str | None) -> str | None:
 def without_engine(software: str) -> str:
     """The program of such a name."""
     return software.partition(_ENGINE)[0]
+
+
+def program_of(software: str) -> str:
+    """The program alone, whatever shards its model and however its blocks run."""
+    return without_engine(software).removesuffix(EAGER).removesuffix(COMPILED)
 
 
 def memory_of_software(known: tuple[FrameworkMemory, ...], name: str | None) -> FrameworkMemory:

@@ -131,6 +131,7 @@ def open_stated(
     many, whatever the file says. With `text` the file is read as if that stood in it. Raises
     `InvalidInput` with every fault of the file.
     """
+    from trainwright.cluster.calibration import as_compiled
     from trainwright.cluster.framework_memory import on_engine
     from trainwright.frameworks.jobs import Beside, read
     from trainwright.frameworks.jobs.detect import format_of
@@ -163,7 +164,8 @@ def open_stated(
         run=run,
         warnings=warnings,
         nodes=nodes,
-        software=predicted_for(text) or on_engine(named, run.engine),
+        software=predicted_for(text)
+        or on_engine(as_compiled(run.program or named, run.compiled), run.engine),
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from trainwright.cluster.framework_memory import EAGER
 from trainwright.errors import Fault, UnsupportedFeature
 from trainwright.formats.schedule_json import format_compute_only
 from trainwright.frameworks.launch import commented, header
@@ -158,7 +159,7 @@ Tables = dict[str, dict[str, Any]]
 
 def export_torchtitan_02(job: Job, stamp: Stamp) -> ExportBundle:
     """A TOML file in full."""
-    titan, tables = TITAN_02, tables_of(job, TITAN_02)
+    titan, tables = TITAN_02, tables_of(job, TITAN_02) | _compile(stamp)
     name, flavor = titan.registered(job) or ("", "")
     model: dict[str, Any] = {"name": name, "flavor": flavor} if name else {}
     if job.precision == "fp8":
@@ -183,7 +184,7 @@ def export_torchtitan_02(job: Job, stamp: Stamp) -> ExportBundle:
 
 def export_torchtitan_03(job: Job, stamp: Stamp) -> ExportBundle:
     """A module with a function that returns the configuration, changed where the plan decides."""
-    titan, tables = TITAN_03, tables_of(job, TITAN_03)
+    titan, tables = TITAN_03, tables_of(job, TITAN_03) | _compile(stamp)
     module, function = titan.registered(job) or ("MODEL", "CONFIG")
     missing = _missing(job)
     version = capability_of(titan.target).version
@@ -270,6 +271,11 @@ def tables_of(job: Job, titan: Titan) -> Tables:
         "parallelism": parallelism,
         "activation_checkpoint": _recompute(job),
     }
+
+
+def _compile(stamp: Stamp) -> Tables:
+    """Blocks are compiled, as plans for it expect: torchtitan's own default is not to."""
+    return {"compile": {"enable": not (stamp.software or "").endswith(EAGER)}}
 
 
 def _pipeline(job: Job, titan: Titan) -> dict[str, Any]:

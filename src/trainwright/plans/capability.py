@@ -13,7 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from trainwright.cluster.framework_memory import without_engine
+from trainwright.cluster.framework_memory import program_of
 from trainwright.errors import Fault, InvalidInput
 from trainwright.plans.capability_table import (
     AXIS_ORDERS,
@@ -224,7 +224,7 @@ def target_named(name: str) -> str:
 
 def known_target(name: str) -> str | None:
     """The target of a name with or without a version; None where it names none."""
-    return _aliases().get(without_engine(name))
+    return _aliases().get(program_of(name))
 
 
 @cache

@@ -23,6 +23,14 @@ from trainwright.frameworks.megatron import dispatcher_of
 from trainwright.frameworks.shell.values import Value
 from trainwright.plans.plan import usual_schedule
 
+
+def _compiles(found: Settings) -> bool:
+    """Whether torchtune compiles the model: `compile` is a switch, or a table of parts."""
+    if isinstance(found.value("compile"), dict):
+        return found.table("compile").switch("model")
+    return found.switch("compile")
+
+
 _TUNE_HARMLESS: Final = re.compile(
     r"(?:output_dir|checkpointer|checkpoint_dir|resume_.*|dataset.*|seed|shuffle|epochs|max_steps.*|"
     r"run_val.*|batch_size_val|loss|clip_grad.*|device|metric_logger|log_.*|profiler|lr_scheduler|"
@@ -33,7 +41,7 @@ _TUNE_HARMLESS: Final = re.compile(
 )
 _SEQUENCE: Final = 2048  # where the tokenizer has no limit: few samples are longer
 _TUNE_UNMODELLED: Final = (
-    "compile", "teacher_model", "ref_checkpointer", "kd_loss", "apply_lora_to_output", "use_dora",
+    "teacher_model", "ref_checkpointer", "kd_loss", "apply_lora_to_output", "use_dora",
     "encoder_trainable", "decoder_trainable", "fusion_trainable", "quantizer",
 )  # fmt: skip
 _PAIRED: Final = ("dpo", "ppo", "grpo", "rso")
@@ -112,12 +120,14 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
     if any(kind in loss.lower() for kind in _PAIRED):
         notes.append(f"loss {loss}: priced as supervised training: pairs and a reference are not")
     notes += odd_optimizer(optimizer)
+    compiled = _compiles(found)
     unknown, changing = found.remarks(harmless=_TUNE_HARMLESS, unmodelled=_TUNE_UNMODELLED)
     found.check()
     pure: dict[str, Any] = {}
     if dtype == "bf16":  # weights, gradients and moments alike, without a copy in fp32
         pure = {"gradient_dtype": "bf16", "main_weight_dtype": "none", "moment_dtypes": ("bf16",)}
     return StatedRun(
+        compiled=compiled or None,
         tp=tensor,
         pp=1,
         cp=context,
@@ -229,8 +239,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     eight = found.table("fp8").switch("enabled", default="fp8" in found)
     narrow = found.table("quantization")
     bits = 4 if narrow.switch("load_in_4bit") else 8 if narrow.switch("load_in_8bit") else None
-    if found.table("compile").switch("enabled"):
-        notes.append("compile: changes the answer, not modelled")
+    compiled = found.table("compile").switch("enabled")
     loss = str(found.table("loss_fn").value("_target_") or "")
     if "FusedLinear" in loss:
         notes.append("loss_fn FusedLinearCrossEntropy: changes the answer, not modelled")
@@ -243,6 +252,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     found.check()
     copies = sizes["dp_replicate"] or 1
     return StatedRun(
+        compiled=compiled or None,
         token_dispatcher=_SENDERS.get(sender or ""),
         reduce_dtype=format_named(reduced),
         tp=tensor,
@@ -355,6 +365,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
         **degrees,
         token_dispatcher=dispatcher_of(dispatcher),
         zero=1 if is_megatron else 3,
+        program="megatron" if is_megatron else None,
         micro_batch=size,
         global_batch=None if mini is None else mini * answers,
         sequence=sequence,
@@ -402,6 +413,7 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     return StatedRun(
         **degrees,
         zero=1 if is_megatron else 3,
+        program="megatron" if is_megatron else None,
         micro_batch=size or 4,
         global_batch=batch,
         sequence=sequence,

@@ -82,7 +82,7 @@ _HARMLESS: Final = re.compile(
 )
 _UNMODELLED: Final = (
     "use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy", "use_galore",
-    "use_apollo", "use_badam", "use_unsloth", "torch_compile",
+    "use_apollo", "use_badam", "use_unsloth",
     "liger_rope", "liger_rms_norm", "liger_glu_activation", "cut_cross_entropy", "use_dora",
     "tiled_mlp", "use_scattermoe", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel",
     "fp8_enable_fsdp_float8_all_gather", "shift_attn", "freeze_trainable_layers",
@@ -651,8 +651,7 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     backend = (
         found.table("dynamo_config").text("dynamo_backend") if "dynamo_config" in found else None
     )
-    if (backend or "no").lower() != "no":
-        notes.append(f"dynamo_backend {backend}: changes the answer, not modelled")
+    compiled = (backend or "no").lower() != "no"
     unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
     found.check()
     if precision == "no":
@@ -665,6 +664,8 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
         gradient_dtype=None if sharding is None else sharding.kept_in(words.get(precision or "")),
         reduce_dtype=_reduced_in(precision, sharding, wraps=kind in ("FSDP", "DEEPSPEED")),
         engine=ENGINE if kind == "DEEPSPEED" and zero else None,
+        program="megatron" if kind == "MEGATRON_LM" else None,
+        compiled=compiled or None,
         num_devices=None if kind == "NO" and processes is None else processes,
         devices_per_node=None if processes is None else processes // (machines or 1) or None,
         unknown=unknown,
@@ -732,6 +733,7 @@ def _trainer(
     if stage == 0 and precision in ("bf16", "fp16") and _loads_whole(found):
         precision += "_autocast"
     kernels = [found.value(name) for name in ("attn_implementation", "flash_attn")]
+    compiled = found.switch("torch_compile")
     is_plain = not _UNFUSED.isdisjoint(map(str, kernels)) or found.value("eager_attention") is True
     unknown, changing = found.remarks(harmless=_HARMLESS, unmodelled=_UNMODELLED)
     found.check()
@@ -751,6 +753,7 @@ def _trainer(
         gradient_dtype=None if sharding is None else sharding.kept_in(precision),
         reduce_dtype=_reduced_in(precision, sharding, wraps=wrapped is not None),
         engine=ENGINE if sharding is not None and sharding.zero else None,
+        compiled=compiled or None,
         model_name=name,
         unknown=unknown,
         notes=(*notes, *changing),

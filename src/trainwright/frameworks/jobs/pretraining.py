@@ -401,6 +401,8 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
     shared = _composer(
         found, sharding=sharding, zero=zero, recompute=recompute, default_optimizer="adamw"
     )
+    shared["compiled"] = "compile_config" in found or None
+    found.table("compile_config").whole()
     inside = found.table("model")
     attention = inside.table("attn_config")
     hub = inside.text("pretrained_model_name_or_path")
@@ -460,7 +462,7 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
     unknown, changing = found.remarks(
         harmless=_COMPOSER_HARMLESS,
-        unmodelled=("compile_config", "sharded_ckpt_prefix_dir", "memory_optimized_mlp"),
+        unmodelled=("sharded_ckpt_prefix_dir", "memory_optimized_mlp"),
     )
     found.check()
     return StatedRun(
@@ -493,6 +495,7 @@ def read_olmo(text: str, beside: Beside = NOTHING) -> StatedRun:
         recompute=kept not in (None, False, "none"),
         default_optimizer="lionw",
     )
+    shared["compiled"] = isinstance(found.value("compile"), dict) or None
     notes = list(shared.pop("notes"))
     if isinstance(kept, str) and kept not in ("whole_layer", "none"):
         notes.append(f"activation_checkpointing {kept} is priced as every block")
@@ -535,9 +538,7 @@ def read_olmo(text: str, beside: Beside = NOTHING) -> StatedRun:
         )
     else:
         notes.insert(0, f"{_UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given")
-    unknown, changing = found.remarks(
-        harmless=_COMPOSER_HARMLESS, unmodelled=("compile", "fused_loss")
-    )
+    unknown, changing = found.remarks(harmless=_COMPOSER_HARMLESS, unmodelled=("fused_loss",))
     found.check()
     return StatedRun(
         tp=1, pp=1, sequence=sequence, model=model, **shared, unknown=unknown,
@@ -808,9 +809,12 @@ def read_primus(text: str, beside: Beside = NOTHING) -> StatedRun:
         raise InvalidInput.of("framework", f"must be {known}, got {framework}")
     if run.model is None and run.model_name is None:
         run = replace(run, model_name=name)
-    return run
+    return run if framework == "megatron" else replace(run, program=_BACKENDS[framework])
 
 
+_BACKENDS: Final[Mapping[str, str]] = {
+    "torchtitan": "torchtitan", "maxtext": "maxtext", "megatron_bridge": "megatron-bridge"
+}  # fmt: skip
 # What `pre_trainer.yaml` sets where a file does not.
 _PRIMUS: Final[Mapping[str, Any]] = {"use_distributed_optimizer": True, "bf16": True}
 

@@ -623,7 +623,8 @@ def vocabulary_of(kind: str | None, name: str | None) -> int | None:
 
 _ABOUT_THE_FILE = frozenset(
     {"model", "model_name", "model_changes", "num_devices", "devices_per_node"}
-    | {"batch_per_replica", "offload", "per_example", "engine", "unknown", "notes"}
+    | {"batch_per_replica", "offload", "per_example", "engine", "program", "compiled"}
+    | {"unknown", "notes"}
 )
 
 
@@ -641,7 +642,8 @@ class StatedRun:
     node; `batch_per_replica` are the sequences of each replica, where they and not the global batch
     are stated. `offload` says what lies in the host's memory, `weight_bits` how many bits a weight
     beside adapters has, `per_example` how many sequences the file's batch counts as one, as a pair
-    of answers. `engine` shards the model for the program, where that is a library of its own.
+    of answers. `engine` shards the model for the program, where that is a library of its own;
+    `program` runs it, where the file is another's; blocks are `compiled` where that is stated.
     `unknown` are settings that this reader does not know, `notes` what it left out knowingly.
     """
 
@@ -697,6 +699,8 @@ class StatedRun:
     batch_per_replica: int | None = None
     per_example: int = 1
     engine: str | None = None
+    program: str | None = None
+    compiled: bool | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -47,7 +47,7 @@ _HARMLESS: Final = re.compile(
     r"enable_symm_mem.*|enable_fsdp_symm_mem|preserve_rng_state|determinism_check|debug)"
 )
 _UNMODELLED: Final = (
-    "enable_async_tensor_parallel", "compile.enable", "compile", "training.compile",
+    "enable_async_tensor_parallel",
     "optimizer.early_step_in_backward", "early_step_in_backward", "memory_budget",
     "enable_fsdp_float8_all_gather",
     "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points",
@@ -190,6 +190,7 @@ def read_tables(
         **optimizer_of(optimizer),
         **(_PURE if whole == "bfloat16" else {}),
         "reduce_dtype": None if reduced == whole else format_named(reduced),
+        "compiled": _compiles(found.table("compile"), training),
     }
     notes = (
         *named[1],
@@ -209,6 +210,17 @@ def read_tables(
         model_name=name if isinstance(name, str) else None,
         unknown=unknown,
         notes=(*notes, *changing),
+    )
+
+
+def _compiles(tables: Settings, training: Settings) -> bool:
+    """Whether blocks are compiled, and not the loss alone; nothing is where the file does not say.
+
+    Source: torchtitan/config, `CompileConfig`; before 0.1 a field of `[training]`.
+    """
+    parts = tables.texts("components")
+    return (tables.switch("enable") and "model" in (parts or ("model",))) or training.switch(
+        "compile"
     )
 
 
