@@ -13,10 +13,11 @@ from tests.mixed_clusters import A100, ETHERNET, H100, two_kinds, with_memory
 from trainwright.commands.estimate import estimate
 from trainwright.commands.explain import explain
 from trainwright.commands.export import bundle_of, export
+from trainwright.commands.improve import Improved, improve
 from trainwright.commands.plan import plan
 from trainwright.commands.sweep import sweep
 from trainwright.commands.verify import verify
-from trainwright.documents.explanation import reasons, with_reasons
+from trainwright.documents.explanation import reasons, recommended_plan, with_reasons
 from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, priced_parts
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.open import Result, load_explained_document
@@ -25,7 +26,9 @@ from trainwright.documents.registry import schema_of
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
+from trainwright.planning.reasons.why import moves_on_pools
 from trainwright.plans.status import Status
+from trainwright.step.pools import chains_of
 
 NARROW = {
     "global_batch": 32,
@@ -260,6 +263,80 @@ def test_a_plan_that_was_edited_does_not_pass(tmp_path: Path) -> None:
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(content))
     assert not verify(path, level=0).passed
+
+
+@cache
+def improved(pp: int, dp: int) -> Improved:
+    return improve(planned(pp=pp, dp=dp))
+
+
+@pytest.mark.parametrize(
+    "degrees", [{"pp": 2, "dp": 4}, pytest.param({"pp": 1, "dp": 8}, marks=pytest.mark.slow)]
+)
+def test_improve_prices_the_neighbours_and_finds_the_best_plan(
+    degrees: dict[str, int], tmp_path: Path
+) -> None:
+    report = improved(**degrees)
+    found, base_s = report.document, document(**degrees).step_time_s or 0.0
+    assert found.planned is not None
+    assert found.planned.step_time_s == found.best_known_s
+    assert (found.lower_bound_s or 0.0) <= (found.best_known_s or 0.0) * (1 + 1e-9)
+    assert found.run.step_time_s == base_s
+    assert found.recommended in found.changes
+    times_s = [change.step_time_s for change in found.changes]
+    assert times_s == sorted(times_s)
+    assert max(times_s) < base_s
+    assert min(times_s) >= (found.lower_bound_s or 0.0) * (1 - 1e-9)
+    path = tmp_path / "improvement.json"
+    report.save(path)
+    assert explain(path).explain() == report.explain()
+    content = json.loads(path.read_text())
+    content["changes"][0]["step_time_s"] *= 0.9
+    path.write_text(json.dumps(content))
+    with pytest.raises(InvalidInput, match=r"changes\[0\]\.step_time_s: must be"):
+        explain(path)
+    content["changes"][0]["options"] = "--tp 7"
+    path.write_text(json.dumps(content))
+    with pytest.raises(InvalidInput, match=r'changes\[0\]\.options: is no change: "--tp 7"'):
+        explain(path)
+
+
+def test_a_change_is_what_plan_prices_under_its_option() -> None:
+    found = improved(pp=2, dp=4).document
+    (changed,) = (each for each in found.changes if each.options == "--schedule zb-h1")
+    asked = document(pp=2, dp=4, schedule="zb-h1")
+    assert (asked.lower_bound_s or 0.0) <= changed.step_time_s * (1 + 1e-9)
+    plan_of_it = recommended_plan(replace(found, recommended=changed))
+    assert plan_of_it.schedule == "zb-h1"
+    assert plan_of_it.step_time_s == changed.step_time_s
+    cuts = [stage.layers for stage in plan_of_it.stages]
+    assert cuts == [stage.layers for stage in document(pp=2, dp=4).stages]
+
+
+def test_every_neighbour_holds_all_layers_and_microbatches() -> None:
+    for degrees in ({"pp": 2, "dp": 4}, {"pp": 1, "dp": 8}):
+        shelf, plan_found, _ = planned_mixed(document(**degrees))
+        layers = sorted(layer for stage in plan_found.stages for layer in stage.layers)
+        moves = list(moves_on_pools(shelf, plan_found))
+        assert len({options for _, options, _ in moves}) == len(moves)
+        for _, _, changed in moves:
+            assert sorted(layer for stage in changed.stages for layer in stage.layers) == layers
+            chains = chains_of(changed)
+            sequences = sum(chain.count * chain.num_microbatches for chain in chains)
+            assert sequences * (changed.microbatch_size or 1) == NARROW["global_batch"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"framework": "megatron"}, "framework: must be left out"),
+        ({"patch": "copy.sh"}, "patch: needs a framework's file"),
+        ({"cluster": "dgx-h100"}, "cluster: belongs to --from"),
+    ],
+)
+def test_what_is_about_one_pool_is_refused_by_improve(options: dict[str, str], fault: str) -> None:
+    with pytest.raises(InvalidInput, match=fault):
+        improve(planned(), **options)  # type: ignore[arg-type]
 
 
 def test_reasons_name_what_of_which_pool_would_help_most() -> None:

@@ -120,9 +120,11 @@ def _meant(document: Any) -> Any:
                 raise InvalidInput.of("document", f"{problem}: there is nothing to export")
             return document.best_plan
         case "improvement":
+            from trainwright.documents.explanation import recommended_plan
             from trainwright.documents.improvement import recommended_run
 
-            return recommended_run(document)
+            of_plan = document.plan is not None
+            return recommended_plan(document) if of_plan else recommended_run(document)
     return document
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.documents.improvement import ImprovementResult, PricedPlan, Surroundings
     from trainwright.documents.jobs import DocumentedRun
+    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.execution import Budget
     from trainwright.frameworks.jobs.edit import JobText
     from trainwright.frameworks.read_job import StatedJob
@@ -61,7 +62,7 @@ def improve(
     `InvalidInput` where the run is not legal, is missing a part, or is stated twice.
     """
     from trainwright.documents.improvement import document_of
-    from trainwright.documents.jobs import run_of_document
+    from trainwright.documents.jobs import opened_run, run_of_document
     from trainwright.execution import Budget as NoLimit
     from trainwright.options.clusters import AUTO_SOFTWARE, priced_as_run
 
@@ -101,7 +102,10 @@ def improve(
         beside |= {"global-batch": global_batch, "calibration": calibration}
         beside |= {"software": None if software == AUTO_SOFTWARE else software}
         _refuse_restated(beside)
-        asked = run_of_document(document)
+        found = opened_run(document)
+        if (on_pools := _on_pools(found)) is not None:
+            return Improved(_improved_on_pools(on_pools, framework, patch, budget))
+        asked = run_of_document(found)
         warnings = ()
     elif source is None:
         raise InvalidInput.of("document", "must be given, or a framework's file, as --from")
@@ -128,6 +132,28 @@ def improve(
         else:
             shown = _write_copy(patch, job_file, text)
     return Improved(replace(answer, warnings=said), difference=shown)
+
+
+def _on_pools(found: Any) -> MixedPlanResult | None:
+    """The plan on several pools that a document is, or whose improvement it is."""
+    plan = found.plan if found.kind == "improvement" else found
+    return plan if plan is not None and plan.kind == "mixed-plan" else None
+
+
+def _improved_on_pools(
+    document: MixedPlanResult, framework: str | None, patch: str | Path | None, budget: Budget
+) -> ImprovementResult:
+    """Raises `InvalidInput` for what is about one pool, or where the document holds no plan."""
+    from trainwright.documents.explanation import improved_on_pools
+
+    if not document.stages:
+        raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
+    if framework not in (None, ANY_FRAMEWORK):
+        problem = "must be left out: plans on several pools are searched without its limits"
+        raise InvalidInput.of("framework", problem)
+    if patch is not None:
+        raise InvalidInput.of("patch", "needs a framework's file whose settings are changed")
+    return improved_on_pools(document, budget)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -7,7 +7,19 @@ from functools import partial
 from math import inf, isfinite, isinf
 from typing import TYPE_CHECKING, Any, Final
 
-from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, step_on_pools_s
+from trainwright.documents.improvement import (
+    ImprovementRecord,
+    ImprovementResult,
+    remake_improvement,
+)
+from trainwright.documents.jobs import PricedLayout
+from trainwright.documents.mixed_plan import (
+    MixedPlanResult,
+    plan_mixed_model,
+    planned_mixed,
+    step_on_pools_s,
+    with_mixed_plan,
+)
 from trainwright.documents.model_plan import (
     ModelPlanResult,
     PlannedStep,
@@ -27,12 +39,17 @@ from trainwright.documents.reasons import (
 )
 from trainwright.errors import InvalidInput
 from trainwright.execution import Budget as NoLimit
-from trainwright.options.question import leaner_questions
+from trainwright.options.question import call_of, leaner_questions
+from trainwright.planning.question.question import Allowed
+from trainwright.planning.reasons.improve import recommended, worth_listing
 from trainwright.planning.reasons.why import (
     Without,
+    changed_on_pools,
+    changes_on_pools,
     freed,
     freedom_gain,
     memory_gain,
+    priced_on_pools,
     repriced_gains,
     unnamed,
     unnamed_gain,
@@ -40,6 +57,7 @@ from trainwright.planning.reasons.why import (
     without,
 )
 from trainwright.planning.search.plans import predicted
+from trainwright.planning.search.pools import fits
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.plans.configuration import FORMAT_VERSION, NO_OVERHEADS
 from trainwright.plans.plan import DEFAULT_SCHEDULE
@@ -53,8 +71,9 @@ if TYPE_CHECKING:
     from trainwright.documents.plan_view import Considered
     from trainwright.documents.view import Line
     from trainwright.execution import Budget
-    from trainwright.planning.question.question import Allowed, ModelQuestion
-    from trainwright.planning.reasons.why import Gain
+    from trainwright.planning.bounds.pools import MixedShelf
+    from trainwright.planning.question.question import ModelQuestion
+    from trainwright.planning.reasons.why import Gain, PoolsChange
     from trainwright.plans import Plan
 
 
@@ -403,3 +422,119 @@ def model_explanation_view(document: ModelExplanation) -> Iterator[Line]:
     yield from explanation_tables(document)
     if document.not_asked:
         yield f"not asked for want of time: {', '.join(document.not_asked)} (--time-limit)"
+
+
+# How far a plan on several pools is from the best, and which change gets most of the way
+# --------------------------------------------------------------------------------------
+# The run is the plan as it is, the changes are of its decisions, one or two, priced; the best plan
+# is searched with all free that the request fixed. Documents are those of a run on one pool.
+
+
+def improved_on_pools(document: MixedPlanResult, budget: Budget) -> ImprovementResult:
+    """The changes of the plan that are faster, or fit, the best plan, and what bounds it."""
+    shelf, plan, _ = planned_mixed(document)
+    changes = changes_on_pools(shelf, plan, budget)
+    call = call_of(document.request)
+    free = replace(shelf.question, allowed=Allowed(framework=None))
+    found = plan_mixed_model(replace(call, question=free, top=0), budget)
+    said: tuple[str, ...] = ()
+    if budget.stopped:
+        said = ("the time limit ended the search: there may be better changes and plans",)
+    return _improvement(document, shelf, plan, changes, replace(found, search_s=None), said)
+
+
+def _improvement(
+    document: MixedPlanResult,
+    shelf: MixedShelf,
+    plan: Plan,
+    changes: Iterable[PoolsChange],
+    best: MixedPlanResult | None,
+    warnings: tuple[str, ...],
+) -> ImprovementResult:
+    """What the parts say of each other; a plan that something else beats is left out."""
+    base = priced_on_pools(shelf, plan)
+    base_s, fits_now = base.step.step_time_s, fits(shelf, base)
+    listed = worth_listing(
+        each for each in changes if not fits_now or each.step.step_time_s < base_s
+    )
+    least_s = min((each.step.step_time_s for each in listed), default=base_s if fits_now else inf)
+    if best is None or best.step_time_s is None or best.step_time_s > least_s * _HAIR:
+        planned_s, best = inf, None
+    else:
+        planned_s = best.step_time_s
+    best_s = min(least_s, planned_s)
+    chosen = recommended(listed, base_s=base_s if fits_now else None, best_s=best_s)
+    high = (document.step_time_high_s or base_s) / (document.step_time_s or base_s)
+
+    def record(each: PoolsChange) -> ImprovementRecord:
+        step_s = each.step.step_time_s
+        gains = fits_now and base_s > best_s
+        is_sure = "beyond the error" if base_s / step_s > high else "within the error: measure"
+        return ImprovementRecord(
+            dimensions=each.dimensions,
+            options=each.options,
+            step_time_s=step_s,
+            peak_memory_bytes=each.step.peak_memory_bytes,
+            speedup=base_s / step_s,
+            gain_share=(base_s - step_s) / (base_s - best_s) if gains else None,
+            evidence=is_sure if fits_now else "fits by prediction",
+            risk="none known" if _SHARDS.isdisjoint(each.dimensions) else _OTHER_SHARDS,
+        )
+
+    bound_s = None if best is None else best.lower_bound_s
+    return ImprovementResult(
+        run=PricedLayout(step_time_s=base_s, peak_memory_bytes=base.step.peak_memory_bytes),
+        run_fits=fits_now,
+        memory_limit_bytes=max(rank.memory_limit_bytes for rank in document.ranks),
+        best_known_s=best_s if isfinite(best_s) else None,
+        lower_bound_s=bound_s if bound_s and bound_s <= best_s * _HAIR else None,
+        recommended=None if chosen is None else record(chosen),
+        changes=tuple(map(record, listed)),
+        warnings=warnings,
+        assumptions=document.assumptions,
+        request=document.request,
+        plan=document,
+        planned=best,
+    )
+
+
+_HAIR: Final = 1 + 1e-9
+_SHARDS: Final = frozenset({"tensor", "cut", "zero"})
+_OTHER_SHARDS: Final = "checkpoints have other shards"
+
+
+def remake_any_improvement(document: ImprovementResult) -> ImprovementResult:
+    """The document with every figure that follows from its run, its changes and its best plan.
+
+    Raises `InvalidInput` for decisions that cannot be.
+    """
+    if document.plan is None:
+        return remake_improvement(document)
+    shelf, plan, _ = planned_mixed(document.plan)
+    changes = []
+    for index, one in enumerate(document.changes):
+        found = changed_on_pools(shelf, plan, one.options)
+        if found is None:
+            raise InvalidInput.of(f"changes[{index}].options", f'is no change: "{one.options}"')
+        if not fits(shelf, found.found):
+            raise InvalidInput.of(f"changes[{index}]", "must fit in the memory of its devices")
+        changes.append(found)
+    best, said = document.planned, document.warnings
+    made = _improvement(document.plan, shelf, plan, changes, best, said)
+    asked = replace(made.request, command_line=document.request.command_line)
+    return replace(made, request=asked)
+
+
+def recommended_plan(document: ImprovementResult) -> MixedPlanResult:
+    """The plan on several pools with the recommended change.
+
+    Raises `InvalidInput` where none is recommended.
+    """
+    assert document.plan is not None, "of a run on several pools"
+    if document.recommended is None:
+        raise InvalidInput.of("document", "recommends no change: give the plan itself")
+    shelf, plan, _ = planned_mixed(document.plan)
+    found = changed_on_pools(shelf, plan, document.recommended.options)
+    assert found is not None, "an improvement that was read has its changes"
+    priced = found.found
+    return with_mixed_plan(document.plan, shelf.question, priced.plan, priced.profiles, priced.step)

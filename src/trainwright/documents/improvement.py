@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.cluster import NetworkLevel
 from trainwright.documents.fit import run_fits
 from trainwright.documents.jobs import PricedLayout
+from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import (
     NONE_ENOUGH,
     ModelEstimateRequest,
@@ -21,6 +22,7 @@ from trainwright.documents.model_estimate import (
     price_request,
 )
 from trainwright.documents.model_plan import profile_of
+from trainwright.documents.plan_view import devices_by_pool, use_of_pools
 from trainwright.documents.printing import layout_line
 from trainwright.documents.profile_plan import count_recomputed
 from trainwright.documents.runs import gaps_of_run, range_of, runs_on, trained_and_cluster
@@ -59,7 +61,13 @@ from trainwright.planning.reasons.improve import (
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.plans import predicted
 from trainwright.plans import Plan, Stage
-from trainwright.plans.configuration import FORMAT_VERSION
+from trainwright.plans.configuration import (
+    FORMAT_VERSION,
+    NO_OVERHEADS,
+    Configuration,
+    MemoryOverheads,
+    PlanRequest,
+)
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
@@ -76,7 +84,6 @@ if TYPE_CHECKING:
     from trainwright.execution import Budget
     from trainwright.model import TransformerConfig
     from trainwright.plans import StepPrediction
-    from trainwright.plans.configuration import Configuration
     from trainwright.profile import Profile
     from trainwright.profile.measured_model import Trained
 
@@ -162,7 +169,22 @@ class ImprovementResult:
     enough: tuple[PricedChange, ...] = ()
     warnings: tuple[str, ...] = ()
     assumptions: dict[str, str] = field(default_factory=dict)
-    request: ModelEstimateRequest
+    request: ModelEstimateRequest | PlanRequest
+    plan: MixedPlanResult | None = field(default=None, metadata={RARE: True})
+    planned: MixedPlanResult | None = field(default=None, metadata={RARE: True})
+
+    @property
+    def configuration(self) -> Configuration:
+        """The run as options state it; there is none on several pools."""
+        assert isinstance(self.request, ModelEstimateRequest), "a run on one pool is stated"
+        return self.request.configuration
+
+    @property
+    def overheads(self) -> MemoryOverheads:
+        """What every device keeps beside the model."""
+        if isinstance(self.request, ModelEstimateRequest):
+            return self.request.configuration.overheads
+        return self.request.overheads or NO_OVERHEADS
 
 
 # The best plan of a run's question: same model, devices, batch and settings, priced alike
@@ -595,10 +617,12 @@ def recommended_run(document: ImprovementResult) -> ModelEstimateResult:
 
     Raises `InvalidInput` where none is recommended.
     """
-    request, chosen = document.request, document.recommended
+    chosen = document.recommended
     if chosen is None:
         problem = "recommends no change: give the run's own estimate, or plan with `plan`"
         raise InvalidInput.of("document", problem)
+    request = document.request
+    assert isinstance(request, ModelEstimateRequest), "a run on one pool is stated"
     model, cluster = trained_and_cluster(request)
     changed = reachable(
         request.configuration,
@@ -630,6 +654,8 @@ def remake_improvement(document: ImprovementResult) -> ImprovementResult:
     Costs what pricing each of its runs costs. Raises `InvalidInput` for decisions that cannot be.
     """
     request = document.request
+    if not isinstance(request, ModelEstimateRequest):
+        raise InvalidInput.of("request.configuration", "required field is missing")
     model, cluster = trained_and_cluster(request)
     bare = Surroundings(
         model=model,
@@ -653,7 +679,7 @@ def remake_improvement(document: ImprovementResult) -> ImprovementResult:
 
 
 def _changed_figures(document: ImprovementResult, bare: Surroundings) -> Iterator[Improvement]:
-    run, pool = document.request.configuration, bare.cluster.pool_of()
+    run, pool = document.configuration, bare.cluster.pool_of()
     for index, one in enumerate(document.changes):
         if len(one.dimensions) not in (1, 2):
             problem = f"must be one decision or two, got {len(one.dimensions)}"
@@ -688,7 +714,7 @@ def _plan(document: ImprovementResult, bare: Surroundings) -> PricedPlan | None:
     if document.best_plan is None:
         return None
     pool = bare.cluster.pool_of()
-    asked = with_kernels(document.request.configuration, document.best_plan.options, pool)
+    asked = with_kernels(document.configuration, document.best_plan.options, pool)
     allowed = Allowed(framework=document.framework)
     question = question_of(bare.model, bare.cluster, asked, allowed)
     priced = priced_again(document.best_plan, question, asked)
@@ -725,7 +751,7 @@ def _refuse_what_does_not_fit(
 
 def needed_bytes(found: ImprovementResult, peak_bytes: float) -> float:
     """What a device must have usable for a run of that peak: what the limit is compared with."""
-    return found.request.configuration.overheads.needed_bytes(peak_bytes)
+    return found.overheads.needed_bytes(peak_bytes)
 
 
 def needed_line(found: ImprovementResult, peak_bytes: float) -> str:
@@ -737,7 +763,7 @@ def needed_line(found: ImprovementResult, peak_bytes: float) -> str:
 
 def needed_parts(found: ImprovementResult, peak_bytes: float) -> str:
     """What a device must have usable, by parts."""
-    overheads = found.request.configuration.overheads
+    overheads = found.overheads
     parts = [f"a peak of {format_bytes(peak_bytes)}"]
     if overheads.fragmentation:
         parts.append(f"{overheads.fragmentation:.0%} fragmentation")
@@ -859,6 +885,13 @@ def _lines(found: ImprovementResult) -> Iterator[str]:
 
 
 def _best_lines(found: ImprovementResult) -> Iterator[str]:
+    if found.planned is not None and found.planned.parallelism is not None:
+        best = found.planned
+        yield (
+            f"best plan: {format_seconds(best.step_time_s or 0.0)}, "
+            f"{use_of_pools(best)}{layout_line(found.planned.parallelism)}, microbatch "
+            f"{best.micro_batch}, schedule {best.schedule}, on {devices_by_pool(best)}"
+        )
     plan, where = found.best_plan, f" for {found.framework}" if found.framework else ""
     if plan is not None:
         yield (
@@ -867,6 +900,8 @@ def _best_lines(found: ImprovementResult) -> Iterator[str]:
             f"{layout_line(plan.parallelism)}{added_kernels(plan)}, microbatch {plan.micro_batch}, "
             f"schedule {plan.schedule}, {plan.num_recomputed} layers recomputed"
         )
+    elif found.planned is not None:
+        pass  # said above
     elif found.best_known_s is None:
         yield f"best plan{where}: none was found that fits"
     else:
@@ -928,6 +963,8 @@ def change_table(found: ImprovementResult) -> Table:
 
 
 def _whose_words(found: ImprovementResult) -> str:
+    if found.plan is not None:
+        return "Changes are of the plan's own decisions. "
     if found.dialect is not None:
         return "Changes are said in the settings of the file. "
     return "Options are written as trainwright estimate takes them, to be added to the run's. "

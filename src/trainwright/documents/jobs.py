@@ -186,16 +186,22 @@ class DocumentedRun:
     configuration: Configuration
 
 
-def run_of_document(document: str | Path | Report[Any]) -> DocumentedRun:
+def opened_run(document: Any) -> Any:
+    """The document of a run: from its file, the one a result carries, or as it is."""
+    found = document.document if isinstance(document, Report) else document
+    is_file = isinstance(found, (str, Path))
+    return load(found, (*COMPARABLE, "improvement")) if is_file else found
+
+
+def run_of_document(document: Any) -> DocumentedRun:
     """The run of an estimate, plan or improvement of a model, or of a profile on a cluster.
 
-    The document is a path or a result; the run of an improvement is the one before it.
+    The document is a path, a result or itself; the run of an improvement is the one before it.
 
     Raises `InvalidInput` for other kinds, `UnsupportedFeature` for a plan that no options of
     `estimate` state: with an order that was searched, or blocks recomputed one by one.
     """
-    kinds = (*COMPARABLE, "improvement")
-    found = document.document if isinstance(document, Report) else load(document, kinds)
+    found = opened_run(document)
     if isinstance(found, ModelEstimateResult) or found.kind == "improvement":
         run = found.request.configuration
     elif isinstance(found, ModelPlanResult):

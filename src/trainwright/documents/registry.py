@@ -51,7 +51,7 @@ def _kind(
     return Kind(
         record=f"{module}:{record}",
         view=view if ":" in view else f"{module}:{view}",
-        remake=None if remake is None else f"{module}:{remake}",
+        remake=remake if remake is None or ":" in remake else f"{module}:{remake}",
         page=None if page is None else f"pages.{page}",
         is_estimated=is_estimated,
     )
@@ -140,7 +140,7 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
             "documents.improvement",
             "ImprovementResult",
             "improvement_view",
-            remake="remake_improvement",
+            remake="documents.explanation:remake_any_improvement",
             page="model_estimate:improvement_content",
             is_estimated=True,
         ),

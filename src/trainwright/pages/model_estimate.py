@@ -28,6 +28,7 @@ from trainwright.documents.model_estimate import (
     enough_table,
 )
 from trainwright.documents.model_summary import model_summary_report
+from trainwright.documents.plan_view import use_of_pools
 from trainwright.documents.printing import layout_line
 from trainwright.documents.runs import batch_in_words
 from trainwright.documents.sweep import (
@@ -420,21 +421,35 @@ def improvement_content(subject: Subject[ImprovementResult]) -> Content:
     """Everything the page says about a run and its neighbours."""
     document = subject.document
     request = document.request
-    run = request.configuration
+    cluster = "?" if request.cluster is None else request.cluster.name
     target = "" if document.framework is None else f" for {document.framework}"
     return Content(
-        title=f"What would improve {request.model.name} on {request.cluster.name}",
-        subtitle=f"Changes of one or two decisions{target}, from {layout_line(run.parallelism)}, "
-        f"microbatch {run.microbatch_size}, schedule {run.schedule}, recompute {run.recompute} · "
-        f"{batch_in_words(run)}",
+        title=f"What would improve {request.model.name} on {cluster}",
+        subtitle=f"Changes of one or two decisions{target}, from {_run_in_words(document)}",
         figures=tuple(_figures_of_improvement(document)),
         sections=tuple(_sections_of_improvement(subject)),
     )
 
 
+def _run_in_words(document: ImprovementResult) -> str:
+    """The layout, the microbatch and the schedule; what a step trains on where that was stated."""
+    plan = document.plan
+    if plan is not None:
+        words = f"{_layout_of(document)}, microbatch {plan.micro_batch}, schedule {plan.schedule}"
+        return f"{use_of_pools(plan)}{words}"
+    run = document.configuration
+    words = f"{_layout_of(document)}, microbatch {run.microbatch_size}, schedule {run.schedule}"
+    return f"{words}, recompute {run.recompute} · {batch_in_words(run)}"
+
+
+def _layout_of(document: ImprovementResult) -> str:
+    degrees = document.plan.parallelism if document.plan else document.configuration.parallelism
+    return "" if degrees is None else layout_line(degrees)
+
+
 def _figures_of_improvement(document: ImprovementResult) -> Iterator[Figure]:
     step_s, peak = document.run.step_time_s, document.run.peak_memory_bytes
-    layout = layout_line(document.request.configuration.parallelism)
+    layout = _layout_of(document)
     yield from figures(
         ("step_time_s", "step", step_s, format_seconds(step_s)),
         ("peak_memory_bytes", "peak memory", peak, format_bytes(peak)),
@@ -469,7 +484,8 @@ def _sections_of_improvement(subject: Subject[ImprovementResult]) -> Iterator[Se
     if blocks:
         yield section("distance", "How far it is", *blocks)
     yield provenance_section(subject, document.assumptions)
-    yield reproduce_section(subject, (document.request.model, document.request.cluster))
+    inputs = (document.request.model, document.request.cluster)
+    yield reproduce_section(subject, tuple(filter(None, inputs)))
 
 
 def _answer_of_improvement(document: ImprovementResult) -> Verdict:
@@ -515,6 +531,10 @@ def _best_card(document: ImprovementResult) -> Card:
     if document.lower_bound_s is not None:
         floor = format_seconds(document.lower_bound_s)
         bound = f"; {bounded_plans(document)} takes less than {floor}"
+    if document.planned is not None and document.planned.step_time_s:
+        step_s = document.planned.step_time_s
+        gain = speed(document, document.run.step_time_s / step_s)
+        return card("best plan", format_seconds(step_s), gain + bound)
     if plan is not None:
         gain = speed(document, plan.speedup)
         return card("best plan", format_seconds(plan.step_time_s), gain + bound)
@@ -531,8 +551,9 @@ def _steps(document: ImprovementResult) -> BarChart:
     if document.recommended not in (None, *document.changes[:1]):
         assert document.recommended is not None
         steps.append(("smallest change", document.recommended.step_time_s))
-    if document.best_plan is not None:
-        steps.append(("best plan", document.best_plan.step_time_s))
+    best = document.best_plan or document.planned
+    if best is not None and best.step_time_s is not None:
+        steps.append(("best plan", best.step_time_s))
     first_s = document.run.step_time_s
     rows = ((name, s, format_seconds(s), f"{s / first_s:.3g}×") for name, s in steps)
     return plain_bars("Step time", "run", rows)

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, Optimizer
@@ -38,12 +38,15 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster, Pool
     from trainwright.execution import Budget
     from trainwright.model import TransformerConfig
+    from trainwright.planning.reasons.why import PoolsChange
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.plan import Parallelism
     from trainwright.profile.measured_model import Trained
 
     Attempts = Iterable[tuple[str, str, Configuration]]
+
+AnyChange = TypeVar("AnyChange", bound="Improvement | PoolsChange")
 
 
 # Runs that differ from one run in a single decision, as a person would try them
@@ -539,7 +542,7 @@ def _best_of_each(found: list[Improvement]) -> tuple[Improvement, ...]:
     return tuple(best.values())
 
 
-def _order(each: Improvement) -> tuple[float, int, str]:
+def _order(each: Improvement | PoolsChange) -> tuple[float, int, str]:
     """Fastest first; of those that agree in twelve digits the one that is quickest said."""
     return float(f"{each.step.step_time_s:.11e}"), each.options.count("--"), each.options
 
@@ -571,7 +574,7 @@ def reachable(
     )
 
 
-def worth_listing(found: Iterable[Improvement]) -> tuple[Improvement, ...]:
+def worth_listing(found: Iterable[AnyChange]) -> tuple[AnyChange, ...]:
     """A few, fastest first: half of them of one decision, the others pairs that beat all those."""
     fastest = sorted(found, key=_order)
     singles = [each for each in fastest if len(each.dimensions) == 1]
@@ -582,8 +585,8 @@ def worth_listing(found: Iterable[Improvement]) -> tuple[Improvement, ...]:
 
 
 def recommended(
-    found: Iterable[Improvement], *, base_s: float | None, best_s: float
-) -> Improvement | None:
+    found: Iterable[AnyChange], *, base_s: float | None, best_s: float
+) -> AnyChange | None:
     """The change of fewest dimensions with most of the gain; the fastest where none has.
 
     `base_s` is the step of the run, None where it does not fit, and `best_s` the fastest known. A

@@ -11,33 +11,44 @@ is known already leads them: the prices of layers, and the step of a plan that t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.planning.bounds.pools import FAMILIES as MIXED_FAMILIES
+from trainwright.planning.bounds.pools import Shape
 from trainwright.planning.question.layouts import BRAIDED, ON_HOST, SLICED, chunks_per_rank
-from trainwright.planning.question.question import Allowed, Span
+from trainwright.planning.question.question import Allowed, Point, Span
 from trainwright.planning.reasons.infeasible import SHARE_S, eased
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import with_searched_orders
-from trainwright.planning.search.pools import plan_on_pools, sketch_on_pools
+from trainwright.planning.search.pools import (
+    fits,
+    plan_on_pools,
+    priced_mixed,
+    sketch_on_pools,
+)
 from trainwright.planning.search.search import BRIEF
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, mapping_name
 from trainwright.plans.status import Status
-from trainwright.profile import Recompute
+from trainwright.profile import USUAL_MODES, Recompute
 from trainwright.profile.measured_model import MeasuredModel
+from trainwright.step.pools import chains_of
 from trainwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
+    from trainwright.planning.bounds.pools import MixedShelf
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.planning.search.pools import MixedPriced
     from trainwright.planning.search.prefetch import Shelves
     from trainwright.planning.splits.types import Priced
-    from trainwright.plans import Plan
+    from trainwright.plans import Plan, ReplicaGroup, Stage
     from trainwright.plans.plan import Parallelism
+    from trainwright.plans.prediction import MixedPrediction
     from trainwright.plans.status import Relaxation
 
     Reprice: TypeAlias = Callable[[Cluster], float]
@@ -324,3 +335,235 @@ def freedom_gain(
         replanned=True,
         options=options,
     )
+
+
+# Plans on several pools that differ from one in a single decision, priced
+# ------------------------------------------------------------------------
+# A decision is the size of a microbatch, ZeRO, the schedule, what all devices or those of one pool
+# recompute, where two stages are cut, how many microbatches a chain runs in place of another, or
+# the tensor degree in exchange for replicas. Layers keep what they recompute where they move.
+
+_MOVED: Final = (1, 2, 4)  # layers across a cut
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolsChange:
+    """A plan with one decision changed, priced; it fits. `options` say what was changed."""
+
+    dimensions: tuple[str, ...]
+    options: str
+    found: MixedPriced
+
+    @property
+    def step(self) -> MixedPrediction:
+        """What it takes."""
+        return self.found.step
+
+
+_WITH: Final = " with "  # between the two changes of a pair
+_FASTEST: Final = 3  # changes that others are tried with
+
+
+def changes_on_pools(shelf: MixedShelf, plan: Plan, budget: Budget) -> tuple[PoolsChange, ...]:
+    """Every change of one decision that fits, and the fastest few with every other change.
+
+    A price each, about a hundred; those that the budget ends before are left out.
+    """
+    singles = tuple(_fitting(shelf, plan, budget))
+    pairs: dict[frozenset[str], PoolsChange] = {}
+    for first in sorted(singles, key=lambda each: each.step.step_time_s)[:_FASTEST]:
+        for second in _fitting(shelf, first.found.plan, budget):
+            if second.dimensions != first.dimensions:
+                words = f"{first.options}{_WITH}{second.options}"
+                both = (*first.dimensions, *second.dimensions)
+                pair = PoolsChange(dimensions=both, options=words, found=second.found)
+                pairs.setdefault(frozenset((first.options, second.options)), pair)
+    return (*singles, *pairs.values())
+
+
+def _fitting(shelf: MixedShelf, plan: Plan, budget: Budget) -> Iterator[PoolsChange]:
+    for dimension, options, changed in moves_on_pools(shelf, plan):
+        if budget.stopped:
+            return
+        try:
+            found = priced_on_pools(shelf, changed)
+        except (InvalidInput, UnsupportedFeature):
+            continue  # a rule forbids it
+        if fits(shelf, found):
+            yield PoolsChange(dimensions=(dimension,), options=options, found=found)
+
+
+def changed_on_pools(shelf: MixedShelf, plan: Plan, options: str) -> PoolsChange | None:
+    """The change that is called so, whether it fits or not; None where there is none."""
+    dimensions: tuple[str, ...] = ()
+    for part in options.split(_WITH):
+        own = (move for move in moves_on_pools(shelf, plan) if move[1] == part)
+        dimension, _, plan = next(own, ("", "", plan))
+        dimensions = (*dimensions, dimension)
+    if not all(dimensions):
+        return None
+    found = priced_on_pools(shelf, plan)
+    return PoolsChange(dimensions=dimensions, options=options, found=found)
+
+
+def priced_on_pools(shelf: MixedShelf, plan: Plan) -> MixedPriced:
+    """The plan with its price, at the prices of the pools that it uses."""
+    degrees = plan.parallelism
+    assert degrees is not None, "all stages share their degrees"
+    point = Point(
+        microbatch_size=plan.microbatch_size or 1,
+        tensor=degrees.tensor,
+        context=degrees.context,
+        expert=degrees.expert,
+        expert_tensor=degrees.expert_tensor,
+    )
+    pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
+    profiles = {pool: shelf.profile(pool, point) for pool in pools}
+    shape = Shape(name="alone", pools=tuple(pools))  # how pools are used is of no price
+    return priced_mixed(shelf, shape, plan, profiles)
+
+
+def moves_on_pools(shelf: MixedShelf, plan: Plan) -> Iterator[tuple[str, str, Plan]]:
+    """The dimension, the change in words and the plan; not all of them need be legal."""
+    degrees, size = plan.parallelism, plan.microbatch_size or 1
+    assert degrees is not None, "all stages share their degrees"
+    for new in (2 * size, size // 2):
+        if new and plan.num_microbatches * size % new == 0:
+            count = plan.num_microbatches * size // new
+            changed = replace(plan, microbatch_size=new, num_microbatches=count)
+            yield "microbatch", f"--micro-batch {new}", changed
+    for stage in range(4):
+        if stage != degrees.zero_stage:
+            sharded = replace(plan, parallelism=replace(degrees, zero_stage=stage))
+            yield "zero", f"--zero {stage}", sharded
+    for family in MIXED_FAMILIES if degrees.virtual_stages == 1 and degrees.pipeline > 1 else ():
+        if family != plan.schedule:
+            yield "schedule", f"--schedule {family}", replace(plan, schedule=family)
+    yield from _modes(shelf, plan)
+    for at in range(len(plan.stages) - 1):
+        for count in _MOVED:
+            for source, target in ((at, at + 1), (at + 1, at)):
+                if len(plan.stages[source].layers) > count:
+                    words = f"{count} layer{'s' * (count > 1)} of stage {source} to stage {target}"
+                    yield "cut", words, _with_cut(plan, at, count if source == at else -count)
+    yield from _shares(shelf, plan)
+    for factor, by in ((2, 1), (1, 2)):
+        if (split := _with_tensor(plan, degrees, factor, by)) is not None:
+            yield "tensor", f"--tp {degrees.tensor * factor // by}", split
+
+
+def _of_group(stage: Stage, group: ReplicaGroup) -> dict[int, str]:
+    """What the replicas of a group do with each layer."""
+    return dict(zip(stage.layers, group.options or stage.options, strict=True))
+
+
+def _modes(shelf: MixedShelf, plan: Plan) -> Iterator[tuple[str, str, Plan]]:
+    """Another recomputation of all layers that know it, on all pools or on those of one."""
+    pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
+    profile, names = priced_on_pools(shelf, plan).profiles[pools[0]], shelf.cluster.pool_names()
+    costs = profile.costs
+    known = {
+        layer.id: {costs.option_ids[row] for row in costs.rows_of(layer.layer_class)}
+        for layer in profile.structure.layers
+    }
+    chosen = [(pool,) for pool in pools] if len(pools) > 1 else []
+    for mode in USUAL_MODES:
+        for on in ((*pools,), *chosen):
+            where = "" if len(on) == len(pools) else f" on {names[on[0]]}"
+            changed = _recomputing(plan, str(mode), known, on)
+            if changed != _recomputing(plan, str(mode), known, ()):
+                yield "recompute", f"--recompute {mode}{where}", changed
+
+
+def _recomputing(
+    plan: Plan, mode: str, known: Mapping[int, Collection[str]], pools: Collection[int]
+) -> Plan:
+    """The plan with the mode for every layer on these pools that knows it."""
+
+    def part(stage: Stage) -> Stage:
+        groups = tuple(
+            replace(
+                group,
+                options=tuple(
+                    mode if group.pool in pools and mode in known[layer] else own
+                    for layer, own in _of_group(stage, group).items()
+                ),
+            )
+            for group in stage.replicas
+        )
+        return replace(stage, options=groups[0].options, replicas=groups)
+
+    return replace(plan, stages=tuple(map(part, plan.stages)))
+
+
+def _with_cut(plan: Plan, at: int, count: int) -> Plan:
+    """So many layers of stage `at` moved to the next one, or back where negative."""
+    one, other = plan.stages[at], plan.stages[at + 1]
+    layers = (*one.layers, *other.layers)
+    after = len(one.layers) - count
+    groups = zip(one.replicas, other.replicas, strict=True)  # a group of each for every chain
+    told = [_of_group(one, first) | _of_group(other, second) for first, second in groups]
+
+    def part(stage: Stage, own: tuple[int, ...]) -> Stage:
+        made = tuple(
+            replace(group, options=tuple(options[layer] for layer in own))
+            for group, options in zip(stage.replicas, told, strict=True)
+        )
+        return replace(stage, layers=own, options=made[0].options, replicas=made)
+
+    stages = list(plan.stages)
+    stages[at : at + 2] = [part(one, layers[:after]), part(other, layers[after:])]
+    return replace(plan, stages=tuple(stages))
+
+
+def _shares(shelf: MixedShelf, plan: Plan) -> Iterator[tuple[str, str, Plan]]:
+    """The fewest microbatches that one chain can take over from another."""
+    chains, names = chains_of(plan), shelf.cluster.pool_names()
+    for giver in range(len(chains)):
+        for taker in range(len(chains)):
+            one, other = chains[giver], chains[taker]
+            common = math.gcd(one.count, other.count)
+            less, more = other.count // common, one.count // common
+            if giver == taker or one.num_microbatches <= less:
+                continue
+            counts = [chain.num_microbatches for chain in chains]
+            counts[giver] -= less
+            counts[taker] += more
+            kind = names[other.groups[0].pool]
+            words = f"{other.count * more} microbatches more on {kind} (chain {taker})"
+            yield "share", f"{words}, as many less in chain {giver}", _with_counts(plan, counts)
+
+
+def _with_counts(plan: Plan, counts: list[int]) -> Plan:
+    """The plan with so many microbatches for a replica of each chain."""
+    stages = tuple(
+        replace(
+            stage,
+            replicas=tuple(
+                replace(group, share=group.count * count / plan.num_microbatches)
+                for group, count in zip(stage.replicas, counts, strict=True)
+            ),
+        )
+        for stage in plan.stages
+    )
+    return replace(plan, stages=stages)
+
+
+def _with_tensor(plan: Plan, degrees: Parallelism, factor: int, by: int) -> Plan | None:
+    """The tensor degree times factor/by, with as many replicas less; None where that is no plan."""
+    tensor, counts = degrees.tensor * factor, [g.count * by for g in plan.stages[0].replicas]
+    if tensor % by or any(count % factor for count in counts):
+        return None
+    tensor, data = tensor // by, sum(count // factor for count in counts)
+    stages = tuple(
+        replace(
+            stage,
+            replicas=tuple(
+                replace(group, count=group.count * by // factor, tensor_parallel=tensor)
+                for group in stage.replicas
+            ),
+        )
+        for stage in plan.stages
+    )
+    changed = replace(degrees, tensor=tensor, data=data, sequence_parallel=tensor > 1)
+    return replace(plan, stages=stages, parallelism=changed)
