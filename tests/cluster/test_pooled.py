@@ -10,6 +10,7 @@ import pytest
 
 from trainwright.cluster.calibration import (
     PACE,
+    TYPICAL,
     Distance,
     Effect,
     Key,
@@ -170,3 +171,22 @@ def test_less_power_slows_only_beside_devices_of_about_the_same_peak():
     assert shifts["B200"] < shifts["GB200"] < 0 == shifts["B300"]
     # Desktop cards of the family draw far more for each FLOP, which says nothing of a module.
     assert shifts["A100-40GB-SXM"] == shifts["A100-80GB-SXM"] == 0
+
+
+def test_a_card_of_a_desktop_reaches_more_of_its_peak_than_one_for_servers():
+    pool = built_in_efficiencies()
+    shares = {
+        name: pool.value_of("gemm_max", name, TYPICAL)
+        for name in ("RTX-4090", "L40S", "RTX-3090", "A100-80GB-SXM", "RTX-5090", "B200")
+    }
+    assert shares["RTX-4090"] > 1.5 * shares["L40S"]
+    assert shares["RTX-3090"] > shares["A100-80GB-SXM"]
+    assert shares["RTX-5090"] > shares["B200"]
+
+
+def test_what_ships_of_devices_without_runs_is_what_their_products_say():
+    shifts, effects = power_shifts(known()), built_in_efficiencies().effects
+    for name, shift in shifts.items():
+        own = effects.get(("device", name))
+        if own is None or not own.runs:
+            assert (own.shifts["pace"] if own else 0.0) == pytest.approx(shift, abs=1e-4)

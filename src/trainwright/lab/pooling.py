@@ -131,6 +131,27 @@ PACE_OF_FAMILY: Final = {
     "cdna4": -0.35,
     "tpu": 0.25,
 }
+# The best products of single devices, as shares of their peaks (the README of the same search; 47.0
+# of 47.4 TFLOP/s on a GeForce RTX 5060 Ti: QuantumDrizzy/BLACKWALL). A card of a desktop has power
+# to spare, and clocks above those that its peak is quoted at; one of the same chip for servers has
+# less. Desktop cards that nobody measured reach what those of their architecture do.
+PRODUCTS: Final[Mapping[str, float]] = {
+    "H100-80GB-SXM": 821.2 / 989.4,
+    "A100-80GB-SXM": 267.9 / 312,
+    "V100-SXM2-32GB": 94.0 / 125,
+    "V100-SXM2-16GB": 96.1 / 125,
+    "A10G": 69.7 / 70,
+    "RTX-A6000": 131.2 / 154.8,
+    "L4": 91.4 / 121,
+    "L40": 170.3 / 181.05,
+    "L40S": 252.0 / 362.05,
+    "RTX-6000-Ada": 278.5 / 364.2,
+    **dict.fromkeys(("RTX-3090", "RTX-3080", "RTX-3060"), 78.0 / 71),
+    **dict.fromkeys(("RTX-4090", "RTX-4080", "RTX-4070", "RTX-4060-Ti-16GB"), 178.8 / 165.2),
+    **dict.fromkeys(("RTX-5090", "RTX-5080", "RTX-5070-Ti"), 47.0 / 47.4),
+}
+# Whose runs speak for a family; of others the products are held against Hopper's.
+_MEASURED_OF_FAMILY: Final = {"hopper": "H100-80GB-SXM", "ampere": "A100-80GB-SXM"}
 # What attention reaches of its family's pace beyond the centre, whose runs had kernels of 2022 to
 # 2024: cuDNN's forward kernel reaches 57% of Blackwell's peak with heads of 128 (Dao-AILab's
 # flash-attention, pull request 2605; 71%: FlashAttention-4, arXiv:2603.05451), where the centre at
@@ -668,9 +689,10 @@ def power_shifts(known: Known) -> dict[str, float]:
     """By device, what less power for about the same peak costs of its pace.
 
     Others of its family say nothing of it: a desktop card draws more for each FLOP than a module.
+    Where products of a device were measured, these say it.
     """
     found = {}
-    for members in FAMILIES.values():
+    for family, members in FAMILIES.items():
         drawn = {
             name: (device.power_watts, device.peak(device.default_precision))
             for name in members
@@ -681,7 +703,17 @@ def power_shifts(known: Known) -> dict[str, float]:
             alike = sorted(w / p for w, p in drawn.values() if abs(p - peak) <= _LIKE_PEAK * peak)
             shift = _POWER_EXPONENT * math.log(watts / peak / alike[len(alike) // 2])
             found[name] = min(0.0, max(_MOST_OF_POWER, shift))
+        found |= {name: _of_products(name, family) for name in members if name in PRODUCTS}
     return found
+
+
+def _of_products(name: str, family: str) -> float:
+    """The pace of a device against its family, by its best products."""
+    measured = _MEASURED_OF_FAMILY.get(family)
+    if measured is not None:
+        return math.log(PRODUCTS[name] / PRODUCTS[measured])
+    against = math.log(PRODUCTS[name] / PRODUCTS[_MEASURED_OF_FAMILY["hopper"]])
+    return against - PACE_OF_FAMILY.get(family, 0.0)
 
 
 def without_each(
