@@ -16,12 +16,14 @@ g that take at least w_g per microbatch (W_g / p, or ⌈n / p⌉ of n like layer
 
     Σ d_g·m_g ≥ M,   m_g ≤ (T − y/p) / w_g               so T ≥ (M + Σ d_g·y/(p·w_g)) / Σ d_g/w_g
 
-and of n like layers across no fewer than Σ p_g·⌊u / t_g⌋ fit in u seconds. Memory makes layers
+and of n like layers across no fewer than Σ p_g·⌊u / t_g⌋ fit in u seconds. Nor is T less than one
+microbatch there and back. The slowest update and what every step takes follow. Memory makes layers
 recompute as in `step.recomputed_work_s`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from trainwright.costing.communication import point_to_point_time_s
 from trainwright.errors import UnsupportedFeature
 from trainwright.planning.bounds.layers import PointWork
 from trainwright.planning.bounds.stages import StageKinds
@@ -392,9 +395,11 @@ class MixedWork:
     """All layers at one point in each of G pools, in their order.
 
     `speeds` [G, G] is how many times faster than pool i pool j may run a layer; `class_s` [G, C]
-    the least seconds of a layer of each class, of which there are `counts` [C]; `forward_share` is
-    that of the layer and way with the least. `exchanged` has all layers as one stage, with the
-    longest windows of any pool to hide exchanges in; `usable_bytes` [G] is of a device.
+    the least seconds of a layer of each class, of which there are `counts` [C], and `way_s` those
+    of a microbatch that passes all layers and comes back, each in the pool that is fastest at it;
+    `forward_share` is that of the layer and way with the least. `exchanged` has all layers as one
+    stage, with the longest windows of any pool to hide exchanges in; `usable_bytes` [G] is of a
+    device.
     """
 
     cluster: Cluster
@@ -403,6 +408,7 @@ class MixedWork:
     speeds: Floats
     class_s: Floats
     counts: tuple[int, ...]
+    way_s: float
     forward_share: float
     exchanged: StageWork
     usable_bytes: tuple[float, ...]
@@ -421,6 +427,7 @@ class MixedWork:
             speeds=np.array([[_speed(own, other) for other in durations] for own in durations]),
             class_s=np.array([np.minimum.reduceat(each, starts) for each in durations]),
             counts=tuple(like.num_layers for like in works[0].classes),
+            way_s=_way_s(profiles),
             forward_share=min(map(_forward_share, profiles)),
             exchanged=_exchanged(profiles),
             usable_bytes=tuple(shelf.usable_bytes(pool) for pool in pools),
@@ -453,6 +460,31 @@ class MixedWork:
         static = self.works[0].static_bytes
         held: Floats = zero.state_bytes(np.array(zero_stage), groups, static).sum(axis=-1)
         return held
+
+    def crossed_s(self) -> float:
+        """From one pool to the next of all, and back: seconds of one microbatch."""
+        joint, count = self.cluster.joint, len(self.pools) - 1
+        if joint is None or not count:
+            return 0.0
+        return 2 * count * point_to_point_time_s(min(w.edge_bytes for w in self.works), joint)
+
+    def after_s(self, point: Point, replicas: Ints, zero_stage: int, p: Ints) -> Floats:
+        """What follows the last exchange, [N]: the slowest update, and what every step takes.
+
+        The rank with most to update has no less than the mean, and no faster device than any.
+        """
+        devices = [self.cluster.pools[pool].accelerator for pool in self.pools]
+        sizes = (replicas * point.context, replicas * point.devices // point.expert_devices)
+        groups = np.maximum(1, np.stack(sizes, axis=-1))
+        static, trained = self.works[0].static_bytes, self.works[0].trained_bytes
+        touched = zero.touched_bytes(np.array(zero_stage), groups, static, trained) / p
+        distinct, index = np.unique(touched, return_inverse=True)
+        found = np.array(
+            [min(zero.update_time_s(b, device) for device in devices) for b in distinct.tolist()]
+        )
+        overhead_s = max(device.step_overhead_s for device in devices)
+        after_s: Floats = found[index.reshape(-1)] + overhead_s
+        return after_s
 
 
 def across_bounds_s(
@@ -490,7 +522,8 @@ def across_bounds_s(
         if count > 1:
             least_s = _undivided_s(depths, work.class_s[:, layer_class], count)
             bounds_s = np.maximum(bounds_s, m * least_s)
-    return bounds_s
+    bounds_s = np.maximum(bounds_s, work.way_s + work.crossed_s())
+    return bounds_s + work.after_s(point, grid.shared, zero_stage, p)
 
 
 def beside_bounds_s(
@@ -532,13 +565,15 @@ def beside_bounds_s(
     rate = (replicas * p[:, np.newaxis] / whole_s).sum(axis=1)
     low = microbatches / rate + start_s
     low = np.maximum(low, start_s + whole_s.max(axis=1) / p)
+    low = np.maximum(low, max(each.way_s for each in work.works))
     high = 2 * low + 4 * whole_s.sum(axis=1)
     with np.errstate(divide="ignore"):
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             enough = reached(middle) >= microbatches
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.where(fits, low, np.inf)
+    after_s = work.after_s(point, replicas.sum(axis=1), zero_stage, p)
+    return np.where(fits, low + after_s, np.inf)
 
 
 def _after_beside_s(work: MixedWork, degrees: Parallelism, replicas: Ints) -> Floats:
@@ -554,6 +589,17 @@ def _speed(own_s: Floats, other_s: Floats) -> float:
     """How many times faster the other device may run a layer; rows that take no time do not say."""
     told = (own_s > 0) & (other_s > 0)
     return float((own_s[told] / other_s[told]).max(initial=1e-9)) if told.any() else 1.0
+
+
+def _way_s(profiles: list[Profile]) -> float:
+    """Forward, and the gradient of the input back, each layer where and as that is fastest."""
+    found = []
+    for profile in profiles:
+        phases, starts = profile.costs.phases, profile.costs.class_offsets[:-1]
+        assert phases is not None, "an estimate has phases"
+        found.append(np.minimum.reduceat(phases.total_s - phases.weight_grad_s, starts))
+    classes = [layer.layer_class for layer in profiles[0].structure.layers]
+    return math.fsum(np.minimum.reduce(found)[classes].tolist())
 
 
 def _forward_share(profile: Profile) -> float:
@@ -724,15 +770,19 @@ class MixedLayouts:
     def bounded(self, point: Point) -> Iterator[BoundedLayouts]:
         """Those of each shape, ZeRO stage and family that have a finite bound."""
         for shape in self.shapes:
-            grid = self._grid(shape, point)
-            if not grid.size:
-                continue
-            work = MixedWork.of(self.shelf, point, shape.pools)
-            for zero_stage in self._zero_stages(shape):
-                for schedule in mixed_families(self.shelf.question):
-                    found = self._bounded(work, shape, point, grid, zero_stage, schedule)
-                    if found.grid.size:
-                        yield found
+            yield from self.bounded_as(shape, point)
+
+    def bounded_as(self, shape: Shape, point: Point) -> Iterator[BoundedLayouts]:
+        """Those of one shape."""
+        grid = self._grid(shape, point)
+        if not grid.size:
+            return
+        work = MixedWork.of(self.shelf, point, shape.pools)
+        for zero_stage in self._zero_stages(shape):
+            for schedule in mixed_families(self.shelf.question):
+                found = self._bounded(work, shape, point, grid, zero_stage, schedule)
+                if found.grid.size:
+                    yield found
 
     def _bounded(
         self,
