@@ -318,9 +318,7 @@ def _stages(
             data_parallel=stage.data_parallel,
             tensor_parallel=stage.replicas[0].tensor_parallel,
             num_recomputed=max(each.num_recomputed for each in replicas),
-            time_per_sample_s=1 / sum(1 / time_s for time_s in times_s)
-            if min(times_s) > 0
-            else 0.0,
+            time_per_sample_s=_together_s(times_s),
             memory_bytes=max(each.memory_bytes for each in own),
             rank=rank,
             replicas=replicas,

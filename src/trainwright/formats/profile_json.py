@@ -19,7 +19,6 @@ from trainwright.formats.json_text import (
     collector_at_rest,
     in_document_order,
     quote,
-    scan_json,
     show_value,
 )
 from trainwright.formats.records import (
@@ -627,12 +626,6 @@ def _records(record: type[Any], rows: Iterable[Iterable[float]]) -> list[Any]:
 def profile_schema() -> dict[str, Any]:
     """The JSON Schema of the format."""
     return json_schema(ProfileRecord, title="trainwright profile")
-
-
-def read_profile_bytes(data: bytes, *, source: str | None = None) -> ProfileFile:
-    """Read the bytes of a profile; raises `InvalidInput` with all faults."""
-    text = scan_json(data, source=source)
-    return read_profile(text.value, source=source, text_faults=text.faults)
 
 
 @collector_at_rest()
