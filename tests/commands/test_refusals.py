@@ -175,6 +175,10 @@ def test_a_missing_argument_or_command_is_named(run):
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("Usage: trainwright")
     assert run("plan").err.endswith("Missing argument 'MODEL'.\n")
+    for command, missing in (("fit", "gpu"), ("export", "to")):
+        done = run(command, "small.json")
+        assert done.code == 2
+        assert done.err.endswith(f"Missing option '--{missing}'.\n")
     assert run("estimate", "small.json").err == (
         "error: plan: must be given for a profile, as --plan FILE\n"
     )

@@ -305,11 +305,12 @@ def _option(row: Option) -> click.Option:
         settings["nargs"] = len(metavar.split())
         is_file = row.flag in _FILE_TOO or metavar in _FILES
         settings["shell_complete"] = _completions(row.flag, is_file=is_file)
+    if not row.required:  # what has a default, even none, click takes for given
+        settings["default"] = None
     shown = [f"-{row.short}", flag] if row.short else [flag]
     return click.Option(
         [_plain_name(row), *shown],
         required=row.required,
-        default=None,
         help=row.help if row.default is None else f"{row.help}  [default: {row.default}]",
         **settings,
     )
