@@ -184,3 +184,26 @@ def test_what_is_counted_tensor_by_tensor_decides_what_is_planned() -> None:
     assert all(p.fit_probability >= each for p, each in zip(plans, (0, 0.5, 0.99), strict=True))
     assert plans[0].step_time_s <= plans[1].step_time_s <= plans[2].step_time_s
     assert plans[2].step_time_s >= plans[2].lower_bound_s
+
+
+@pytest.mark.parametrize(("model", "sequence"), [("llama3.2-3b", 8960), ("qwen2.5-3b", 7552)])
+def test_a_step_of_one_microbatch_may_fill_the_room_of_gradients_that_it_has_not_made_yet(
+    model: str, sequence: int
+) -> None:
+    """Every run of the framework is stated and priced by itself; the plan is the best that fits.
+
+    All tensors of the one that keeps everything would not fit beside its gradients, which are not
+    there when it is fullest.
+    """
+    where = {"cluster": "dgx-h100", "devices": 1, "global_batch": 1, "sequence": sequence}
+    fitting = []
+    for recompute in ("none", "full"):
+        run = trainwright.estimate(
+            model, software="trl", loss_chunk=256, recompute=recompute, **where
+        ).document
+        fitting += [run.step_time_s] if run.fits else []
+    found = trainwright.plan(model, framework="trl", **where).document
+    assert found.step_time_s == pytest.approx(min(fitting))
+    assert len(fitting) == 2
+    assert found.status == "optimal"
+    assert found.peak_memory_bytes > found.allocated_bytes

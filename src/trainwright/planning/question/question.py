@@ -842,13 +842,14 @@ def narrowest(plan: Plan) -> Parallelism:
 
 
 def with_usable(cluster: Cluster, usable_bytes: float) -> Cluster:
-    """The cluster with so many bytes of each device usable."""
+    """The cluster with so many bytes of each device usable, if need be more than it has."""
     pool = cluster.pool_of()
     device = pool.accelerator
     if usable_bytes == device.usable_bytes:
         return cluster
-    share = max(usable_bytes, _LEAST_BYTES) / device.memory_bytes
-    left = replace(device, usable_fraction=share)
+    memory_bytes = max(usable_bytes, device.memory_bytes)
+    share = max(usable_bytes, _LEAST_BYTES) / memory_bytes
+    left = replace(device, usable_fraction=share, memory_bytes=memory_bytes)
     return replace(cluster, pools=(replace(pool, accelerator=left),))
 
 

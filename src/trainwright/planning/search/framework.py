@@ -19,6 +19,7 @@ import numpy as np
 from trainwright.cluster.calibration import only_program_on
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.execution import Budget
+from trainwright.model import RunShape, layer_graph
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
 from trainwright.planning.question.layouts import ONLY_BOUNDED, SEARCHED_UNLESS_NAMED
@@ -77,6 +78,7 @@ _NO_PLAN_S: Final = 3.0  # CPU seconds after which whoever listens is told of th
 _PROOFS: Final = 0.25  # of the time of all searches, for all proofs
 _SEARCHES: Final = 4  # for plans that fit when they are counted
 _LESS: Final = 0.3  # of the room, at most, that the next search does without
+_ALL: Final = 255  # plans of a part whose plans are all told
 _OF_A_KIND: Final = 3  # plans that are counted for each that is told
 _NEEDED: Final = (
     ("tensor", Feature.TENSOR),
@@ -219,9 +221,122 @@ def plan_runnable(
     The bound is 0 unless it `is_bounded`. Where the account counts tensors one by one, which takes
     too long for every candidate, the margins decide in the search, and what it finds is counted;
     where nothing of that fits, it searches again with less room. Where hosts are too small for what
-    is offloaded, it searches what keeps least.
+    is offloaded, it searches what keeps least. Plans whose gradients are made anew may hold less
+    than the search counts with: their parts of the space are searched again, with room for them.
     """
+    found = _plan_with_gradients(
+        question,
+        budget,
+        num_alternatives=num_alternatives,
+        in_kind=in_kind,
+        aim=aim,
+        crew=crew,
+        to_beat=to_beat,
+        is_bounded=is_bounded,
+    )
+    for allowed in _made_anew(question):
+        more = _plan_without(replace(question, allowed=allowed), budget, aim=aim, crew=crew)
+        found = _joined(found, more, aim, 1 + num_alternatives, in_kind=in_kind)
+    return found
 
+
+def _made_anew(question: ModelQuestion) -> Iterator[Allowed]:
+    """Parts of the space whose runs have no gradients at their loss (`step.figures`).
+
+    They are of one stage and one microbatch, so replicas and sizes of microbatches go together.
+    """
+    account, allowed = question.account, question.allowed
+    if account is None or isinstance(question.model, MeasuredModel) or allowed.framework is None:
+        return
+    freed = tuple(z for z in allowed.zero_stages if z < account.frees_gradients_below)
+    batch = question.workload.global_batch
+    if not freed or 1 not in allowed.pipeline or 1 not in allowed.virtual_stages:
+        return
+    for data in range(1, min(batch, question.num_devices) + 1):
+        size = batch // data
+        if batch % data == 0 and data in allowed.data and size in allowed.microbatch_size:
+            yield replace(
+                allowed,
+                pipeline=_ONE,
+                virtual_stages=_ONE,
+                data=Span.only(data),
+                microbatch_size=Span.only(size),
+                zero_stages=freed,
+            )
+
+
+def gradient_bytes(question: ModelQuestion) -> float:
+    """All gradients of the model, on one device."""
+    shape = RunShape(microbatch_size=1, sequence_length=1)
+    recipe, workload = question.settings.recipe, question.workload
+    device = question.cluster.accelerator
+    numbers = recipe.numbers(workload.precision or recipe.precision or device.default_precision)
+    graph = layer_graph(question.config, shape)
+    return numbers.gradient_bytes * graph.num_trainable_parameters
+
+
+def _plan_without(
+    question: ModelQuestion, budget: Budget, *, aim: Aim | None, crew: Crew | None
+) -> ModelOutcome:
+    """The plans of a part whose gradients are made anew, of all that fit without any gradient.
+
+    Its candidates have one plan each. If all of them are told, those that do not fit are no plans.
+    """
+    room_bytes = question.cluster.accelerator.usable_bytes + gradient_bytes(question)
+    found = _plan_all(
+        replace(question, account=None, cluster=with_usable(question.cluster, room_bytes)),
+        budget,
+        num_alternatives=_ALL,
+        in_kind=False,
+        aim=aim,
+        crew=crew,
+        to_beat=math.inf,
+        is_bounded=True,
+    )
+    fitting = tuple(
+        p for p in found.priced if missing_of_plan(question, p.plan, p.profile, p.step) <= 0
+    )
+    if not found.exhausted or len(found.priced) > _ALL:
+        return replace(found, priced=fitting, exhausted=False)
+    best = min((key_of(each, aim) for each in fitting), default=math.inf)
+    return replace(found, priced=fitting, lower_bound_s=best)
+
+
+def _joined(
+    found: ModelOutcome, more: ModelOutcome, aim: Aim | None, most: int, *, in_kind: bool
+) -> ModelOutcome:
+    """Both of what was searched; a plan of the second may beat the best of the first."""
+    of_first = math.inf if not found.is_open else found.lower_bound_s
+    if not found.priced and not more.priced:
+        lower_bound_s = min(found.lower_bound_s, more.lower_bound_s)
+    else:
+        lower_bound_s = min(of_first, more.lower_bound_s)
+    one_stage_s = found.lower_bound_one_stage_s
+    return replace(
+        found,
+        priced=told_of((*found.priced, *more.priced), aim, most, in_kind=in_kind),
+        lower_bound_s=lower_bound_s,
+        lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, lower_bound_s),
+        considered=found.considered + more.considered,
+        pruned=found.pruned + more.pruned,
+        not_reached=found.not_reached + more.not_reached,
+        exhausted=found.exhausted and more.exhausted,
+        interrupted=found.interrupted or more.interrupted,
+    )
+
+
+def _plan_with_gradients(
+    question: ModelQuestion,
+    budget: Budget,
+    *,
+    num_alternatives: int,
+    in_kind: bool,
+    aim: Aim | None,
+    crew: Crew | None,
+    to_beat: float,
+    is_bounded: bool,
+) -> ModelOutcome:
+    """`plan_runnable` where a run is counted with its gradients all the time."""
     account = question.account
     counts = account is not None and account.may_hold_less and question.keeps_beside
 
