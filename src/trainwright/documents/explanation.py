@@ -57,7 +57,7 @@ from trainwright.planning.reasons.why import (
     without,
 )
 from trainwright.planning.search.plans import predicted
-from trainwright.planning.search.pools import fits
+from trainwright.planning.search.pools import fits, tightest
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.plans.configuration import FORMAT_VERSION, NO_OVERHEADS
 from trainwright.plans.plan import DEFAULT_SCHEDULE
@@ -451,7 +451,10 @@ def _improvement(
     best: MixedPlanResult | None,
     warnings: tuple[str, ...],
 ) -> ImprovementResult:
-    """What the parts say of each other; a plan that something else beats is left out."""
+    """What the parts say of each other; a plan that something else beats is left out.
+
+    Memory is that of the rank with the least room on a device of its own kind.
+    """
     base = priced_on_pools(shelf, plan)
     base_s, fits_now = base.step.step_time_s, fits(shelf, base)
     listed = worth_listing(
@@ -474,7 +477,7 @@ def _improvement(
             dimensions=each.dimensions,
             options=each.options,
             step_time_s=step_s,
-            peak_memory_bytes=each.step.peak_memory_bytes,
+            peak_memory_bytes=tightest(shelf, each.found)[0],
             speedup=base_s / step_s,
             gain_share=(base_s - step_s) / (base_s - best_s) if gains else None,
             evidence=is_sure if fits_now else "fits by prediction",
@@ -482,10 +485,11 @@ def _improvement(
         )
 
     bound_s = None if best is None else best.lower_bound_s
+    peak_bytes, limit_bytes = tightest(shelf, base)
     return ImprovementResult(
-        run=PricedLayout(step_time_s=base_s, peak_memory_bytes=base.step.peak_memory_bytes),
+        run=PricedLayout(step_time_s=base_s, peak_memory_bytes=peak_bytes),
         run_fits=fits_now,
-        memory_limit_bytes=max(rank.memory_limit_bytes for rank in document.ranks),
+        memory_limit_bytes=limit_bytes,
         best_known_s=best_s if isfinite(best_s) else None,
         lower_bound_s=bound_s if bound_s and bound_s <= best_s * _HAIR else None,
         recommended=None if chosen is None else record(chosen),

@@ -80,6 +80,22 @@ def fits(shelf: MixedShelf, found: MixedPriced) -> bool:
     )
 
 
+def tightest(shelf: MixedShelf, found: MixedPriced) -> tuple[float, float]:
+    """Peak and usable bytes of the rank that leaves the least of its device free, in proportion."""
+    ranks = [
+        (stage.memory.total_bytes, shelf.alone(pool))
+        for chain in found.step.chains
+        for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
+    ]
+
+    def left(rank: tuple[float, ModelQuestion]) -> float:
+        usable_bytes = rank[1].cluster.accelerator.usable_bytes
+        return left_bytes(rank[1], found.plan, rank[0]) / usable_bytes
+
+    peak_bytes, question = min(ranks, key=left)
+    return peak_bytes, question.cluster.accelerator.usable_bytes
+
+
 def best_of_shapes(priced: Iterable[MixedPriced]) -> tuple[MixedPriced, ...]:
     """The fastest plan of each shape, fastest first; of equally fast ones that on fewest pools."""
     ordered = sorted(
