@@ -150,7 +150,7 @@ def test_what_binds_names_the_group() -> None:
     text = planned().explain()
     assert f"what binds: rank {binding.rank} on {binding.device_kind}" in text
     assert "A100-80GB-SXM" in text
-    assert "other ways to use the groups" in text
+    assert "other ways to use the pools" in text
 
 
 def test_a_kind_too_small_for_its_stages_is_left_out() -> None:

@@ -367,9 +367,9 @@ def pool_table(document: Planned) -> Table | None:
     if not document.groups:
         return None
     return table_of(
-        "Groups",
+        "Pools",
         (
-            column("group", "pool"),
+            column("pool"),
             words("device", "device_kind"),
             column("devices", "num_devices"),
             column("used", "devices_used"),
@@ -585,7 +585,7 @@ def alternative_table(document: Planned) -> Table:
         columns,
         rows,
         marked=(0,),
-        caption="other ways to use the groups" if several else "next best",
+        caption="other ways to use the pools" if several else "next best",
         brief=range(1, len(rows)),
     )
 
