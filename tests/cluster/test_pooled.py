@@ -190,3 +190,16 @@ def test_what_ships_of_devices_without_runs_is_what_their_products_say():
         own = effects.get(("device", name))
         if own is None or not own.runs:
             assert (own.shifts["pace"] if own else 0.0) == pytest.approx(shift, abs=1e-4)
+
+
+def test_the_evidence_counts_every_run_of_a_device_and_says_what_is_known_without_any():
+    pool = built_in_efficiencies()
+    for device in ("A100-80GB-SXM", "H100-80GB-SXM", "H200-SXM", "B200", "GB200"):
+        found = pool.evidence(device, TYPICAL)
+        runs = pool.effects["device", device].runs
+        assert found.runs == found.runs_on_device == runs
+        assert found.sentence.startswith(f"rests on {runs} measured runs in ")
+    said = pool.evidence("RTX-4090", TYPICAL).sentence
+    assert said.startswith("no run of RTX-4090 or of its family is known, and no software is named")
+    assert "paced by its products and power" in said
+    assert "products" not in pool.evidence("Gaudi3", TYPICAL).sentence

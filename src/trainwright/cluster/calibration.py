@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
@@ -495,7 +496,8 @@ class Range:
 class Evidence:
     """The measured runs that stand behind a prediction, and how far they lie from it.
 
-    Of `runs`, `runs_on_device` were on the device itself, whatever their software.
+    Of `runs`, `runs_on_device` were on the device itself, whatever their software. Without a run
+    its pace may follow what is known of its products and power.
     """
 
     distance: Distance
@@ -506,6 +508,7 @@ class Evidence:
     software: Software
     low_ratio: float
     high_ratio: float
+    has_known_pace: bool = False
 
     @property
     def sentence(self) -> str:
@@ -514,10 +517,13 @@ class Evidence:
         any_software = "whatever the software (--software narrows this)"
         under = f"software like {self.software.name}" if named else "software that is not named"
         if self.distance is Distance.NOTHING:
-            return (
-                f"no run of {self.device} or of {under} is known: a typical device under typical "
-                f"software; {self._range}"
-            )
+            pace = ", paced by its products and power" if self.has_known_pace else ""
+            known = f"no run of {self.device}, of its family or of {under} is known"
+            if not named:
+                known = (
+                    f"no run of {self.device} or of its family is known, and no software is named"
+                )
+            return f"{known}: a typical device{pace} under typical software; {self._range}"
         tables = f"{len(self.sources)} public table{'s' if len(self.sources) != 1 else ''}"
         runs = f"{self.runs} measured run{'s' if self.runs != 1 else ''} in {tables}"
         near = f"of {self.device}, {any_software}"
@@ -593,6 +599,7 @@ class PooledEfficiencies:
             software=software,
             low_ratio=span.low_ratio,
             high_ratio=span.high_ratio,
+            has_known_pace=("device", device) in self.effects,
         )
 
     def _nearest(
@@ -626,11 +633,13 @@ class PooledEfficiencies:
             for key, effect in self.effects.items()
             if key[0] == "pair" and effect.runs
         }
-        named = {device for device, _ in found}
+        named: Counter[str] = Counter()
+        for (device, _), effect in found.items():
+            named[device] += effect.runs
         return found | {
-            (key[1], None): effect
+            (key[1], None): replace(effect, runs=effect.runs - named[key[1]])
             for key, effect in self.effects.items()
-            if key[0] == "device" and effect.runs and key[1] not in named
+            if key[0] == "device" and effect.runs > named[key[1]]
         }
 
     def calibration(
