@@ -624,6 +624,13 @@ mode = "selective"
 """
 ACCELERATE = "distributed_type: {}\nmixed_precision: bf16\nnum_processes: 8\n"
 DYNAMO = "dynamo_config: {dynamo_backend: INDUCTOR}\n"
+NEMO = """
+from nemo.collections import llm
+def recipe():
+    found = llm.gemma_2b.pretrain_recipe(num_nodes=1, num_gpus_per_node=8)
+    found.trainer.strategy = run.Config({}, tensor_parallel_size=1)
+    return found
+"""
 AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\nsequence_len: 4096\nmicro_batch_size: 1\n"
 TUNE = "model: {{_component_: torchtune.models.llama3_1.llama3_1_8b}}\nbatch_size: 2\ncompile: {}\n"
 EAGER, COMPILED = SoftwareClass.EAGER_FSDP, SoftwareClass.COMPILED_FSDP
@@ -644,6 +651,8 @@ EAGER, COMPILED = SoftwareClass.EAGER_FSDP, SoftwareClass.COMPILED_FSDP
         ("a.yaml", ACCELERATE.format("FSDP") + DYNAMO, COMPILED),
         ("x.yaml", AXOLOTL, EAGER),
         ("x.yaml", AXOLOTL + "torch_compile: true\n", COMPILED),
+        ("n.py", NEMO.format("MegatronStrategy"), SoftwareClass.NEMO),
+        ("n.py", NEMO.format("FSDP2Strategy"), EAGER),
         ("u.yaml", TUNE.format("false"), EAGER),
         ("u.yaml", TUNE.format("true"), COMPILED),
         ("u.yaml", TUNE.format("{loss: true, model: false}"), EAGER),

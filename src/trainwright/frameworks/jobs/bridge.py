@@ -119,8 +119,19 @@ def _is_overrides(text: str) -> bool:
     return any(map(_OWN_OVERRIDE.match, lines)) and all(map(_OVERRIDE.fullmatch, lines))
 
 
+# What NeMo trains with PyTorch's own sharding: models of transformers, not of Megatron.
+_OF_TRANSFORMERS: Final = re.compile(r"\b(?:FSDP2Strategy|HFAutoModel\w*|hf_auto_model\w*)\b")
+
+
 def read_bridge(text: str, beside: Beside = NOTHING) -> StatedRun:
     """The run of overrides, a script or a recipe; raises `InvalidInput` with every fault."""
+    run = _read(text, beside)
+    if not _OF_TRANSFORMERS.search(text):
+        return run
+    return replace(run, program="automodel", zero=3 if "FSDP2Strategy" in text else run.zero)
+
+
+def _read(text: str, beside: Beside) -> StatedRun:
     if beside.name.endswith(".py") or re.search(r"^def \w+\(", text, re.MULTILINE):
         return _read_recipe(text, beside)
     if beside.name.endswith((".yaml", ".yml", ".json")):
