@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+import trainwright
+from trainwright.commands.export import bundle_of
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.options.clusters import without_host
@@ -19,6 +21,7 @@ from trainwright.planning.reasons.infeasible import (
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.plans.status import Relaxation
 from trainwright.profile import Recompute
+from trainwright.units import format_seconds
 
 ONE_OF_EACH = {
     "context": Span.only(1),
@@ -75,12 +78,12 @@ def test_a_sequence_is_shortened_only_where_that_is_enough():
 @pytest.mark.parametrize(
     ("framework", "changes"),
     [
-        ("megatron", {"gradient-dtype", "offload-optimizer"}),
+        ("megatron", {"gradient-dtype", "all-bf16", "offload-optimizer"}),
         ("nanotron", {"gradient-dtype"}),
         ("automodel", {"lora"}),
-        ("trl", {"moment-dtype", "offload-states", "lora", "qlora"}),
-        ("torchtitan@0.3", {"moment-dtype"}),
-        (None, {"gradient-dtype", "moment-dtype", "offload-states", "lora", "qlora"}),
+        ("trl", {"moment-dtype", "all-bf16", "offload-states", "lora", "qlora"}),
+        ("torchtitan@0.3", {"moment-dtype", "all-bf16"}),
+        (None, {"gradient-dtype", "moment-dtype", "all-bf16", "offload-states", "lora", "qlora"}),
     ],
 )
 def test_another_training_is_offered_as_far_as_the_framework_can(framework, changes):
@@ -98,7 +101,8 @@ def test_another_training_is_offered_as_far_as_the_framework_can(framework, chan
 def test_a_host_that_nobody_describes_keeps_nothing():
     question = asked(8.0, framework="megatron")
     families = leaner_trainings(replace(question, cluster=without_host(question.cluster)))
-    assert [fix.change for family in families for fix, _ in family] == ["gradient-dtype"]
+    changes = [fix.change for family in families for fix, _ in family]
+    assert changes == ["gradient-dtype", "all-bf16"]
 
 
 def test_out_of_time_the_changes_are_listed_without_prices():
@@ -106,3 +110,19 @@ def test_out_of_time_the_changes_are_listed_without_prices():
     budget.interrupt()
     fixes = (Relaxation(change="memory", description="more", value=2.0**36),)
     assert tuple(priced_relaxations(asked(1.0), fixes, budget)) == fixes
+
+
+def test_a_plan_that_waits_on_its_host_says_that_all_in_16_bit_would_not():
+    """Others train in it where nothing else fits; numbers differ, so nobody chooses it silently."""
+    asked_for = {"devices": 1, "global_batch": 1, "sequence": 4096, "framework": "trl"}
+    found = trainwright.plan("llama2-7b", cluster="dgx-h100", **asked_for).document
+    (said,) = [each for each in found.warnings if "all in bf16" in each]
+    narrow = trainwright.plan(
+        "llama2-7b", cluster="dgx-h100", main_weight_dtype="none", gradient_dtype="bf16",
+        moment_dtype="bf16", **asked_for,
+    ).document  # fmt: skip
+    assert narrow.step_time_s < 0.1 * found.step_time_s
+    assert format_seconds(narrow.step_time_s) in said
+    files = bundle_of(narrow, "trl").files
+    assert "bf16: false" in files["sft.yaml"] and "dtype: bfloat16" in files["sft.yaml"]
+    assert "mixed_precision: 'no'" in files["accelerate.yaml"].replace('"', "'")

@@ -29,6 +29,7 @@ from trainwright.documents.view import (
 from trainwright.formats.calibration_toml import deciding_memory, framework_memory
 from trainwright.formats.document_json import encode
 from trainwright.model import Recipe, RunShape, layer_graph
+from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.options.inputs import ModelInput, embed
 from trainwright.options.run import tuned
 from trainwright.options.table import keywords_of
@@ -375,19 +376,11 @@ def _ways(
         return
     yield "full", {}, {}
     if cluster.accelerator.default_precision == "bf16":
-        said = {name.removesuffix("s"): each for name, (each, _) in _ALL_IN_16_BIT.items()}
-        yield "full, all bf16", said, {name: each for name, (_, each) in _ALL_IN_16_BIT.items()}
+        said = {"main_weight_dtype": "none", "gradient_dtype": "bf16", "moment_dtype": "bf16"}
+        yield "full, all bf16", said, dict(ALL_IN_16_BIT)
     yield f"LoRA-{rank}", {"lora_rank": rank}, {}
     if _WEIGHT_BITS in keywords_of("estimate"):
         yield f"QLoRA-{rank}", {"lora_rank": rank, _WEIGHT_BITS: 4}, {}
-
-
-# Fields of a recipe, each as an option says it and as it is.
-_ALL_IN_16_BIT: Final = {
-    "main_weight_dtype": ("none", "none"),
-    "gradient_dtype": ("bf16", "bf16"),
-    "moment_dtypes": ("bf16", ("bf16",)),
-}
 
 
 class _Way:

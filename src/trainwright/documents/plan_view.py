@@ -220,13 +220,17 @@ def memory_line(document: ModelPlanResult) -> Iterator[str]:
         return
     rank, kept = fullest_rank(document), document.request.overheads or NO_OVERHEADS
     memory = document.ranks[rank].memory
-    spare = limit_bytes - kept.needed_bytes(memory.total_bytes)
+    held, together = memory.total_bytes, ""
+    spare = limit_bytes - kept.needed_bytes(held)
+    if spare < 0 and document.allocated_bytes is not None:
+        held, together = document.allocated_bytes, "never all together: "
+        spare = limit_bytes - kept.needed_bytes(held)
     beside = f" beside {kept.fragmentation:.0%} for fragmentation" if kept.fragmentation else ""
     largest = sorted(memory_classes(memory).items(), key=lambda part: -part[1])
     named = ", ".join(f"{name} {format_bytes(held)}" for name, held in largest[:_MOST_CLASSES])
     yield (
-        f"memory: {format_bytes(memory.total_bytes)} of {format_bytes(limit_bytes)} on rank "
-        f"{rank}, {format_bytes(spare)} spare{beside}; {named}"
+        f"memory: {format_bytes(held)} of {format_bytes(limit_bytes)} on rank "
+        f"{rank}, {format_bytes(spare)} spare{beside}; {together}{named}"
     )
 
 

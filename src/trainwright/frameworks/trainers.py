@@ -291,7 +291,9 @@ def launched(job: Job) -> dict[str, Any]:
         "distributed_type": "FSDP" if sharding else "MULTI_GPU",
         "num_machines": -(-degrees.num_devices // min(job.devices_per_node, degrees.num_devices)),
         "num_processes": degrees.num_devices,
-        "mixed_precision": _MIXED.get(job.precision, "no"),
+        "mixed_precision": "no"
+        if job.recipe.main_weight_dtype == "none"
+        else _MIXED.get(job.precision, "no"),
     }
     if sharding:
         found["fsdp_config"] = {
@@ -390,7 +392,8 @@ def _trl(job: Job) -> dict[str, Any]:
         "gradient_accumulation_steps": job.num_microbatches,
         "loss_type": "nll" if job.recipe.loss_chunk is None else "chunked_nll",
         "gradient_checkpointing": recompute,
-        "bf16": job.precision in ("bf16", "bf16_autocast"),
+        "bf16": job.precision in ("bf16", "bf16_autocast")
+        and job.recipe.main_weight_dtype != "none",
         "fp16": job.precision in ("fp16", "fp16_autocast"),
         "dtype": _TRL_DTYPES.get(job.precision, "float32"),
     }

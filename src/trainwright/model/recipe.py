@@ -7,7 +7,7 @@ and two float32 moments; each of these sizes is an option of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -117,6 +117,10 @@ def recorded_share(layer: LayerClass, kind: CudaGraph, modules: tuple[str, ...])
 
 # Bytes per number of the formats in which states can be kept.
 STATE_BYTES: Final = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1})
+# Fields of a recipe that keeps weights, gradients and moments in 16 bit, with no copy in float32.
+ALL_IN_16_BIT: Final[Mapping[str, Any]] = MappingProxyType(
+    {"main_weight_dtype": "none", "gradient_dtype": "bf16", "moment_dtypes": ("bf16",)}
+)
 # Of those in which tokens can travel to experts; in 8 bit with a float32 scale per 128 numbers, as
 # DeepSeek-V3 (2024, section 3.3) and its communication library have it.
 DISPATCH_BYTES: Final = MappingProxyType(

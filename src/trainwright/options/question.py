@@ -39,9 +39,10 @@ from trainwright.planning.question.question import ANY
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import MOVES_GRADIENTS, USUAL_LOSS_CHUNK, Feature
 from trainwright.plans.configuration import Embedded, PlanRequest, WorkloadRecord
+from trainwright.plans.status import ALL_BF16
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, measured_model
-from trainwright.units import format_bytes
+from trainwright.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -389,11 +390,15 @@ _TILE: Final = 16384  # tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaner:
-    """A question that keeps less on a device, in words, and as options of `plan` that ask it."""
+    """A question that keeps less on a device, in words, and as options of `plan` that ask it.
+
+    `asked` is the question that it keeps less than.
+    """
 
     words: str
     options: str
     question: ModelQuestion
+    asked: ModelQuestion
 
     @property
     def option(self) -> str:
@@ -448,7 +453,26 @@ def quickest(
             call, outcome = each, other
     assert first.leaner is not None, "a leaner call than the one asked for is on the ladder"
     assert call.leaner is not None, "and so are those behind it"
-    return replace(call, warnings=(*call.warnings, call.leaner.after(first.leaner))), outcome
+    more = (call.leaner.after(first.leaner), *_in_16_bit(call.leaner, outcome, budget))
+    return replace(call, warnings=(*call.warnings, *more)), outcome
+
+
+def _in_16_bit(leaner: Leaner, outcome: ModelOutcome, budget: Budget) -> Iterator[str]:
+    """Whether nothing waits on the host where all is in 16 bit, which is not chosen silently."""
+    from trainwright.planning.reasons.infeasible import all_in_16_bit
+    from trainwright.planning.search.framework import sketch_runnable
+
+    narrow = all_in_16_bit(leaner.asked)
+    if leaner.question.settings.recipe.offload is None or narrow is None or budget.stopped:
+        return
+    part = budget.part(cpu_limit_s=_BRIEF_S, stage="something fits; trying all in 16 bit")
+    best_s = outcome.priced[0].step.step_time_s
+    found = sketch_runnable(narrow, part, to_beat_s=best_s)
+    if found is not None:
+        yield (
+            "offload: all in bf16, which changes what is computed, fits without it at "
+            f"{format_seconds(found.step.step_time_s)} a step: {ALL_BF16}"
+        )
 
 
 def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
@@ -470,6 +494,7 @@ def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
             words=" and ".join(words[:count]) + " over some of the tokens at a time",
             options=" ".join(options[:count]),
             question=_trained(question, replace(recipe, **dict(pieces[:count]))),
+            asked=question,
         )
     cluster, modes = with_host(question.cluster), question.allowed.recompute
     if cluster.accelerator.host is None:
@@ -491,6 +516,7 @@ def leaner_questions(question: ModelQuestion) -> Iterator[Leaner]:
             words=f"{offload.in_words} on the host{also}",
             options=" ".join([*flags, *(options if whole else ())]),
             question=_trained(replace(question, cluster=cluster, allowed=allowed), moved),
+            asked=question,
         )
 
 

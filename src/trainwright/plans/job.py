@@ -29,6 +29,7 @@ from trainwright.model import (
     TransformerConfig,
 )
 from trainwright.model.operator import EXPERT_ACTIVATION, MLP_ACTIVATION, usual_modules
+from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.plans.capability import Demands, RecomputeForm, known_target
 from trainwright.plans.capability_table import PRODUCTS
 from trainwright.plans.configuration import (
@@ -595,6 +596,9 @@ def _unsaid_formats(recipe: Recipe, target: str) -> Iterator[Fault]:
     if target in OF_CORE and recipe.offload is not None and recipe.offload.gradients:
         yield Fault("offload", f"gradients: {target} keeps them on the device")
     if target in OF_CORE or target in OWN_CODE - {"deepspeed", "accelerate"}:
+        return
+    narrow = all(getattr(recipe, name) == value for name, value in ALL_IN_16_BIT.items())
+    if narrow and target == "trl":  # weights as they are loaded, and no autocast
         return
     if recipe.main_weight_dtype not in (None, "fp32"):
         said = recipe.main_weight_dtype

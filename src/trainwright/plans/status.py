@@ -83,11 +83,14 @@ class Bound(NamedTuple):
 
 
 ADAPTER_RANK: Final = 16  # beside the products that `--lora-targets` means if absent
+# Weights, gradients and moments as options of `plan` say it (`model.recipe.ALL_IN_16_BIT`).
+ALL_BF16: Final = "--main-weight-dtype none --gradient-dtype bf16 --moment-dtype bf16"
 # Changes of how a model trains.
 TRAININGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gradient-dtype": "--gradient-dtype bf16",
         "moment-dtype": "--moment-dtype int8",
+        "all-bf16": ALL_BF16,
         "offload-optimizer": "--offload optimizer=1",
         "offload-states": "--offload optimizer=1 --offload gradients=1",
         "lora": f"--lora-rank {ADAPTER_RANK}",

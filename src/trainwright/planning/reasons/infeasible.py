@@ -17,6 +17,7 @@ import numpy as np
 
 from trainwright.errors import InvalidInput
 from trainwright.model import Offload, Optimizer
+from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.partitioning.profile_planner import Diagnosis, Feasibility, find_binding
 from trainwright.planning.question.layouts import layouts_of
 from trainwright.planning.question.question import (
@@ -377,6 +378,9 @@ def leaner_trainings(
         told = f"moments in 8 bit, {changed}"
         words.append(("moment-dtype", told, {"moment_dtypes": ("int8",)}))
     yield _with_recipes(question, words)
+    if (narrow := all_in_16_bit(question)) is not None and _is_run(narrow):
+        told = f"weights, gradients and moments all in bf16, {changed}"
+        yield iter([(Relaxation(change="all-bf16", description=told), narrow)])
     if recipe.offload is None and question.cluster.accelerator.host is not None:
         name, said, held = "offload-states", "optimizer states and gradients on the host", 1.0
         if target in OF_CORE:
@@ -385,6 +389,17 @@ def leaner_trainings(
         yield _with_recipes(question, [(name, said, {"offload": moved})])
     if trains_adapters(target):
         yield _with_adapters(question)
+
+
+def all_in_16_bit(question: ModelQuestion) -> ModelQuestion | None:
+    """The question with no number of the states in float32; None where it says anything of them."""
+    recipe, usual = question.settings.recipe, question.cluster.accelerator.default_precision
+    precision = question.workload.precision or recipe.precision or usual
+    said = (recipe.main_weight_dtype, recipe.gradient_dtype, recipe.moment_dtypes)
+    if precision != "bf16" or said != (None, None, ("fp32",)):
+        return None
+    narrow = replace(recipe, **ALL_IN_16_BIT)
+    return replace(question, settings=replace(question.settings, recipe=narrow))
 
 
 def _with_recipes(
