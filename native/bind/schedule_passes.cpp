@@ -1,6 +1,7 @@
 // Bindings of the passes that turn schedules into schedules.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "bind/numpy_arrays.hpp"
 #include "bind/schedule.hpp"
 #include "schedule/crossings.hpp"
+#include "schedule/cyclic_v.hpp"
 #include "schedule/fill_weight_grads.hpp"
 #include "schedule/improve_weight_grads.hpp"
 #include "schedule/one_machine.hpp"
@@ -31,6 +33,7 @@ using trainwright::numpy::CostArrays;
 using trainwright::numpy::MemoryArrays;
 using trainwright::numpy::OrderArrays;
 using trainwright::numpy::span_of;
+using trainwright::numpy::Table;
 
 namespace {
 
@@ -141,6 +144,33 @@ void bind_schedule_passes(nb::module_& module) {
       },
       nb::arg("num_microbatches"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(),
       nb::arg("late_warm_up"), nb::arg("prefer_backward"), nb::arg("tolerant"));
+
+  module.def(
+      "cyclic_v",
+      [](const Table<double>& duration_s, const Array<double>& forward_transfer_s,
+         const Array<double>& backward_transfer_s, const Array<int64_t>& max_activations,
+         double longest_period_s, int64_t width, int64_t rounds) {
+        const size_t p = max_activations.size();
+        if (duration_s.shape(0) != p || duration_s.shape(1) != 6 ||
+            forward_transfer_s.size() + 1 != 2 * p || backward_transfer_s.size() + 1 != 2 * p) {
+          throw std::invalid_argument("a V of p ranks takes 6 times a rank and 2p - 1 transfers");
+        }
+        trainwright::CyclicV found;
+        {
+          nb::gil_scoped_release release;
+          found = trainwright::cyclic_v({.duration_s = span_of(duration_s),
+                                         .forward_transfer_s = span_of(forward_transfer_s),
+                                         .backward_transfer_s = span_of(backward_transfer_s),
+                                         .max_activations = span_of(max_activations),
+                                         .longest_period_s = longest_period_s,
+                                         .width = width,
+                                         .rounds = rounds});
+        }
+        return std::pair(found.period_s, trainwright::numpy::to_numpy(std::move(found.start_s)));
+      },
+      nb::kw_only(), nb::arg("duration_s"), nb::arg("forward_transfer_s"),
+      nb::arg("backward_transfer_s"), nb::arg("max_activations"), nb::arg("longest_period_s"),
+      nb::arg("width"), nb::arg("rounds"));
 
   module.def(
       "one_machine_s",

@@ -855,6 +855,16 @@ class ActionMemory:
 def one_machine_s(
     head_s: NDArray[np.float64], work_s: NDArray[np.float64], tail_s: NDArray[np.float64]
 ) -> float: ...
+def cyclic_v(
+    *,
+    duration_s: NDArray[np.float64],
+    forward_transfer_s: NDArray[np.float64],
+    backward_transfer_s: NDArray[np.float64],
+    max_activations: NDArray[np.int64],
+    longest_period_s: float,
+    width: int,
+    rounds: int,
+) -> tuple[float, NDArray[np.float64]]: ...
 def crossings_s(
     *,
     forward_s: list[float],
