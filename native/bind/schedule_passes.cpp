@@ -18,6 +18,7 @@
 #include "schedule/one_machine.hpp"
 #include "schedule/order_trials.hpp"
 #include "schedule/reorder.hpp"
+#include "schedule/two_ranks.hpp"
 #include "schedule/zero_bubble.hpp"
 
 namespace nb = nanobind;
@@ -211,10 +212,10 @@ void bind_schedule_passes(nb::module_& module) {
                                .weight_grad_s = std::move(weight_grad_s),
                                .forward_gap_s = std::move(forward_gap_s),
                                .input_grad_gap_s = std::move(input_grad_gap_s),
-                               .beyond_forward_s = std::move(beyond_forward_s),
-                               .beyond_input_grad_s = std::move(beyond_input_grad_s),
-                               .down_s = std::move(down_s),
-                               .up_s = std::move(up_s),
+                               .beyond = {.forward_s = std::move(beyond_forward_s),
+                                          .input_grad_s = std::move(beyond_input_grad_s),
+                                          .down_s = std::move(down_s),
+                                          .up_s = std::move(up_s)},
                                .held = std::move(held),
                                .head_s = head_s,
                                .own_head_s = own_head_s,
@@ -227,4 +228,42 @@ void bind_schedule_passes(nb::module_& module) {
       nb::arg("beyond_input_grad_s"), nb::arg("down_s"), nb::arg("up_s"), nb::arg("pending"),
       nb::arg("late"), nb::arg("room"), nb::arg("head_s"), nb::arg("own_head_s"), nb::arg("tail_s"),
       nb::arg("num_microbatches"), nb::arg("num_labels"));
+
+  module.def(
+      "two_ranks_s",
+      [](std::vector<double> forward_s, std::vector<double> input_grad_s,
+         std::vector<double> weight_grad_s, std::vector<double> forward_transfer_s,
+         std::vector<double> backward_transfer_s, const std::vector<std::vector<double>>& pending,
+         const std::vector<std::vector<double>>& late, const std::vector<std::vector<double>>& room,
+         int64_t rank, int64_t num_microbatches, bool makespan, double enough_s,
+         int64_t num_labels) {
+        const size_t stages = forward_s.size(), ranks = stages / 2;
+        const auto sized = [](const std::vector<double>& of, size_t size) {
+          return of.size() == size;
+        };
+        bool right = stages % 2 == 0 && rank >= 0 && static_cast<size_t>(rank) + 1 < ranks &&
+                     sized(input_grad_s, stages) && sized(weight_grad_s, stages) &&
+                     sized(forward_transfer_s, stages - 1) &&
+                     sized(backward_transfer_s, stages - 1) && pending.size() == room.size() &&
+                     late.size() == room.size();
+        std::vector<trainwright::Fold::Held> held;
+        for (size_t h = 0; right && h < room.size(); ++h) {
+          right = sized(pending[h], stages) && sized(late[h], stages) && sized(room[h], ranks);
+          held.push_back({pending[h], late[h], room[h]});
+        }
+        if (!right) throw std::invalid_argument("tables must be of the same V");
+        const trainwright::Fold fold{.forward_s = std::move(forward_s),
+                                     .input_grad_s = std::move(input_grad_s),
+                                     .weight_grad_s = std::move(weight_grad_s),
+                                     .forward_transfer_s = std::move(forward_transfer_s),
+                                     .backward_transfer_s = std::move(backward_transfer_s),
+                                     .held = std::move(held)};
+        nb::gil_scoped_release release;
+        return trainwright::two_ranks_s(fold, rank, num_microbatches, makespan, enough_s,
+                                        num_labels);
+      },
+      nb::kw_only(), nb::arg("forward_s"), nb::arg("input_grad_s"), nb::arg("weight_grad_s"),
+      nb::arg("forward_transfer_s"), nb::arg("backward_transfer_s"), nb::arg("pending"),
+      nb::arg("late"), nb::arg("room"), nb::arg("rank"), nb::arg("num_microbatches"),
+      nb::arg("makespan"), nb::arg("enough_s"), nb::arg("num_labels"));
 }

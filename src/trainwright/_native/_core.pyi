@@ -885,6 +885,22 @@ def crossings_s(
     num_microbatches: int,
     num_labels: int,
 ) -> float: ...
+def two_ranks_s(
+    *,
+    forward_s: list[float],
+    input_grad_s: list[float],
+    weight_grad_s: list[float],
+    forward_transfer_s: list[float],
+    backward_transfer_s: list[float],
+    pending: list[list[float]],
+    late: list[list[float]],
+    room: list[list[float]],
+    rank: int,
+    num_microbatches: int,
+    makespan: bool,
+    enough_s: float,
+    num_labels: int,
+) -> float: ...
 def peak_bytes(
     orders: Orders, memory: ActionMemory, costs: ActionCosts | None = None
 ) -> NDArray[np.float64]: ...
