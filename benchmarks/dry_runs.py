@@ -62,7 +62,11 @@ class Case:
         sizes += f"-m{self.run.num_microbatches}"
         hot = [f"hot{load:g}" for load in self.run.recipe.expert_loads]
         narrow = [f"sum{self.run.recipe.reduce_dtype}"] if self.run.recipe.reduce_dtype else []
-        settings = (f"z{degrees.zero_stage}", self.run.recompute, sizes, *hot, *narrow)
+        named = self.run.schedule in ("1f1b", "interleaved")
+        order = [] if named else [self.run.schedule]
+        pieces = [f"l{self.run.recipe.loss_chunk}"] if self.run.recipe.loss_chunk else []
+        more = (*hot, *narrow, *pieces, *order)
+        settings = (f"z{degrees.zero_stage}", self.run.recompute, sizes, *more)
         return "-".join((self.model, *parts, *settings))
 
 
@@ -163,6 +167,96 @@ LATER: dict[str, Layouts] = {
         (4096, 16384),
     ),
 }
+# Then, states that every replica has whole.
+UNSHARDED: dict[str, Layouts] = {
+    "llama3-8b": (
+        [
+            (1, 1, 1, 8, 1, 0, 1, 1, 1),
+            (1, 1, 1, 1, 1, 0, 2, 1, 1),
+            (1, 1, 1, 8, 1, 0, 2, 1, 1),
+            (2, 1, 1, 4, 1, 0, 1, 1, 1),
+            (1, 1, 2, 4, 1, 0, 4, 1, 1),
+        ],
+        (NONE, SOME, ALL),
+        (4096, 8192),
+    ),
+    "gpt2-large": (
+        [(1, 1, 1, 8, 1, 0, 1, 1, 1), (2, 1, 2, 2, 1, 0, 4, 1, 1)],
+        (NONE, SOME, ALL),
+        (512, 1024),
+    ),
+    "qwen3-32b": ([(4, 1, 2, 8, 1, 0, 4, 1, 1)], (NONE, ALL), (4096,)),
+    "mixtral-8x7b": (
+        [(1, 1, 1, 8, 1, 0, 1, 1, 1), (4, 1, 1, 2, 1, 0, 2, 1, 1)],
+        (NONE, ALL),
+        (4096,),
+    ),
+}
+# Then, states alone shared (Megatron-Core's way), and a loss of so many tokens at a time.
+STATES_SHARED: dict[str, Layouts] = {
+    "llama3-8b": (
+        [
+            (1, 1, 1, 8, 1, 1, 1, 1, 1),
+            (2, 1, 1, 4, 1, 1, 2, 1, 1),
+            (1, 2, 1, 4, 1, 1, 1, 1, 1),
+            (1, 1, 2, 4, 1, 1, 4, 1, 1),
+        ],
+        (NONE, SOME, ALL),
+        (4096, 8192),
+    ),
+    "gpt2-large": ([(2, 1, 1, 4, 1, 1, 1, 1, 1)], (NONE, ALL), (1024,)),
+    "qwen3-30b-a3b": ([(1, 1, 1, 16, 8, 1, 2, 1, 1)], (NONE, ALL), (4096,)),
+}
+STATES_IN_V: Layouts = ([(1, 1, 2, 4, 1, 1, 4, 2, 1)], (NONE,), (4096, 8192))
+IN_PIECES = 1024
+PIECES: dict[str, Layouts] = {
+    "llama3-8b": (
+        [(1, 1, 1, 8, 1, 3, 1, 1, 1), (1, 2, 1, 4, 1, 2, 2, 1, 1), (1, 1, 1, 8, 1, 1, 1, 1, 1)],
+        (NONE, SOME, ALL),
+        (4096, 8192),
+    ),
+    "qwen2-1.5b": ([(1, 1, 1, 8, 1, 3, 1, 1, 1)], (NONE, ALL), (4096, 16384)),
+    "qwen3-30b-a3b": ([(1, 1, 1, 16, 8, 3, 1, 1, 1)], (ALL,), (4096,)),
+}
+# Then, orders that split the backward or place stages in a V.
+ORDERS: dict[str, dict[str, Layouts]] = {
+    "zb-h1": {
+        "llama3-8b": (
+            [(1, 1, 4, 4, 1, 2, 8, 1, 1), (2, 1, 4, 4, 1, 2, 8, 1, 1)],
+            (NONE,),
+            (4096, 8192),
+        ),
+        "qwen3-30b-a3b": ([(1, 1, 4, 16, 8, 2, 8, 1, 1)], (NONE,), (4096,)),
+    },
+    "zb-1p": {"qwen2-1.5b": ([(1, 1, 2, 4, 1, 2, 4, 1, 1)], (NONE,), (4096, 16384))},
+    "2bp": {"llama3-8b": ([(1, 1, 2, 4, 1, 2, 4, 1, 1)], (NONE,), (4096,))},
+    "zb-v": {
+        "llama3-8b": (
+            [
+                (1, 1, 4, 4, 1, 2, 8, 2, 1),
+                (4, 1, 2, 4, 1, 2, 4, 2, 1),
+                (1, 2, 2, 4, 1, 2, 4, 2, 1),
+                (2, 1, 2, 4, 1, 0, 4, 2, 1),
+            ],
+            (NONE,),
+            (4096, 8192),
+        ),
+        "llama3-70b": ([(8, 1, 4, 4, 1, 2, 8, 2, 1)], (NONE,), (8192,)),
+        "llama3-405b": ([(8, 1, 8, 8, 1, 2, 16, 2, 1)], (NONE,), (8192,)),
+        "mixtral-8x7b": (
+            [(1, 1, 2, 16, 8, 2, 4, 2, 1), (2, 1, 2, 8, 4, 2, 4, 2, 1)],
+            (NONE,),
+            (4096,),
+        ),
+        "gpt2-large": ([(1, 1, 2, 4, 1, 2, 4, 2, 1)], (NONE,), (512, 1024)),
+    },
+    "dualpipe-v": {"llama3-8b": ([(1, 1, 4, 4, 1, 2, 8, 2, 1)], (NONE,), (4096, 8192))},
+    "v-half": {
+        "llama3-8b": ([(1, 1, 4, 4, 1, 2, 8, 2, 1)], (NONE,), (8192,)),
+        "qwen3-32b": ([(4, 1, 2, 8, 1, 2, 4, 2, 1)], (NONE,), (4096,)),
+    },
+    "v-min": {"llama3-8b": ([(2, 1, 4, 4, 1, 2, 8, 2, 1)], (NONE,), (8192,))},
+}
 
 
 def cases() -> Iterator[Case]:
@@ -177,10 +271,18 @@ def cases() -> Iterator[Case]:
         narrow = replace(case.run.recipe, reduce_dtype=NARROW)
         yield replace(case, run=replace(case.run, recipe=narrow))
     yield from _alike(LATER)
+    yield from _alike(UNSHARDED)
+    for schedule, models in ORDERS.items():
+        yield from _alike(models, schedule)
+    yield from _alike(STATES_SHARED)
+    for case in _alike(PIECES):
+        pieces = replace(case.run.recipe, loss_chunk=IN_PIECES)
+        yield replace(case, run=replace(case.run, recipe=pieces))
+    yield from _alike({"llama3-8b": STATES_IN_V}, "zb-v")
 
 
-def _alike(models: dict[str, Layouts]) -> Iterator[Case]:
-    """Those in which experts, if any, take equally many tokens."""
+def _alike(models: dict[str, Layouts], schedule: str | None = None) -> Iterator[Case]:
+    """Those in which experts, if any, take equally many tokens; 1F1B unless said otherwise."""
     for model, (layouts, modes, lengths) in models.items():
         chosen = product(enumerate(layouts), enumerate(modes), enumerate(lengths))
         for (i, layout), (j, mode), (k, length) in chosen:
@@ -206,7 +308,7 @@ def _alike(models: dict[str, Layouts]) -> Iterator[Case]:
                     microbatch_size=1,
                     global_batch=m * d,
                     sequence_length=length,
-                    schedule="interleaved" if v > 1 else "1f1b",
+                    schedule=schedule or ("interleaved" if v > 1 else "1f1b"),
                     recompute=mode,
                     vocabulary_multiple=1,
                     recipe=Recipe(precision="bf16"),
@@ -249,6 +351,7 @@ def row_of(case: Case, run: RankDryRun) -> dict[str, Any]:
         "num_microbatches": case.run.num_microbatches,
         "schedule": case.run.schedule,
         "reduce_dtype": case.run.recipe.reduce_dtype or "fp32",
+        "loss_chunk": case.run.recipe.loss_chunk or 0,
         "expert_load": next(iter(case.run.recipe.expert_loads), 1.0),
         "rank": run.rank,
         "allocated_bytes": int(run.allocated_bytes),

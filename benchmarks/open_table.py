@@ -60,7 +60,8 @@ def measured_tables(folders: Sequence[Path]) -> Iterator[tuple[str, list[Row]]]:
 def _options(row: Mapping[str, str]) -> dict[str, object]:
     """What a dry run has that no column of a measured table says."""
     options: dict[str, object] = {"num_layers": int(row["blocks"]), "vocabulary_multiple": 1}
-    load = float(row["expert_load"])
+    load, pieces = float(row["expert_load"]), int(row["loss_chunk"])
+    options |= {"loss_chunk": pieces} if pieces else {}
     return options if load == 1 else options | {"expert_loads": [load]}
 
 

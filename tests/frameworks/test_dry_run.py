@@ -26,6 +26,12 @@ RUN = Configuration(
 
 
 DEALT = replace(RUN.parallelism, expert=2)
+V = replace(
+    RUN,
+    parallelism=Parallelism(data=2, pipeline=2, virtual_stages=2, zero_stage=2),
+    recompute=Recompute.NONE,
+    schedule="zb-v",
+)
 
 
 def job(name: str = "llama3-8b", run: Configuration = RUN) -> Job:
@@ -45,6 +51,21 @@ def test_a_case_states_every_block_once_and_every_rank() -> None:
         "expert": 1,
     }
     assert (case["recompute"], case["schedule"], case["num_microbatches"]) == ("full", "1F1B", 4)
+
+
+def test_an_order_that_pytorch_has_no_name_for_is_written_out() -> None:
+    assert case_of(job())["orders"] is None
+    case = case_of(job(run=V))
+    assert (case["schedule"], case["rank_of_stage"]) == (None, [0, 1, 1, 0])
+    actions = [line.split(",") for line in case["orders"]]
+    counts = [{kind: sum(kind in each for each in line) for kind in "FIWB"} for line in actions]
+    assert counts == [{"F": 16, "I": 16, "W": 16, "B": 0}] * 2
+
+
+def test_states_that_are_not_shared_lie_whole_on_every_replica() -> None:
+    whole = replace(RUN, parallelism=Parallelism(data=4, zero_stage=0))
+    degrees = case_of(job(run=whole))["degrees"]
+    assert (degrees["copies"], degrees["shards"]) == (4, 1)
 
 
 def test_a_case_states_what_the_heaviest_experts_take() -> None:
@@ -74,12 +95,26 @@ def test_the_program_needs_nothing_of_ours() -> None:
         ("llama3-8b", replace(RUN, fused_cross_entropy=True), "fused cross entropy"),
         (
             "llama3-8b",
-            replace(RUN, parallelism=replace(RUN.parallelism, zero_stage=1)),
-            "unsharded state",
+            replace(RUN, parallelism=replace(RUN.parallelism, zero_stage=1, state_copies=2)),
+            "copies of sharded state beside ZeRO 1",
+        ),
+        (
+            "llama3-8b",
+            replace(RUN, parallelism=Parallelism(context=2, data=4, zero_stage=0)),
+            "ZeRO 0 beside context",
+        ),
+        ("llama3-8b", replace(RUN, schedule="zb-h1"), "recomputation beside a split backward"),
+        ("llama3-8b", replace(RUN, schedule="zb-h1"), "ZeRO 3 beside a split backward"),
+        (
+            "llama3-8b",
+            replace(
+                V, parallelism=Parallelism(data=2, pipeline=2, zero_stage=2), schedule="vocab-2"
+            ),
+            "a head cut over ranks",
         ),
         ("llama3-8b", replace(RUN, recipe=Recipe(gradient_dtype="bf16")), "another format"),
         ("llama3-8b", replace(RUN, recipe=Recipe(reduce_dtype="fp16")), "reduced in fp16"),
-        ("llama3-8b", replace(RUN, recipe=Recipe(loss_chunk=1024)), "the option loss-chunk"),
+        ("llama3-8b", replace(RUN, recipe=Recipe(loss_chunk=1024)), "a loss in pieces beside"),
         ("llama3-8b", replace(RUN, recipe=Recipe(offload=Offload(optimizer=1))), "offload"),
         ("llama3-8b", replace(RUN, recipe=Recipe(cuda_graph=CudaGraph.LOCAL)), "CUDA graphs"),
     ],

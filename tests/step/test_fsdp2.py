@@ -11,9 +11,11 @@ import dry_runs
 import pytest
 
 from trainwright.model import Offload, Recipe
+from trainwright.plans import Parallelism
 from trainwright.plans.configuration import Configuration
 from trainwright.profile import Recompute
-from trainwright.step.fsdp2 import TensorPeak, accounts_for, fsdp2_peaks
+from trainwright.step.figures import accounts_for
+from trainwright.step.fsdp2 import TensorPeak, fsdp2_peaks
 from trainwright.step.memory import Pool
 
 ROWS = list(csv.DictReader(dry_runs.TABLE.read_text(encoding="utf-8").splitlines()))
@@ -101,7 +103,7 @@ def test_hot_experts_hold_more() -> None:
         Recipe(gradient_dtype="bf16"),
         Recipe(reduce_dtype="fp16"),
         Recipe(moment_dtypes=("bf16",)),
-        Recipe(loss_chunk=1024),
+        Recipe(loss_chunk=1024, mlp_tile=1024),
         Recipe(offload=Offload(activations=0.5)),
         Recipe(precision="fp32"),
     ],
@@ -110,6 +112,37 @@ def test_a_run_that_saves_memory_otherwise_is_not_counted(recipe: Recipe) -> Non
     model = dry_runs.model_of(CASES["llama3-8b-t1-c1-p1-d8-e1-v1-r1-z3-none-s8192-b1-m1"])
     assert accounts_for(model, RUN)
     assert not accounts_for(model, replace(RUN, recipe=recipe))
+
+
+SPLIT = next(case for name, case in CASES.items() if "-p4-" in name and name.endswith("zb-h1"))
+
+
+def test_a_split_backward_holds_more_than_one_that_is_not() -> None:
+    """PyTorch frees nothing with gradients of inputs, whatever a schedule counts with."""
+    model, whole = dry_runs.model_of(SPLIT), replace(SPLIT.run, schedule="1f1b")
+    split, one = fsdp2_peaks(model, SPLIT.run), fsdp2_peaks(model, whole)
+    assert split[0].allocated_bytes == one[0].allocated_bytes  # the first stage has no input
+    assert all(
+        a.allocated_bytes > b.allocated_bytes for a, b in zip(split[1:], one[1:], strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        replace(SPLIT.run, recompute=Recompute.FULL),
+        replace(SPLIT.run, parallelism=replace(SPLIT.run.parallelism, zero_stage=3)),
+        replace(SPLIT.run, recipe=Recipe(loss_chunk=1024)),
+        replace(SPLIT.run, schedule="vocab-2"),
+        replace(RUN, parallelism=Parallelism(context=2, data=4, zero_stage=0)),
+        replace(RUN, parallelism=replace(RUN.parallelism, zero_stage=1, state_copies=2)),
+        replace(RUN, recipe=Recipe(loss_chunk=1024), fused_cross_entropy=True),
+    ],
+)
+def test_what_pytorch_cannot_do_together_is_not_counted(run: Configuration) -> None:
+    model = dry_runs.model_of(SPLIT)
+    assert accounts_for(model, SPLIT.run)
+    assert not accounts_for(model, run)
 
 
 def test_a_pool_reserves_what_it_gives_out_and_joins_what_comes_back() -> None:

@@ -187,13 +187,14 @@ def _level_0(document: Verifiable, asked: _Asked, found: _Findings) -> Pipeline 
 
 def _dry_run(document: Verifiable, found: _Findings) -> None:
     """Check the document, then what PyTorch's tensors hold on every pipeline rank."""
-    from trainwright.documents.jobs import job_of
+    from trainwright.documents.jobs import job_of, timelines_of, with_orders
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.documents.model_plan import PlannedStep
-    from trainwright.frameworks.dry_run import case_of
+    from trainwright.frameworks.dry_run import case_of, has_own_order
     from trainwright.lab.verify_orders import check_document
     from trainwright.lab.verify_runs import dry_run_check
-    from trainwright.step.fsdp2 import accounts_for, fsdp2_peaks
+    from trainwright.step.figures import accounts_for
+    from trainwright.step.fsdp2 import fsdp2_peaks, peaks_under
 
     if not isinstance(document, (PlannedStep, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'
@@ -206,10 +207,15 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
     assert isinstance(checked, (PlannedStep, ModelEstimateResult)), "the same, read again"
     document = checked
     job = job_of(document)
+    if has_own_order(job):
+        job = with_orders(job, timelines_of(document, job)[0])
     case_of(job)  # refuses what the program does not run
     run = job.configuration()
     if accounts_for(job.model, run):  # the account of what the program runs, tensor by tensor
-        predicted = [peak.allocated_bytes for peak in fsdp2_peaks(job.model, run)]
+        peaks = fsdp2_peaks(job.model, run)
+        if job.orders is not None:
+            peaks = peaks_under(job.model, run, job.orders.schedule)
+        predicted = [peak.allocated_bytes for peak in peaks]
     elif isinstance(document, ModelEstimateResult):
         predicted = [rank.total_bytes - rank.workspace_bytes for rank in document.memory]
     else:

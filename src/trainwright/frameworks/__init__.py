@@ -58,7 +58,9 @@ _WRITERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     }
 )
 # Targets that take the order of every action from a file.
-_WITH_ORDERS: Final = frozenset({"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE})
+_WITH_ORDERS: Final = frozenset(
+    {"pytorch", "torchtitan@0.2", "torchtitan@0.3", CHROME_TRACE, DRY_RUN}
+)
 
 
 def export_target(name: str) -> str:

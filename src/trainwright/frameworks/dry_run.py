@@ -13,12 +13,15 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import UnsupportedFeature
+from trainwright.formats.schedule_json import format_compute_only
 from trainwright.model import NO_OFFLOAD, ContextExchange, CudaGraph, LayerKind, Norm
 from trainwright.model.recipe import unusual
 from trainwright.model.run_shape import heaviest_share
 from trainwright.plans.capability import DRY_RUN, RecomputeForm
 from trainwright.plans.job import ExportBundle
-from trainwright.step.fsdp2 import odd_parts
+from trainwright.scheduling.lower import as_pytorch_runs
+from trainwright.step.figures import odd_parts, odd_together
+from trainwright.step.fsdp2 import even_schedule, frees_weights, sharing_replicas
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job, Stamp
@@ -34,7 +37,7 @@ _TOLD: Final = frozenset(
         "precision", "optimizer", "gradient_dtype", "reduce_dtype", "main_weight_dtype",
         "moment_dtypes", "dropout", "context_exchange", "ulysses", "context_balanced",
         "expert_imbalance", "expert_loads", "dispatch_dtype", "token_dispatcher", "offload",
-        "cuda_graph", "cuda_graph_modules",
+        "cuda_graph", "cuda_graph_modules", "loss_chunk",
     }
 )  # fmt: skip
 
@@ -77,7 +80,7 @@ def case_of(job: Job) -> dict[str, Any]:
     if wrong := tuple(_unsupported(job)):
         raise UnsupportedFeature(f"the dry run does not run {'; '.join(wrong)}")
     model, degrees, experts = job.model, job.degrees, job.model.experts
-    sharding = degrees.zero_stage
+    shards = sharing_replicas(degrees)
     form, recipe = job.recompute_form, job.recipe
     recompute = {RecomputeForm.NONE: "none", RecomputeForm.MODULES: "selective"}.get(form, "full")
     return {
@@ -115,8 +118,8 @@ def case_of(job: Job) -> dict[str, Any]:
         },
         "degrees": {
             "pipeline": degrees.pipeline,
-            "copies": degrees.state_copies,
-            "shards": degrees.data // degrees.state_copies,
+            "copies": degrees.data // shards,
+            "shards": shards,
             "context": degrees.context,
             "tensor": degrees.tensor,
             "expert": degrees.expert,
@@ -125,14 +128,33 @@ def case_of(job: Job) -> dict[str, Any]:
         "blocks_of_stage": [list(stage.blocks) for stage in job.stages],
         "recompute": recompute,
         "recompute_blocks": job.first_recomputed if form is RecomputeForm.FIRST else None,
-        "reshard_after_forward": sharding == 3,
+        "zero_stage": degrees.zero_stage,
+        "loss_chunk": recipe.loss_chunk,
+        "reshard_after_forward": frees_weights(degrees),
         "reduce_dtype": _REDUCED[recipe.reduce_dtype or "fp32"],
         "sequence_length": job.sequence_length,
         "microbatch_size": job.microbatch_size,
         "num_microbatches": job.num_microbatches,
-        "schedule": _SCHEDULES[job.schedule],
+        "schedule": _SCHEDULES.get(job.schedule),
+        "orders": _orders(job) if has_own_order(job) else None,
         "ranks": list(range(degrees.pipeline)),
     }
+
+
+def has_own_order(job: Job) -> bool:
+    """Whether PyTorch has no schedule by the name of the job's."""
+    piped = job.parallelism is not None and job.parallelism.pipeline > 1
+    return piped and job.schedule not in _SCHEDULES
+
+
+def _orders(job: Job) -> list[str]:
+    """A line of actions for each rank, as PyTorch's pipeline runtime reads them.
+
+    They are those of the job, or else of its family at equal times.
+    """
+    if job.orders is None:
+        return format_compute_only(as_pytorch_runs(even_schedule(job.configuration()))).splitlines()
+    return format_compute_only(job.orders.schedule).splitlines()
 
 
 def _unsupported(job: Job) -> Iterator[str]:
@@ -144,6 +166,8 @@ def _unsupported(job: Job) -> Iterator[str]:
     kept = (recipe.gradient_dtype or "fp32", recipe.main_weight_dtype or "fp32")
     states = {*kept, *recipe.moment_dtypes}
     yield from odd_parts(model)
+    again, splits = job.recompute_form is not RecomputeForm.NONE, job.shape.split_backward
+    yield from odd_together(degrees, recipe, again=again, splits=splits)
     tensor = degrees.tensor
     parts = {
         "tensor parallelism without sequence parallelism": tensor > 1
@@ -151,7 +175,6 @@ def _unsupported(job: Job) -> Iterator[str]:
         "experts that are dealt out and cut, or neither, beside tensor parallelism": tensor > 1
         and model.experts is not None
         and degrees.expert_shards != (1 if degrees.expert > 1 else tensor),
-        "unsharded state (choose ZeRO 2 or 3)": degrees.zero_stage < 2,
         "unfused attention": not job.fused_attention,
         "fused cross entropy": job.fused_cross_entropy,
         f"the precision {job.precision}": job.precision != "bf16",
@@ -169,7 +192,6 @@ def _unsupported(job: Job) -> Iterator[str]:
         f"tokens to experts in {recipe.dispatch_dtype}": recipe.dispatch_dtype
         not in (None, "bf16"),
         "offload": recipe.offload is not None and recipe.offload != NO_OFFLOAD,
-        f"the schedule {job.schedule}": job.schedule not in _SCHEDULES,
         "CUDA graphs": recipe.cuda_graph is not CudaGraph.NONE,
         "ends on stages of their own": not job.has_usual_ends,
         "blocks recomputed one by one": job.stated_recompute is None,

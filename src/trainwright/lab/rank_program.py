@@ -18,8 +18,8 @@ Sharding follows torchtitan (`distributed/fsdp.py` of 2026-08, `models/common/mo
 0.3.0, `models/llama3/infra/parallelize.py` of 0.2.2): one FSDP unit for the embedding, one a block,
 one for norm and head, or for all three where words are tied; float32 shards, 16-bit gathered
 weights, float32 reduction unless the case says another; the sequence is cut between the products of
-a tensor group. Attention is the flash kernel, called by its name, since a GPU and a CPU would
-choose differently.
+a tensor group. ZeRO 1 is Megatron-Core's (`Buffers`). Attention is the flash kernel, called by its
+name, since a GPU and a CPU would choose differently.
 """
 
 from __future__ import annotations
@@ -103,11 +103,6 @@ class Norm(OneKernel, nn.RMSNorm):
 
 class CentredNorm(OneKernel, nn.LayerNorm):
     """By mean and variance, with a bias."""
-
-
-def norm_of(model: Case) -> nn.Module:
-    """The norm of a model's hidden states."""
-    return (CentredNorm if model["norm"] == "layer" else Norm)(model["hidden_size"])
 
 
 class Dropout(nn.Module):
@@ -287,8 +282,8 @@ class Block(nn.Module):
 
     def __init__(self, model: Case, meshes: Case, layer: int):
         super().__init__()
-        experts = model["experts"]
-        self.attention_norm, self.ffn_norm = norm_of(model), norm_of(model)
+        experts, norm = model["experts"], CentredNorm if model["norm"] == "layer" else Norm
+        self.attention_norm, self.ffn_norm = norm(model["hidden_size"]), norm(model["hidden_size"])
         self.attention = Attention(model, meshes["cp"])
         routed = experts is not None and layer not in experts["dense_layers"]
         self.feed_forward = None if routed else FeedForward(model, model["ffn_size"])
@@ -358,8 +353,10 @@ class Stage(nn.Module):
         self.positions = nn.Embedding(learned, h) if learned else None
         self.dropout = Dropout(model["dropout"])
         self.layers = nn.ModuleDict({str(i): Block(model, meshes, i) for i in blocks})
-        self.norm = norm_of(model) if ends[1] else None
+        norm = CentredNorm if model["norm"] == "layer" else Norm
+        self.norm = norm(h) if ends[1] else None
         self.output = nn.Linear(h, words, bias=False) if ends[1] else None
+        self.in_pieces = False  # then the loss runs the head
         self.tied = model["tied"] and all(ends)
         self.tie()
         self.register_buffer("rotation", torch.empty(0), persistent=False)
@@ -380,7 +377,7 @@ class Stage(nn.Module):
             x = block(x, self.rotation)
         if self.norm is None or self.output is None:
             return x
-        return self.output(self.norm(x))
+        return self.norm(x) if self.in_pieces else self.output(self.norm(x))
 
 
 # How it is cut
@@ -514,6 +511,70 @@ def placed_experts(mixture: Mixture, meshes: Case) -> Callable[[nn.Parameter], A
     return place
 
 
+class Buffers:
+    """A distributed optimizer: 16-bit weights and float32 gradients whole, each in one buffer.
+
+    States are of this rank's part of a buffer alone: the reduction of gradients gives that part,
+    and weights are gathered from it, both in place, as Megatron-Core does. Dense weights have one
+    such pair of buffers, experts that are dealt out another.
+    """
+
+    def __init__(self, stages: list[Stage], meshes: Case, device: str):
+        self.pairs: list[list[Any]] = []
+        self.sums: dict[nn.Parameter, torch.Tensor] = {}
+        every = dict.fromkeys(weight for stage in stages for weight in stage.parameters())
+        layers = [layer for stage in stages for layer in stage.modules()]
+        mixtures = [layer for layer in layers if isinstance(layer, Mixture) and layer.group]
+        dealt = {weight for mixture in mixtures for weight in mixture.experts.parameters()}
+        for mesh, are_dealt in ((meshes["fsdp"], False), (meshes["experts"], True)):
+            own = [weight for weight in every if (weight in dealt) is are_dealt]
+            sizes = [local_of(weight).numel() for weight in own]
+            part = math.ceil(sum(sizes) / mesh.size())
+            wholes = [
+                torch.zeros(part * mesh.size(), dtype=dtype, device=device)
+                for dtype in (torch.bfloat16, torch.float32)
+            ]
+            cut = (whole[: sum(sizes)].split(sizes) for whole in wholes)
+            for weight, place, total in zip(own, *cut, strict=True):
+                place = place.view(local_of(weight).shape)
+                if isinstance(weight, DTensor):
+                    weight._local_tensor = place
+                else:
+                    weight.data = place
+                self.sums[weight] = total
+                weight.register_post_accumulate_grad_hook(self.add)
+            main = nn.Parameter(torch.empty(part, device=device))
+            at = mesh.get_local_rank() * part
+            parts = [whole[at : at + part] for whole in wholes]
+            self.pairs += [[*wholes, *parts, main, mesh.get_group()]] * bool(own)
+
+    def add(self, weight: torch.Tensor) -> None:
+        """The gradient of a weight goes into its buffer at once."""
+        grad = weight.grad
+        if isinstance(grad, DTensor):  # of all words a tensor group makes parts of a sum
+            grad = grad.redistribute(placements=weight.placements)
+        if grad is not None:
+            self.sums[weight].add_(local_of(grad).flatten())
+            weight.grad = None
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Sum the gradients of all ranks, update this rank's parts and gather all weights."""
+        for _, sums, _, part, main, group in self.pairs:
+            dist.reduce_scatter_tensor(part, sums, group=group)
+            main.grad = part
+        optimizer.step()
+        for weights, sums, part, _, main, group in self.pairs:
+            part.copy_(main.detach())
+            dist.all_gather_into_tensor(weights, part, group=group)
+            sums.zero_()
+            main.grad = None
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a tensor lies on this rank."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
 # What is held
 # ------------
 
@@ -645,6 +706,53 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     )
 
 
+class GivenGradient(torch.autograd.Function):
+    """A loss whose gradient is known already."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, grad: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
+        """Keeps the gradient."""
+        ctx.save_for_backward(grad)
+        return loss.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """The gradient as it was kept."""
+        return ctx.saved_tensors[0], None, None
+
+
+def loss_in_pieces(head: Any, x: torch.Tensor, labels: torch.Tensor, size: int) -> torch.Tensor:
+    """Head, loss and their gradients of `size` tokens after the other, as torchtitan does it.
+
+    Weights of the head stay gathered, and what they were given is reduced with the last piece.
+    """
+    pieces = [each.detach().requires_grad_() for each in x.flatten(0, 1).split(size)]
+    grads = torch.zeros(x.flatten(0, 1).shape, dtype=torch.float32, device=x.device)
+    total = torch.zeros((), dtype=torch.float32, device=x.device)
+    sharded = isinstance(head, FSDPModule)
+    resharding = ["set_reshard_after_forward", "set_reshard_after_backward"] * sharded
+    for choose in resharding:
+        getattr(head, choose)(False)
+    if sharded:
+        head.unshard()
+    for piece, wanted, into in zip(
+        pieces, labels.flatten().split(size), grads.split(size), strict=True
+    ):
+        if sharded:
+            head.set_requires_gradient_sync(piece is pieces[-1], recurse=False)
+        logits = head(piece)
+        loss = loss_of(logits.unsqueeze(0), wanted.unsqueeze(0))
+        total = total + loss.detach()
+        loss.backward()
+        into.copy_(piece.grad)
+        piece.grad = None
+    for choose in resharding:
+        getattr(head, choose)(True)
+    if sharded:
+        head.reshard()
+    return GivenGradient.apply(x, grads.view(x.shape).to(x.dtype), total)
+
+
 class Run:
     """One rank of a case: its stages, optimizer and schedule."""
 
@@ -656,10 +764,10 @@ class Run:
         own = [i for i, owner in enumerate(case["rank_of_stage"]) if owner == rank]
         self.indices, self.stages = own, []
         for index in own:
-            last = len(case["rank_of_stage"]) - 1
-            ends = index == 0, index == last
+            ends = index == 0, index + 1 == len(case["rank_of_stage"])
             with torch.device("meta"):
                 stage = Stage(model, self.meshes, case["blocks_of_stage"][index], ends)
+            stage.in_pieces = bool(case.get("loss_chunk"))
             if self.meshes["tp"] is not None:
                 cut_tensors(stage, self.meshes["tp"])
             if self.meshes["ep"] is not None:
@@ -667,7 +775,10 @@ class Run:
             again = case["recompute"]
             for name in list(stage.layers)[: case["recompute_blocks"]] if again != "none" else ():
                 stage.layers[name] = Again(stage.layers[name], again)
-            shard(stage, case, self.meshes)
+            if case.get("zero_stage") == 1:
+                stage.to(torch.bfloat16)
+            else:
+                shard(stage, case, self.meshes)
             self.stages.append(stage)
 
     def place(self) -> None:
@@ -675,15 +786,19 @@ class Run:
         for stage in self.stages:
             stage.to_empty(device=self.device)
             stage.tie()
-            stage.rotation = torch.empty(
-                self.length,
-                self.case["model"]["head_size"] // 2,
-                dtype=torch.complex64,
-                device=self.device,
-            )
-            if self.device == "cuda":
-                self.fill(stage)
-        weights = [w for stage in self.stages for w in stage.parameters()]
+            shape = self.length, self.case["model"]["head_size"] // 2
+            stage.rotation = torch.ones(shape, dtype=torch.complex64, device=self.device)
+            for weight in stage.parameters() if self.device == "cuda" else ():
+                nn.init.normal_(local_of(weight), std=0.02)  # kernels at usual power, no overflow
+        self.buffers: Any = None
+        if self.case.get("zero_stage") == 1:
+            self.buffers = Buffers(self.stages, self.meshes, self.device)
+            weights = [pair[-2] for pair in self.buffers.pairs]
+            if self.held is not None:
+                for _, sums, *_ in self.buffers.pairs:
+                    self.held.see(sums, "gradients")
+        else:
+            weights = [w for stage in self.stages for w in stage.parameters()]
         self.optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True)
         self.named("optimizer")
         for weight in weights:
@@ -691,41 +806,27 @@ class Run:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def fill(self, stage: Stage) -> None:
-        """Small random weights, so that kernels run at their usual power and nothing overflows."""
-        with torch.no_grad():
-            for weight in stage.parameters():
-                (weight.to_local() if isinstance(weight, DTensor) else weight).normal_(0, 0.02)
-            stage.rotation.fill_(1)
-
     def named(self, label: str) -> None:
         """What is allocated from here on belongs to this class."""
         if self.held is not None:
             self.held.label = label
 
-    def inputs(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Tokens and labels of all microbatches of this replica."""
-        count = self.case["microbatch_size"] * self.case["num_microbatches"]
-        words = self.case["model"]["vocabulary_size"]
-        shape = count, self.length
-        if self.device == "cuda":
-            made = torch.randint(0, words, shape, device=self.device)
-            return made, torch.randint(0, words, shape, device=self.device)
-        return (torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long))
-
     def step(self) -> None:
         """Forward and backward of every microbatch, then the update."""
         self.named("activations")
-        degrees = self.case["degrees"]
-        with contextlib.ExitStack() as stack:
-            if degrees["tensor"] > 1:
-                stack.enter_context(loss_parallel())
-            tokens, labels = self.inputs()
+        case, degrees = self.case, self.case["degrees"]
+        shape = case["microbatch_size"] * case["num_microbatches"], self.length
+        made = partial(torch.randint, 0, case["model"]["vocabulary_size"], shape)
+        with loss_parallel() if degrees["tensor"] > 1 else contextlib.nullcontext():
+            tokens, labels = made(device=self.device), made(device=self.device)
             if degrees["pipeline"] > 1:
                 self.pipeline(tokens, labels)
             else:
                 self.accumulate(tokens, labels)
         self.named("optimizer")
+        if self.buffers is not None:
+            self.buffers.update(self.optimizer)
+            return
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -734,11 +835,19 @@ class Run:
         size = self.case["microbatch_size"]
         for part, wanted in zip(tokens.split(size), labels.split(size), strict=True):
             self.named("activations")
-            loss = loss_of(self.stages[0](part), wanted)
+            stage, pieces = self.stages[0], self.case.get("loss_chunk")
+            made = partial(loss_in_pieces, stage.output, size=pieces) if pieces else loss_of
+            loss = made(stage(part), wanted)
             self.named("backward")
             loss.backward()
             del loss
             self.see_gradients()
+
+    def late(self, stage: Any, *args: Any, **kwargs: Any) -> None:
+        """The weight gradients of a microbatch, which autograd does not accumulate."""
+        type(stage).backward_weight_one_chunk(stage, *args, **kwargs)
+        for weight in stage.submod.parameters():
+            self.buffers.add(weight)
 
     def see_gradients(self) -> None:
         """Sharded gradients get a class of their own."""
@@ -747,9 +856,7 @@ class Run:
         for stage in self.stages:
             for weight in stage.parameters():
                 if weight.grad is not None:
-                    grad = weight.grad
-                    local = grad._local_tensor if isinstance(grad, DTensor) else grad
-                    self.held.see(local, "gradients")
+                    self.held.see(local_of(weight.grad), "gradients")
 
     def pipeline(self, tokens: torch.Tensor, labels: torch.Tensor) -> None:
         """PyTorch's own runtime runs this rank's part of the schedule."""
@@ -758,31 +865,19 @@ class Run:
 
         case, degrees = self.case, self.case["degrees"]
         last = len(case["rank_of_stage"]) - 1
-        local = self.length // degrees["tensor"]
-        hidden = torch.empty(
-            case["microbatch_size"],
-            local,
-            case["model"]["hidden_size"],
-            dtype=torch.bfloat16,
-            device="meta",
-            requires_grad=True,
-        )
-        words = torch.empty(case["microbatch_size"], self.length, dtype=torch.long, device="meta")
-        logits = torch.empty(
-            case["microbatch_size"],
-            self.length,
-            case["model"]["vocabulary_size"] // degrees["tensor"],
-            dtype=torch.bfloat16,
-            device="meta",
-            requires_grad=True,
-        )
+        count, model = case["microbatch_size"], case["model"]
+        local, words = self.length // degrees["tensor"], model["vocabulary_size"]
+        like = partial(torch.empty, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        hidden = like(count, local, model["hidden_size"])
+        logits = like(count, self.length, words // degrees["tensor"])
+        tokens_in = torch.empty(count, self.length, dtype=torch.long, device="meta")
         made = [
             PipelineStage(
                 stage,
                 index,
                 last + 1,
                 torch.device(self.device),
-                input_args=words if index == 0 else hidden,
+                input_args=tokens_in if index == 0 else hidden,
                 output_args=logits if index == last else hidden,
                 group=self.meshes["pp"].get_group(),
             )
@@ -794,12 +889,19 @@ class Run:
         schedules._PipelineSchedule._warmup_p2p = lambda *_: None
         schedules._batch_p2p = lambda *_, **__: []
         schedules._sorted_batch_p2p = lambda *_, **__: {}
-        kind = schedules.get_schedule_class(case["schedule"])
-        count = case["num_microbatches"]
+        ordered, count = case.get("orders"), case["num_microbatches"]
+        kind = schedules._PipelineScheduleRuntime
+        if ordered is None:
+            kind = schedules.get_schedule_class(case["schedule"])
         many = issubclass(kind, schedules.PipelineScheduleMulti)
         schedule = kind(
             made if many else made[0], n_microbatches=count, loss_fn=loss_of, scale_grads=False
         )
+        if ordered is not None:
+            actions = (map(schedules._Action.from_str, line.split(",")) for line in ordered)
+            schedule._prepare_schedule_with_comms(dict(enumerate(map(list, actions))))
+        for stage in made if self.buffers is not None else ():
+            stage.backward_weight_one_chunk = partial(self.late, stage)
         given = (tokens,) if 0 in self.indices else ()
         target = labels if last in self.indices else None
         schedule.step(*given, target=target, return_outputs=False)

@@ -72,7 +72,6 @@ class BoundName(StrEnum):
     MEMORY_PATH = "memory-path"
     WINDOW = "window"
     CROSSINGS = "crossings"
-    TWO_RANKS = "two-ranks"
     SOLVER = "solver"
 
 

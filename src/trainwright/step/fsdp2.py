@@ -18,36 +18,44 @@ unit on one tensor rank (a block, the embedding, norm and head together).
 - Autograd keeps what its operators ask for, one by one: the product of a gate and its activation
   are both kept, and beside tensor parallelism the gathered input of a product, not its shard.
 - The loss is computed in float32: 4 bytes per logit kept, 8 more while its gradient is made; where
-  it is compiled (`fused_cross_entropy`) 2 bytes are kept and 2 more made.
+  it is compiled (`fused_cross_entropy`) 2 bytes are kept and 2 more made. In pieces it makes its
+  gradients forward, which wait in float32.
+- Gradients of inputs alone free nothing; what products and norms gave waits for its weights, too.
+- ZeRO 0 is FSDP2 with one shard. ZeRO 1 is a distributed optimizer as Megatron-Core has it: 16-bit
+  weights and float32 gradients whole, 6·P, each gradient added at once, and states of 12·P/N.
 
 Sources: PyTorch 2.13 (`fsdp/_fully_shard`, `distributed/pipelining`, `derivatives.yaml`) and
 torchtitan of 2026-08 (`distributed/fsdp.py`, `distributed/activation_checkpoint.py`).
-`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 147 runs, and a test compares.
+`benchmarks/dry_runs.csv` has what PyTorch's own tensors hold in 233 runs, and a test compares.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
-from functools import lru_cache
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from trainwright.model.config import Activation, Norm
-from trainwright.model.recipe import STATE_BYTES, unusual
+from trainwright.model.recipe import STATE_BYTES
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import Recompute
-from trainwright.step.memory import Tape
+from trainwright.step.memory import InputPass, Tape
 from trainwright.step.pipeline import PipelineTimes, peak_shape, placement_of, schedule_of
 from trainwright.step.predict import shape_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from trainwright.model import Experts, TransformerConfig
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.plan import Parallelism
+    from trainwright.plans.schedule import Schedule
+    from trainwright.step.memory import AnyTape
+    from trainwright.step.pipeline import PipelineShape
 
 _HALF: Final = 2.0  # bytes of a 16-bit number
 _SINGLE: Final = 4.0
@@ -172,7 +180,7 @@ class Block:
                 tape.keep(key, _CACHED | self.cached)
         tape.hold(key, "out", self.sizes.shard)
 
-    def backward(self, tape: Tape, key: object) -> None:
+    def backward(self, tape: AnyTape, key: object) -> None:
         """From the gradient of the output, held as "grad", to that of the input."""
         if self.mode is not Recompute.NONE:
             self._run(tape, key, again=True, selective=self.mode is Recompute.SELECTIVE)
@@ -184,7 +192,7 @@ class Block:
         tape.keep(key, ("out",))
 
     def _run(
-        self, tape: Tape, key: object, *, again: bool = False, selective: bool = False
+        self, tape: AnyTape, key: object, *, again: bool = False, selective: bool = False
     ) -> None:
         """Forward, or forward again in backward, where what was cached is there already."""
         z, cached = self.sizes, again and selective
@@ -265,7 +273,7 @@ class Block:
         dropout("mask 2", *(() if again or selective else (z.whole, z.shard)))
 
     def _run_mixture(
-        self, tape: Tape, key: object, m: Mixed, *, again: bool, selective: bool
+        self, tape: AnyTape, key: object, m: Mixed, *, again: bool, selective: bool
     ) -> None:
         cached = again and selective
         shard = self.sizes.shard
@@ -311,7 +319,7 @@ class Block:
             names.append("brought")
         tape.drop(key, *(name for name in names if not selective or name not in self.cached))
 
-    def _dense_backward(self, tape: Tape, key: object) -> None:
+    def _dense_backward(self, tape: AnyTape, key: object) -> None:
         z = self.sizes
 
         def hold(name: str, size: float) -> None:
@@ -343,7 +351,7 @@ class Block:
         drop("d normed", "d reduced", "middle", "row 2")
         drop("d middle")  # added to the gradient of the output in place
 
-    def _gate_backward(self, tape: Tape, key: object) -> None:
+    def _gate_backward(self, tape: AnyTape, key: object) -> None:
         """From the gradient of the gated product to that of the norm's output."""
         z = self.sizes
 
@@ -366,7 +374,7 @@ class Block:
         drop("d gate", "normed 2 whole", "normed 2")
         drop("d normed b")
 
-    def _mixed_backward(self, tape: Tape, key: object, m: Mixed) -> None:
+    def _mixed_backward(self, tape: AnyTape, key: object, m: Mixed) -> None:
         shard, gathers = self.sizes.shard, m.hidden > self.sizes.shard
 
         def hold(name: str, size: float) -> None:
@@ -422,7 +430,23 @@ class Block:
         tape.passing(shard)
         drop("d normed")
 
-    def _attention_backward(self, tape: Tape, key: object) -> None:
+    @property
+    def given(self) -> float:
+        """Gradients of what the norms of queries and keys give."""
+        return (self.sizes.query + self.sizes.key) * self.has_head_norms
+
+    def weights(self, tape: Tape, key: object) -> None:
+        """The gradients of weights, from what a backward pass for inputs alone has left."""
+        tape.hold("rank", "gradients", self.attention_gradients)
+        tape.drop(key, "d q", "d k", "d v", "normed", "normed whole")
+        tape.hold("rank", "gradients", self.output_gradient)
+        tape.drop(key, "d middle")
+        tape.hold("rank", "gradients", self.first_gradients)
+        tape.drop(key, "d gate", "d up", "normed 2", "normed 2 whole", "rows")
+        tape.hold("rank", "gradients", self.last_gradient)
+        tape.drop(key, "inner")
+
+    def _attention_backward(self, tape: AnyTape, key: object) -> None:
         z = self.sizes
 
         def hold(name: str, size: float) -> None:
@@ -477,6 +501,13 @@ def cached_products(model: TransformerConfig, experts: Experts | None) -> frozen
     return frozenset({*others[::2], *(name for name, biased in has_bias.items() if biased)})
 
 
+# Gradients of what products and norms give, which their weights wait for: alone, and cut.
+_GIVEN: Final = frozenset(
+    {"d logits", "d normed", "d middle", "d gate", "d up", "d q", "d k", "d v", "d result"}
+)
+_GIVEN_CUT: Final = _GIVEN - {"d normed", "d middle"} | {"d whole", "d reduced"}
+
+
 # A rank: its units, and the actions of its schedule
 # --------------------------------------------------
 
@@ -494,16 +525,24 @@ class Rank:
     """A pipeline rank while a step runs."""
 
     def __init__(self, model: TransformerConfig, run: Configuration, stages: list[Stage]):
-        self.tape, self.run, self.stages = Tape(), run, stages
+        self.in_buffers = run.parallelism.zero_stage == _SHARDS_STATES
+        self.tape, self.run, self.stages = Tape(sums_at_once=self.in_buffers), run, stages
         self.pipelined = run.parallelism.pipeline > 1
-        self.again = run.parallelism.zero_stage == _SHARDS_WEIGHTS
+        self.again = frees_weights(run.parallelism)
+        self.is_copied = sharing_replicas(run.parallelism) < run.parallelism.data
         self.summed = STATE_BYTES[run.recipe.reduce_dtype or "fp32"]
         self.gathered: set[object] = set()
         self.reduced: set[object] = set()
+        own = {stage.index for stage in stages}
+        self.hands_on = {index for index in own if index + 1 in own}  # its output is not sent
         state = (1 + _MOMENTS) * _SINGLE
         for stage in stages:
-            for unit in stage.units.values():
+            for name, unit in stage.units.items():
                 self.tape.hold("state", (stage.index, "weights"), state * unit.sharded, tensors=24)
+                if self.in_buffers:  # of 16-bit weights and float32 gradients
+                    whole = (_HALF + _SINGLE) * unit.parameters
+                    self.tape.hold("state", (stage.index, "buffers"), whole)
+                    self.gathered.add((stage.index, name))
             self.tape.hold("state", "rotation", 4 * stage.positions * model.head_size)
             # Buffers of all microbatches, for what comes from the stages on either side.
             sides = (not stage.has_embedding) + (not stage.has_head)
@@ -541,13 +580,20 @@ class Rank:
     def reduce(self, stage: Stage, name: str, *, is_last: bool) -> None:
         """The gradients of a unit: into shards, or kept whole in float32 until the last one."""
         tape, key, unit = self.tape, (stage.index, name), stage.units[name]
-        if self.pipelined and not is_last:
+        if self.in_buffers:  # where they are already
+            tape.drop("rank", *(("head's",) if name == "embedding" else ()))
+            tape.drop("late gradients", key)
+            return
+        if not is_last or tape.held("late gradients", key):
             # Beside a pipeline a tensor group sums gradients of all words, and shares them at last.
             parts = stage.sizes.cut.tensor if name == "embedding" else 1
-            if tape.held("whole gradients", key) == 0:
+            made = tape.held("rank", "gradients") + tape.held("late gradients", key)
+            if made and tape.held("whole gradients", key) == 0:
                 tape.hold("whole gradients", key, parts * self.summed * unit.parameters)
             tape.drop("rank", "gradients")
-            return
+            tape.drop("late gradients", key)
+            if not is_last:
+                return
         self.free_weights(stage, name)
         tape.drop("buffer reduced", *tape.names("buffer reduced"))
         tape.hold("buffer reduced", key, self.summed * unit.parameters)
@@ -555,10 +601,20 @@ class Rank:
         tape.drop("whole gradients", key)
         shard = _SINGLE * unit.sharded
         if key in self.reduced:
-            tape.passing(shard)
+            tape.hold("sum", key, shard)
         else:
             self.reduced.add(key)
             tape.hold("gradients", key, shard)
+        if unit.ranks == 1:  # a copy to divide, beside what was copied in and what comes out
+            tape.passing(self.summed * unit.parameters)
+        if not self.is_copied:  # else until the backward pass has ended
+            tape.drop("sum", key)
+
+    @property
+    def tokens(self) -> float:
+        """Of a microbatch on this device."""
+        run = self.run
+        return run.microbatch_size * run.sequence_length / run.parallelism.context
 
     def forward(self, stage: Stage, microbatch: int) -> None:
         """One microbatch through a stage."""
@@ -576,14 +632,46 @@ class Rank:
             block.forward(tape, (stage.index, microbatch, layer))
             if self.again:
                 self.free_weights(stage, f"block {layer}")
+        if stage.index in self.hands_on and stage.blocks:
+            tape.drop((stage.index, microbatch, stage.blocks[-1][0]), "out")  # the next one's input
         if stage.has_head:
             self.gather(stage, stage.last_unit, forward=True)
             self._loss_forward(stage, microbatch)
         tape.drop("buffer", *tape.names("buffer"))
 
+    def _loss_in_pieces(self, stage: Stage, microbatch: int, size: float) -> None:
+        """Head, loss and their gradients of the part `size` of the tokens after the other."""
+        tape, key, sizes = self.tape, (stage.index, microbatch), stage.sizes
+        name, logits = stage.last_unit, _HALF * stage.logits * size
+        unit = stage.units[name]
+        tape.hold(key, "normed", sizes.shard)
+        tape.drop("buffer", *tape.names("buffer"))  # when the outermost module returns
+        tape.hold(key, "d pieces", 2 * sizes.shard)
+        for at in range(math.ceil(1 / size)):
+            tape.hold(key, "logits", logits)
+            tape.drop(key, "logits before")
+            tape.hold(key, "float", 2 * logits)
+            tape.hold(key, "softmax", 2 * logits)
+            tape.drop(key, "float")
+            tape.hold(key, "d softmax", 2 * logits)
+            tape.hold(key, "d float", 2 * logits)
+            tape.drop(key, "d softmax", "softmax")
+            tape.hold(key, "d logits", logits)
+            tape.drop(key, "d float")
+            tape.hold(key, "d normed", sizes.shard * size)
+            tape.hold("rank", "gradients", _HALF * unit.parameters)
+            self.reduce(stage, name, is_last=(at + 1) * size >= 1)
+            tape.drop(key, "d logits", "d normed", "logits")
+            tape.hold(key, "logits before", logits)
+        tape.hold(key, "d normed", sizes.shard)
+        tape.drop(key, "d pieces", "normed", "logits before")
+
     def _loss_forward(self, stage: Stage, microbatch: int) -> None:
         tape, key, sizes = self.tape, (stage.index, microbatch), stage.sizes
         logits = _HALF * stage.logits
+        if (tokens := self.run.recipe.loss_chunk) is not None:
+            self._loss_in_pieces(stage, microbatch, min(1.0, tokens / self.tokens))
+            return
         tape.hold(key, "normed", sizes.shard)
         if sizes.cut.tensor > 1:
             tape.hold(key, "normed whole", sizes.whole)
@@ -604,17 +692,51 @@ class Rank:
         if not self.pipelined:
             tape.drop(key, "logits")
 
-    def backward(self, stage: Stage, microbatch: int, *, is_last: bool) -> None:
-        """One microbatch back."""
-        tape, key, sizes = self.tape, (stage.index, microbatch), stage.sizes
+    def weights(self, stage: Stage, microbatch: int, *, is_last: bool) -> None:
+        """The weight gradients of a microbatch, summed in 16 bit until a backward pass meets them.
+
+        They are made from the first block to the head, product by product.
+        """
+        tape, key = self.tape, (stage.index, microbatch)
+        sums: list[tuple[str, object, Callable[[Tape, object], None]]] = [
+            (f"block {layer}", (*key, layer), block.weights) for layer, block in stage.blocks
+        ]
+        if stage.has_head:
+            sums.append(("head", key, partial(self._head_weights, stage)))
+        for name, owner, run in sums:
+            run(tape, owner)
+            late = (stage.index, name)
+            if not tape.held("late gradients", late):
+                tape.hold("late gradients", late, _HALF * stage.units[name].parameters)
+            tape.drop("rank", "gradients")
+        for _, owner, _ in sums:
+            tape.clear(owner)
+        for name, _, _ in sums if is_last or self.in_buffers else ():
+            self.reduce(stage, name, is_last=True)
+        tape.drop("buffer reduced", *tape.names("buffer reduced"))
+
+    def _head_weights(self, stage: Stage, tape: Tape, key: object) -> None:
+        tape.hold("rank", "gradients", _HALF * stage.units["head"].parameters)
+        tape.drop(key, "d logits", "normed", "normed whole")
+
+    def backward(
+        self, stage: Stage, microbatch: int, *, is_last: bool, split: bool = False
+    ) -> None:
+        """One microbatch back, or with a `split` backward the gradients of its inputs alone."""
+        key, sizes = (stage.index, microbatch), stage.sizes
+        given = _GIVEN_CUT if sizes.cut.tensor > 1 else _GIVEN
+        tape: AnyTape = InputPass(self.tape, given) if split else self.tape
         names = [f"block {layer}" for layer, _ in stage.blocks]
         before = dict(zip(names[1:], names, strict=False))
         before |= {names[0]: "embedding"} if stage.has_embedding and names else {}
-        if stage.has_head:
-            self._loss_backward(stage, key)
+        if stage.has_head and self.run.recipe.loss_chunk is not None:
+            tape.hold("rank", "grad", sizes.shard)
+            tape.drop(key, "d normed")
+        elif stage.has_head:
+            self._loss_backward(stage, tape, key)
             if names:
                 self.prefetch(stage, names[-1])
-            self._head_backward(stage, key)
+            self._head_backward(stage, tape, key)
             if not stage.is_tied:
                 self.reduce(stage, "head", is_last=is_last)
         else:
@@ -628,15 +750,21 @@ class Rank:
             tape.drop((*key, layer), "out")
             if not tape.held("rank", "grad"):
                 tape.hold("rank", "grad", sizes.shard)
+            if split:
+                tape.hold((*key, layer), "d input", sizes.shard + block.given)
             self.reduce(stage, name, is_last=is_last)
         if stage.has_embedding:
             self.gather(stage, "embedding", forward=False)
             self._embedding_backward(stage)
             self.reduce(stage, "embedding", is_last=is_last)
-        tape.drop("rank", "grad")
-        tape.clear(key)
+        self.tape.drop("rank", "grad")
+        if split:
+            self.tape.drop(key, "softmax", "logits")
+        else:
+            self.tape.clear(key)
         if not self.pipelined or is_last:
             tape.drop("buffer reduced", *tape.names("buffer reduced"))
+        tape.drop("sum", *tape.names("sum"))
         tape.drop("buffer", *tape.names("buffer"))
 
     def _embedding_backward(self, stage: Stage) -> None:
@@ -650,9 +778,9 @@ class Rank:
             tape.passing(cut)
             tape.drop("rank", "gradients")
 
-    def _loss_backward(self, stage: Stage, key: object) -> None:
+    def _loss_backward(self, stage: Stage, tape: AnyTape, key: object) -> None:
         """The gradient of the logits, in float32 and then in 16 bit."""
-        tape, logits = self.tape, _HALF * stage.logits
+        logits = _HALF * stage.logits
         if self.run.fused_cross_entropy:
             tape.hold(key, "d logits", logits)
             tape.drop(key, "logits")
@@ -665,8 +793,8 @@ class Rank:
         tape.hold(key, "d logits", logits)
         tape.drop(key, "d float")
 
-    def _head_backward(self, stage: Stage, key: object) -> None:
-        tape, sizes = self.tape, stage.sizes
+    def _head_backward(self, stage: Stage, tape: AnyTape, key: object) -> None:
+        sizes = stage.sizes
         tape.hold(key, "d normed", sizes.whole)
         gradients = "head's" if stage.is_tied else "gradients"
         tape.hold("rank", gradients, _HALF * stage.units[stage.last_unit].parameters)
@@ -679,16 +807,19 @@ class Rank:
     def step(self, actions: Sequence[tuple[int, int, int]]) -> None:
         """Run the actions (kind, stage, microbatch), then drop the gradients."""
         by_index = {stage.index: stage for stage in self.stages}
-        last_of = {
-            stage: max(m for kind, s, m in actions if s == stage and kind != ActionKind.F)
-            for stage in by_index
-        }
+        left = Counter(s for kind, s, _ in actions if kind in _MAKES_GRADIENTS)
         for kind, index, microbatch in actions:
             stage = by_index[index]
+            left[index] -= kind in _MAKES_GRADIENTS
+            is_last = not self.pipelined or not left[index]
             if kind == ActionKind.F:
                 self.forward(stage, microbatch)
-            elif kind in (ActionKind.B, ActionKind.I):
-                self.backward(stage, microbatch, is_last=microbatch == last_of[index])
+            elif kind == ActionKind.B or (kind == ActionKind.W and stage.has_embedding):
+                self.backward(stage, microbatch, is_last=is_last)  # no input that has a gradient
+            elif kind == ActionKind.I and not stage.has_embedding:
+                self.backward(stage, microbatch, is_last=False, split=True)
+            elif kind == ActionKind.W:
+                self.weights(stage, microbatch, is_last=is_last)
         self.tape.clear("gradients")
         self.reduced.clear()
 
@@ -721,103 +852,29 @@ class Stage:
         return "embedding" if self.is_tied else "head"
 
 
-_SHARDS_GRADIENTS, _SHARDS_WEIGHTS = 2, 3
+_SHARDS_STATES, _SHARDS_WEIGHTS = 1, 3
+_MAKES_GRADIENTS: Final = (ActionKind.B, ActionKind.W)
 _PRODUCTS: Final = 4  # large tensors of a unit, counted as alike
-
-
-# What a recipe may say besides; whatever else it says moves or narrows tensors.
-_FOLLOWED: Final = frozenset(
-    {
-        "precision", "reduce_dtype", "dropout", "context_exchange", "ulysses", "context_balanced",
-        "expert_imbalance", "expert_loads", "dispatch_dtype", "token_dispatcher",
-    }
-)  # fmt: skip
-
-
-# What of a model is followed, or has no tensors of its own.
-_OF_MODELS: Final = frozenset(
-    {
-        "family", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size",
-        "vocabulary_size", "norm", "activation", "gated", "causal", "pre_norm", "final_norm",
-        "query_key_norm", "query_key_value_bias", "attention_output_bias", "mlp_bias", "rotary",
-        "tied_embeddings", "max_positions", "sliding_window", "full_attention_layers",
-        "hidden_dropout", "attention_dropout", "experts",
-    }
-)  # fmt: skip
-_IN_WORDS: Final = {
-    "latent": "latent attention",
-    "num_mtp_layers": "layers that predict further tokens",
-    "towers": "an encoder",
-    "tuning": "a part that is frozen, or a reference",
-    "shared_gate": "a gate of shared experts",
-}
-_OF_EXPERTS: Final = frozenset(
-    {
-        "num_experts", "experts_per_token", "ffn_size", "shared_ffn_size", "num_dense_layers",
-        "dense_layers", "routed_bias",
-    }
-)  # fmt: skip
-
-
-def odd_parts(model: TransformerConfig) -> Iterator[str]:
-    """What a model has that this account does not know, in words."""
-    words = {Norm.RMS: "RMS norms", Norm.LAYER: "layer norms"}
-    known = model.norm in words and model.activation in (Activation.SILU, Activation.GELU)
-    plain = model.causal and model.pre_norm and model.final_norm
-    if not (known and plain and (model.rotary or model.max_positions)):
-        yield f"blocks of the family {model.family}"
-    experts = model.experts
-    if experts is not None and (model.mlp_bias or model.activation is not Activation.SILU):
-        yield "experts with a bias, or another activation than SiLU"
-    for followed, part in ((_OF_MODELS, model), (_OF_EXPERTS, experts)):
-        for each in () if part is None else fields(part):
-            default = each.default if each.default is not MISSING else None
-            if each.name not in followed and getattr(part, each.name) != default:
-                yield _IN_WORDS.get(each.name, each.name.replace("_", " "))
-
-
-def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
-    """Whether this account knows every tensor of the run: decoders of the usual kind, sharded.
-
-    States are Adam's in float32, and nothing is cut, moved or narrowed to save memory.
-    """
-    degrees, recipe = run.parallelism, run.recipe
-    cut = degrees.tensor == 1 or degrees.sequence_parallel
-    if model.experts is not None and degrees.tensor > 1:
-        cut &= degrees.expert_shards == (1 if degrees.expert > 1 else degrees.tensor)
-    return (
-        cut
-        and not any(odd_parts(model))
-        and _FOLLOWED.issuperset(unusual(recipe))
-        and recipe.reduce_dtype in (None, "fp32", "bf16")
-        and recipe.precision != "fp32"
-        and run.fused_attention
-        and run.recompute is not Recompute.OFFLOAD
-        and degrees.zero_stage >= _SHARDS_GRADIENTS
-    )
 
 
 @lru_cache(maxsize=64)  # whether it fits, its figures and what is compared ask for the same runs
 def fsdp2_peaks(model: TransformerConfig, run: Configuration) -> tuple[TensorPeak, ...]:
     """The most that tensors hold on every pipeline rank, in the second of two steps alike.
 
-    `run` shards gradients (ZeRO 2) or weights as well (ZeRO 3), in bf16. Costs about a millisecond
-    for every hundred blocks and microbatches.
+    `run` is in bf16, in the orders of its family at equal times. Costs about a millisecond for
+    every hundred blocks and microbatches.
     """
-    shape = peak_shape(shape_of(run))
-    placement = placement_of(shape)
-    ones = np.ones(len(placement.rank_of_stage))
-    times = PipelineTimes(
-        forward_s=ones,
-        input_grad_s=ones,
-        weight_grad_s=ones,
-        transfer_s=np.zeros(len(ones) - 1),
-    )
-    schedule = schedule_of(shape, times)
+    return peaks_under(model, run, even_schedule(run, peak_shape(shape_of(run))))
+
+
+def peaks_under(
+    model: TransformerConfig, run: Configuration, schedule: Schedule
+) -> tuple[TensorPeak, ...]:
+    """The same in the orders of a `schedule` with as many ranks and stages."""
     stages = _stages(model, run)
     peaks = []
-    for rank in range(shape.num_ranks):
-        own = [stages[i] for i in placement.stages_of_rank[rank]]
+    for rank in range(schedule.num_ranks):
+        own = [stages[i] for i in schedule.placement.stages_of_rank[rank]]
         actions = [
             (int(kind), int(stage), int(microbatch))
             for kind, stage, microbatch in schedule.actions[schedule.rows_of(rank)][:, :3]
@@ -830,10 +887,34 @@ def fsdp2_peaks(model: TransformerConfig, run: Configuration) -> tuple[TensorPea
     return tuple(peaks)
 
 
+def sharing_replicas(degrees: Parallelism) -> int:
+    """Replicas that share one copy of the state: one under ZeRO 0."""
+    return 1 if degrees.zero_stage == 0 else degrees.data // degrees.state_copies
+
+
+def frees_weights(degrees: Parallelism) -> bool:
+    """Whether 16-bit weights of a unit are freed after its forward pass, and made again."""
+    alone = degrees.zero_stage == 0 and degrees.pipeline == 1
+    return alone or degrees.zero_stage == _SHARDS_WEIGHTS
+
+
+def even_schedule(run: Configuration, shape: PipelineShape | None = None) -> Schedule:
+    """The orders of a run, or of another `shape` of it, were all actions equally long."""
+    shape = shape_of(run) if shape is None else shape
+    ones = np.ones(len(placement_of(shape).rank_of_stage))
+    times = PipelineTimes(
+        forward_s=ones,
+        input_grad_s=ones,
+        weight_grad_s=ones,
+        transfer_s=np.zeros(len(ones) - 1),
+    )
+    return schedule_of(shape, times)
+
+
 def _stages(model: TransformerConfig, run: Configuration) -> list[Stage]:
     degrees = run.parallelism
     counts = run.blocks_per_stage or even_blocks(model.num_layers, run.num_stages)
-    shards = degrees.data // degrees.state_copies * degrees.context
+    shards = sharing_replicas(degrees) * degrees.context
     sizes = sizes_of(model, run)
     t, c = degrees.tensor, degrees.context
     found, first = [], 0

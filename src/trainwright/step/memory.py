@@ -280,11 +280,15 @@ def _segment(size: float) -> int:
 
 
 class Tape:
-    """Tensors by owner and name: bytes held now, the most that was, and what it takes."""
+    """Tensors by owner and name: bytes held now, the most that was, and what it takes.
 
-    __slots__ = ("blocks", "now", "owners", "peak", "pools")
+    Where it `sums_at_once`, "gradients" of weights are added to what is there, one by one.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("blocks", "now", "owners", "peak", "pools", "sums_at_once")
+
+    def __init__(self, *, sums_at_once: bool = False) -> None:
+        self.sums_at_once = sums_at_once
         self.owners: dict[object, dict[object, float]] = {}
         self.now = self.peak = 0.0
         self.blocks: dict[tuple[object, object], list[tuple[Pool, int]]] = {}
@@ -297,6 +301,9 @@ class Tape:
 
     def hold(self, owner: object, name: object, size: float, *, tensors: int = 1) -> None:
         """Allocate so many tensors of `size` bytes together; a name that is held already grows."""
+        if self.sums_at_once and name == "gradients":
+            self.passing(size)
+            return
         mine = self.owners.setdefault(owner, {})
         mine[name] = mine.get(name, 0.0) + size
         self.now += size
@@ -341,3 +348,34 @@ class Tape:
         """Allocate and free again."""
         self.hold("passing", "", size)
         self.drop("passing", "")
+
+
+class InputPass:
+    """A tape while gradients of inputs alone are made, as PyTorch's pipeline runtime does.
+
+    The graph stays until the weight gradients are made: all that was saved for backward, and the
+    gradients that are named in `given` (`distributed/pipelining/_backward.py` of PyTorch 2.13).
+    """
+
+    __slots__ = ("given", "held", "names", "passing", "tape")
+
+    def __init__(self, tape: Tape, given: Collection[str]) -> None:
+        self.tape, self.given = tape, given
+        self.passing, self.names, self.held = tape.passing, tape.names, tape.held
+
+    def hold(self, owner: object, name: object, size: float) -> None:
+        """Allocate, but no gradients of weights."""
+        if name != "gradients":
+            self.tape.hold(owner, name, size)
+
+    def drop(self, owner: object, *names: object) -> None:
+        """Free what was made on the way and no weight's gradient will need."""
+        made = (n for n in names if isinstance(n, str) and n.startswith("d "))
+        self.tape.drop(owner, *(n for n in made if n != "d input" and n not in self.given))
+
+    def keep(self, owner: object, names: Collection[str]) -> None:
+        """Free what else was made on the way."""
+        self.drop(owner, *(n for n in self.names(owner) if n not in names))
+
+
+AnyTape = Tape | InputPass
