@@ -40,10 +40,12 @@ def pair(devices: int = 2, *, joint=ETHERNET) -> Cluster:
     return Cluster(name="pair", pools=tuple(pools), joint=joint)
 
 
-def asked(cluster: Cluster, *, batch: int = 4, sequence: int = 2048, **allowed) -> ModelQuestion:
+def asked(
+    cluster: Cluster, *, batch: int = 4, sequence: int = 2048, model=TINY, **allowed
+) -> ModelQuestion:
     space = {"recompute": MODES, "schedules": ("1f1b",), "context": Span.only(1)} | allowed
     return ModelQuestion(
-        model=TINY,
+        model=model,
         cluster=cluster,
         workload=Workload(global_batch=batch, sequence_length=sequence),
         num_devices=cluster.num_devices,
@@ -160,6 +162,13 @@ def every_candidate(question: ModelQuestion):
 
 CASES = {
     "small": asked(pair(), batch=3, zero_stages=(1,), tensor=Span.only(1)),
+    "tied": asked(
+        pair(joint=replace(ETHERNET, bandwidth_bytes_per_s=1e9)),
+        batch=3,
+        model=replace(TINY, tied_embeddings=True),
+        zero_stages=(1,),
+        tensor=Span.only(1),
+    ),
     "roomy": asked(pair(), zero_stages=(1,), microbatch_size=Span(most=2)),
     "tight A100": asked(
         with_memory(pair(), A100, 9.0), zero_stages=(0, 1), microbatch_size=Span.only(1)

@@ -82,62 +82,64 @@ def _inputs(
     return count[ActionKind(kind - 1), stage]
 
 
-def shortest_of_one_chunk_each(
-    forward_s: list[int],
-    input_grad_s: list[int],
-    weight_grad_s: list[int],
+def shortest_of_all_orders(
+    rank_of_stage: tuple[int, ...],
+    times_s: tuple[list[int], list[int], list[int]],
     transfer_s: int,
     num_microbatches: int,
     limit: int,
 ) -> int:
-    """Makespan of the best order of a pipeline with one stage per rank, action by action.
+    """Makespan of the best order, by states, with `times_s` of F, I and W per stage.
 
     A state is how often each action has run, when each rank is free, and when each microbatch that
-    is between two stages can go on. All states are kept but those that another with equal counts
-    reaches with no time later.
+    is between two actions can go on. All are kept but those that another with equal counts reaches
+    with no time later.
     """
-    p, m = len(forward_s), num_microbatches
-    work = (forward_s, input_grad_s, weight_grad_s)
-    queues: tuple[tuple[int, ...], ...] = ((),) * (
-        2 * p
-    )  # before F of each stage, before I of each
-    layer = {((0,) * (3 * p)): {((0,) * p, queues)}}
-    for _ in range(3 * p * m):
-        following: dict[tuple[int, ...], set[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]]
-        following = {}
+    num, m = len(rank_of_stage), num_microbatches
+    layer = {((0,) * (3 * num)): {((0,) * (max(rank_of_stage) + 1), ((),) * (3 * num))}}
+    for _ in range(3 * num * m):
+        following: dict[tuple[int, ...], set[State]] = {}
         for counts, states in layer.items():
-            for kind, stage in product(range(3), range(p)):
-                done, live = counts[kind * p + stage], counts[stage] - counts[2 * p + stage]
-                before = counts[p + stage] if kind == 2 else m
-                if done == before or (kind == 0 and live == limit):
+            for action in range(3 * num):
+                kind, stage = divmod(action, num)
+                rank = rank_of_stage[stage]
+                live = sum(
+                    counts[s] - counts[2 * num + s] for s in range(num) if rank_of_stage[s] == rank
+                )
+                if counts[action] == m or (kind == 0 and live == limit):
                     continue
-                after = list(counts)
-                after[kind * p + stage] += 1
+                after = (*counts[:action], counts[action] + 1, *counts[action + 1 :])
                 for free, waiting in states:
-                    own = kind * p + stage
-                    at_hand = kind == 2 or (kind == 0 and stage == 0)
-                    if not at_hand and not waiting[own]:
+                    if action and not waiting[action]:
                         continue
-                    start = free[stage] if at_hand else max(free[stage], waiting[own][0])
-                    end = start + work[kind][stage]
-                    queue = list(waiting)
-                    if not at_hand:
-                        queue[own] = queue[own][1:]
-                    if kind == 0:
-                        then, ready = (stage + 1, end + transfer_s) if stage + 1 < p else (own, end)
-                        then = then if stage + 1 < p else p + stage
-                        queue[then] = (*queue[then], ready)
-                    elif kind == 1 and stage > 0:
-                        queue[p + stage - 1] = (*queue[p + stage - 1], end + transfer_s)
-                    now = (*free[:stage], end, *free[stage + 1 :])
-                    following.setdefault(tuple(after), set()).add((now, tuple(queue)))
+                    start = max(free[rank], waiting[action][0]) if action else free[rank]
+                    end = start + times_s[kind][stage]
+                    queues = list(waiting)
+                    queues[action] = queues[action][1:]
+                    for then in _then(action, num):
+                        hop = transfer_s if rank_of_stage[then % num] != rank else 0
+                        queues[then] = (*queues[then], end + hop)
+                    now = (*free[:rank], end, *free[rank + 1 :])
+                    following.setdefault(after, set()).add((now, tuple(queues)))
         layer = {counts: _never_later(states) for counts, states in following.items()}
     return min(max(free) for states in layer.values() for free, _ in states)
 
 
+State = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+
+
+def _then(action: int, num: int) -> list[int]:
+    """What of the same microbatch an action makes ready: F is 0 .. num-1, then I, then W."""
+    if action < num:
+        return [action + 1 if action + 1 < num else 2 * num - 1]
+    if action < 2 * num:
+        return [action + num, *([action - 1] if action > num else [])]
+    return []
+
+
 def _never_later(
-    states: set[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]],
-) -> set[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]]:
+    states: set[State],
+) -> set[State]:
     kept: list[tuple[tuple[int, ...], tuple[tuple[int, ...], ...], np.ndarray]] = []
     for free, waiting in sorted(states, key=lambda state: sum(state[0]) + sum(map(sum, state[1]))):
         times = np.array([*free, *(time for queue in waiting for time in queue)])

@@ -1,6 +1,7 @@
 // Bindings of the passes that turn schedules into schedules.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -11,11 +12,13 @@
 #include "bind/numpy_arrays.hpp"
 #include "bind/schedule.hpp"
 #include "schedule/crossings.hpp"
+#include "schedule/cyclic_v.hpp"
 #include "schedule/fill_weight_grads.hpp"
 #include "schedule/improve_weight_grads.hpp"
 #include "schedule/one_machine.hpp"
 #include "schedule/order_trials.hpp"
 #include "schedule/reorder.hpp"
+#include "schedule/two_ranks.hpp"
 #include "schedule/zero_bubble.hpp"
 
 namespace nb = nanobind;
@@ -31,6 +34,7 @@ using trainwright::numpy::CostArrays;
 using trainwright::numpy::MemoryArrays;
 using trainwright::numpy::OrderArrays;
 using trainwright::numpy::span_of;
+using trainwright::numpy::Table;
 
 namespace {
 
@@ -143,6 +147,33 @@ void bind_schedule_passes(nb::module_& module) {
       nb::arg("late_warm_up"), nb::arg("prefer_backward"), nb::arg("tolerant"));
 
   module.def(
+      "cyclic_v",
+      [](const Table<double>& duration_s, const Array<double>& forward_transfer_s,
+         const Array<double>& backward_transfer_s, const Array<int64_t>& max_activations,
+         double longest_period_s, int64_t width, int64_t rounds) {
+        const size_t p = max_activations.size();
+        if (duration_s.shape(0) != p || duration_s.shape(1) != 6 ||
+            forward_transfer_s.size() + 1 != 2 * p || backward_transfer_s.size() + 1 != 2 * p) {
+          throw std::invalid_argument("a V of p ranks takes 6 times a rank and 2p - 1 transfers");
+        }
+        trainwright::CyclicV found;
+        {
+          nb::gil_scoped_release release;
+          found = trainwright::cyclic_v({.duration_s = span_of(duration_s),
+                                         .forward_transfer_s = span_of(forward_transfer_s),
+                                         .backward_transfer_s = span_of(backward_transfer_s),
+                                         .max_activations = span_of(max_activations),
+                                         .longest_period_s = longest_period_s,
+                                         .width = width,
+                                         .rounds = rounds});
+        }
+        return std::pair(found.period_s, trainwright::numpy::to_numpy(std::move(found.start_s)));
+      },
+      nb::kw_only(), nb::arg("duration_s"), nb::arg("forward_transfer_s"),
+      nb::arg("backward_transfer_s"), nb::arg("max_activations"), nb::arg("longest_period_s"),
+      nb::arg("width"), nb::arg("rounds"));
+
+  module.def(
       "one_machine_s",
       [](const Array<double>& head_s, const Array<double>& work_s, const Array<double>& tail_s) {
         if (work_s.size() != head_s.size() || tail_s.size() != head_s.size())
@@ -181,10 +212,10 @@ void bind_schedule_passes(nb::module_& module) {
                                .weight_grad_s = std::move(weight_grad_s),
                                .forward_gap_s = std::move(forward_gap_s),
                                .input_grad_gap_s = std::move(input_grad_gap_s),
-                               .beyond_forward_s = std::move(beyond_forward_s),
-                               .beyond_input_grad_s = std::move(beyond_input_grad_s),
-                               .down_s = std::move(down_s),
-                               .up_s = std::move(up_s),
+                               .beyond = {.forward_s = std::move(beyond_forward_s),
+                                          .input_grad_s = std::move(beyond_input_grad_s),
+                                          .down_s = std::move(down_s),
+                                          .up_s = std::move(up_s)},
                                .held = std::move(held),
                                .head_s = head_s,
                                .own_head_s = own_head_s,
@@ -197,4 +228,42 @@ void bind_schedule_passes(nb::module_& module) {
       nb::arg("beyond_input_grad_s"), nb::arg("down_s"), nb::arg("up_s"), nb::arg("pending"),
       nb::arg("late"), nb::arg("room"), nb::arg("head_s"), nb::arg("own_head_s"), nb::arg("tail_s"),
       nb::arg("num_microbatches"), nb::arg("num_labels"));
+
+  module.def(
+      "two_ranks_s",
+      [](std::vector<double> forward_s, std::vector<double> input_grad_s,
+         std::vector<double> weight_grad_s, std::vector<double> forward_transfer_s,
+         std::vector<double> backward_transfer_s, const std::vector<std::vector<double>>& pending,
+         const std::vector<std::vector<double>>& late, const std::vector<std::vector<double>>& room,
+         int64_t rank, int64_t num_microbatches, bool makespan, double enough_s,
+         int64_t num_labels) {
+        const size_t stages = forward_s.size(), ranks = stages / 2;
+        const auto sized = [](const std::vector<double>& of, size_t size) {
+          return of.size() == size;
+        };
+        bool right = stages % 2 == 0 && rank >= 0 && static_cast<size_t>(rank) + 1 < ranks &&
+                     sized(input_grad_s, stages) && sized(weight_grad_s, stages) &&
+                     sized(forward_transfer_s, stages - 1) &&
+                     sized(backward_transfer_s, stages - 1) && pending.size() == room.size() &&
+                     late.size() == room.size();
+        std::vector<trainwright::Fold::Held> held;
+        for (size_t h = 0; right && h < room.size(); ++h) {
+          right = sized(pending[h], stages) && sized(late[h], stages) && sized(room[h], ranks);
+          held.push_back({pending[h], late[h], room[h]});
+        }
+        if (!right) throw std::invalid_argument("tables must be of the same V");
+        const trainwright::Fold fold{.forward_s = std::move(forward_s),
+                                     .input_grad_s = std::move(input_grad_s),
+                                     .weight_grad_s = std::move(weight_grad_s),
+                                     .forward_transfer_s = std::move(forward_transfer_s),
+                                     .backward_transfer_s = std::move(backward_transfer_s),
+                                     .held = std::move(held)};
+        nb::gil_scoped_release release;
+        return trainwright::two_ranks_s(fold, rank, num_microbatches, makespan, enough_s,
+                                        num_labels);
+      },
+      nb::kw_only(), nb::arg("forward_s"), nb::arg("input_grad_s"), nb::arg("weight_grad_s"),
+      nb::arg("forward_transfer_s"), nb::arg("backward_transfer_s"), nb::arg("pending"),
+      nb::arg("late"), nb::arg("room"), nb::arg("rank"), nb::arg("num_microbatches"),
+      nb::arg("makespan"), nb::arg("enough_s"), nb::arg("num_labels"));
 }

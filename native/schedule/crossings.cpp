@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
-#include <span>
+#include <numeric>
 #include <utility>
 
 namespace trainwright {
@@ -19,7 +19,7 @@ using Counts = std::vector<int64_t>;
 
 // Times of one order: free, end of the last input gradient, then of every microbatch on its way,
 // gap by gap in order, what is known of it.
-using Label = std::vector<double>;
+using Label = TimeLabel;
 constexpr size_t kFree = 0, kLast = 1, kFirst = 2;
 
 // Between two actions of a microbatch on the rank: nothing, a delay (when it is over), or the way
@@ -35,23 +35,13 @@ class Crossings {
   Crossings(const CrossedRank& rank, int64_t num_microbatches, int64_t num_labels)
       : rank_(rank),
         num_stages_(rank.forward_s.size()),
-        num_beyond_(rank.beyond_forward_s.size()),
         m_(num_microbatches),
-        num_labels_(num_labels),
-        down_up_s_(num_beyond_ + 1),
-        up_down_s_(num_beyond_ + 1) {
-    for (size_t q = 0; q < num_beyond_; ++q) {
-      const double both_s = rank.beyond_forward_s[q] + rank.beyond_input_grad_s[q];
-      down_up_s_[q + 1] = down_up_s_[q] + both_s + rank.down_s[q] + rank.up_s[q];
-      down_all_s_ += rank.beyond_forward_s[q] + rank.down_s[q];
-      up_all_s_ += rank.beyond_input_grad_s[q] + rank.up_s[q];
-    }
-    for (size_t n = 1; n <= num_beyond_; ++n) {
-      const size_t stage = num_beyond_ - n;
-      up_down_s_[n] =
-          up_down_s_[n - 1] + rank.beyond_forward_s[stage] + rank.beyond_input_grad_s[stage];
-      if (n > 1) up_down_s_[n] += rank.down_s[stage + 1] + rank.up_s[stage + 1];
-    }
+        num_labels_(num_labels) {
+    double longest_s = std::accumulate(rank.forward_s.begin(), rank.forward_s.end(), 0.0);
+    for (const auto* times_s : {&rank.input_grad_s, &rank.weight_grad_s, &rank.beyond.forward_s,
+                                &rank.beyond.input_grad_s, &rank.beyond.down_s, &rank.beyond.up_s})
+      longest_s = std::accumulate(times_s->begin(), times_s->end(), longest_s);
+    beyond_ = WayBeyond(rank.beyond, kRounding * longest_s * static_cast<double>(m_));
     for (size_t x = 0; x + 1 < 2 * num_stages_; ++x) gaps_.push_back(gap_after(x));
     for (size_t s = 0; s < num_stages_; ++s) {
       const auto alike = std::ranges::find_if(
@@ -61,10 +51,6 @@ class Crossings {
       else
         alike->push_back(s);
     }
-    double longest_s = down_up_s_.back();
-    for (size_t s = 0; s < num_stages_; ++s)
-      longest_s += rank.forward_s[s] + rank.input_grad_s[s] + rank.weight_grad_s[s];
-    rounding_s_ = kRounding * longest_s * static_cast<double>(m_);
   }
 
   double least_s() {
@@ -89,7 +75,7 @@ class Crossings {
 
  private:
   Gap gap_after(size_t x) const {
-    if (x + 1 == num_stages_) return num_beyond_ > 0 ? Gap::beyond : Gap::none;
+    if (x + 1 == num_stages_) return beyond_.empty() ? Gap::none : Gap::beyond;
     return gap_s(x) > 0 ? Gap::delay : Gap::none;
   }
 
@@ -175,7 +161,8 @@ class Crossings {
       std::vector<Label>& found = next[after];
       const Gap then = x < gaps_.size() ? gaps_[x] : Gap::none;
       if (then == Gap::beyond) {
-        cross(std::move(later), layout(after).start[x], layout(after).start[x + 1], found);
+        const Layout then_at = layout(after);
+        beyond_.cross(later, later[kFree], then_at.start[x], then_at.start[x + 1] - 2, found);
         continue;
       }
       if (then == Gap::delay)
@@ -185,104 +172,34 @@ class Crossings {
     }
   }
 
-  // The pairs [first, last) are on their way beyond, the last of them about to be added.
-  void cross(Label label, size_t first, size_t last, std::vector<Label>& found) const {
-    const double start_s = label[kFree], earliest_s = start_s + down_all_s_;
-    const size_t end = last - 2;
-    std::vector<double> arrivals_s{earliest_s};
-    for (size_t pair = first; pair < end; pair += 2)
-      for (size_t n = 1; n <= num_beyond_; ++n) {
-        const double waits_s = start_s + down_up_s_[num_beyond_ - n + 1];  // if it were n - 1
-        if (n > 1 && waits_s <= label[pair + 1]) break;
-        if (const double there_s = label[pair] + up_down_s_[n]; there_s > earliest_s)
-          arrivals_s.push_back(there_s);
-      }
-    std::ranges::sort(arrivals_s);
-    arrivals_s.erase(std::ranges::unique(arrivals_s).begin(), arrivals_s.end());
-    for (const double arrival_s : arrivals_s) {
-      Label later = label;
-      for (size_t pair = first; pair < end; pair += 2) {
-        size_t n = 0;
-        const double until_s = arrival_s + rounding_s_;
-        while (n < num_beyond_ && later[pair] + up_down_s_[n + 1] <= until_s) ++n;
-        if (n == 0) later[pair] = arrival_s;
-        const double back_s =
-            n == 0 ? arrival_s + up_all_s_ : start_s + down_up_s_[num_beyond_ - n];
-        if (n < num_beyond_) later[pair + 1] = std::max(later[pair + 1], back_s);
-      }
-      double turn_s = arrival_s;
-      if (end > first) turn_s = std::max(turn_s, later[end - 2] + rank_.beyond_input_grad_s.back());
-      const double times_s[] = {turn_s, turn_s + up_all_s_};
-      later.insert(later.begin() + static_cast<std::ptrdiff_t>(end), times_s, times_s + 2);
-      found.push_back(std::move(later));
-    }
-  }
-
-  // Earlier than this no h makes a difference to a forward that has not left yet.
-  double never_met_s(const Counts& counts, double free_s) const {
-    const size_t b = num_stages_ - 1;
-    return counts[b] == m_ ? kInfinite
-                           : free_s + rank_.forward_s[b] + down_all_s_ - up_down_s_[num_beyond_];
-  }
-
   std::vector<Label> reduced(const Counts& counts, std::vector<Label> labels, size_t kept) const {
     const Layout at = layout(counts);
-    std::vector<std::pair<double, size_t>> order;
-    for (size_t i = 0; i < labels.size(); ++i) {
-      Label& label = labels[i];
-      const double free_s = label[kFree];
-      double sum_s = label[kLast] + 3 * free_s;
-      for (size_t x = 0; x < gaps_.size(); ++x) {
-        const size_t width = gaps_[x] == Gap::beyond ? 2 : 1;
-        for (size_t t = at.start[x]; t < at.start[x + 1]; t += width) {
+    std::vector<double> weight(at.start.back(), 1.0);
+    weight[kFree] = 3.0;
+    const size_t b = num_stages_ - 1;
+    for (size_t x = 0; x < gaps_.size(); ++x) {
+      const size_t width = gaps_[x] == Gap::beyond ? 2 : 1;
+      for (size_t t = at.start[x]; t < at.start[x + 1]; t += width) {
+        if (width == 2) weight[t] = 0.25;
+        for (Label& label : labels) {
           double& back_s = label[t + width - 1];
-          back_s = std::max(back_s, free_s);
-          sum_s += back_s;
+          back_s = std::max(back_s, label[kFree]);
           if (width == 1) continue;
-          // With none to come, h is of no use; e was at least so much later.
-          const double never_s = never_met_s(counts, free_s);
-          label[t] = never_s == kInfinite ? 0.0 : std::max(label[t], never_s);
-          sum_s += label[t] / 4;
+          // An h that no forward meets any more is as good as any.
+          const double never_s = beyond_.never_met_s(label[kFree] + rank_.forward_s[b]);
+          label[t] = counts[b] == m_ ? 0.0 : std::max(label[t], never_s);
         }
       }
-      order.emplace_back(sum_s, i);
     }
-    std::ranges::sort(order);
-    std::vector<Label> best;
-    for (const auto& [sum_s, i] : order) {
-      Label& label = labels[i];
-      const auto earlier = [&](const Label& other) {
-        for (size_t t = 0; t < label.size(); ++t)
-          if (other[t] > label[t]) return false;
-        return true;
-      };
-      if (std::ranges::any_of(best, earlier)) continue;
-      if (best.size() < kept) {
-        best.push_back(std::move(label));
-        continue;
-      }
-      Label& closest = *std::ranges::min_element(
-          best, {}, [&](const Label& other) { return lost_s(other, label); });
-      for (size_t t = 0; t < label.size(); ++t) closest[t] = std::min(closest[t], label[t]);
-    }
-    return best;
-  }
-
-  // How much earlier the first becomes in a label that stands for both.
-  static double lost_s(const Label& one, const Label& two) {
-    double sum_s = 3 * std::max(0.0, one[kFree] - two[kFree]);
-    for (size_t t = kFirst; t < one.size(); ++t) sum_s += std::max(0.0, one[t] - two[t]);
-    return sum_s;
+    return thinned(std::move(labels), weight, kept);
   }
 
   const CrossedRank& rank_;
-  size_t num_stages_, num_beyond_;
+  size_t num_stages_;
   int64_t m_, num_labels_;
-  std::vector<double> down_up_s_, up_down_s_;  // A and B
-  double down_all_s_ = 0, up_all_s_ = 0;
+  WayBeyond beyond_;
   std::vector<Gap> gaps_;
   std::vector<std::vector<size_t>> kinds_;  // of W: the stages where it is alike
-  double rounding_s_ = 0;                   // by which sums of the same times may differ
 };
 
 }  // namespace

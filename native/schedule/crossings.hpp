@@ -29,6 +29,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "schedule/way_beyond.hpp"
+
 namespace trainwright {
 
 // What is limited: held from F to I, and from there to W, per stage.
@@ -42,8 +44,7 @@ struct HeldByStage {
 struct CrossedRank {
   std::vector<double> forward_s, input_grad_s, weight_grad_s;  // [c]
   std::vector<double> forward_gap_s, input_grad_gap_s;         // [c-1] between stages x and x+1
-  std::vector<double> beyond_forward_s, beyond_input_grad_s;   // [L]
-  std::vector<double> down_s, up_s;                            // [L] transfers into, out of, each
+  BeyondTimes beyond;
   std::vector<HeldByStage> held;
   double head_s;      // before the first forward
   double own_head_s;  // the same, or 0 where only the rank's own window counts

@@ -10,11 +10,11 @@ import pytest
 from exhaustive_pools import CASES, asked, coarse_bound_s, exhausted, pair
 from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
-from trainwright.planning.bounds.pools import MixedShelf
+from trainwright.planning.bounds.pools import Across, MixedShelf
 from trainwright.planning.search.pools import plan_mixed, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 
-MARKS = {"small": (), "tight A100": pytest.mark.slow, "slow joint": pytest.mark.slow}
+MARKS = {"small": (), "tied": (), "tight A100": pytest.mark.slow, "slow joint": pytest.mark.slow}
 IN_TURN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.papers)) for name in CASES]
 
 
@@ -42,6 +42,18 @@ def test_the_bounds_of_a_candidate_hold_for_all_its_plans(name: str) -> None:
             sharp.append(split.bound_s / least_s)
     assert min(sharp) > 0.8
     assert max(sharp) > 0.999
+
+
+def test_the_exchange_of_a_tied_tensor_between_pools_is_in_the_bound() -> None:
+    shelf = MixedShelf.of(CASES["tied"])
+    found = [
+        (candidate, best_mixed_split(shelf, candidate).bound_s / least_s)
+        for candidate, least_s in exhausted("tied")
+        if math.isfinite(least_s) and isinstance(candidate, Across)
+    ]
+    assert max(ratio for _, ratio in found) <= 1 + 1e-12
+    deep = [ratio for candidate, ratio in found if candidate.degrees.pipeline == 2]
+    assert min(deep) > 0.95
 
 
 def test_one_pool_is_the_case_of_one() -> None:

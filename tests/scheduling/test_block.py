@@ -1,17 +1,42 @@
 """Building blocks: what the block says holds for the schedule it repeats to."""
 
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies_schedule import placements
+from trainwright._native import _core
 from trainwright.errors import InvalidInput
-from trainwright.plans.schedule import Action, ActionKind, Placement, ScheduleCosts
+from trainwright.plans.schedule import (
+    Action,
+    ActionKind,
+    Placement,
+    ScheduleCosts,
+    ScheduleMemory,
+)
+from trainwright.plans.status import Objective
 from trainwright.scheduling import BuildingBlock, Pace, path_block, repeat
+from trainwright.scheduling.block import (
+    repeated_order,
+    rewritten_order,
+    timed_block,
+    v_min_block,
+)
+from trainwright.scheduling.families.family import FamilyRequest
 from trainwright.scheduling.families.grouped_interleaved import block as gis_block
 from trainwright.scheduling.families.v_shape import one_f_one_b_block as one_f_one_b_v_block
+from trainwright.scheduling.families.v_shape import (
+    v_half_activations,
+    v_min_activations,
+    v_min_order,
+)
 from trainwright.scheduling.simulate import simulate, validate
+from trainwright.scheduling.weight_grads import best_of
 
 F, I, W, B, R, *_ = ActionKind  # noqa: E741
 
@@ -131,3 +156,127 @@ def test_offsets_that_cannot_be_are_refused(changes, problem):
     with pytest.raises(InvalidInput) as refused:
         BuildingBlock.of(**two_stages(**changes))
     assert str(refused.value).startswith(problem)
+
+
+# Blocks of the times that stages have
+# ------------------------------------
+
+seconds = st.floats(0.1, 3.0)
+
+
+@st.composite
+def v_pipelines(draw: st.DrawFn) -> tuple[ScheduleCosts, np.ndarray]:
+    """Times of a V on a few ranks, and how many activations each may hold."""
+    p = draw(st.integers(1, 6))
+    stages = st.lists(seconds, min_size=2 * p, max_size=2 * p)
+    costs = ScheduleCosts.of(
+        Placement.v(p),
+        forward_s=draw(stages),
+        input_grad_s=draw(stages),
+        weight_grad_s=draw(stages),
+        transfer_s=draw(st.sampled_from([0.0, 0.1])),
+    )
+    limits = draw(st.lists(st.integers(2, 2 * p + 2), min_size=p, max_size=p))
+    return costs, np.array(limits, np.float64)
+
+
+@given(v_pipelines())
+def test_a_timed_block_is_a_path_that_repeats_within_its_limits(drawn):
+    costs, limits = drawn
+    p = len(limits)
+    near, far = np.arange(p), np.arange(2 * p)[: -p - 1 : -1]
+    lengths = costs.duration_s[[F, I, W]]
+    period_s, starts = _core.cyclic_v(
+        duration_s=np.stack(
+            [
+                lengths[kind, own]
+                for kind, own in zip((0, 0, 1, 1, 2, 2), (near, far) * 3, strict=True)
+            ]
+        )[[0, 1, 3, 2, 5, 4]].T.copy(),
+        forward_transfer_s=costs.forward_transfer_s,
+        backward_transfer_s=costs.backward_transfer_s,
+        max_activations=limits.astype(np.int64),
+        longest_period_s=100.0,
+        width=4,
+        rounds=6,
+    )
+    if not period_s:
+        return  # a limit below what one microbatch after the other needs on its way
+    at = starts.reshape(p, 6)
+    start = {
+        **{(F, stage): at[stage, 0] for stage in near},
+        **{(F, 2 * p - 1 - rank): at[rank, 1] for rank in near},
+        **{(I, 2 * p - 1 - rank): at[rank, 2] for rank in near},
+        **{(I, stage): at[stage, 3] for stage in near},
+        **{(W, 2 * p - 1 - rank): at[rank, 4] for rank in near},
+        **{(W, stage): at[stage, 5] for stage in near},
+    }
+    end = {key: start[key] + costs.duration_s[key] for key in start}
+    hair = 1e-6
+    for stage in range(2 * p):
+        if stage:
+            way_s = costs.forward_transfer_s[stage - 1] if stage != p else 0.0
+            back_s = costs.backward_transfer_s[stage - 1] if stage != p else 0.0
+            assert start[F, stage] >= end[F, stage - 1] + way_s - hair
+            assert start[I, stage - 1] >= end[I, stage] + back_s - hair
+        assert start[W, stage] >= end[I, stage] - hair
+    assert start[I, 2 * p - 1] >= end[F, 2 * p - 1] - hair
+    for rank in range(p):
+        own = [(kind, stage) for kind in (F, I, W) for stage in (rank, 2 * p - 1 - rank)]
+        # Ten periods of the steady state, one action after the other, and what is held in them.
+        runs = sorted(
+            (start[key] + j * period_s, end[key] + j * period_s, key)
+            for key in own
+            for j in range(60)
+        )
+        assert all(one[1] <= other[0] + hair for one, other in pairwise(runs))
+        steps = sorted(
+            (when, change)
+            for _, stage in own[:2]
+            for j in range(60)
+            for when, change in (
+                (start[F, stage] + j * period_s, 1),
+                (end[W, stage] + j * period_s - hair, -1),
+            )
+        )
+        assert max(accumulate(change for _, change in steps)) <= limits[rank]
+
+
+def test_equal_times_lose_nothing_with_the_activations_of_v_half():
+    for p in (4, 6, 8):
+        costs = ScheduleCosts.of(Placement.v(p))
+        held = np.full(p, float(v_half_activations(p)))
+        block = timed_block(costs, held, longest_period_s=6.5)
+        assert block is not None
+        slots = np.stack(block.visits)
+        assert np.allclose(slots, slots.round())  # as in a period of six slots
+
+
+def test_a_timed_block_is_shorter_where_times_differ():
+    """With recomputation an input gradient is longer than a forward: V-Min's slots do not fit."""
+    p, m = 8, 48
+    costs = ScheduleCosts.of(Placement.v(p), input_grad_s=2.4)
+    order = partial(
+        best_of,
+        placement=Placement.v(p),
+        costs=replace(
+            costs,
+            memory=ScheduleMemory.of(Placement.v(p), limit_bytes=float(v_min_activations(p))),
+        ),
+        num_microbatches=m,
+        objective=Objective.MAKESPAN,
+    )
+    most = v_min_activations(p)
+    in_slots = [
+        partial(rewritten_order, v_min_block(p), warm_up=None, cool_down=most),
+        partial(repeated_order, v_min_block(p)),
+    ]
+    slots_s = simulate(order(in_slots), costs).makespan_s
+    request = FamilyRequest(
+        num_ranks=p, num_microbatches=m, costs=costs, objective=Objective.MAKESPAN
+    )
+    schedule = v_min_order(request)
+    assert schedule is not None
+    validate(schedule)
+    assert max(schedule.peak_activations) <= most
+    assert simulate(schedule, costs).makespan_s < 0.93 * slots_s

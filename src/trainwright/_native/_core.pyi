@@ -855,6 +855,16 @@ class ActionMemory:
 def one_machine_s(
     head_s: NDArray[np.float64], work_s: NDArray[np.float64], tail_s: NDArray[np.float64]
 ) -> float: ...
+def cyclic_v(
+    *,
+    duration_s: NDArray[np.float64],
+    forward_transfer_s: NDArray[np.float64],
+    backward_transfer_s: NDArray[np.float64],
+    max_activations: NDArray[np.int64],
+    longest_period_s: float,
+    width: int,
+    rounds: int,
+) -> tuple[float, NDArray[np.float64]]: ...
 def crossings_s(
     *,
     forward_s: list[float],
@@ -873,6 +883,22 @@ def crossings_s(
     own_head_s: float,
     tail_s: float,
     num_microbatches: int,
+    num_labels: int,
+) -> float: ...
+def two_ranks_s(
+    *,
+    forward_s: list[float],
+    input_grad_s: list[float],
+    weight_grad_s: list[float],
+    forward_transfer_s: list[float],
+    backward_transfer_s: list[float],
+    pending: list[list[float]],
+    late: list[list[float]],
+    room: list[list[float]],
+    rank: int,
+    num_microbatches: int,
+    makespan: bool,
+    enough_s: float,
     num_labels: int,
 ) -> float: ...
 def peak_bytes(

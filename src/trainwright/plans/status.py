@@ -72,6 +72,7 @@ class BoundName(StrEnum):
     MEMORY_PATH = "memory-path"
     WINDOW = "window"
     CROSSINGS = "crossings"
+    TWO_RANKS = "two-ranks"
     SOLVER = "solver"
 
 

@@ -1,6 +1,6 @@
 """Lower bounds that hold for every schedule: certificates to print beside a result.
 
-Five arguments, each valid for any placement, times, transfers and per-rank limits in bytes or
+Six arguments, each valid for any placement, times, transfers and per-rank limits in bytes or
 activations, for fused and split backwards alike (`scheduling.bounds`). All compare counts, so
 they hold whichever microbatch is the j-th of a stream.
 
@@ -15,9 +15,10 @@ memory-path  with room for K microbatches between F and I of a stage, the forwar
 window       `scheduling.bounds`
 crossings    a forward that leaves a rank crosses every input gradient that comes back, and each
              stage runs one of the two first; of the rank's own orders the shortest is searched
+two-ranks    the same for two ranks of a V at once
 
-Where activations may wait on the host, the path knows no memory, and the last two say nothing.
-Only searches ask for crossings, which take seconds.
+Where activations may wait on the host, the path knows no memory, and those after it say nothing.
+Only searches ask for the last two, which take seconds.
 """
 
 from __future__ import annotations
@@ -573,6 +574,53 @@ def crossings_bound(
     best = max(looks, key=lambda rank: looks[rank])
     again = _crossings(least, best, m, objective, num_labels)
     return Bound(max(looks[best], again), BoundName.CROSSINGS)
+
+
+def two_ranks_bound(
+    least: LeastCosts,
+    num_microbatches: int,
+    *,
+    objective: Objective,
+    enough_s: float,
+    num_labels: int,
+) -> Bound:
+    """The shortest orders of one rank of a V and of its last, and all that meets between them.
+
+    At most `enough_s`, what an order takes (`native/schedule/two_ranks.hpp`); 0 for other
+    placements, and where nothing is limited or activations may overlap or wait elsewhere.
+    """
+    p, none = least.placement.num_ranks, Bound(0.0, BoundName.TWO_RANKS)
+    limited = [holding for holding in least.holdings if np.isfinite(holding.room).any()]
+    if least.has_pairs or least.offloads or not limited or p < 2:
+        return none
+    if any(
+        tuple(stages) != (rank, 2 * p - 1 - rank)
+        for rank, stages in enumerate(least.placement.stages_of_rank)
+    ):
+        return none
+
+    def of(rank: int, labels: int) -> float:
+        return _core.two_ranks_s(
+            forward_s=least.forward_s.tolist(),
+            input_grad_s=least.input_grad_s.tolist(),
+            weight_grad_s=least.weight_grad_s.tolist(),
+            forward_transfer_s=least.forward_transfer_s.tolist(),
+            backward_transfer_s=least.backward_transfer_s.tolist(),
+            pending=[holding.pending.tolist() for holding in limited],
+            late=[holding.released_late.tolist() for holding in limited],
+            room=[holding.room.tolist() for holding in limited],
+            rank=rank,
+            num_microbatches=num_microbatches,
+            makespan=objective is Objective.MAKESPAN,
+            enough_s=enough_s,
+            num_labels=labels,
+        )
+
+    ranks = sorted({0, min(1, p - 2), p // 2 - 1, p // 2, p - 2} - {p - 1})
+    looks = {rank: of(rank, num_labels // (_LOOK_SHARE * 2)) for rank in ranks}
+    best = max(looks, key=lambda rank: looks[rank])
+    again = of(best, num_labels) if looks[best] else 0.0
+    return Bound(max(looks[best], again), BoundName.TWO_RANKS)
 
 
 def _is_limited(least: LeastCosts, rank: int) -> bool:

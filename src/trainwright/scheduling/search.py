@@ -41,6 +41,7 @@ from trainwright.scheduling.bounds import (
     best_bound,
     crossings_bound,
     one_at_a_time,
+    two_ranks_bound,
 )
 from trainwright.scheduling.candidates import (
     Backward,
@@ -292,6 +293,7 @@ _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them ge
 _FINALISTS = 2
 _ROUNDING = 1e-12  # relative: what sums in another order differ by
 _NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
+_NUM_PAIR_LABELS = 5_000_000  # of that of two ranks: at most some five seconds
 _FRONT_SHARE = 20  # of them, for a point of a front
 
 
@@ -463,6 +465,23 @@ def _sharper(question: SearchQuestion, attempt: _Attempt, num_labels: int) -> _A
     return replace(attempt, bound=bound)
 
 
+def _of_two_ranks(
+    question: SearchQuestion, attempt: _Attempt, enough_s: float, num_labels: int
+) -> _Attempt:
+    """With the bound that needs to know what was found, where others are below that."""
+    if attempt.interrupted or attempt.bound.value_s >= enough_s * (1 - _ROUNDING):
+        return attempt
+    bound = two_ranks_bound(
+        _least_costs(question, attempt.candidate),
+        question.num_microbatches,
+        objective=question.objective,
+        enough_s=enough_s,
+        num_labels=num_labels,
+    )
+    higher = bound.value_s > attempt.bound.value_s * (1 + _ROUNDING)
+    return replace(attempt, bound=bound) if higher else attempt
+
+
 def _is_shortest(attempt: _Attempt) -> bool:
     return attempt.value_s <= attempt.bound.value_s * (1 + _ROUNDING)
 
@@ -476,7 +495,10 @@ def _winner(found: _core.FoundOrders, attempt: _Attempt) -> str:
 
 def _outcome(question: SearchQuestion, attempts: Sequence[_Attempt]) -> SearchOutcome:
     """The best of the attempts, the plainest first: finer ones do not win by rounding."""
-    least_s = min(attempt.value_s for attempt in attempts) * (1 + _ROUNDING)
+    least_s = min(attempt.value_s for attempt in attempts)
+    num_labels = _NUM_PAIR_LABELS // len(attempts)
+    attempts = [_of_two_ranks(question, attempt, least_s, num_labels) for attempt in attempts]
+    least_s *= 1 + _ROUNDING
     best = next(attempt for attempt in attempts if attempt.value_s <= least_s)
     work = sum(attempt.work for attempt in attempts)
     return SearchOutcome(
@@ -515,8 +537,12 @@ def lower_bound(
     question: SearchQuestion, candidate: Candidate, *, num_labels: int = _NUM_LABELS
 ) -> Bound:
     """The best bound on what a search may find for one candidate; 0 labels leave crossings out."""
+    return _best_with_crossings(question, _least_costs(question, candidate), num_labels)
+
+
+def _least_costs(question: SearchQuestion, candidate: Candidate) -> LeastCosts:
     split_or_fused = question.backward is Backward.ANY and not candidate.recomputed.any()
-    least = LeastCosts.of(
+    return LeastCosts.of(
         candidate.placement,
         candidate.costs,
         max_activations=candidate.activation_limit,
@@ -524,7 +550,6 @@ def lower_bound(
         recomputed=candidate.recomputed,
         offload=question.offload,
     )
-    return _best_with_crossings(question, least, num_labels)
 
 
 def _best_with_crossings(question: SearchQuestion, least: LeastCosts, num_labels: int) -> Bound:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     Stream = tuple[ActionKind, int]
 
 _SMALL = 30_000  # above, orders are judged by fewer microbatches and only their ends reordered
+_NEAR = 1.005  # times the bound: what is no longer is good enough
 _TRIALS = 200_000  # spent on filling orders
 _PASSES = 40  # simulations of the schedule while placing weight gradients, in each round
 _ROUNDS = 4
@@ -76,19 +77,34 @@ def best_of(
     num_microbatches: int,
     objective: Objective = Objective.SPAN,
     held: Ints | None = None,
+    further: Callable[[float], Sequence[Order]] | None = None,
 ) -> Schedule | None:
     """The schedule of least objective within the limits of `costs`; None if none fits.
 
     Orders are tried as given, until one meets a lower bound or the effort is spent. By each row of
     `held` [N, S] a rank has, at one instant, so many microbatches of all of its stages between
-    their forward and their input gradient, at least.
+    their forward and their input gradient, at least. Where the best is not near the bound, orders
+    are asked for that may take less than its seconds, `further`, and tried alike.
     """
     enough_s = _enough_s(placement, costs, num_microbatches, objective)
     if held is None:
         held = np.zeros((0, placement.num_stages), dtype=np.int64)
-    if 3 * costs.num_stages * num_microbatches > _SMALL:
-        return _best_of_large(orders, costs, num_microbatches, enough_s, objective, held)
-    return _best_of_small(orders, placement, costs, num_microbatches, enough_s, objective, held)
+
+    def best(some: Sequence[Order]) -> tuple[float, Schedule | None]:
+        if 3 * costs.num_stages * num_microbatches > _SMALL:
+            found = _best_of_large(some, costs, num_microbatches, enough_s, objective, held)
+        else:
+            found = _best_of_small(
+                some, placement, costs, num_microbatches, enough_s, objective, held
+            )
+        return math.inf if found is None else objective.of(simulate(found, costs)), found
+
+    found_s, found = best(orders)
+    if further is None or found is None or found_s <= _NEAR * enough_s:
+        return found
+    others = further(found_s)
+    other_s, other = best(others) if others else (math.inf, None)
+    return other if other_s < found_s else found
 
 
 def _best_of_small(

@@ -346,7 +346,7 @@ def _counts(most: list[int]) -> Ints:
     return found
 
 
-_FEW: Final = 8
+_FEW: Final = 8  # replicas of a pool, all numbers of which are tried; 4 and 16 found the same plans
 
 
 def _worth(most: list[int]) -> Ints:
@@ -387,7 +387,7 @@ def _inside(values: Ints, span: object) -> NDArray[np.bool_]:
 # -----------------------------------------------------------------------
 
 _HAIR: Final = 1 + 1e-9
-_HALVINGS: Final = 50
+_HALVINGS: Final = 50  # of an interval of seconds, to its rounding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -132,10 +132,12 @@ def _plainness(plan: Plan) -> tuple[int, ...]:
 # -----------------------------------------------------------------------------------------
 
 _TIE: Final = 1 + 1e-12
+# Of four models on A100 and H100 (16 to 32 devices) none of these four made another plan, gap or
+# time at a quarter of it or at four times as much, or from 0.9 to 1.
 _EXACT: Final = 400  # splits searched before the search may leave a gap, up to
 _GAP: Final = 0.005  # of the best step after twice as many
 _TRIES: Final = 8  # splits looked at for a plan of a shape that the search did not get to
-_WORTH_TRYING: Final = 0.98
+_WORTH_TRYING: Final = 0.98  # of the best step: a split whose bound is below is priced at once
 _BRIEF: Final = 40  # splits on several pools that a brief search looks at
 
 

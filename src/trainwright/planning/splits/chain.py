@@ -241,13 +241,16 @@ class Site:
     """Where a rank runs: prices and memory of its device, a cluster of one pool, and its replicas.
 
     Sites of one chain have kinds of the same layers. `reserved_bytes` are taken by what a rank
-    holds beside its stage.
+    holds beside its stage. A stage without layers of the class `tied_to` exchanges the gradient of
+    a tensor that they hold, too, which takes `tied_s`.
     """
 
     kinds: StageKinds
     cluster: Cluster
     replicas: Replicas
     reserved_bytes: float = 0.0
+    tied_s: float = 0.0
+    tied_to: int = 0
 
     @property
     def usable_bytes(self) -> float:
@@ -442,7 +445,12 @@ def chain_tables(
         forward_s=np.stack([each.forward_s[rank] for rank, each in enumerate(times)]),
         weight_grad_s=np.stack([weight_grads[id(site)] for site in sites]) * splits,
         time_s=np.stack([each.time_s[rank] for rank, each in enumerate(times)]),
-        tail_s=np.stack([each.tail_s[rank] for rank, each in enumerate(times)]),
+        tail_s=np.stack(
+            [
+                each.tail_s[rank] + site.tied_s * (kinds.counts[used, site.tied_to] == 0)
+                for rank, (site, each) in enumerate(zip(sites, times, strict=True))
+            ]
+        ),
         transfer_s=transfers,
         order=np.array([order[:4] for order in orders], dtype=np.int64),
         num_microbatches=m,

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainwright.costing.communication import point_to_point_time_s
+from trainwright.cluster import Hop
+from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
+from trainwright.planning.bounds.exchanges import ChainEnds
 from trainwright.planning.bounds.pools import Across, Beside
 from trainwright.planning.splits.chain import Site, best_split_at, fastest_ways
 from trainwright.planning.splits.types import options_of
@@ -73,8 +75,10 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
         num_microbatches=_microbatches(shelf, candidate) // candidate.data,
     )
     profile = shelf.profile(pools[0], candidate.point)
+    begin, *others = [site_of[pool] for pool in pools]
+    tied_s, tied_to = _tied(shelf, candidate, profile)
     split = best_split_at(
-        [site_of[pool] for pool in pools],
+        [replace(begin, tied_s=tied_s, tied_to=tied_to), *others],
         _transfers_s(profile, levels),
         shape=shape,
         limit_s=limit_s,
@@ -89,6 +93,26 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
         ids = tuple(layer.id for layer in layers)
         stages.append(Stage(layers=ids, options=options, replicas=(own,)))
     return MixedSplit(bound_s=split.bound_s, plans=(_plan(shelf, candidate, stages),))
+
+
+def _tied(shelf: MixedShelf, candidate: Across, profile: Profile) -> tuple[float, int]:
+    """What the first rank exchanges of a tensor that a later one holds, and that layer's class.
+
+    Those after the holder need a layer each, so it is one of the last; the nearest of these counts.
+    """
+    ends, pools = ChainEnds.of(profile), candidate.pool_of_rank
+    holder = profile.structure.layers[ends.last_holder].layer_class
+    if not ends.tied_bytes or ends.last_holder == 0:
+        return 0.0, holder
+    nearest = max(1, int(ends.ranks_to_last_holder(np.array(len(pools)))))
+    size, times_s = candidate.point.devices * candidate.data, []
+    for rank in range(nearest, len(pools)):
+        level = shelf.cluster.joint
+        if pools[rank] == pools[0]:
+            level = rank_level(shelf.cluster.pools[pools[0]].levels, 0, rank, size)
+        assert level is not None, "two ranks share no device"
+        times_s.append(all_reduce_time_s(ends.tied_bytes, (Hop(level=level, ranks=2),)))
+    return min(times_s, default=0.0), holder
 
 
 def _levels_across(shelf: MixedShelf, candidate: Across) -> Iterator[NetworkLevel]:

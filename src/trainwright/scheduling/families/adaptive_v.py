@@ -35,6 +35,7 @@ from trainwright.scheduling.families.family import (
     limited_costs,
     two_chunks_in_v,
 )
+from trainwright.scheduling.families.v_shape import timed_orders
 from trainwright.scheduling.families.zero_bubble import SOURCE as PUBLISHED
 from trainwright.scheduling.orders import counted, drop_weight_grads
 from trainwright.scheduling.weight_grads import best_of
@@ -130,6 +131,7 @@ def order(request: FamilyRequest) -> Schedule | None:
             num_microbatches=request.num_microbatches,
             objective=request.objective,
             held=least_held_of(ADAPTIVE_V, request),
+            further=timed_orders(costs, placement, num_microbatches=request.num_microbatches),
         )
         if best is not None:
             return best

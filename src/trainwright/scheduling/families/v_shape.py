@@ -3,7 +3,8 @@
 V-Min, V-Half and 1F1B-V are building blocks with fixed slots. Ends of the first two are rewritten
 for their peak, weight gradients are filled in with real times. Lags of one slot down and up (V-Min)
 leave no room: as soon as forward, input and weight gradient differ, every microbatch costs a
-bubble.
+bubble. So where the result is not near a bound, a path that is placed in seconds is repeated, too,
+within the same limit (`block.timed_block`).
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from trainwright.scheduling.block import (
     repeat,
     repeated_order,
     rewritten_order,
+    timed_block,
     v_half_block,
     v_min_block,
 )
 from trainwright.scheduling.families.family import (
     Family,
     Searched,
+    activations_that_fit,
     least_held_of,
     limited_costs,
     two_chunks_in_v,
@@ -37,8 +40,11 @@ from trainwright.scheduling.simulate import simulate
 from trainwright.scheduling.weight_grads import best_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainwright.plans.schedule import Placement, Schedule
     from trainwright.scheduling.families.family import FamilyRequest
+    from trainwright.scheduling.weight_grads import Order
 
 
 def v_min_order(request: FamilyRequest) -> Schedule | None:
@@ -84,7 +90,34 @@ def _best(
         num_microbatches=request.num_microbatches,
         objective=request.objective,
         held=least_held_of(family, request),
+        further=timed_orders(costs, placement, num_microbatches=request.num_microbatches),
     )
+
+
+def timed_orders(
+    costs: ScheduleCosts, placement: Placement, *, num_microbatches: int
+) -> Callable[[float], list[Order]]:
+    """Orders by the times of stages, for steps that take fewer seconds than are given.
+
+    None where so few microbatches run that they are all ends.
+    """
+    fitting = activations_that_fit(costs.memory, placement)
+    most = int(min(fitting.min(), 2 * num_microbatches))
+
+    def orders(limit_s: float) -> list[Order]:
+        if num_microbatches < placement.num_ranks:
+            return []
+        block = timed_block(costs, fitting, longest_period_s=limit_s / num_microbatches)
+        if block is None:
+            return []
+        return [
+            partial(rewritten_order, block, warm_up=most, cool_down=most),
+            partial(rewritten_order, block, warm_up=None, cool_down=most),
+            partial(rewritten_order, block, warm_up=most - 1, cool_down=most),
+            partial(repeated_order, block),
+        ]
+
+    return orders
 
 
 V_MIN = Family(

@@ -1,0 +1,292 @@
+#include "schedule/cyclic_v.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+namespace trainwright {
+
+namespace {
+
+constexpr int64_t kActions = 6;
+enum Letter : int64_t { kF0, kF1, kI1, kI0, kW1, kW0 };
+using Starts = std::array<double, kActions>;
+
+// How a beam looks: what waits cost, those of F0 and I0, which delay fewer ranks than those of F1
+// and I1, and those of weight gradients, which delay one; and where ranks may have their slack. No
+// way is best for all: the shortest period is often found by the last.
+struct Look {
+  double outer, weight_grad;
+  bool in_one_gap;
+};
+constexpr std::array<Look, 5> kLooks{{{1.0, 0.05, false},
+                                      {0.3, 0.4, false},
+                                      {0.3, 0.05, false},
+                                      {1.0, 0.05, true},
+                                      {0.3, 0.4, true}}};
+constexpr double kHair = 1e-9;        // of the period: starts that rounding puts before an arrival
+constexpr double kSame = 1e-6;        // of the period: phases that are one
+constexpr int64_t kFirst = 16;        // times as many states on the first rank, which are alike
+constexpr double kNearEnough = 5e-3;  // of the period: where halving ends
+
+enum Mode : int64_t { kSoon, kLate, kGap };  // the last of each of the gaps
+
+struct State {
+  Starts phase{};
+  double cost = 0;
+  int32_t from = 0;
+};
+
+class Search {
+ public:
+  Search(const CyclicProblem& problem, double period_s, Look look)
+      : x_(problem), period_s_(period_s), look_(look), p_(num_ranks(problem)) {}
+
+  static int64_t num_ranks(const CyclicProblem& problem) {
+    return static_cast<int64_t>(problem.max_activations.size());
+  }
+
+  // Starts of all ranks of the first end of the beam within the limits; none where there is none.
+  std::vector<double> run() {
+    std::vector<std::vector<State>> beam;
+    beam.push_back(first());
+    for (int64_t r = 0; r + 1 < p_; ++r) beam.push_back(next(r, beam.back()));
+    for (size_t end = 0; end < beam.back().size(); ++end) {
+      std::vector<double> starts = unrolled(beam, end);
+      if (fits(starts)) return starts;
+    }
+    return {};
+  }
+
+ private:
+  const double* own_s(int64_t r) const { return x_.duration_s.data() + r * kActions; }
+
+  double modulo(double time_s) const {
+    const double shifted = time_s + kHair * period_s_;
+    return shifted - period_s_ * std::floor(shifted / period_s_) - kHair * period_s_;
+  }
+
+  double slack_s(int64_t r) const {
+    return std::max(0.0, period_s_ - std::accumulate(own_s(r), own_s(r) + kActions, 0.0));
+  }
+
+  // What is waited on a rank by itself: its weight gradients, on the first rank the loss, on the
+  // last both turns.
+  double own_cost(int64_t r, const Starts& at) const {
+    const double* d = own_s(r);
+    double cost = look_.weight_grad *
+                  (modulo(at[kW1] - at[kI1] - d[kI1]) + modulo(at[kW0] - at[kI0] - d[kI0]));
+    if (r == 0) cost += modulo(at[kI1] - at[kF1] - d[kF1]);
+    if (r == p_ - 1) {
+      cost += modulo(at[kF1] - at[kF0] - d[kF0]) + modulo(at[kI0] - at[kI1] - d[kI1]);
+    }
+    return cost;
+  }
+
+  // Every cyclic order, with the slack after one of its actions, or half of it after each of two.
+  std::vector<State> first() const {
+    const double* d = own_s(0);
+    const double half_s = slack_s(0) / 2;
+    const int64_t places = half_s > kSame * period_s_ ? kActions : 1;
+    std::array<int64_t, kActions> order{kF0, kF1, kI1, kI0, kW1, kW0};
+    std::vector<State> found;
+    do {
+      for (int64_t one = 0; one < places; ++one) {
+        for (int64_t other = one; other < places; ++other) {
+          State state;
+          double at_s = 0;
+          for (int64_t k = 0; k < kActions; ++k) {
+            state.phase[order[k]] = at_s;
+            at_s += d[order[k]] + half_s * ((k == one) + (k == other));
+          }
+          state.cost = own_cost(0, state.phase);
+          found.push_back(state);
+        }
+      }
+    } while (std::next_permutation(order.begin() + 1, order.end()));
+    return kept(std::move(found), kFirst * x_.width);
+  }
+
+  // One action of the next rank after the other in a cyclic order, the first where it makes nobody
+  // wait. Either all slack is in one gap; or each of the others starts where it makes nobody wait
+  // if the slack that is left reaches there, else as soon as it can, or, where the rank before
+  // waits for it, as late.
+  std::vector<State> next(int64_t r, const std::vector<State>& states) const {
+    const double *d = own_s(r), *e = own_s(r + 1);
+    const int64_t far = 2 * p_ - 2 - r;  // the edge between both far stages
+    const double whole_slack_s = slack_s(r + 1);
+    const bool is_tight = whole_slack_s <= kSame * period_s_;
+    const int64_t first_mode = look_.in_one_gap && !is_tight ? kGap : kSoon;
+    const int64_t after_mode = is_tight ? kLate : look_.in_one_gap ? kGap + kActions : kGap;
+    const size_t most = 4 * static_cast<size_t>(x_.width);
+    std::vector<State> found;
+    found.reserve(2 * most);
+    double enough = std::numeric_limits<double>::infinity();
+    const auto is_less = [](const State& a, const State& b) { return a.cost < b.cost; };
+    for (size_t from = 0; from < states.size(); ++from) {
+      const Starts& at = states[from].phase;
+      const std::array<double, 4> target{
+          at[kF0] + d[kF0] + x_.forward_transfer_s[r],     // the next F0 starts then or later
+          at[kF1] - x_.forward_transfer_s[far] - e[kF1],   // its F1 then or before
+          at[kI1] + d[kI1] + x_.backward_transfer_s[far],  // its I1 then or later
+          at[kI0] - x_.backward_transfer_s[r] - e[kI0],    // its I0 then or before
+      };
+      std::array<int64_t, kActions> order{kF0, kF1, kI1, kI0, kW1, kW0};
+      do {
+        if (order[0] > kI0) break;  // the orders that begin with a weight gradient come last
+        for (int64_t mode = first_mode; mode < after_mode; ++mode) {
+          State one{{}, states[from].cost, static_cast<int32_t>(from)};
+          double now_s = target[order[0]], slack_s = whole_slack_s;
+          one.phase[order[0]] = now_s;
+          now_s += e[order[0]];
+          for (int64_t k = 1; k < kActions && one.cost < enough; ++k) {
+            const int64_t action = order[k];
+            const bool is_outward = action == kF1 || action == kI0;
+            const double ahead_s = action <= kI0 ? modulo(target[action] - now_s) : 0.0;
+            double moved_s = 0;
+            if (mode >= kGap) {
+              moved_s = mode == kGap + k - 1 ? whole_slack_s : 0.0;
+            } else if (ahead_s > 0) {
+              moved_s = ahead_s <= slack_s ? ahead_s : mode == kLate && is_outward ? slack_s : 0.0;
+            }
+            now_s += moved_s;
+            slack_s -= moved_s;
+            if (action <= kI0) {
+              const double waits_s =
+                  modulo(is_outward ? target[action] - now_s : now_s - target[action]);
+              one.cost += (action == kF0 || action == kI0 ? look_.outer : 1.0) * waits_s;
+            }
+            one.phase[action] = now_s;
+            now_s += e[action];
+          }
+          if (one.cost >= enough) continue;
+          one.cost += own_cost(r + 1, one.phase);
+          if (one.cost >= enough) continue;
+          found.push_back(one);
+          if (found.size() < 2 * most) continue;
+          std::nth_element(found.begin(), found.begin() + static_cast<int64_t>(most), found.end(),
+                           is_less);
+          found.resize(most);
+          enough = std::max_element(found.begin(), found.end(), is_less)->cost;
+        }
+      } while (std::next_permutation(order.begin(), order.end()));
+    }
+    return kept(std::move(found), x_.width);
+  }
+
+  // The best of those whose phases differ.
+  std::vector<State> kept(std::vector<State> found, int64_t most) const {
+    std::sort(found.begin(), found.end(), [](const State& a, const State& b) {
+      return a.cost != b.cost ? a.cost < b.cost : a.from < b.from;
+    });
+    std::vector<State> best;
+    for (State& one : found) {
+      for (double& start_s : one.phase) start_s = modulo(start_s);
+      const bool is_known = std::any_of(best.begin(), best.end(), [&](const State& other) {
+        for (int64_t k = 0; k <= kI0; ++k) {
+          if (std::abs(one.phase[k] - other.phase[k]) > kSame * period_s_) return false;
+        }
+        return true;
+      });
+      if (!is_known) best.push_back(one);
+      if (static_cast<int64_t>(best.size()) == most) break;
+    }
+    return best;
+  }
+
+  // One microbatch along its path, each action at its phase.
+  std::vector<double> unrolled(const std::vector<std::vector<State>>& beam, size_t end) const {
+    std::vector<const State*> on(static_cast<size_t>(p_));
+    for (int64_t r = p_ - 1; r >= 0; --r) {
+      on[r] = &beam[r][end];
+      end = static_cast<size_t>(on[r]->from);
+    }
+    std::vector<double> starts(static_cast<size_t>(p_ * kActions));
+    double now_s = on[0]->phase[kF0];
+    const auto run = [&](int64_t r, Letter action, double from_s) {
+      const double start_s = from_s + modulo(on[r]->phase[action] - from_s);
+      starts[r * kActions + action] = start_s;
+      return start_s + own_s(r)[action];
+    };
+    for (int64_t r = 0; r < p_; ++r) {
+      now_s = run(r, kF0, now_s);
+      if (r + 1 < p_) now_s += x_.forward_transfer_s[r];
+    }
+    for (int64_t r = p_ - 1; r >= 0; --r) {
+      now_s = run(r, kF1, now_s);
+      if (r > 0) now_s += x_.forward_transfer_s[2 * p_ - 1 - r];
+    }
+    for (int64_t r = 0; r < p_; ++r) {
+      now_s = run(r, kI1, now_s);
+      run(r, kW1, now_s);
+      if (r + 1 < p_) now_s += x_.backward_transfer_s[2 * p_ - 2 - r];
+    }
+    for (int64_t r = p_ - 1; r >= 0; --r) {
+      now_s = run(r, kI0, now_s);
+      run(r, kW0, now_s);
+      if (r > 0) now_s += x_.backward_transfer_s[r - 1];
+    }
+    const double origin_s = starts[kF0];
+    for (double& start_s : starts) start_s -= origin_s;
+    return starts;
+  }
+
+  // Whether no rank ever holds more than it may: when one of its forwards starts.
+  bool fits(const std::vector<double>& starts) const {
+    for (int64_t r = 0; r < p_; ++r) {
+      const double* at = starts.data() + r * kActions;
+      const std::array<double, 2> born{at[kF0], at[kF1]};
+      const std::array<double, 2> dead{at[kW0] + own_s(r)[kW0], at[kW1] + own_s(r)[kW1]};
+      for (const double now_s : born) {
+        double held = 0;
+        for (size_t chunk = 0; chunk < 2; ++chunk) {
+          held += std::floor((now_s - born[chunk]) / period_s_ + kHair) -
+                  std::floor((now_s - dead[chunk]) / period_s_ + kHair);
+        }
+        if (held > static_cast<double>(x_.max_activations[r])) return false;
+      }
+    }
+    return true;
+  }
+
+  const CyclicProblem& x_;
+  double period_s_;
+  Look look_;
+  int64_t p_;
+};
+
+std::vector<double> at_period(const CyclicProblem& problem, double period_s) {
+  for (const Look& look : kLooks) {
+    std::vector<double> starts = Search(problem, period_s, look).run();
+    if (!starts.empty()) return starts;
+  }
+  return {};
+}
+
+}  // namespace
+
+CyclicV cyclic_v(const CyclicProblem& problem) {
+  double low_s = 0;
+  for (size_t r = 0; r < problem.max_activations.size(); ++r) {
+    const auto own = problem.duration_s.subspan(r * kActions, kActions);
+    low_s = std::max(low_s, std::accumulate(own.begin(), own.end(), 0.0));
+  }
+  CyclicV found;
+  double high_s = problem.longest_period_s, tried_s = low_s;
+  for (int64_t round = 0; round < problem.rounds && tried_s > 0 && tried_s < high_s; ++round) {
+    std::vector<double> starts = at_period(problem, tried_s);
+    if (starts.empty()) {
+      low_s = tried_s;
+    } else {
+      high_s = tried_s;
+      found = {tried_s, std::move(starts)};
+    }
+    if (high_s - low_s <= kNearEnough * low_s) break;
+    tried_s = (low_s + high_s) / 2;
+  }
+  return found;
+}
+
+}  // namespace trainwright
