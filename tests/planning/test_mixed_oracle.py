@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from exhaustive_pools import CASES, asked, coarse_bound_s, exhausted, pair
+from exhaustive_pools import CASES, asked, coarse_bound_s, every_step_s, exhausted, pair
 from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
 from trainwright.planning.bounds.pools import Across, MixedShelf
+from trainwright.planning.question.question import Point
 from trainwright.planning.search.pools import plan_mixed, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 
@@ -54,6 +55,26 @@ def test_the_exchange_of_a_tied_tensor_between_pools_is_in_the_bound() -> None:
     assert max(ratio for _, ratio in found) <= 1 + 1e-12
     deep = [ratio for candidate, ratio in found if candidate.degrees.pipeline == 2]
     assert min(deep) > 0.95
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("depths", [(1, 1), (2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("pools", [(0, 1), (1, 0)])
+def test_a_tied_tensor_may_lie_in_the_first_pool_before_few_layers_of_others(
+    pools: tuple[int, int], depths: tuple[int, int], family: str
+) -> None:
+    """A pool behind that has the loss alone spares the exchange, and makes the first one slow."""
+    shelf = MixedShelf.of(CASES["tied"])
+    candidate = Across(
+        point=Point(microbatch_size=1, tensor=1),
+        zero_stage=1,
+        schedule=family,
+        pools=pools,
+        depths=depths,
+        data=1,
+    )
+    least_s = min(every_step_s(CASES["tied"], shelf, candidate))
+    assert 0.9 * least_s < best_mixed_split(shelf, candidate).bound_s <= least_s * (1 + 1e-12)
 
 
 def test_one_pool_is_the_case_of_one() -> None:

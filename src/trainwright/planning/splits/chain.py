@@ -242,7 +242,7 @@ class Site:
 
     Sites of one chain have kinds of the same layers. `reserved_bytes` are taken by what a rank
     holds beside its stage. A stage without layers of the class `tied_to` exchanges the gradient of
-    a tensor that they hold, too, which takes `tied_s`.
+    a tensor that they hold, too, which takes `tied_s`. Where `only` names classes, no others run.
     """
 
     kinds: StageKinds
@@ -251,6 +251,7 @@ class Site:
     reserved_bytes: float = 0.0
     tied_s: float = 0.0
     tied_to: int = 0
+    only: tuple[int, ...] = ()
 
     @property
     def usable_bytes(self) -> float:
@@ -444,7 +445,12 @@ def chain_tables(
         kind_of=own,
         forward_s=np.stack([each.forward_s[rank] for rank, each in enumerate(times)]),
         weight_grad_s=np.stack([weight_grads[id(site)] for site in sites]) * splits,
-        time_s=np.stack([each.time_s[rank] for rank, each in enumerate(times)]),
+        time_s=np.stack(
+            [
+                np.where(_is_barred(site, used), np.inf, each.time_s[rank])
+                for rank, (site, each) in enumerate(zip(sites, times, strict=True))
+            ]
+        ),
         tail_s=np.stack(
             [
                 each.tail_s[rank] + site.tied_s * (kinds.counts[used, site.tied_to] == 0)
@@ -455,6 +461,15 @@ def chain_tables(
         order=np.array([order[:4] for order in orders], dtype=np.int64),
         num_microbatches=m,
     )
+
+
+def _is_barred(site: Site, used: Ints) -> Flags:
+    """Which kinds hold layers that a rank does not run, [K]."""
+    if not site.only:
+        return np.zeros(len(used), dtype=bool)
+    counts = site.kinds.counts[used]
+    barred: Flags = counts.sum(axis=1) > counts[:, list(site.only)].sum(axis=1)
+    return barred
 
 
 def stages_within(kinds: Sequence[StageKinds], limit_s: float) -> Flags | None:

@@ -11,7 +11,7 @@ own memory asks for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -75,44 +75,57 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
         num_microbatches=_microbatches(shelf, candidate) // candidate.data,
     )
     profile = shelf.profile(pools[0], candidate.point)
-    begin, *others = [site_of[pool] for pool in pools]
-    tied_s, tied_to = _tied(shelf, candidate, profile)
-    split = best_split_at(
-        [replace(begin, tied_s=tied_s, tied_to=tied_to), *others],
-        _transfers_s(profile, levels),
-        shape=shape,
-        limit_s=limit_s,
-    )
-    if not split.cuts:
-        return MixedSplit(bound_s=split.bound_s)
+    sites, plans, bound_s = [site_of[pool] for pool in pools], [], math.inf
+    for asked in _with_tied(shelf, candidate, profile, sites):
+        split = best_split_at(
+            asked, _transfers_s(profile, levels), shape=shape, limit_s=min(limit_s, bound_s)
+        )
+        bound_s = min(bound_s, split.bound_s)
+        if split.cuts:
+            plans.append(_plan_across(shelf, candidate, profile, split))
+    return MixedSplit(bound_s=bound_s, plans=tuple(plans))
+
+
+def _plan_across(shelf: MixedShelf, candidate: Across, profile: Profile, split: Split) -> Plan:
     stages = []
-    for pool, (first, after), chosen in zip(pools, pairwise(split.cuts), split.chosen, strict=True):
+    cuts = zip(candidate.pool_of_rank, pairwise(split.cuts), split.chosen, strict=True)
+    for pool, (first, after), chosen in cuts:
         layers = profile.structure.layers[first:after]
         own = _group(shelf, candidate, pool, count=candidate.data)
         options = options_of(layers, chosen, shelf.profile(pool, candidate.point))
         ids = tuple(layer.id for layer in layers)
         stages.append(Stage(layers=ids, options=options, replicas=(own,)))
-    return MixedSplit(bound_s=split.bound_s, plans=(_plan(shelf, candidate, stages),))
+    return _plan(shelf, candidate, stages)
 
 
-def _tied(shelf: MixedShelf, candidate: Across, profile: Profile) -> tuple[float, int]:
-    """What the first rank exchanges of a tensor that a later one holds, and that layer's class.
+def _with_tied(
+    shelf: MixedShelf, candidate: Across, profile: Profile, sites: list[Site]
+) -> Iterator[list[Site]]:
+    """The ranks with what the first exchanges of a tensor that a later one holds, case by case.
 
-    Those after the holder need a layer each, so it is one of the last; the nearest of these counts.
+    Layers after the last holder are few. It lies in another pool than the first rank, or else
+    the other pools have no more than those few: no split is in neither case.
     """
     ends, pools = ChainEnds.of(profile), candidate.pool_of_rank
-    holder = profile.structure.layers[ends.last_holder].layer_class
-    if not ends.tied_bytes or ends.last_holder == 0:
-        return 0.0, holder
-    nearest = max(1, int(ends.ranks_to_last_holder(np.array(len(pools)))))
-    size, times_s = candidate.point.devices * candidate.data, []
-    for rank in range(nearest, len(pools)):
-        level = shelf.cluster.joint
-        if pools[rank] == pools[0]:
-            level = rank_level(shelf.cluster.pools[pools[0]].levels, 0, rank, size)
-        assert level is not None, "two ranks share no device"
-        times_s.append(all_reduce_time_s(ends.tied_bytes, (Hop(level=level, ranks=2),)))
-    return min(times_s, default=0.0), holder
+    if not ends.tied_bytes:
+        yield sites
+        return
+    layers, p, depth = profile.structure.layers, len(pools), candidate.depths[0]
+    holder = layers[ends.last_holder].layer_class
+    nearest = max(1, int(ends.ranks_to_last_holder(np.array(p))))
+    size, joint = candidate.point.devices * candidate.data, shelf.cluster.joint
+    after = tuple({layer.layer_class for layer in layers[ends.last_holder + 1 :]})
+
+    def first(levels: Iterable[NetworkLevel | None]) -> Site:
+        hops = [(Hop(level=level, ranks=2),) for level in levels if level is not None]
+        tied_s = min((all_reduce_time_s(ends.tied_bytes, each) for each in hops), default=0.0)
+        return replace(sites[0], tied_s=tied_s, tied_to=holder)
+
+    yield [first((joint,)), *sites[1:]]
+    if nearest < depth and after:  # `nearest` is 1 also where the first rank may be the holder
+        inside = shelf.cluster.pools[pools[0]].levels
+        near = first(rank_level(inside, 0, rank, size) for rank in range(nearest, depth))
+        yield [near, *sites[1:depth], *(replace(site, only=after) for site in sites[depth:])]
 
 
 def _levels_across(shelf: MixedShelf, candidate: Across) -> Iterator[NetworkLevel]:
