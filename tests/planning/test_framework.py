@@ -26,6 +26,8 @@ from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported
 from trainwright.plans.configuration import own_split
+from trainwright.plans.plan import Parallelism
+from trainwright.plans.schedule import FamilyShape, Placing
 from trainwright.profile import Recompute
 from trainwright.scheduling.families import family_named
 
@@ -331,3 +333,27 @@ def test_who_listens_is_told_of_a_usual_plan_and_how_far_all_parts_are_searched(
     stopped = plan_runnable(question, stopping, num_alternatives=0)
     assert stopped.priced  # at the first word of it
     assert stopped.interrupted
+
+
+def test_nothing_stands_beside_a_split_backward_that_pytorch_cannot_run_there():
+    """Blocks that run again do so for each half, and weights sharded again get no gradients."""
+    framework = "torchtitan"
+    spaces = runnable_spaces(Allowed(framework=framework))
+    split = [s for s in spaces if {*s.schedules} & {"zb-h1", "zb-v", "v-half"}]
+    assert split
+    assert all(s.recompute == (Recompute.NONE,) and 3 not in s.zero_stages for s in split)
+    assert any(Recompute.FULL in s.recompute for s in spaces)
+    assert any(3 in s.zero_stages for s in spaces)
+    with pytest.raises(InvalidInput, match="beside a split backward"):
+        asked = Allowed(framework=framework, schedules=("zb-v",), recompute=(Recompute.FULL,))
+        runnable_spaces(replace(asked, pipeline=Span.only(4)))
+    both = Demands(
+        parallelism=Parallelism(pipeline=4, data=2, zero_stage=3),
+        shape=FamilyShape(Placing.LOOP, split_backward=True),
+        recompute=RecomputeForm.ALL,
+    )
+    fields = {gap.field for gap in unsupported(both, framework)}
+    assert fields >= {"recompute", "zero_stage"}
+    assert not {
+        gap.field for gap in unsupported(replace(both, shape=FamilyShape(Placing.LOOP)), framework)
+    }

@@ -383,6 +383,16 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield Feature.MTP, "num_mtp_layers", str(demands.num_mtp_layers)
     if demands.has_pipeline:
         yield from _demanded_stages(demands)
+        yield from _beside_split(demands)
+
+
+def _beside_split(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
+    if not demands.shape.split_backward:
+        return
+    if demands.recompute is not RecomputeForm.NONE:
+        yield Feature.SPLIT_RECOMPUTE, "recompute", demands.recompute.value
+    if demands.zero_stage == 3:
+        yield Feature.SPLIT_ZERO_3, "zero_stage", "3"
 
 
 _TRADES: Final = {

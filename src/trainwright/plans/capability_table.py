@@ -32,6 +32,8 @@ class Feature(StrEnum):
     ANY_PLACEMENT = "wave or arbitrary placement"
     CUSTOM_ORDER = "custom order of actions"
     SPLIT_BACKWARD = "backward split in two"
+    SPLIT_RECOMPUTE = "recompute beside a split backward"
+    SPLIT_ZERO_3 = "ZeRO 3 beside a split backward"
     ENDS_APART = "embedding or head on a stage of their own"
     MTP = "multi-token prediction layers"
     RECOMPUTE_ALL = "recompute all blocks, or none"
@@ -155,6 +157,23 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
     Feature.SPLIT_BACKWARD: (
         *(_FIXED,) * 2,
         *("yes",) * 4,
+        _FIXED_HERE,
+        _NO_PP,
+        _FIXED_HERE,
+    ),
+    Feature.SPLIT_RECOMPUTE: (
+        *(_FIXED,) * 2,
+        "yes",
+        *("no runs a block again for each half, and keeps what both made",) * 2,
+        "code your blocks: PyTorch's own run again for each half, and keep what both made",
+        _FIXED_HERE,
+        _NO_PP,
+        _FIXED_HERE,
+    ),
+    Feature.SPLIT_ZERO_3: (
+        *(_FIXED,) * 2,
+        "yes",
+        *("no makes no gradients of weights that were sharded again",) * 3,
         _FIXED_HERE,
         _NO_PP,
         _FIXED_HERE,

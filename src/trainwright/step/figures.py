@@ -394,7 +394,11 @@ def _graph_pool(
     Transformer Engine 2.7 and Megatron-Core 0.13).
 
     Sources: `_make_graphed_callables` of Transformer Engine's pytorch/graph.py; `_CudaGraphRunner`,
-    `TECudaGraphHelper` and `FullCudaGraphWrapper` of Megatron-Core.
+    `TECudaGraphHelper` and `FullCudaGraphWrapper` of Megatron-Core. No public run states its memory
+    with and without graphs. NVIDIA's guide (Megatron-Bridge, skills/perf-techniques/cuda-graphs)
+    has a few GB for those by block, as counted here, and a peak 1.5 to 2 times as high for whole
+    iterations, which nothing in the source explains: PyTorch gives back what is cached before it
+    records (torch/cuda/graphs.py). For these the account may be too low.
     """
     recipe = run.recipe
     kind, modules = recipe.cuda_graph, recipe.cuda_graph_modules

@@ -116,7 +116,17 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
         mappings=_mappings(allowed, own),
     )
     spaces = [s for pipelined in _by_depth(narrowed, own) for s in _by_recompute(pipelined, own)]
-    return tuple(spaces)
+    if parts := tuple(part for space in spaces for part in _by_backward(space, own)):
+        return parts
+    features = (Feature.SPLIT_RECOMPUTE, Feature.SPLIT_ZERO_3)
+    name, lacking = next(
+        (name, each)
+        for name, each in zip(("recompute", "zero_stages"), features, strict=True)
+        if not own.can(each)
+    )
+    raise InvalidInput.of(
+        name, f"must allow what can stand beside a split backward: {_cannot(own, lacking)}"
+    )
 
 
 def sketch_runnable(
@@ -695,6 +705,27 @@ def _by_recompute(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
         return
     for mode in left:
         yield replace(allowed, recompute=(mode,))
+
+
+def _by_backward(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
+    """Backward passes in one, and in two, where what may stand beside these is less."""
+    families = allowed.schedules or ()
+    split = tuple(f for f in families if family_named(f).splits_backward)
+    modes, zero = allowed.recompute, allowed.zero_stages
+    if not own.can(Feature.SPLIT_RECOMPUTE):
+        modes = tuple(mode for mode in modes if mode is Recompute.NONE)
+    if not own.can(Feature.SPLIT_ZERO_3):
+        zero = tuple(stage for stage in zero if stage < 3)
+    is_whole = (modes, zero) == (allowed.recompute, allowed.zero_stages)
+    if is_whole or not split or allowed.pipeline.most == 1 or allowed.searches_orders:
+        yield allowed
+        return
+    whole = tuple(f for f in families if f not in split)
+    if whole:
+        yield replace(allowed, schedules=whole)
+    if modes and zero:
+        deep = replace(allowed.pipeline, least=max(2, allowed.pipeline.least))
+        yield replace(allowed, schedules=split, recompute=modes, zero_stages=zero, pipeline=deep)
 
 
 def _has(mode: Recompute, own: Capability) -> bool:
