@@ -419,7 +419,9 @@ def with_plain(
             known.extend(found.priced[:1])
 
     if (narrowed := simple_question(question)) is not None and extras(best):
-        add(narrowed, best.step.step_time_s * (1 + PAIRED_ERROR))
+        longest_s = best.step.step_time_s * (1 + PAIRED_ERROR)
+        if _is_near(narrowed, longest_s, budget):
+            add(narrowed, longest_s)
     wanted = 1 + min(count, _FEW_KINDS)
     for asked in _neighbours(question, best):
         if len(of_kinds(best_first((best, *known)), wanted)) == wanted or budget.stopped:
@@ -430,6 +432,13 @@ def with_plain(
     if simple is not None:
         ranked = (simple, *(each for each in ranked if each is not simple))
     return replace(outcome, priced=ranked)
+
+
+def _is_near(question: ModelQuestion, longest_s: float, budget: Budget) -> bool:
+    """Whether a brief search finds a plan that is no slower; by the margins, so it may yet fit."""
+    with suppress(InvalidInput):
+        return sketch_runnable(question, budget, to_beat_s=longest_s) is not None
+    return False
 
 
 _FEW_KINDS: Final = 3  # runners-up that differ in kind; where fewer are known, they are sought
