@@ -324,11 +324,13 @@ def named_schedules(
     *,
     costs: ScheduleCosts,
     limits: Collection[int | None],
+    in_slots: bool = False,
 ) -> Iterator[tuple[str, Schedule]]:
     """Orders of all families with this placement, by name; some may exceed the limits.
 
     Families that obey limits are built for each of `limits` (activations of a rank, None for no
-    limit beside those of `costs`), unless what they gave for more fits.
+    limit beside those of `costs`), unless what they gave for more fits. `in_slots` keeps those in V
+    to what was published.
     """
     chunks, rest = divmod(placement.num_stages, placement.num_ranks)
     if rest:
@@ -338,6 +340,7 @@ def named_schedules(
         num_microbatches=num_microbatches,
         virtual_stages=chunks,
         costs=costs,
+        in_slots=in_slots,
     )
     for family in _distinct_families(placement):
         if not family.obeys_limits:

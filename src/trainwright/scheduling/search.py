@@ -6,7 +6,8 @@
    annealing of the offsets (`native/schedule/target_search.hpp`).
 3. Annealing on words over streams, starting from the best of both
    (`native/schedule/word_annealing.hpp`).
-4. Where activations may wait on the host, copies by a rule in orders of wider limits, and annealing
+4. Families in V whose paths are placed in seconds, and annealing from these.
+5. Where activations may wait on the host, copies by a rule in orders of wider limits, and annealing
    of what comes out.
 
 All with per-stage times, memory deltas and per-rank limits; it ends early at the lower bound. The
@@ -291,6 +292,7 @@ def _widened(candidate: Candidate, factor: float) -> Candidate | None:
 
 _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them get the rest
 _FINALISTS = 2
+_FURTHER = 0.25  # of the work, on top of it, from paths in V that are placed in seconds
 _ROUNDING = 1e-12  # relative: what sums in another order differ by
 _NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
 _NUM_PAIR_LABELS = 5_000_000  # of that of two ranks: at most some five seconds
@@ -319,6 +321,7 @@ def search_schedule(
     attempts = [_sharper(question, attempt, num_labels) for attempt in attempts]
     if len(attempts) == 1:
         attempts = [_searched(question, attempts[0], 1.0, budget)]
+        attempts = [_from_seconds(question, attempts[0], _FURTHER, budget)]
         if question.offload:
             attempts = [_with_host(question, attempts[0], budget)]
         return _outcome(question, attempts)
@@ -328,6 +331,7 @@ def search_schedule(
     order = sorted(range(len(attempts)), key=lambda at: attempts[at].value_s)
     for at in order[:_FINALISTS]:
         attempts[at] = _searched(question, attempts[at], rest, budget)
+        attempts[at] = _from_seconds(question, attempts[at], _FURTHER * rest, budget)
         if question.offload:
             attempts[at] = _with_host(question, attempts[at], budget)
     return _outcome(question, attempts)
@@ -393,13 +397,16 @@ class _Attempt:
         )
 
 
-def _named(question: SearchQuestion, candidate: Candidate) -> Iterator[tuple[str, Schedule]]:
+def _named(
+    question: SearchQuestion, candidate: Candidate, *, in_slots: bool = True
+) -> Iterator[tuple[str, Schedule]]:
     """Families in the candidate's modes, and as they are where the question leaves modes open."""
     named = named_schedules(
         candidate.placement,
         question.num_microbatches,
         costs=candidate.costs,
         limits=(candidate.activation_limit,),
+        in_slots=in_slots,
     )
     leaves_open = question.backward is Backward.ANY and not candidate.recomputed.any()
     for name, schedule in named:
@@ -409,15 +416,50 @@ def _named(question: SearchQuestion, candidate: Candidate) -> Iterator[tuple[str
             yield name, schedule
 
 
+def _from_seconds(
+    question: SearchQuestion, attempt: _Attempt, share: float, budget: Budget
+) -> _Attempt:
+    """With the families in V that place paths in seconds, and a search that starts from them.
+
+    They are no starts of the search itself: it finds more from those that differ most.
+    """
+    candidate = attempt.candidate
+    in_v = candidate.placement == Placement.v(candidate.placement.num_ranks)
+    if not in_v or attempt.interrupted or _is_shortest(attempt):
+        return attempt
+    known = {schedule.actions.tobytes() for _, schedule in attempt.starts}
+    starts = []
+    for name, schedule in _named(question, candidate, in_slots=False):
+        timeline = simulate(schedule, candidate.costs)
+        if schedule.actions.tobytes() in known or not candidate.fits(timeline):
+            continue
+        starts.append(schedule)
+        value_s = question.objective.of(timeline)
+        if value_s < attempt.value_s:
+            attempt = replace(attempt, timeline=timeline, value_s=value_s, winner=name)
+    return _annealed(question, attempt, starts, share, budget) if starts else attempt
+
+
 def _searched(
     question: SearchQuestion, attempt: _Attempt, share: float, budget: Budget
 ) -> _Attempt:
     """Spend a share of the question's work on one candidate."""
+    starts = [schedule for _, schedule in attempt.starts]
+    return _annealed(question, attempt, starts, share, budget)
+
+
+def _annealed(
+    question: SearchQuestion,
+    attempt: _Attempt,
+    starts: Sequence[Schedule],
+    share: float,
+    budget: Budget,
+) -> _Attempt:
+    """With what a search finds that begins with some orders and the best so far."""
     if attempt.interrupted or _is_shortest(attempt):
         return attempt
     candidate = attempt.candidate
     problem = _problem(question, candidate)
-    starts = [schedule for _, schedule in attempt.starts]
     found = _core.search_schedule(
         problem,
         [native_orders(schedule) for schedule in (*starts, attempt.timeline.schedule)],

@@ -131,7 +131,7 @@ def order(request: FamilyRequest) -> Schedule | None:
             num_microbatches=request.num_microbatches,
             objective=request.objective,
             held=least_held_of(ADAPTIVE_V, request),
-            further=timed_orders(costs, placement, num_microbatches=request.num_microbatches),
+            further=None if request.in_slots else timed_orders(request, costs, placement),
         )
         if best is not None:
             return best

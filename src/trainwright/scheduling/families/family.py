@@ -41,7 +41,8 @@ class FamilyRequest:
     sequence is cut into, for families that cut it, `max_activations` a limit per rank in chunk
     activations, beside the limits in bytes that `costs` may have. Families that place actions by
     time read `costs` (one second per action where absent) and make `objective` small, by which they
-    were published in spans; the others give the same orders whatever things cost.
+    were published in spans; the others give the same orders whatever things cost. `in_slots` keeps
+    families in V to paths of equal slots, as they were published.
     """
 
     num_ranks: int
@@ -52,6 +53,7 @@ class FamilyRequest:
     max_activations: int | None = None
     costs: ScheduleCosts | None = None
     objective: Objective = Objective.SPAN
+    in_slots: bool = False
 
     def __post_init__(self) -> None:
         names = "num_ranks num_microbatches virtual_stages group num_slices max_activations"

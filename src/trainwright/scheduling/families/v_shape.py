@@ -90,17 +90,18 @@ def _best(
         num_microbatches=request.num_microbatches,
         objective=request.objective,
         held=least_held_of(family, request),
-        further=timed_orders(costs, placement, num_microbatches=request.num_microbatches),
+        further=None if request.in_slots else timed_orders(request, costs, placement),
     )
 
 
 def timed_orders(
-    costs: ScheduleCosts, placement: Placement, *, num_microbatches: int
+    request: FamilyRequest, costs: ScheduleCosts, placement: Placement
 ) -> Callable[[float], list[Order]]:
     """Orders by the times of stages, for steps that take fewer seconds than are given.
 
     None where so few microbatches run that they are all ends.
     """
+    num_microbatches = request.num_microbatches
     fitting = activations_that_fit(costs.memory, placement)
     most = int(min(fitting.min(), 2 * num_microbatches))
 
