@@ -17,13 +17,9 @@ from profile_strategies import profile_files
 from random_cases import cases
 from reference import needs_reference
 from trainwright.errors import InvalidInput
+from trainwright.formats.json_text import scan_json
 from trainwright.formats.piper_json import read_piper, read_piper_bytes
-from trainwright.formats.profile_json import (
-    profile_schema,
-    read_profile,
-    read_profile_bytes,
-    write_profile,
-)
+from trainwright.formats.profile_json import profile_schema, read_profile, write_profile
 from trainwright.profile import ProfileFile
 
 VALIDATOR = jsonschema.Draft202012Validator(profile_schema())
@@ -53,6 +49,11 @@ def small():
     }
 
 
+def read_text(text: str) -> ProfileFile:
+    scanned = scan_json(text.encode())
+    return read_profile(scanned.value, text_faults=scanned.faults)
+
+
 def faults_of(value) -> list[str]:
     with pytest.raises(InvalidInput) as caught:
         read_profile(value, source="p.json")
@@ -69,7 +70,7 @@ def changed(change) -> list[str]:
 @given(profile_files)
 def test_what_is_written_is_read_back_exactly(file):
     text = json.dumps(write_profile(file), allow_nan=False)
-    assert read_profile_bytes(text.encode()) == file
+    assert read_text(text) == file
 
 
 @given(profile_files)
@@ -104,7 +105,7 @@ def test_published_profiles_survive(name):
     file = read_piper_bytes(reference_profile(name).read_bytes(), source=name)
     value = write_profile(file)
     VALIDATOR.validate(value)
-    assert read_profile_bytes(json.dumps(value).encode()) == file
+    assert read_text(json.dumps(value)) == file
 
 
 def test_a_profile_that_is_read_holds_read_only_arrays():
@@ -244,7 +245,7 @@ def test_faults_of_every_sort_are_reported_together_in_document_order():
 def test_faults_of_the_text_are_among_them():
     text = json.dumps(small()).replace("4096", "NaN").replace('"id": 10', '"id": 1, "id": 10')
     with pytest.raises(InvalidInput) as caught:
-        read_profile_bytes(text.encode())
+        read_text(text)
     assert list(map(str, caught.value.faults)) == [
         "points[0].layers[0].id: must appear once in its object, got 2 entries",
         "points[0].edges[0].bytes: must be finite, got NaN",

@@ -389,10 +389,11 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
 def _beside_split(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
     if not demands.shape.split_backward:
         return
+    beside = "beside a split backward"
     if demands.recompute is not RecomputeForm.NONE:
-        yield Feature.SPLIT_RECOMPUTE, "recompute", demands.recompute.value
+        yield Feature.SPLIT_RECOMPUTE, "recompute", f"{demands.recompute.value} {beside}"
     if demands.zero_stage == 3:
-        yield Feature.SPLIT_ZERO_3, "zero_stage", "3"
+        yield Feature.SPLIT_ZERO_3, "zero_stage", f"3 {beside}"
 
 
 _TRADES: Final = {
