@@ -9,8 +9,8 @@
 //     I1: S'[I1] - S[I1] - I1 - x      I0: S[I0] - S'[I0] - I0' - x
 //
 // as much as phases differ: what a chain of ranks waits is a sum over neighbours, and a beam over
-// ranks from the first to the last looks for little of it. Each rank tries every cyclic order, begun
-// with an action that waits for nothing, in a few ways to place the slack. A rank holds an
+// ranks from the first to the last looks for little of it. Each rank tries every cyclic order,
+// begun with an action that waits for nothing, in a few ways to place the slack. A rank holds an
 // activation from the start of F to the end of W, so long waits hold many; the least period that
 // keeps to the limits is looked for by halving what is between the work of the busiest rank and a
 // period that is no longer of use.
