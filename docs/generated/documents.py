@@ -13,6 +13,7 @@ import re
 import typing
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
+from types import UnionType
 from typing import Any, Literal
 
 from trainwright.formats.records import optional_of, record_fields, split_annotated
@@ -153,6 +154,8 @@ def type_text(hint: Any) -> str:
         return f"list of {type_text(arguments[0])}"
     if origin is dict:
         return f"{type_text(arguments[1])} by name"
+    if origin in (typing.Union, UnionType):
+        return " or ".join(map(type_text, arguments))
     if origin is Literal:
         return "one of " + ", ".join(f"`{value}`" for value in arguments)
     if isinstance(bare, type) and issubclass(bare, StrEnum):
