@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 
@@ -357,3 +358,26 @@ def test_nothing_stands_beside_a_split_backward_that_pytorch_cannot_run_there():
     assert not {
         gap.field for gap in unsupported(replace(both, shape=FamilyShape(Placing.LOOP)), framework)
     }
+
+
+@pytest.mark.parametrize("memory", ["16GiB", "24GiB", "32GiB"])
+def test_no_layout_of_one_microbatch_is_below_the_bound(memory):
+    """Its gradients are made anew, so it fits where the search has no room for them."""
+    asked = {
+        "cluster": "dgx-h100",
+        "devices": 2,
+        "global_batch": 2,
+        "sequence": 4096,
+        "memory": memory,
+    }
+    plan = trainwright.plan("llama3.2-1b", framework="trl", **asked).document
+    found = []
+    for tensor, zero, recompute in product((1, 2), range(4), ("none", "full")):
+        data = 2 // tensor
+        layout = {"tp": tensor, "dp": data, "pp": 1, "micro_batch": 2 // data, "zero": zero}
+        step = trainwright.estimate(
+            "llama3.2-1b", software="trl", recompute=recompute, **asked, **layout
+        ).document
+        found += [step.step_time_s] * step.fits
+    assert plan.lower_bound_s <= min(found) * (1 + 1e-9)
+    assert plan.lower_bound_s <= plan.step_time_s

@@ -34,6 +34,7 @@ from trainwright.planning.search.plans import key_of, of_kinds, told_of
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import (
     NUM_ALTERNATIVES,
+    WORTH_KEEPING,
     ModelOutcome,
     Outcome,
     search_model,
@@ -291,6 +292,7 @@ def _plan_without(
     """The plans of a part whose gradients are made anew, of all that fit without any gradient.
 
     Its candidates have one plan each. If all of them are told, those that do not fit are no plans.
+    But the search forgets what is far above the best that it sees, which need not fit.
     """
     room_bytes = question.cluster.accelerator.usable_bytes + gradient_bytes(question)
     found = _plan_all(
@@ -308,8 +310,12 @@ def _plan_without(
     )
     if not found.exhausted or len(found.priced) > _ALL:
         return replace(found, priced=fitting, exhausted=False)
-    best = min((key_of(each, aim) for each in fitting), default=math.inf)
-    return replace(found, priced=fitting, lower_bound_s=best)
+    best, best_seen = (
+        min((key_of(each, aim) for each in some), default=math.inf)
+        for some in (fitting, found.priced)
+    )
+    bound = min(best, max(found.lower_bound_s, WORTH_KEEPING * best_seen))
+    return replace(found, priced=fitting, lower_bound_s=bound)
 
 
 def _joined(

@@ -120,7 +120,7 @@ def finish_candidate(
 # The search for the best plan of a model: candidates best-first, each with its best split
 # ----------------------------------------------------------------------------------------
 
-_WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
+WORTH_KEEPING: Final = 1.05  # splits whose bounds exceed the best step by more are forgotten
 _TIE: Final = 1 + 1e-12  # what may be as fast is looked at, too: it may be simpler
 _MOST_IN_CHUNKS: Final = 6000  # splits of several chunks per rank that are searched beside others
 _PRICING: Final = 60  # splits that are searched in the time of ordering several chunks per rank
@@ -236,7 +236,7 @@ class ModelSearch:
                 continue
             taken = self.frontier.take()
             if taken is not None:
-                self._sharpen(*taken, limit=_WORTH_KEEPING * self.best_s)
+                self._sharpen(*taken, limit=WORTH_KEEPING * self.best_s)
 
     def add_runners_up(
         self, count: int, *, in_kind: bool = False, told: Sequence[Priced] = ()
@@ -405,7 +405,7 @@ class ModelSearch:
                 if ask := self.answers.unanswered(best_family_split, candidate, limit_s=limit_s):
                     yield ask
         for bound, candidate in few:
-            limit, seen = _WORTH_KEEPING * self.best_s, candidate in self._seen
+            limit, seen = WORTH_KEEPING * self.best_s, candidate in self._seen
             near_s, _ = self._near_s(bound, candidate, limit, to_the_end=seen)
             if ask := self.answers.unanswered(bound_family_splits, candidate, limit_s=near_s):
                 yield ask
@@ -448,7 +448,7 @@ class ModelSearch:
         """No plan with a longer pipeline is kept, once there are enough to tell of."""
         if len(self.priced) <= self.num_told and not self.is_led:
             return math.inf
-        return self.aim.longest_s(_WORTH_KEEPING * self.best_s, candidate.num_devices)
+        return self.aim.longest_s(WORTH_KEEPING * self.best_s, candidate.num_devices)
 
 
 # What is done with a search that is over, before its outcome is told
