@@ -434,7 +434,7 @@ def _longest_within(
 # of a rank do. Here one microbatch is placed in seconds, for the shortest period whose activations
 # are within the limits (`native/schedule/cyclic_v.hpp`).
 
-_WIDTH = 8  # of the beam; 64 finds periods shorter by up to 4 %, in six times the time
+_WIDTH = 8  # of the beam; 64 finds periods shorter by up to 7 %, in five times the time
 _ROUNDS = 8  # periods tried: the last two are within half a percent of each other
 _MANY = 2**31
 
