@@ -148,11 +148,11 @@ def _unsaid(bundle: ExportBundle, job: Job, stamp: Stamp, target: str) -> Iterat
     elif own is not None and target not in _WITH_JSON and job.demands.zero_stage:
         yield f"gradients summed in {recipe.reduce_dtype or recipe.gradient_dtype or 'fp32'}"
     for what, other in choices_of(job):
-        if gaps_of(other, target):
-            continue
+        if gaps_of(other, target) or unsaid_training(other.model, other.recipe, target):
+            continue  # the other has no files, so that these say something of it
         try:
             is_said = _written(other, stamp, target) != bundle
-        except TrainwrightError:  # the other has no files, so that these say something of it
+        except TrainwrightError:  # nor has this one
             continue
         if not is_said:
             yield what

@@ -395,7 +395,7 @@ def _trl(job: Job) -> dict[str, Any]:
         "bf16": job.precision in ("bf16", "bf16_autocast")
         and job.recipe.main_weight_dtype != "none",
         "fp16": job.precision in ("fp16", "fp16_autocast"),
-        "dtype": _TRL_DTYPES.get(job.precision, "float32"),
+        "dtype": _loaded_in(job),
     }
     if optim := _optim_of(job):
         found["optim"] = optim
@@ -405,6 +405,20 @@ def _trl(job: Job) -> dict[str, Any]:
     if job.degrees.context > 1:
         found |= {"pad_to_multiple_of": 2 * job.degrees.context, "packing": False}
     return found
+
+
+def _loaded_in(job: Job) -> str:
+    """The format that weights are loaded in.
+
+    FSDP's are made float32 for their optimizer, beside its mixed precision (accelerate 1.15,
+    fsdp2_prepare_model). Whole ones stay as they come, and their gradients and moments are like
+    them: those that are updated in float32 are loaded so, and autocast copies them. Adapters that
+    lie beside frozen weights are float32 by themselves.
+    """
+    is_sharded, is_adapted = job.demands.zero_stage > 0, job.model.tuning.low_rank is not None
+    if is_sharded or is_adapted or job.recipe.main_weight_dtype == "none":
+        return _TRL_DTYPES.get(job.precision, "float32")
+    return "float32"
 
 
 # axolotl: FSDP2 and a mesh of replicas, shards, tensor and context ranks
