@@ -196,3 +196,39 @@ def test_a_program_of_trl_has_its_defaults() -> None:
 def test_a_program_that_does_not_parse_is_refused_by_its_line() -> None:
     with pytest.raises(InvalidInput, match="line 2"):
         read_trl("from trl import SFTConfig\nSFTConfig(max_length=\n")
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_files_that_load_and_train_in_bf16_say_what_gradients_and_moments_are(
+    zero: int, tmp_path: Path
+) -> None:
+    """Without autocast nothing is cast: gradients and moments are made like the weights."""
+    run = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 2048, "top": 0}
+    pure = {"main_weight_dtype": "none", "gradient_dtype": "bf16", "moment_dtype": "bf16"}
+    made = tw.plan("qwen3-0.6b", **run, framework="trl", precision="bf16", zero=zero, **pure)
+    found = tw.export(made, "trl", output=tmp_path).document
+    assert not [each for each in found.not_represented if "dtype" in each]
+    trainer = (tmp_path / "sft.yaml").read_text()
+    assert "dtype: bfloat16" in trainer
+    assert "bf16: false" in trainer
+    assert 'mixed_precision: "no"' in (tmp_path / "accelerate.yaml").read_text()
+
+
+def test_gradients_in_bf16_beside_mixed_precision_are_not_in_the_files(tmp_path: Path) -> None:
+    """FSDP's shards are float32 beside it, and so are their gradients."""
+    run = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 2048, "top": 0}
+    made = tw.plan("qwen3-0.6b", **run, framework="trl", zero=3, gradient_dtype="bf16")
+    found = tw.export(made, "trl", output=tmp_path).document
+    assert "gradient dtype: bf16" in found.not_represented
+
+
+@pytest.mark.parametrize(("zero", "dtype"), [(0, "float32"), (3, "bfloat16")])
+def test_weights_that_are_updated_in_float32_are_loaded_so_unless_fsdp_makes_them(
+    zero: int, dtype: str, tmp_path: Path
+) -> None:
+    run = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 2048, "top": 0}
+    made = tw.plan("qwen3-0.6b", **run, framework="trl", precision="bf16", zero=zero)
+    tw.export(made, "trl", output=tmp_path)
+    trainer = (tmp_path / "sft.yaml").read_text()
+    assert f"\ndtype: {dtype}\n" in trainer
+    assert "bf16: true" in trainer
