@@ -18,7 +18,7 @@ def of_one_kind(pool: int, *, pipeline: int, data: int, schedule: str, zero: int
     return staged(PROFILES[pool], [(group(pool, data),)] * pipeline, schedule=schedule, zero=zero)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "seq1f1b", "vocab-1"])
 @pytest.mark.parametrize("zero", [0, 1, 3])
 @pytest.mark.parametrize(("pipeline", "data"), [(1, 4), (2, 2), (4, 1)])
 def test_a_plan_on_one_pool_costs_what_it_costs_without_the_other(
@@ -149,6 +149,13 @@ def test_tensor_degrees_that_differ_are_refused_by_their_field() -> None:
 def test_stages_with_different_replicas_are_refused_by_their_field() -> None:
     plan = staged(PROFILES[0], [(group(A100, 2),), (group(H100, 1),)])
     with pytest.raises(UnsupportedFeature, match=r"stages\[1\].replicas"):
+        predict_mixed_step(plan, PROFILES, CLUSTER)
+
+
+@pytest.mark.parametrize("schedule", ["slimpipe", "vocab-2", "po-f"])
+def test_a_schedule_that_cuts_what_one_pool_has_whole_is_refused_on_several(schedule: str) -> None:
+    plan = staged(PROFILES[0], [(group(A100, 2),), (group(H100, 2),)], schedule=schedule)
+    with pytest.raises(UnsupportedFeature, match=rf"^schedule: {schedule} is not priced"):
         predict_mixed_step(plan, PROFILES, CLUSTER)
 
 

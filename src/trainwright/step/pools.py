@@ -27,18 +27,26 @@ from trainwright.costing.communication import (
     all_reduce_lines,
     point_to_point_time_s,
 )
-from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
 from trainwright.model import precision_named
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import ChainPrediction, MixedPrediction
-from trainwright.step.pipeline import PipelineShape, placement_of
+from trainwright.step.pipeline import (
+    PipelineShape,
+    has_cut_head,
+    placement_of,
+    slices_of,
+    uses_host,
+)
 from trainwright.step.predict import (
     Layout,
     RankPlace,
     StepWork,
     assemble_step,
     gathered_input_bytes,
+    predict_step,
+    work_of_plan,
 )
 from trainwright.step.stages import (
     StageWork,
@@ -56,6 +64,7 @@ if TYPE_CHECKING:
     from trainwright.costing.communication import Lines
     from trainwright.plans import Plan, ReplicaGroup
     from trainwright.plans.configuration import MemoryOverheads, Overlap
+    from trainwright.plans.prediction import StepPrediction
     from trainwright.profile import Profile, ProfilePoint
 
 _WHOLE = 1e-6  # of a microbatch
@@ -228,9 +237,25 @@ class MixedPlacement:
                     wanted = f"must lie in the pool of the other stages of rank {rank}"
                     yield Fault(f"stages[{number}].replicas.pool", wanted)
 
+    @property
+    def only_pool(self) -> int | None:
+        """The pool of a plan that lies on one alone and whose replicas all run alike."""
+        pools = {group.pool for chain in self.chains for group in chain.groups}
+        return pools.pop() if len(pools) == len(self.chains) == 1 else None
+
     def refuse_coupled(self) -> None:
-        """Raise `UnsupportedFeature` for exchanges inside microbatches between unequal chains."""
-        degrees = self.degrees
+        """Raise `UnsupportedFeature` for what only a single pool of like replicas runs.
+
+        Schedules that cut sequences or the head, or that use the host, and exchanges inside
+        microbatches between unequal chains.
+        """
+        degrees, shape = self.degrees, self.shape(self.chains[0])
+        cuts = slices_of(shape.family, shape.num_ranks) > 1 or has_cut_head(shape)
+        if cuts or uses_host(shape):
+            raise UnsupportedFeature(
+                f"schedule: {shape.family} is not priced on several pools",
+                alternative="use 1f1b, or one pool",
+            )
         for rank in range(degrees.pipeline):
             if len(self.members(rank)) == 1 and len({c.num_microbatches for c in self.chains}) == 1:
                 continue
@@ -340,18 +365,16 @@ def predict_mixed_step(
     into memory is no error.
     """
     placement = MixedPlacement(plan=plan, cluster=cluster)
-    chains = []
-    for chain, work, layout in _works(placement, profiles, overlap, overheads):
-        step = assemble_step(work, layout)
-        chains.append(
-            ChainPrediction(
-                count=chain.count,
-                num_microbatches=chain.num_microbatches,
-                pools=tuple(placement.pool_of(chain, rank) for rank in range(len(layout.places))),
-                step=step,
-            )
+    chains = tuple(
+        ChainPrediction(
+            count=chain.count,
+            num_microbatches=chain.num_microbatches,
+            pools=tuple(placement.pool_of(chain, rank) for rank in range(len(step.stages))),
+            step=step,
         )
-    priced = _together(tuple(chains), cluster)
+        for chain, step in _steps(placement, profiles, overlap, overheads)
+    )
+    priced = _together(chains, cluster)
     point = next(iter(profiles.values())).point
     return _with_throughput(priced, placement, point, model_flops_per_sequence)
 
@@ -366,7 +389,35 @@ def mixed_works(
 ) -> tuple[tuple[Chain, StepWork, Layout], ...]:
     """What `predict_mixed_step` simulates of each chain; raises like that."""
     placement = MixedPlacement(plan=plan, cluster=cluster)
+    if (alone := _alone(placement, profiles)) is not None:
+        work, layout = work_of_plan(*alone, overlap=overlap, overheads=overheads)
+        return ((placement.chains[0], work, layout),)
     return tuple(_works(placement, profiles, overlap, overheads))
+
+
+def _steps(
+    placement: MixedPlacement,
+    profiles: Mapping[int, Profile],
+    overlap: Overlap,
+    overheads: MemoryOverheads,
+) -> Iterator[tuple[Chain, StepPrediction]]:
+    if (alone := _alone(placement, profiles)) is not None:
+        step = predict_step(*alone, overlap=overlap, overheads=overheads)
+        yield placement.chains[0], step
+        return
+    for chain, work, layout in _works(placement, profiles, overlap, overheads):
+        yield chain, assemble_step(work, layout)
+
+
+def _alone(
+    placement: MixedPlacement, profiles: Mapping[int, Profile]
+) -> tuple[Plan, Profile, Cluster] | None:
+    """What prices a plan on one pool: the special case, which knows every schedule and mapping."""
+    refuse((*placement.faults(), *_layer_faults(placement.plan, profiles)))
+    if (pool := placement.only_pool) is None:
+        return None
+    plan = as_run_by(placement.plan, placement.chains[0])
+    return plan, profiles[pool], placement.cluster.alone(pool)
 
 
 def _works(
@@ -376,9 +427,6 @@ def _works(
     overheads: MemoryOverheads,
 ) -> Iterator[tuple[Chain, StepWork, Layout]]:
     pools = placement.cluster.pools
-    faults = [*placement.faults(), *_layer_faults(placement.plan, profiles)]
-    if faults:
-        raise InvalidInput(faults)
     placement.refuse_coupled()
     replicas = [placement.replicas(rank) for rank in range(placement.degrees.pipeline)]
     for chain in placement.chains:
