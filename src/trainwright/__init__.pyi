@@ -28,6 +28,7 @@ from trainwright.commands.verify import verify
 from trainwright.commands.whatif import WhatIfReport
 from trainwright.documents.explanation import reasons
 from trainwright.documents.fit import FitResult
+from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import ModelEstimateResult
 from trainwright.documents.open import AnyDocument, Result
 from trainwright.documents.printing import Report
@@ -157,6 +158,7 @@ def estimate(
     recompute_module: str | Sequence[str] | None = ...,
     schedule: str | None = ...,
     virtual_stages: int | None = ...,
+    pool: str | Sequence[str] | None = ...,
     blocks: Sequence[int] | None = ...,
     sequence_parallel: bool | None = ...,
     flash_attention: bool | None = ...,
@@ -199,7 +201,7 @@ def estimate(
     microbatches: int | None = ...,
     point: int | None = ...,
     time_unit: str | None = ...,
-) -> Report[EstimateResult] | Report[ModelEstimateResult]: ...
+) -> Report[EstimateResult] | Report[ModelEstimateResult] | Report[MixedPlanResult]: ...
 def fit(
     model: str | Path,
     *,

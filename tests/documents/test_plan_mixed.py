@@ -27,6 +27,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.planning.reasons.why import moves_on_pools
+from trainwright.plans.prediction import RankRecord
 from trainwright.plans.status import Status
 from trainwright.step.pools import chains_of
 
@@ -389,9 +390,132 @@ def test_experts_stay_inside_one_kind() -> None:
         assert found.parallelism.expert == 1
 
 
-def test_estimate_takes_one_pool_and_says_so() -> None:
-    with pytest.raises(UnsupportedFeature, match=r"^cluster: .* has several pools, of A100"):
-        estimate("llama3-8b", cluster=two_kinds(), global_batch=8, sequence=2048, tp=8)
+def stated(found: MixedPlanResult) -> dict[str, object]:
+    """The layout of a plan, as options of `estimate` state it."""
+    degrees = found.parallelism
+    assert degrees is not None
+    chains: dict[int, list[RankRecord]] = {}
+    for rank in found.ranks:
+        chains.setdefault(rank.chain, []).append(rank)
+    modes = {option for stage in found.stages for option in stage.options.values()}
+    return {
+        "global_batch": NARROW["global_batch"],
+        "sequence": NARROW["sequence"],
+        "tp": degrees.tensor,
+        "pp": degrees.pipeline,
+        "virtual_stages": degrees.virtual_stages,
+        "zero": degrees.zero_stage,
+        "micro_batch": found.micro_batch,
+        "schedule": found.schedule,
+        "recompute": "full" if "full" in modes else "none",
+        "blocks": [sum(0 < layer <= 32 for layer in stage.layers) for stage in found.stages],
+        "pool": [
+            f"{own[0].count}x{own[0].num_microbatches}:{','.join(str(rank.pool) for rank in own)}"
+            for own in chains.values()
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pp": 2, "dp": 4},
+        {"pp": 1, "dp": 8},
+        {"pp": 4, "dp": 2, "schedule": "zb-h1", "zero": "2"},
+        {"pp": 4, "dp": 2, "recompute": "full", "zero": "3"},
+        {"pp": 2, "dp": 8, "tp": 1, "zero": "0,1"},
+        {"pp": 2, "dp": 2, "schedule": "v-half", "virtual_stages": 2},
+    ],
+)
+def test_an_estimate_of_a_plans_layout_has_the_figures_of_the_plan(
+    options: dict[str, object],
+) -> None:
+    found = document(**options)
+    priced = estimate("llama3-8b", cluster=two_kinds(), **stated(found)).document  # type: ignore[arg-type]
+    assert isinstance(priced, MixedPlanResult)
+    assert [stage.layers for stage in priced.stages] == [stage.layers for stage in found.stages]
+    assert priced.layout == found.layout
+    figures = ("step_time_s", "step_time_low_s", "step_time_high_s", "pipeline_s", "optimizer_s")
+    for name in (*figures, "tokens_per_s", "mfu", "exposed_gradient_sync_s", "peak_memory_bytes"):
+        assert getattr(priced, name) == pytest.approx(getattr(found, name), rel=1e-12)
+    for own, rank in zip(priced.ranks, found.ranks, strict=True):
+        assert own.memory.by_class == pytest.approx(rank.memory.by_class, rel=1e-12)
+        assert own.margin_bytes == pytest.approx(rank.margin_bytes, rel=1e-12)
+        assert (own.pool, own.count, own.num_microbatches) == (
+            *(rank.pool, rank.count, rank.num_microbatches),
+        )
+    assert priced.fits
+    assert (priced.lower_bound_s, priced.gap) == (0.0, 1.0)
+
+
+STATED = {"global_batch": 32, "sequence": 2048, "tp": 2}
+
+
+def test_an_estimate_on_several_pools_is_read_priced_and_exported_like_a_plan(
+    tmp_path: Path,
+) -> None:
+    report = estimate(
+        "llama3-8b",
+        cluster=two_kinds(),
+        **STATED,  # type: ignore[arg-type]
+        pp=2,
+        blocks="22,10",
+        pool="H100-80GB-SXM,A100-80GB-SXM",
+    )
+    text = report.explain()
+    assert "nothing is proved about other plans, for none was looked for" in text
+    assert "layouts considered" not in text
+    path = tmp_path / "stated.json"
+    report.save(path)
+    assert load_explained_document(path) == report.document
+    assert "# node 0: H100-80GB-SXM" in bundle_of(path, "megatron").files["launch.sh"]
+    assert verify(path, level=0).passed
+
+
+def test_replicas_may_cross_pools_in_ways_of_their_own() -> None:
+    chains = ["2x8:0,1", "2x8:1,0"]
+    made = estimate("llama3-8b", cluster=two_kinds(), **STATED, pp=2, pool=chains).document  # type: ignore[arg-type]
+    assert made.layout == "woven"
+    assert [rank.pool for rank in made.ranks] == [0, 1, 1, 0]
+
+
+def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> None:
+    small = with_memory(two_kinds(), A100, 8.0)
+    report = estimate("llama3-8b", cluster=small, **STATED, pool=["4x2:0", "4x6:1"])  # type: ignore[arg-type]
+    assert not report.document.fits
+    assert min(rank.margin_bytes for rank in report.document.ranks) < 0
+    assert "changes that fit are found by: trainwright improve" in report.explain()
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({}, r"^pool: must be given, as --pool 1: .* 0 \(A100-80GB-SXM\)"),
+        ({"pool": ["0", "1"]}, "^pool: must say how many replicas run how many"),
+        ({"pool": ["4x2:0", "4x5:1"]}, "^pool: must share out the 32 sequences .* got 28 x 1"),
+        ({"pool": "0,1"}, "^pool: must name one pool, or that of each of the 1 "),
+        ({"pp": 2, "pool": "0,2"}, '^pool: must be one of .*, got "2"'),
+        ({"pool": "4x8:0", "dp": 2}, "^dp: must be the 4 replicas of --pool, got 2"),
+        ({"pool": "0", "dp": 8}, "^pool: must use at most the 8 A100"),
+        ({"pp": 2, "pool": "0,1", "blocks": "20,11"}, "^blocks: must add up to the 32 blocks"),
+        ({"pp": 2, "pool": "0,1", "flash_attention": False}, "^flash-attention: .* several pools"),
+        ({"pp": 2, "pool": "0,1", "precision": "fp8"}, "^precision: .* several pools"),
+        ({"pp": 2, "pool": "0,1", "memory": "60GiB"}, "^memory: .* several pools"),
+        ({"pp": 2, "pool": "0,1", "recompute": "offload"}, "^recompute: .* several pools"),
+        ({"pp": 2, "pool": "0,1", "mapping": "tp-cp-ep-pp-dp"}, "^mapping, state-copies: "),
+        ({"pp": 2, "pool": "0,1", "schedule": "seq1f1b"}, "^schedule: seq1f1b is not priced"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused_by_its_option(
+    options: dict[str, object], fault: str
+) -> None:
+    with pytest.raises((InvalidInput, UnsupportedFeature), match=fault):
+        estimate("llama3-8b", cluster=two_kinds(), **(STATED | options))  # type: ignore[arg-type]
+
+
+def test_one_pool_has_no_pool_to_choose() -> None:
+    with pytest.raises(InvalidInput, match=r"^pool: must be left out: dgx-h100 is one pool"):
+        estimate("llama3-8b", cluster="dgx-h100", **STATED, pool="0")  # type: ignore[arg-type]
 
 
 def test_several_numbers_of_devices_of_several_kinds_are_refused_by_the_option() -> None:

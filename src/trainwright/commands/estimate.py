@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from trainwright.documents.mixed_plan import MixedPlanResult
     from trainwright.documents.model_estimate import ModelEstimateResult
     from trainwright.frameworks.read_job import StatedJob
     from trainwright.options.inputs import ModelInput, ProfileInput
@@ -32,7 +33,7 @@ def estimate(
     *,
     source: tuple[str | None, str | Path] | None = None,
     **options: Any,
-) -> Report[EstimateResult] | Report[ModelEstimateResult]:
+) -> Report[EstimateResult] | Report[ModelEstimateResult] | Report[MixedPlanResult]:
     """Price a run of a model or profile on `cluster`, or a `plan` (a document) of a profile.
 
     `source` names a framework (`frameworks.jobs.FORMATS`; None: its content says) and a file of an
@@ -45,7 +46,8 @@ def estimate(
     `docs/cli-reference.md` describes all options and their defaults; `recompute` is none,
     selective, full, or full:N for the first N blocks of each stage, `overlap` maps gradients,
     parameters, tensor, experts or pipeline to a share, sizes are bytes or text with a unit, and
-    `calibration` is a file that `calibrate` wrote or a built-in software line. A profile
+    `calibration` is a file that `calibrate` wrote or a built-in software line. On several pools
+    `pool` says where each rank lies, and the answer is the document of a plan. A profile
     takes degrees and schedule on a `cluster`, and without one `plan`, `devices`, `memory`,
     `bandwidth` and `microbatches`. What is not given is taken from the
     plan document's own request, then from the profile. Raises `InvalidInput` naming every rule that
@@ -77,9 +79,19 @@ def estimate(
         tuned,
     )
 
+    whole = opened(options.get("cluster"))
+    if len(whole.cluster.pools) > 1:
+        if failure is not None or snapshot is not None:
+            problem = "how a run ended is compared with an estimate on one pool"
+            raise InvalidInput.of("from", problem)
+        from trainwright.documents.mixed_plan import estimate_on_pools
+
+        said = job.warnings if job else ()
+        return Report(estimate_on_pools(given, {**options, "cluster": whole}, warnings=said))
+    if "pool" in options:
+        raise InvalidInput.of("pool", f"must be left out: {whole.cluster.name} is one pool")
     if isinstance(given, ModelInput):
         given = tuned(as_trained(given, options), options)
-    whole = opened(options.get("cluster"))
     nodes, devices = options.get("nodes"), options.get("devices")
     where, num_devices = resolve_cluster(
         whole,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from trainwright.documents.model_plan import (
     ModelPlanResult,
@@ -13,6 +14,7 @@ from trainwright.documents.model_plan import (
     known_of_others,
     microbatch_of,
     plan_model,
+    point_at,
     point_of,
     rank_record,
     step_keys,
@@ -20,8 +22,12 @@ from trainwright.documents.model_plan import (
 )
 from trainwright.documents.plan_view import memory_assumption
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
+from trainwright.options.clusters import refuse_several_pools, resolve_pools, stated_chains
 from trainwright.options.inputs import naming_options
-from trainwright.options.question import QUESTION_OPTION_OF, call_of
+from trainwright.options.question import QUESTION_OPTION_OF, call_of, model_call, request_of
+from trainwright.options.run import OPTION_OF, configuration_of
+from trainwright.options.space import SPANS
+from trainwright.options.table import keywords_of
 from trainwright.planning.bounds.pools import (
     FAMILIES,
     MixedShelf,
@@ -32,20 +38,27 @@ from trainwright.planning.bounds.pools import (
 from trainwright.planning.reasons.why import enough_freedom
 from trainwright.planning.search.pools import plan_mixed, priced_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
+from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.plans.prediction import RankRecord
+from trainwright.plans.status import BoundKind, Status
 from trainwright.profile import Recompute
 from trainwright.step.account import chains_by_part_s
+from trainwright.step.pipeline import placement_of
 from trainwright.step.pools import MixedPlacement, as_run_by
+from trainwright.step.predict import plan_of, require_legal, shape_of
 from trainwright.step.stages import chosen_rows
 from trainwright.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.cluster import Cluster
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
+    from trainwright.options.clusters import StatedChain
+    from trainwright.options.inputs import ModelInput, ProfileInput
+    from trainwright.options.option import Options
     from trainwright.options.question import ModelCall
     from trainwright.planning.question.question import ModelQuestion
     from trainwright.planning.search.pools import MixedPriced
@@ -453,6 +466,152 @@ def plan_mixed_model(
     return replace(document, search_s=budget.cpu_s - started_s)
 
 
+# `estimate` of a stated run on several pools: a plan that nobody searched
+# ------------------------------------------------------------------------
+
+
+def estimate_on_pools(
+    given: ModelInput | ProfileInput, options: Options, *, warnings: Sequence[str] = ()
+) -> MixedPlanResult:
+    """The document of the plan that the options of `estimate` state, with nothing considered.
+
+    Raises `InvalidInput` naming every rule it breaks, `UnsupportedFeature` for options that speak
+    of one pool.
+    """
+    where = resolve_pools(
+        options["cluster"],
+        nodes=options.get("nodes"),
+        devices=options.get("devices"),
+        memory_bytes=options.get("memory"),
+    )[0]
+    chains = stated_chains(options.get("pool", ()), where, pipeline=options.get("pp") or 1)
+    with naming_options(OPTION_OF):
+        run, chains = _stated(options, where, chains)
+    degrees = run.parallelism
+    asked = {name: options[name] for name in keywords_of("plan") if name in options}
+    asked |= {
+        flag.replace("-", "_"): getattr(degrees, field, None) for field, flag in SPANS.items()
+    }
+    asked |= {
+        "recompute": tuple(dict.fromkeys(map(str, (Recompute.NONE, run.recompute)))),
+        "zero": degrees.zero_stage,
+        "mapping": mapping_name(degrees.axis_order),
+        "micro_batch": run.microbatch_size,
+        "schedule": run.schedule,
+    }
+    call = model_call(given, asked)
+    shelf = MixedShelf.of(call.question)
+    with naming_options({**OPTION_OF, **_OF_POOLS}):
+        _refuse_illegal(call.question, run, chains)
+        plan = _plan_of_chains(shelf, run, chains)
+        profiles = _profiles(shelf, plan)
+        step = _step_of(shelf, plan, profiles)
+    document = MixedPlanResult(
+        status=Status.GAP,
+        lower_bound_s=0.0,
+        bound_kind=BoundKind.PROVED,
+        request=request_of(call, time_limit_s=None),
+        warnings=(*given.warnings, *warnings, *call.warnings),
+    )
+    return with_mixed_plan(document, call.question, plan, profiles, step)
+
+
+_ONE_WAY: Final = (
+    f"mapping, state-copies: several pools are used in the order {mapping_name(DATA_INSIDE)} and "
+    "with one copy of sharded state only"
+)
+_OF_POOLS: Final = dict.fromkeys(("stages.replicas", "stages.replicas.share"), "pool")
+
+
+def _stated(
+    options: Options, cluster: Cluster, chains: tuple[StatedChain, ...]
+) -> tuple[Configuration, tuple[StatedChain, ...]]:
+    """The run, and its chains with what was left out of them; all replicas count as data."""
+    first, stated = chains[0], options.get("dp")
+    size = (options.get("tp") or 1) * (options.get("cp") or 1)
+    if first.count is None:
+        ranks = Counter(first.pools)
+        room = (cluster.pools[p].num_devices // (n * size) for p, n in ranks.items())
+        data = stated or max(1, min(room))
+    else:
+        data = sum(chain.count or 0 for chain in chains)
+    if stated not in (None, data):
+        raise InvalidInput.of("dp", f"must be the {data} replicas of --pool, got {stated}")
+    run = configuration_of({**options, "dp": data}, num_devices=None)
+    usual = Configuration(
+        parallelism=run.parallelism,
+        microbatch_size=run.microbatch_size,
+        global_batch=run.global_batch,
+        sequence_length=run.sequence_length,
+    )
+    for name in _USUAL:
+        if getattr(run, name) != getattr(usual, name):
+            refuse_several_pools(cluster, OPTION_OF[name], alternative="leave it out")
+    total = run.global_batch // run.microbatch_size
+    if first.count is None:
+        chains = (replace(first, count=data, num_microbatches=total // data),)
+    shared = sum((chain.count or 0) * (chain.num_microbatches or 0) for chain in chains)
+    if shared * run.microbatch_size != run.global_batch:
+        wanted = f"must share out the {run.global_batch} sequences of the batch"
+        raise InvalidInput.of("pool", f"{wanted}, got {shared} x {run.microbatch_size}")
+    return run, chains
+
+
+_USUAL: Final = (
+    *("recompute_modules", "fused_attention", "fused_cross_entropy", "vocabulary_multiple"),
+)
+
+
+def _refuse_illegal(
+    question: ModelQuestion, run: Configuration, chains: Iterable[StatedChain]
+) -> None:
+    """Raise `InvalidInput` with every rule that a chain breaks on one of its pools.
+
+    Whether there are enough devices is for the layout to say.
+    """
+    faults: list[Fault] = []
+    for chain in chains:
+        count, each = chain.count or 1, chain.num_microbatches or 1
+        own = replace(
+            run,
+            parallelism=replace(run.parallelism, data=count),
+            global_batch=count * each * run.microbatch_size,
+        )
+        for pool in set(chain.pools):
+            try:
+                require_legal(question.model, question.cluster.alone(pool), own)
+            except InvalidInput as error:
+                faults += (fault for fault in error.faults if fault.path != "devices")
+    refuse(dict.fromkeys(faults))
+
+
+def _plan_of_chains(shelf: MixedShelf, run: Configuration, chains: Sequence[StatedChain]) -> Plan:
+    """The layers dealt out as the run says, each stage to the pools of its rank."""
+    total = run.global_batch // run.microbatch_size
+    used = {pool for chain in chains for pool in chain.pools}
+    if len(used) > 1 and not is_mixable(shelf.question.allowed):
+        raise UnsupportedFeature(_ONE_WAY, alternative="leave both out")
+    degrees = run.parallelism
+    plan = plan_of(run, shelf.profile(min(used), point_at(degrees, run.microbatch_size)))
+    stages = (
+        replace(
+            stage,
+            replicas=tuple(
+                ReplicaGroup(
+                    count=chain.count or 1,
+                    tensor_parallel=degrees.tensor,
+                    device_kind=shelf.cluster.pools[chain.pools[rank]].accelerator.name,
+                    share=(chain.count or 1) * (chain.num_microbatches or 1) / total,
+                    pool=chain.pools[rank],
+                )
+                for chain in chains
+            ),
+        )
+        for stage, rank in zip(plan.stages, placement_of(shape_of(run)).rank_of_stage, strict=True)
+    )
+    return replace(plan, stages=tuple(stages), num_microbatches=total)
+
+
 def _warnings(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
     if question.allowed.framework is not None:
@@ -461,11 +620,7 @@ def _warnings(question: ModelQuestion) -> Iterator[str]:
             f"{question.allowed.framework}'s limits only; each pool was planned alone"
         )
     elif not is_mixable(question.allowed):
-        yield (
-            f"mapping, state-copies: several pools are used in the order "
-            f"{mapping_name(DATA_INSIDE)} and with one copy of sharded state only; each pool was "
-            "planned alone"
-        )
+        yield f"{_ONE_WAY}; each pool was planned alone"
     elif not mixed_families(question):
         yield (
             f"schedule: several pools are used under {', '.join(FAMILIES)} only; each pool was "

@@ -970,12 +970,14 @@ def _space_faults(
 def point_of(plan: Plan) -> Point:
     """The point of the profile that a plan was cut from."""
     size, tensor = plan.microbatch_size or 1, plan.stages[0].tensor_parallel
-    degrees = plan.parallelism
-    if degrees is None:
-        return Point(microbatch_size=size, tensor=tensor)
+    return point_at(plan.parallelism or Parallelism(tensor=tensor), size)
+
+
+def point_at(degrees: Parallelism, size: int) -> Point:
+    """The point of these degrees, with microbatches of `size` sequences."""
     return Point(
         microbatch_size=size,
-        tensor=tensor,
+        tensor=degrees.tensor,
         context=degrees.context,
         expert=degrees.expert,
         expert_tensor=degrees.expert_tensor,

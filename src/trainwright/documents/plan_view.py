@@ -301,7 +301,8 @@ def _throughput(document: Planned) -> Iterator[str]:
 def proof(document: Planned) -> str:
     """What is proved about the step time, and of which plans nothing is."""
     if document.status is not Status.OPTIMAL and not document.lower_bound_s:
-        return "nothing is proved about other plans yet"
+        yet = " yet" if document.considered else ", for none was looked for"
+        return f"nothing is proved about other plans{yet}"
     return _proved(document) + _unless_named(document)
 
 
@@ -556,6 +557,10 @@ def _rank_cells(row: RankRow) -> Iterator[Cell | int | str]:
 
 
 def _search(document: Planned) -> Iterator[str]:
+    if not document.fits:
+        yield "changes that fit are found by: trainwright improve DOCUMENT"
+    if document.stages and not document.considered:
+        return
     left = f", {document.not_reached} not reached" if document.not_reached else ""
     excluded = f"{document.pruned} excluded by their bounds"
     yield f"{document.considered} layouts considered, {excluded}{left}"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trainwright.cluster import Cluster, Surroundings
 
@@ -338,6 +338,47 @@ def refuse_several_pools(cluster: Cluster, option: str, *, alternative: str = _I
             f"{option}: {cluster.name} has several pools, of {kinds}",
             alternative=alternative,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatedChain:
+    """Replicas of the pipeline, and the pool of each of its ranks; None is what follows."""
+
+    pools: tuple[int, ...]
+    count: int | None = None
+    num_microbatches: int | None = None
+
+
+_CHAIN: Final = re.compile(r"(?:([1-9]\d*)x([1-9]\d*):)?(.+)")
+
+
+def stated_chains(
+    given: Sequence[str], cluster: Cluster, *, pipeline: int
+) -> tuple[StatedChain, ...]:
+    """Where the ranks of replicas lie, as `0,0,1`, `1` or `2x6:1`; raises `InvalidInput`."""
+    found: list[StatedChain] = []
+    for text in given:
+        counts = _CHAIN.fullmatch(text.strip())
+        count, each, names = counts.groups() if counts else (None, None, "")
+        pools = tuple(cluster.pool_named(name.strip()) for name in names.split(","))
+        if len(pools) not in (1, pipeline):
+            wanted = f"must name one pool, or that of each of the {pipeline} pipeline ranks"
+            raise InvalidInput.of("pool", f'{wanted}, got "{text}"')
+        if count is None and len(given) > 1:
+            wanted = "must say how many replicas run how many microbatches where several are given"
+            raise InvalidInput.of("pool", f'{wanted}, as 2x6:{names}, got "{text}"')
+        found.append(
+            StatedChain(
+                pools=pools * (pipeline // len(pools)),
+                count=None if count is None else int(count),
+                num_microbatches=None if each is None else int(each),
+            )
+        )
+    if not found:
+        offered = ", ".join(f"{n} ({name})" for n, name in enumerate(cluster.pool_names()))
+        wanted = f"must be given, as --pool {','.join(['0'] * (pipeline - 1) + ['1'])}"
+        raise InvalidInput.of("pool", f"{wanted}: the pool of each pipeline rank, of {offered}")
+    return tuple(found)
 
 
 def _refuse_too_many(name: str, count: int) -> None:

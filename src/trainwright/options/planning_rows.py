@@ -478,6 +478,13 @@ ROWS += section(
         at="parallelism.virtual_stages",
     ),
     row(
+        "pool",
+        EACH,
+        "Of several, the one of each pipeline rank, by index or kind of device, as 0,0,1; "
+        "repeated, as 2x6:1 for 2 replicas of 6 microbatches each.",
+        metavar="POOLS",
+    ),
+    row(
         "blocks",
         BLOCKS,
         "Blocks of each virtual stage, as 11,12,12,11; even if absent.",

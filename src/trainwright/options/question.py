@@ -283,6 +283,8 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     if settings.recipe.cuda_graph.is_per_block and options.get("recompute") in (None, True):
         modes |= {"full"}  # which would run again what a graph holds
     allowed = allowed_by(options, excluded=modes)
+    if Recompute.OFFLOAD in allowed.recompute:
+        refuse_several_pools(cluster, "recompute", alternative="leave offload out")
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero"))
     allowed = _of_precision(allowed, settings.recipe.precision)
     effort, named = options.get("effort"), allowed.framework
