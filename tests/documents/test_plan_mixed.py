@@ -20,9 +20,10 @@ from trainwright.commands.verify import verify
 from trainwright.documents.explanation import reasons, recommended_plan, with_reasons
 from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, priced_parts
 from trainwright.documents.model_plan import ModelPlanResult
-from trainwright.documents.open import Result, load_explained_document
+from trainwright.documents.open import Result, load_explained_document, recheck
 from trainwright.documents.reasons import changes_of
 from trainwright.documents.registry import schema_of
+from trainwright.documents.sweep import on_more_devices
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
@@ -354,7 +355,6 @@ def test_reasons_name_what_of_which_pool_would_help_most() -> None:
     [
         ("memory", "40GiB"),
         ("nodes", 4),
-        ("devices", 8),
         ("calibration", "megatron-core"),
         ("per_stage_degrees", True),
     ],
@@ -518,9 +518,74 @@ def test_one_pool_has_no_pool_to_choose() -> None:
         estimate("llama3-8b", cluster="dgx-h100", **STATED, pool="0")  # type: ignore[arg-type]
 
 
-def test_several_numbers_of_devices_of_several_kinds_are_refused_by_the_option() -> None:
-    with pytest.raises(UnsupportedFeature, match=r"^devices: .* has several pools, .* one cluster"):
-        sweep("llama3-8b", cluster=two_kinds(), devices="8,16", global_batch=8, sequence=2048)
+def test_each_row_of_a_sweep_over_several_pools_is_their_plan_in_proportion(
+    tmp_path: Path,
+) -> None:
+    cluster, journal = two_kinds(2), tmp_path / "sweep.jsonl"
+    asked = NARROW | {"cluster": cluster, "journal": journal}
+    report = sweep("llama3-8b", devices="8,16,32", **asked)  # type: ignore[arg-type]
+    found = report.document
+    for row in found.rows:
+        own = cluster.with_devices(row.devices)
+        assert [pool.num_devices for pool in own.pools] == [row.devices // 2] * 2
+        alone = plan("llama3-8b", cluster=own, **NARROW).document  # type: ignore[arg-type]
+        assert isinstance(alone, MixedPlanResult)
+        assert (row.step_time_s, row.lower_bound_s) == (alone.step_time_s, alone.lower_bound_s)
+        assert (row.layout, row.peak_memory_bytes) == (alone.layout, alone.peak_memory_bytes)
+    assert isinstance(found.best_plan, MixedPlanResult)
+    assert found.best_plan.devices_used == found.rows[found.best or 0].devices_used
+    report.save(path := tmp_path / "sweep.json")
+    assert load_explained_document(path) == found
+    again = sweep("llama3-8b", devices="8,16,32", **asked).document  # type: ignore[arg-type]
+    assert replace(again, search_s=found.search_s) == found
+    assert "several kinds" in report.explain()
+
+
+def test_a_sweep_halves_several_pools_down_to_their_least_share_of_nodes() -> None:
+    found = sweep(
+        "llama3-8b",
+        cluster=two_kinds(2),
+        devices=32,
+        objective="tokens-per-device",
+        **NARROW,  # type: ignore[arg-type]
+    ).document
+    assert [row.devices for row in found.rows] == [16, 32]
+    assert (found.devices_from, found.gap) == (None, None)  # nothing is claimed between the rows
+
+
+def test_a_plan_of_a_smaller_row_stands_in_on_pools_of_more_devices() -> None:
+    few = document(pp=2, dp=4)
+    more = plan("llama3-8b", cluster=two_kinds(2), **NARROW, pp=2, dp=4).document  # type: ignore[arg-type]
+    assert isinstance(more, MixedPlanResult)
+    found = on_more_devices(few, more)
+    assert isinstance(found, MixedPlanResult)
+    assert [group.num_devices for group in found.groups] == [16, 16]
+    assert [group.devices_used for group in found.groups] == [8, 8]
+    assert found.step_time_s == pytest.approx(few.step_time_s)
+    assert recheck(found) == found
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"devices": "8,9"}, "^devices: must be dealt out to the pools as 8:8, got 9"),
+        ({"devices": "16", "objective": "cost", "tokens": 1e12}, "^price: must be given for cost"),
+        ({"devices": "16", "objective": "energy", "tokens": 1e12}, "^power: must be given"),
+    ],
+)
+def test_a_sweep_over_several_pools_asks_for_what_they_do_not_agree_on(
+    options: dict[str, object], fault: str
+) -> None:
+    with pytest.raises(InvalidInput, match=fault):
+        sweep("llama3-8b", cluster=two_kinds(), **(NARROW | options))  # type: ignore[arg-type]
+
+
+def test_clusters_of_one_pool_and_of_several_are_rows_of_one_sweep() -> None:
+    clusters = {"cluster": ("examples/old-and-new.toml", "dgx-h100")}
+    found = sweep("llama3-8b", sweep=clusters, **NARROW).document  # type: ignore[arg-type]
+    assert [row.devices for row in found.rows] == [16, 8]
+    assert [row.layout for row in found.rows] == [document().layout, None]
+    assert isinstance(found.best_plan, ModelPlanResult)
 
 
 def test_a_framework_leaves_each_kind_alone_and_says_so() -> None:

@@ -293,6 +293,11 @@ class Cluster:
         """Devices over all pools."""
         return sum(pool.num_devices for pool in self.pools)
 
+    @property
+    def least_share(self) -> int:
+        """The fewest devices, in whole nodes, whose pools are in the cluster's proportion."""
+        return self.num_devices // math.gcd(*(pool.num_nodes for pool in self.pools))
+
     def alone(self, pool: int) -> Cluster:
         """The devices of one pool, without the others."""
         kind = self.pools[pool].accelerator.name
@@ -447,6 +452,20 @@ class Cluster:
         between = self.joint if len(left) > 1 else None
         joint = None if between is None else replace(between, size=len(left))
         return replace(self, pools=left, joint=joint)
+
+    def with_devices(self, devices: int) -> Cluster:
+        """The same cluster with so many devices, the pools in proportion.
+
+        Raises `InvalidInput` where a pool has no whole number of them, and like `with_pool_of`.
+        """
+        whole = self.num_devices
+        if any(devices * pool.num_devices % whole for pool in self.pools):
+            shares = ":".join(str(pool.num_devices) for pool in self.pools)
+            problem = f"must be dealt out to the pools as {shares}, got {devices}"
+            raise InvalidInput.of("devices", problem)
+        return self._with_pools(
+            lambda own: own.with_devices(devices * own.num_devices // whole), None
+        )
 
     def with_nodes(self, nodes: int) -> Cluster:
         """The same cluster of `nodes` nodes; raises like `Pool.with_nodes` and `pool_of`."""

@@ -37,13 +37,7 @@ from trainwright.documents.sweep import (
     words_of_setting,
 )
 from trainwright.errors import Fault, InvalidInput
-from trainwright.options.clusters import (
-    MOST_SIZES,
-    Sizes,
-    opened,
-    parse_sizes,
-    refuse_several_pools,
-)
+from trainwright.options.clusters import MOST_SIZES, Sizes, parse_sizes
 from trainwright.options.question import model_call
 from trainwright.options.table import read, rows_of, verb
 from trainwright.planning.reasons.objectives import Objective
@@ -53,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from trainwright.documents.model_plan import ModelPlanResult
+    from trainwright.documents.plan_view import Planned
     from trainwright.documents.view import Table
     from trainwright.execution import Budget
     from trainwright.execution.budget import Journal
@@ -66,7 +60,6 @@ _MOST_REFINEMENTS: Final = 8
 _SAID: Final = {"yes": True, "no": False}
 _NOT_OF_A_PLAN: Final = ("sweep", "training")  # heads of nouns
 _NOT_SWEPT: Final = ("jobs", "journal", "top", "point", "time_unit")
-_ONE_BY_ONE: Final = "plan one cluster file at a time, each with the devices of each kind"
 
 
 class SweepReport(Report[ModelSweepResult]):
@@ -110,7 +103,8 @@ def sweep(
 
     `sweep` gives options their values, {"sequence": (2048, 4096), "precision": ("bf16", "fp8")},
     and each combination has a row; tokens per device then say which is best, if nothing else does.
-    `objective` says which row is best: step-time, tokens-per-device, cost, energy or devices
+    Several pools share each number as the cluster does. `objective` says which row is best:
+    step-time, tokens-per-device, cost, energy or devices
     (fewest that train `tokens` within `deadline`); `pareto` names two of them. A single number with
     an objective stands for itself, a half of it, a quarter, … down to one node. `price` is per
     device and hour, `power` in watts per device; `deadline`, `mtbf` (of a device) and `restart` are
@@ -146,16 +140,12 @@ def sweep(
         if options.get("nodes") is not None:
             raise InvalidInput.of("nodes", "must not be given together with several devices")
         sizes = parse_sizes(devices)
-        several = opened(options.get("cluster")).cluster
-        refuse_several_pools(several, "devices", alternative=_ONE_BY_ONE)
 
     def call_for(size: int | None, setting: Options = MappingProxyType({})) -> ModelCall:
         try:
-            call = model_call(given, {**options, "devices": size, **setting})
+            return model_call(given, {**options, "devices": size, **setting})
         except InvalidInput as error:
             raise InvalidInput(_with_sweep(error.faults, options)) from None
-        refuse_several_pools(call.question.cluster, "devices", alternative=_ONE_BY_ONE)
-        return call
 
     calls = [(call_for(size, each), each) for each in settings for size in sizes]
     largest, _ = calls[-1]
@@ -164,9 +154,10 @@ def sweep(
         raise InvalidInput.of("schedule", problem)
     by_default = {"objective": Objective.TOKENS_PER_DEVICE} if swept else {}
     goal = goal_of(largest, {**by_default, **options})
+    cluster = largest.question.cluster
     if len(calls) == 1 and not swept:
-        node = largest.question.cluster.pool_of().devices_per_node
-        calls = [(call_for(size), {}) for size in _halves(largest.question.num_devices, node)]
+        sizes = _halves(largest.question.num_devices, cluster.least_share)
+        calls = [(call_for(size), {}) for size in sizes]
     journal = None if options.get("journal") is None else _journal(options["journal"])
     with executor.crew() as crew:
         found = _Rows(goal, budget, crew, journal)
@@ -174,8 +165,12 @@ def sweep(
             found.add(call, at=at if swept else None, setting=setting)
         if swept:
             pass  # rows are answers to different questions: none bounds another
-        elif largest.per_stage_degrees or largest.question.num_devices > LARGEST_POOL:
-            found.refine(call_for, largest.question.cluster.pool_of().devices_per_node)
+        elif (
+            largest.per_stage_degrees
+            or len(cluster.pools) > 1
+            or largest.question.num_devices > LARGEST_POOL
+        ):
+            found.refine(call_for, cluster.least_share)
         else:
             found.search_between(largest)
     return SweepReport(found.document(largest, given.warnings))
@@ -233,7 +228,7 @@ class _Rows:
     ) -> None:
         self.goal, self.budget, self.crew, self.journal = goal, budget, crew, journal
         self.started_s = budget.cpu_s
-        self.plans: dict[int, ModelPlanResult] = {}  # by number of devices, or by place
+        self.plans: dict[int, Planned] = {}  # by number of devices, or by place
         self.rows: dict[int, SweepRow] = {}
         self.fewest: int | None = None
         self.searched: list[SearchedObjective] = []
@@ -242,8 +237,9 @@ class _Rows:
         self, call: ModelCall, *, at: int | None = None, setting: Options = MappingProxyType({})
     ) -> None:
         """Plan one size, or the setting `at` its place, unless time is up."""
-        from trainwright.documents.model_plan import ModelPlanResult, plan_model
-        from trainwright.formats.document_json import decode, encode
+        from trainwright.documents.mixed_plan import plan_on_cluster
+        from trainwright.documents.registry import records
+        from trainwright.formats.document_json import decode, document_type, encode
         from trainwright.options.question import request_of
 
         size, key = call.question.num_devices, self._key(call)
@@ -252,13 +248,14 @@ class _Rows:
         known = self._known(key)
         if known is not None:
             asked = request_of(call, time_limit_s=self.budget.time_limit_s)
-            self.plans[place] = replace(decode(ModelPlanResult, known), request=asked)
+            kind = document_type(known, records(("model-plan", "mixed-plan")))
+            self.plans[place] = replace(decode(kind, known), request=asked)
         elif self.budget.stopped:
             self.rows[place] = SweepRow(devices=size, status=Status.UNKNOWN, settings=told)
             return
         else:
             self.budget.stage = f"planning for {words_of_setting(told, size)}"
-            self.plans[place] = plan_model(call, self.budget, crew=self.crew)
+            self.plans[place] = plan_on_cluster(call, self.budget, crew=self.crew)
             self.budget.stage = None
             self._keep(key, lambda: encode(self.plans[place]))
         self.rows[place] = replace(plan_row(size, self.plans[place], self.goal), settings=told)
@@ -284,7 +281,7 @@ class _Rows:
 
     def let_no_row_be_slower(self) -> None:
         """A plan may leave devices idle: where a gap hides it, that of a smaller row stands in."""
-        best: ModelPlanResult | None = None
+        best: Planned | None = None
         for size in sorted(self.plans):
             own = self.plans[size]
             if own.step_time_s is None:
@@ -393,6 +390,6 @@ def _searched_json(searched: SearchedObjective, sizes: list[int]) -> dict[str, o
     return {"searched": encode(searched), "sizes": sizes}
 
 
-def _warnings(given: Sequence[str], plans: Iterable[ModelPlanResult]) -> tuple[str, ...]:
+def _warnings(given: Sequence[str], plans: Iterable[Planned]) -> tuple[str, ...]:
     each = (warning for plan in plans for warning in plan.warnings)
     return tuple(dict.fromkeys((*given, *each)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from trainwright.documents.mixed_plan import MixedPlanResult, remake_mixed_plan
 from trainwright.documents.model_plan import ModelPlanResult
 from trainwright.documents.plan_view import plan_view
 from trainwright.documents.printing import layout_cells, layout_columns
@@ -26,6 +27,7 @@ from trainwright.model import count_parameters
 from trainwright.options.inputs import inside, naming_options
 from trainwright.options.question import known_length
 from trainwright.options.table import fields_given, option_of
+from trainwright.planning.bounds.pools import common_precision
 from trainwright.planning.reasons.objectives import (
     Objective,
     Outcome,
@@ -43,6 +45,7 @@ from trainwright.plans.configuration import FORMAT_VERSION, PlanRequest
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.status import OPTIMAL_TOLERANCE, Status, relative_gap
 from trainwright.profile.measured_model import MeasuredModel
+from trainwright.provenance import RARE
 from trainwright.units import (
     format_bytes,
     format_percent_up,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from trainwright.arrays import Floats
+    from trainwright.documents.plan_view import Planned
     from trainwright.documents.view import Line, Table
     from trainwright.options.option import Options
     from trainwright.options.question import ModelCall
@@ -80,7 +84,8 @@ class TrainingRecord:
 class SweepRow:
     """The best plan on at most `devices`; without one, `reason` says what cannot fit.
 
-    `settings` are the options that were given a value for this row alone, as text by flag.
+    `settings` are the options that were given a value for this row alone, as text by flag;
+    `layout` says how several pools are used, as in a `mixed-plan`.
 
     `goodput` is the share of time that is useful work, with a checkpoint every
     `checkpoint_interval_s`; `train_s`, `cost` and `energy_j` are of the whole training, failures
@@ -103,6 +108,7 @@ class SweepRow:
     schedule: str | None = None
     micro_batch: int | None = None
     peak_memory_bytes: float | None = None
+    layout: str | None = field(default=None, metadata={RARE: True})
     goodput: float | None = None
     checkpoint_interval_s: float | None = None
     train_s: float | None = None
@@ -161,13 +167,19 @@ class ModelSweepResult:
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     search_s: float | None = None
-    best_plan: ModelPlanResult | None = None
+    best_plan: ModelPlanResult | MixedPlanResult | None = None
     request: PlanRequest
 
     @property
     def swept(self) -> tuple[str, ...]:
         """The options that have a value for each row alone, by flag."""
         return tuple(self.rows[0].settings or ()) if self.rows else ()
+
+    @property
+    def cluster_in_words(self) -> str:
+        """The cluster of all rows."""
+        cluster = self.request.cluster
+        return "several clusters" if "cluster" in self.swept else cluster.name if cluster else "?"
 
     @property
     def values_swept(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -202,15 +214,18 @@ class Goal:
 
 def goal_of(largest: ModelCall, options: Options) -> Goal:
     """The goal that the options state; raises `InvalidInput` naming options."""
-    device, workload = largest.question.cluster.accelerator, largest.question.workload
+    pools, workload = largest.question.cluster.pools, largest.question.workload
     if known_length(largest.question) is None:
         problem = "must be given: totals count tokens, and the profile does not say of how many"
         raise InvalidInput.of("sequence", f"{problem} a sequence is, as --sequence N")
     objective = _objective(options.get("objective") or Objective.STEP_TIME, "objective")
     both = _pair(options.get("pareto"))
+    of_devices = {
+        name: {getattr(pool.accelerator, name) for pool in pools}
+        for name in ("price_per_hour", "power_watts")
+    }
     stated = {
-        "price_per_hour": device.price_per_hour,
-        "power_watts": device.power_watts,
+        **{name: each.pop() for name, each in of_devices.items() if len(each) == 1},
         **fields_given("sweep", "training", options),
     }
     flags = option_of("sweep")
@@ -228,17 +243,17 @@ def goal_of(largest: ModelCall, options: Options) -> Goal:
         objective=objective,
         pareto=both,
         training=training,
-        checkpoint_bytes=_checkpoint_bytes(largest.question, device.default_precision),
+        checkpoint_bytes=_checkpoint_bytes(largest.question),
         tokens_per_step=float(workload.global_batch * workload.sequence_length),
     )
 
 
-def _checkpoint_bytes(question: ModelQuestion, precision: str) -> float:
+def _checkpoint_bytes(question: ModelQuestion) -> float:
     """Weights and optimizer states of all parameters, and what a profile does not tell apart."""
     model, recipe = question.model, question.settings.recipe
     if isinstance(model, MeasuredModel):
         return model.checkpoint_bytes()
-    numbers = recipe.numbers(question.workload.precision or precision)
+    numbers = recipe.numbers(common_precision(question.cluster, question.workload.precision))
     return count_parameters(model) * float(numbers.weight_bytes + numbers.optimizer_bytes)
 
 
@@ -309,17 +324,16 @@ def _is_late(row: SweepRow, goal: Goal) -> bool:
     return row.train_s * ((row.lower_bound_s or 0.0) / row.step_time_s) > deadline_s
 
 
-def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
+def plan_row(size: int, plan: Planned, goal: Goal) -> SweepRow:
     """The row of a plan on at most `size` devices."""
     row = SweepRow(
         devices=size,
         status=plan.status,
         lower_bound_s=plan.lower_bound_s,
-        reason=plan.binding.description if plan.binding else None,
         search_s=plan.search_s,
     )
     if plan.step_time_s is None:
-        return row
+        return replace(row, reason=plan.binding.description if plan.binding else None)
     row = replace(
         row,
         devices_used=plan.devices_used,
@@ -333,24 +347,31 @@ def plan_row(size: int, plan: ModelPlanResult, goal: Goal) -> SweepRow:
         parallelism=plan.parallelism,
         schedule=plan.schedule,
         micro_batch=plan.micro_batch,
-        peak_memory_bytes=max(plan.peak_memory_bytes_per_rank),
+        peak_memory_bytes=plan.peak_memory_bytes,
+        layout=plan.layout,
     )
     return with_totals(row, goal)
 
 
-def on_more_devices(plan: ModelPlanResult, own: ModelPlanResult) -> ModelPlanResult:
+def on_more_devices(plan: Planned, own: Planned) -> Planned:
     """A plan as the answer of a search on more devices that found none as fast, with its bound."""
     step_s, bound_s = plan.step_time_s or 0.0, own.lower_bound_s or 0.0
-    one_stage_s, one_order_s = own.lower_bound_one_stage_s, own.lower_bound_one_order_s
     gap = relative_gap(step_s, bound_s)
+    if isinstance(plan, ModelPlanResult):
+        one_stage_s, one_order_s = own.lower_bound_one_stage_s, own.lower_bound_one_order_s
+        plan = replace(
+            plan,
+            lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, step_s),
+            lower_bound_one_order_s=None if one_order_s is None else min(one_order_s, step_s),
+            left_open=own.left_open,
+        )
+    else:  # its pools have more devices
+        plan = remake_mixed_plan(replace(plan, request=own.request))
     return replace(
         plan,
         status=Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP,
         lower_bound_s=min(bound_s, step_s),
         gap=gap,
-        lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, step_s),
-        lower_bound_one_order_s=None if one_order_s is None else min(one_order_s, step_s),
-        left_open=own.left_open,
         interrupted=own.interrupted,
         considered=own.considered,
         pruned=own.pruned,
@@ -562,9 +583,7 @@ _FINE_GAP: Final = 1e-4
 
 def model_sweep_view(document: ModelSweepResult) -> Iterator[Line]:
     """One row per number of devices, why some have none, and the preferred plan in full."""
-    request = document.request
-    cluster = request.cluster.name if request.cluster else "?"
-    yield f"{request.model.name} on {cluster}"
+    yield f"{document.request.model.name} on {document.cluster_in_words}"
     yield row_table(document)
     if document.training.tokens is not None:
         yield training_table(document)
@@ -588,6 +607,7 @@ def row_table(document: ModelSweepResult) -> Table:
             column("tokens/s", "tokens_per_s"),
             column("per device", "tokens_per_s_per_device", "/device"),
             column("MFU", "mfu"),
+            words("pools", "layout"),
             *layout_columns(plans),
             column("microbatch", "micro_batch", "mb"),
             words("schedule"),
@@ -600,6 +620,7 @@ def row_table(document: ModelSweepResult) -> Table:
                 *((row.settings or {}).get(flag, "") for flag in document.swept),
                 *([row.devices] if several else []),
                 *_step_cells(row),
+                row.layout or "",
                 *layout_cells(row.parallelism, plans),
                 row.micro_batch,
                 row.schedule,

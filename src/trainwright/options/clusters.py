@@ -315,15 +315,17 @@ def resolve_pools(
     devices: int | None,
     memory_bytes: float | None = None,
 ) -> tuple[Cluster, int]:
-    """Like `resolve_cluster`, and also a cluster of several pools, which its file sizes."""
+    """Like `resolve_cluster`, and also a cluster of several pools, which keep their proportion."""
     given = opened(cluster)
     found = given.cluster
     if len(found.pools) == 1:
         return resolve_cluster(given, nodes=nodes, devices=devices, memory_bytes=memory_bytes)
-    sized = {"memory": memory_bytes, "nodes": nodes, "devices": devices}
-    for name, value in sized.items():
-        if value not in (None, found.num_devices):
+    for name, value in {"memory": memory_bytes, "nodes": nodes}.items():
+        if value is not None:
             refuse_several_pools(found, name)
+    if devices not in (None, found.num_devices):
+        _refuse_too_many("devices", devices)
+        found = found.with_devices(devices)
     return found, found.num_devices
 
 

@@ -169,15 +169,13 @@ def enough_block(changes: Sequence[PricedChange]) -> Table | Notes:
 def model_sweep_content(subject: Subject[ModelSweepResult]) -> Content:
     """The rows, and everything the page says about the best of them."""
     document = subject.document
-    request = document.request
-    cluster = request.cluster.name if request.cluster else "?"
     sizes = ", ".join(str(row.devices) for row in document.rows) + " devices"
     if document.swept:
         each = (f"{flag} {', '.join(values)}" for flag, values in document.values_swept)
         sizes = "; ".join(each)
     best = "no plan" if document.best is None else _name(document.rows[document.best])
     return Content(
-        title=f"{request.model.name} on {cluster}: {best}",
+        title=f"{document.request.model.name} on {document.cluster_in_words}: {best}",
         subtitle=f"Best by {document.objective} of {sizes}",
         figures=_figures(subject),
         sections=tuple(_sections_of_model_sweep(subject)),
