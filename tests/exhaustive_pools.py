@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, pairwise, product
 
 from mixed_clusters import A100, ETHERNET, with_memory
@@ -20,6 +20,7 @@ from trainwright.planning.bounds.pools import (
     across_grid,
     beside_bounds_s,
     beside_grid,
+    runs_alike,
 )
 from trainwright.planning.question.question import Allowed, ModelQuestion, Point, Span, Workload
 from trainwright.plans import Parallelism, Plan, ReplicaGroup, Stage
@@ -53,8 +54,10 @@ def asked(
     )
 
 
-def every_step_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> list[float]:
-    """Step times of all plans of a candidate that fit."""
+def every_step_s(
+    question: ModelQuestion, shelf: MixedShelf, candidate, *, allows=lambda plan: True
+) -> list[float]:
+    """Step times of all plans of a candidate that fit and are allowed."""
     point, p = candidate.point, candidate.degrees.pipeline
     profiles = {pool: shelf.profile(pool, point) for pool in candidate.pools}
     layers = profiles[candidate.pools[0]].structure.layers
@@ -82,6 +85,8 @@ def every_step_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> list[
                     schedule=candidate.schedule,
                     parallelism=candidate.degrees,
                 )
+                if not allows(plan):
+                    continue
                 step = predict_mixed_step(plan, profiles, question.cluster)
                 if fits(question, step):
                     found.append(step.step_time_s)
@@ -122,6 +127,31 @@ def every_way(layers, cuts):
             ]
         )
     return [tuple(x for stage in chosen for x in stage) for chosen in product(*per_stage)]
+
+
+def is_launched(plan: Plan, cluster: Cluster) -> bool:
+    """Whether a framework with one mode for all blocks launches it: replicas are alike.
+
+    Its processes, stage by stage, fill nodes of one size, each in one pool.
+    """
+    groups = [group for stage in plan.stages for group in stage.replicas]
+    processes = [group.pool for group in groups for _ in range(group.num_devices)]
+    fills = False
+    for size in range(1, min(pool.devices_per_node for pool in cluster.pools) + 1):
+        nodes = [processes[at : at + size] for at in range(0, len(processes), size)]
+        whole = all(len(node) == size and len(set(node)) == 1 for node in nodes)
+        used = [node[0] for node in nodes]
+        enough = all(used.count(i) <= pool.num_nodes for i, pool in enumerate(cluster.pools))
+        fills = fills or (whole and enough)
+    modes = {
+        option
+        for stage in plan.stages
+        for group in stage.replicas
+        for layer, option in zip(stage.layers, group.options or stage.options, strict=True)
+        if layer in (1, 2)  # the blocks
+    }
+    shares = {group.share / group.count for group in groups}
+    return fills and len(modes) == 1 and max(shares) - min(shares) < 1e-9
 
 
 def fits(question: ModelQuestion, step) -> bool:
@@ -194,7 +224,7 @@ def exhausted(name: str) -> list[tuple[Across | Beside, float]]:
 
 
 def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> float:
-    across = isinstance(candidate, Across)
+    across, allowed = isinstance(candidate, Across), question.allowed
     counts, shared = (
         (candidate.depths, candidate.data) if across else (candidate.replicas, candidate.depth)
     )
@@ -207,7 +237,7 @@ def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> flo
         sequence_parallel=candidate.point.tensor > 1,
         zero_stage=candidate.zero_stage,
     )
-    bounded = across_bounds_s if across else beside_bounds_s
+    bounded = across_bounds_s if across else partial(beside_bounds_s, alike=runs_alike(allowed))
     found = bounded(
         MixedWork.of(shelf, candidate.point, candidate.pools),
         candidate.point,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from trainwright.commands.sweep import sweep
 from trainwright.commands.verify import verify
 from trainwright.documents.explanation import reasons, recommended_plan, with_reasons
 from trainwright.documents.mixed_plan import MixedPlanResult, planned_mixed, priced_parts
-from trainwright.documents.model_plan import ModelPlanResult
+from trainwright.documents.model_plan import ModelPlanResult, launch_gaps
 from trainwright.documents.open import Result, load_explained_document, recheck
 from trainwright.documents.reasons import changes_of
 from trainwright.documents.registry import schema_of
@@ -331,7 +332,7 @@ def test_every_neighbour_holds_all_layers_and_microbatches() -> None:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"framework": "megatron"}, "framework: must be left out"),
+        ({"framework": "megatron"}, "framework: must be any, .* plan with --framework megatron"),
         ({"patch": "copy.sh"}, "patch: needs a framework's file"),
         ({"cluster": "dgx-h100"}, "cluster: belongs to --from"),
     ],
@@ -588,13 +589,73 @@ def test_clusters_of_one_pool_and_of_several_are_rows_of_one_sweep() -> None:
     assert isinstance(found.best_plan, ModelPlanResult)
 
 
-def test_a_framework_leaves_each_kind_alone_and_says_so() -> None:
-    found = document(framework="megatron", schedule=None)
-    assert found.layout == "alone"
-    assert any(
-        "megatron's limits only; each pool was planned alone" in warning
-        for warning in found.warnings
+@pytest.mark.parametrize(
+    ("framework", "options"),
+    [
+        ("megatron", {"pp": 2, "dp": 4, "schedule": None}),
+        ("megatron", {"pp": 1, "dp": 8, "schedule": None}),
+        ("torchtitan", {"pp": 4, "dp": 2, "schedule": "zb-h1", "zero": "2"}),
+        ("megatron", {"pp": 2, "dp": 4, "schedule": None, "recompute": "none,full"}),
+        ("deepspeed", {"pp": 1, "dp": 16, "tp": 1, "zero": "1", "schedule": None}),
+    ],
+)
+def test_a_plan_for_a_framework_runs_alike_on_all_pools_and_is_exported(
+    framework: str, options: dict[str, object], tmp_path: Path
+) -> None:
+    result = planned(framework=framework, **options)
+    found = result.document
+    assert isinstance(found, MixedPlanResult)
+    assert found.layout in ("across", "beside")
+    assert len({rank.num_microbatches for rank in found.ranks}) == 1
+    assert all(
+        own.options == stage.replicas[0].options for stage in found.stages for own in stage.replicas
     )
+    assert not any(warning.startswith("framework: ") for warning in found.warnings)
+    assert export(result, framework).document.files
+    free = document(framework="any", **options)
+    assert (free.lower_bound_s or 0) <= (found.step_time_s or 0) * (1 + 1e-12)
+    text = " ".join(result.explain().split())
+    name = found.request.space.framework
+    assert f"plan of the space that {name} launches (replicas alike on all pools)" in text
+    result.save(path := tmp_path / "launched.json")
+    assert load_explained_document(path) == found
+
+
+def test_improve_keeps_to_what_the_framework_of_the_plan_launches() -> None:
+    result = planned(framework="megatron", pp=2, dp=4, schedule=None)
+    found = improve(result).document
+    assert found.changes
+    for change in found.changes:
+        changed = recommended_plan(replace(found, recommended=change))
+        assert not launch_gaps(changed, planned_mixed(changed)[0].question)
+        assert "zb-h" not in change.options
+    assert found.planned is None or found.planned.request.space.framework == "megatron"
+    with pytest.raises(InvalidInput, match=r"^framework: must be megatron, .* --framework trl"):
+        improve(result, framework="trl")
+
+
+@pytest.mark.parametrize(
+    ("framework", "options", "said"),
+    [
+        (
+            "maxtext",
+            {"zero": "3"},
+            "^framework: maxtext compiles one program .* planned alone$",
+        ),
+        (
+            "automodel",
+            {"pp": 2, "zero": "2"},
+            "^framework: no pipeline from pool to pool: auto",
+        ),
+    ],
+)
+def test_what_a_framework_cannot_do_on_unlike_pools_is_said_with_who_can(
+    framework: str, options: dict[str, object], said: str
+) -> None:
+    found = document(framework=framework, **(NARROW | options | {"schedule": None}))
+    assert found.layout == "alone"
+    assert any(re.search(said, warning) for warning in found.warnings)
+    assert not any(other.layout == "across" for other in found.alternatives)
 
 
 def test_a_schedule_without_plans_on_several_kinds_leaves_each_alone_and_says_so() -> None:

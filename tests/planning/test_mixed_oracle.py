@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from exhaustive_pools import CASES, asked, coarse_bound_s, every_step_s, exhausted, pair
+from exhaustive_pools import (
+    CASES,
+    asked,
+    coarse_bound_s,
+    every_candidate,
+    every_step_s,
+    exhausted,
+    is_launched,
+    pair,
+)
+from mixed_clusters import ETHERNET
 from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
-from trainwright.planning.bounds.pools import Across, MixedShelf
-from trainwright.planning.question.question import Point
+from trainwright.planning.bounds.pools import Across, MixedLayouts, MixedShelf, beside_grid
+from trainwright.planning.question.question import Point, Span
 from trainwright.planning.search.pools import plan_mixed, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 
@@ -93,6 +104,75 @@ def test_one_pool_is_the_case_of_one() -> None:
     assert replace(general, priced=()) == replace(
         plain, priced=(), lower_bound_one_stage_s=None, loosest=None
     )
+
+
+@pytest.mark.parametrize("name", ["small", pytest.param("tight A100", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("pipeline", "data"), [(1, 4), (2, 2), (1, 2), (2, 1)])
+def test_no_plan_that_a_framework_launches_on_two_pools_is_faster(
+    name: str, pipeline: int, data: int
+) -> None:
+    case = CASES[name]
+    fixed = {"pipeline": Span.only(pipeline), "data": Span.only(data), "zero_stages": (1,)}
+    question = replace(
+        case,
+        workload=replace(case.workload, global_batch=4),
+        allowed=replace(case.allowed, framework="megatron", **fixed),
+    )
+    shelf = MixedShelf.of(replace(question, allowed=replace(question.allowed, framework=None)))
+    found, least_s = plan_mixed(question, Budget()), math.inf
+    launched = partial(is_launched, cluster=question.cluster)
+    for candidate in every_candidate(question):
+        if (candidate.degrees.pipeline, candidate.degrees.data) == (pipeline, data):
+            steps_s = every_step_s(question, shelf, candidate, allows=launched)
+            least_s = min((least_s, *steps_s))
+    alone_s = [p.step.step_time_s for p in found.priced if p.shape.name == "alone"]
+    best = found.priced[0]
+    assert best.step.step_time_s == pytest.approx(min([least_s, *alone_s]), rel=1e-9)
+    assert found.lower_bound_s <= best.step.step_time_s * (1 + 1e-12)
+    assert all(launched(p.plan) for p in found.priced if p.shape.name != "alone")
+    assert bool(alone_s) == (pipeline * data <= 2)
+
+
+def test_the_bounds_of_replicas_alike_hold_for_all_their_plans() -> None:
+    case = replace(CASES["small"], workload=replace(CASES["small"].workload, global_batch=4))
+    question = replace(case, allowed=replace(case.allowed, framework="megatron"))
+    shelf, sharp = MixedShelf.of(question), []
+    launched = partial(is_launched, cluster=question.cluster)
+    for candidate in every_candidate(question):
+        steps_s = every_step_s(question, shelf, candidate, allows=launched)
+        if isinstance(candidate, Across) or not steps_s:
+            continue
+        least_s = min(steps_s)
+        split = best_mixed_split(shelf, candidate)
+        assert split.bound_s <= least_s * (1 + 1e-12)
+        coarse_s = coarse_bound_s(question, shelf, candidate)
+        assert coarse_s <= least_s * (1 + 1e-9)
+        sharp.append(coarse_s / least_s)
+    assert max(sharp) > 0.9
+
+
+def test_replicas_alike_are_asked_for_only_where_nodes_can_hold_them() -> None:
+    for nodes, data, is_kept in ((2, 2, True), (1, 2, False)):
+        cluster = pair(2)
+        level = replace(ETHERNET, name="between", size=2)
+        pools = [replace(pool, levels=(*pool.levels, level)) for pool in cluster.pools]
+        pools[1] = pools[1].with_nodes(nodes)
+        question = asked(
+            replace(cluster, pools=tuple(pools)),
+            framework="megatron",
+            pipeline=Span.only(2),
+            data=Span.only(data),
+        )
+        point = Point(microbatch_size=1, tensor=1)
+        grid = beside_grid(question, point, (0, 1))
+        assert ((1, 1) in map(tuple, grid.counts.tolist())) == is_kept
+
+
+def test_a_family_that_was_named_alone_is_asked_for_on_one_rank_too() -> None:
+    """Where replicas are one rank deep all families are one, whichever that is."""
+    question = asked(pair(), schedules=("zb-h1",), pipeline=Span.only(1))
+    found = MixedLayouts(MixedShelf.of(question)).bounded(Point(microbatch_size=1, tensor=1))
+    assert any(each.shape.name == "beside" for each in found)
 
 
 def test_pools_without_a_common_format_are_refused_by_the_field() -> None:

@@ -148,9 +148,10 @@ def _improved_on_pools(
 
     if not document.stages:
         raise InvalidInput.of("document", f'holds no plan: its status is "{document.status}"')
-    if framework not in (None, ANY_FRAMEWORK):
-        problem = "must be left out: plans on several pools are searched without its limits"
-        raise InvalidInput.of("framework", problem)
+    own = document.request.space.framework
+    if framework not in (None, own or ANY_FRAMEWORK):
+        problem = f"must be {own or ANY_FRAMEWORK}, which the plan on several pools was made for"
+        raise InvalidInput.of("framework", f"{problem}; plan with --framework {framework}")
     if patch is not None:
         raise InvalidInput.of("patch", "needs a framework's file whose settings are changed")
     return improved_on_pools(document, budget)

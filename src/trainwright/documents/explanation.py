@@ -23,6 +23,7 @@ from trainwright.documents.mixed_plan import (
 from trainwright.documents.model_plan import (
     ModelPlanResult,
     PlannedStep,
+    launch_gaps,
     planned,
     profile_of,
 )
@@ -37,7 +38,7 @@ from trainwright.documents.reasons import (
     explanation_tables,
     remake_reasons,
 )
-from trainwright.errors import InvalidInput
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget as NoLimit
 from trainwright.options.question import call_of, leaner_questions
 from trainwright.planning.question.question import Allowed
@@ -431,16 +432,34 @@ def model_explanation_view(document: ModelExplanation) -> Iterator[Line]:
 
 
 def improved_on_pools(document: MixedPlanResult, budget: Budget) -> ImprovementResult:
-    """The changes of the plan that are faster, or fit, the best plan, and what bounds it."""
+    """The changes of the plan that are faster, or fit, the best plan, and what bounds it.
+
+    Of a plan for a framework, the changes and plans that it launches.
+    """
     shelf, plan, _ = planned_mixed(document)
-    changes = changes_on_pools(shelf, plan, budget)
+    changes = [
+        each for each in changes_on_pools(shelf, plan, budget) if _launches(document, shelf, each)
+    ]
     call = call_of(document.request)
-    free = replace(shelf.question, allowed=Allowed(framework=None))
+    framework = shelf.question.allowed.framework
+    free = replace(shelf.question, allowed=Allowed(framework=framework))
     found = plan_mixed_model(replace(call, question=free, top=0), budget)
     said: tuple[str, ...] = ()
     if budget.stopped:
         said = ("the time limit ended the search: there may be better changes and plans",)
     return _improvement(document, shelf, plan, changes, replace(found, search_s=None), said)
+
+
+def _launches(document: MixedPlanResult, shelf: MixedShelf, change: PoolsChange) -> bool:
+    """Whether the framework of the request, if one was named, launches a plan that was changed."""
+    if shelf.question.allowed.framework is None:
+        return True
+    found = change.found
+    changed = with_mixed_plan(document, shelf.question, found.plan, found.profiles, found.step)
+    try:
+        return not launch_gaps(changed, shelf.question)
+    except UnsupportedFeature:  # replicas that differ, or share nodes
+        return False
 
 
 def _improvement(

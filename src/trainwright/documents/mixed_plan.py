@@ -12,6 +12,7 @@ from trainwright.documents.model_plan import (
     answer_keys,
     estimate_words,
     known_of_others,
+    launch_gaps,
     microbatch_of,
     plan_model,
     point_at,
@@ -36,8 +37,12 @@ from trainwright.planning.bounds.pools import (
     mixed_families,
 )
 from trainwright.planning.reasons.why import enough_freedom
+from trainwright.planning.search.framework import cannot
+from trainwright.planning.search.plans import splits_itself
 from trainwright.planning.search.pools import plan_mixed, priced_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
+from trainwright.plans.capability import capability_of
+from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, mapping_name
 from trainwright.plans.prediction import RankRecord
@@ -457,8 +462,13 @@ def plan_mixed_model(
     )
     if outcome.priced:
         best = outcome.priced[0]
+        # What a framework runs may have been searched mode by mode; the document knows all modes.
+        profiles = _profiles(MixedShelf.of(question), best.plan)
+        document = with_mixed_plan(document, question, best.plan, profiles, best.step)
+        gaps = launch_gaps(document, question)
         document = replace(
-            with_mixed_plan(document, question, best.plan, best.profiles, best.step),
+            document,
+            warnings=(*document.warnings, *gaps),
             alternatives=tuple(mixed_alternatives(question, outcome.priced[: 1 + call.top])),
         )
     elif not budget.stopped:
@@ -614,18 +624,19 @@ def _plan_of_chains(shelf: MixedShelf, run: Configuration, chains: Sequence[Stat
 
 def _warnings(question: ModelQuestion) -> Iterator[str]:
     """What was left out where several pools are used."""
-    if question.allowed.framework is not None:
-        yield (
-            "framework: plans on several pools are searched without "
-            f"{question.allowed.framework}'s limits only; each pool was planned alone"
-        )
-    elif not is_mixable(question.allowed):
-        yield f"{_ONE_WAY}; each pool was planned alone"
-    elif not mixed_families(question):
-        yield (
-            f"schedule: several pools are used under {', '.join(FAMILIES)} only; each pool was "
-            "planned alone"
-        )
+    why = None
+    if (framework := question.allowed.framework) is not None:
+        own = capability_of(framework)
+        if not own.can(Feature.SEVERAL_KINDS):
+            why = f"framework: {cannot(own, Feature.SEVERAL_KINDS)}"
+        elif splits_itself(question.allowed):
+            yield f"framework: no pipeline from pool to pool: {cannot(own, Feature.UNEVEN_STAGES)}"
+    if why is None and not is_mixable(question.allowed):
+        why = _ONE_WAY
+    if why is None and not mixed_families(question):
+        why = f"schedule: several pools are used under {', '.join(FAMILIES)} only"
+    if why is not None:
+        yield f"{why}; each pool was planned alone"
 
 
 def remake_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:

@@ -104,6 +104,7 @@ from trainwright.units import format_bytes, format_percent_up, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from trainwright.documents.open import PlannedModel
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
     from trainwright.options.question import ModelCall
@@ -667,7 +668,7 @@ def plan_model(
             alternatives=tuple(alternatives(question, told, published)),
             published=published[1] if published is not None and own else None,
         )
-        gaps = tuple(_gaps(document, question))
+        gaps = launch_gaps(document, question)
         sure = question.overheads.fit_probability > USUAL_FIT_PROBABILITY  # so it was asked for
         doubts = () if sure else tuple(filter(None, [doubt(document)]))
         document = replace(
@@ -762,15 +763,14 @@ def _launchable(
     )
 
 
-def _gaps(document: ModelPlanResult, question: ModelQuestion) -> Iterator[str]:
+def launch_gaps(document: PlannedModel, question: ModelQuestion) -> tuple[str, ...]:
     """What the framework that was named cannot express of the plan that was found."""
-    framework = question.allowed.framework
-    if framework is not None:
-        job = planned_job(document, question.config, question.cluster)
-        for gap in unsupported(job.demands, framework):
-            yield f"framework: {gap.fault}"
-        for fault in unsaid_training(job.model, job.recipe, framework):
-            yield f"framework: {fault}"
+    if (framework := question.allowed.framework) is None:
+        return ()
+    job = planned_job(document, question.config, question.cluster)
+    found = (*(gap.fault for gap in unsupported(job.demands, framework)),)
+    found += (*unsaid_training(job.model, job.recipe, framework),)
+    return tuple(f"framework: {fault}" for fault in found)
 
 
 def answer_keys(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> dict[str, Any]:

@@ -341,6 +341,8 @@ def _proved(document: Planned) -> str:
     if document.status is Status.OPTIMAL:
         return f"no {proved_space(document)} is faster, proved"
     gap = f"gap <= {format_percent_up(document.gap or 0)} to a proved bound"
+    if document.groups and document.request.space.framework:
+        return f"{gap} on every {proved_space(document)}"
     step_s, one_stage_s = document.step_time_s or 0.0, document.lower_bound_one_stage_s
     if document.lower_bound_one_order_s is not None:
         own = relative_gap(step_s, document.lower_bound_one_order_s)
@@ -353,7 +355,11 @@ def _proved(document: Planned) -> str:
 
 def proved_space(document: Planned) -> str:
     """What the bound is on: every plan that the request admits, or the layouts over pools."""
-    return "plan of the space" if document.groups else "plan that the request admits"
+    if not document.groups:
+        return "plan that the request admits"
+    framework = document.request.space.framework
+    launched = f" that {framework} launches (replicas alike on all pools)" if framework else ""
+    return f"plan of the space{launched}"
 
 
 def _shares(parts_s: Mapping[str, float], step_s: float) -> str:

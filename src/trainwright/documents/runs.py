@@ -35,6 +35,7 @@ from trainwright.profile.measured_model import MeasuredModel
 from trainwright.scheduling.families import family_named
 from trainwright.step.account import time_range
 from trainwright.step.pipeline import PipelineShape, placement_of
+from trainwright.step.pools import processes_per_node
 from trainwright.step.predict import shape_of
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def _nodes(document: PlannedModel, cluster: Cluster) -> tuple[int, ...]:
                 count += spans.pop()[1]
             spans.append((own.pool, count))
     most = min(cluster.pools[pool].devices_per_node for pool, _ in spans)
-    each = next(n for n in range(most, 0, -1) if all(count % n == 0 for _, count in spans))
+    each = processes_per_node((count for _, count in spans), most)
     nodes = tuple(pool for pool, count in spans for _ in range(count // each))
     for index, pool in enumerate(cluster.pools):
         if nodes.count(index) > pool.num_nodes:

@@ -13,7 +13,7 @@ all, as slow as its slowest link, or pool by pool: all pools scatter side by sid
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise, product
@@ -271,6 +271,12 @@ class MixedPlacement:
                     "every microbatch, and replicas on several pools run at their own pace",
                     alternative="deal them out inside a replica, or use one pool per stage",
                 )
+
+
+def processes_per_node(spans: Iterable[int], most: int) -> int:
+    """The most processes, one number on every node, that fill spans of devices with whole nodes."""
+    shared = math.gcd(*spans)
+    return next(n for n in range(min(shared, most), 0, -1) if shared % n == 0)
 
 
 def mixed_replicas(cluster: Cluster, degrees: Parallelism, members: Mapping[int, int]) -> Replicas:

@@ -16,9 +16,10 @@ g that take at least w_g per microbatch (W_g / p, or ⌈n / p⌉ of n like layer
 
     Σ d_g·m_g ≥ M,   m_g ≤ (T − y/p) / w_g               so T ≥ (M + Σ d_g·y/(p·w_g)) / Σ d_g/w_g
 
-and of n like layers across no fewer than Σ p_g·⌊u / t_g⌋ fit in u seconds. Nor is T less than one
-microbatch there and back. The slowest update and what every step takes follow. Memory makes layers
-recompute as in `step.recomputed_work_s`.
+where replicas run alike, every m_g is M / Σ d_g; and of n like layers across no fewer than
+Σ p_g·⌊u / t_g⌋ fit in u seconds. Nor is T less than one microbatch there and back. The slowest
+update and what every step takes follow. Memory makes layers recompute as in
+`step.recomputed_work_s`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -50,7 +52,7 @@ from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile.profile import divisors
 from trainwright.step import zero
 from trainwright.step.figures import num_groups
-from trainwright.step.pools import mixed_replicas
+from trainwright.step.pools import mixed_replicas, processes_per_node
 from trainwright.step.stages import stage_works
 from trainwright.step.zero import Replicas, data_parallel_times
 
@@ -253,7 +255,17 @@ def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
         return ()
     named = question.allowed.schedules or FAMILIES
     spans = question.allowed.virtual_stages
-    return tuple(family for family in dict.fromkeys(named) if family in FAMILIES and 1 in spans)
+    found = [family for family in dict.fromkeys(named) if family in FAMILIES and 1 in spans]
+    return tuple(sorted(found, key=lambda family: family != DEFAULT_SCHEDULE))
+
+
+def runs_alike(allowed: Allowed) -> bool:
+    """Whether replicas on unlike pools run alike: no framework launches others.
+
+    They have as many microbatches each, recompute the same, and fill nodes that hold one number of
+    processes each.
+    """
+    return allowed.framework is not None
 
 
 def mixed_points(question: ModelQuestion) -> Iterator[Point]:
@@ -311,7 +323,13 @@ def across_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -
             parts.append(_with_shared(_counts(most), data))
     grid = _joined(parts, len(pools))
     depth = grid.counts.sum(axis=1)
-    kept = (depth <= question.model.num_layers) & _inside(depth, allowed.pipeline)
+    kept: NDArray[np.bool_] = (depth <= question.model.num_layers) & _inside(
+        depth, allowed.pipeline
+    )
+    if runs_alike(allowed):
+        spans = grid.counts * grid.shared[:, np.newaxis] * point.devices
+        whole = _in_nodes(question.cluster, pools, spans, times=np.ones(grid.size, np.int64))
+        kept = kept & whole
     return Grid(counts=grid.counts[kept], shared=grid.shared[kept])
 
 
@@ -329,7 +347,23 @@ def beside_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -
     grid = _joined(parts, len(pools))
     data = grid.counts.sum(axis=1)
     kept = (data <= microbatches) & _inside(data, allowed.data)
+    if runs_alike(allowed):
+        whole = _in_nodes(question.cluster, pools, grid.counts * point.devices, times=grid.shared)
+        kept &= whole & (microbatches % data == 0)
     return Grid(counts=grid.counts[kept], shared=grid.shared[kept])
+
+
+def _in_nodes(
+    cluster: Cluster, pools: tuple[int, ...], spans: Ints, *, times: Ints
+) -> NDArray[np.bool_]:
+    """Whether spans of devices in each pool [N, G], so many `times` [N], are whole nodes there."""
+    own = [cluster.pools[pool] for pool in pools]
+    most = min(pool.devices_per_node for pool in own)
+    shared, index = np.unique(np.gcd.reduce(spans, axis=1), return_inverse=True)
+    each = np.array([processes_per_node([n], most) for n in shared.tolist()], np.int64)
+    nodes = spans * times[:, np.newaxis] // each[index.reshape(-1)][:, np.newaxis]
+    kept: NDArray[np.bool_] = np.all(nodes <= [pool.num_nodes for pool in own], axis=1)
+    return kept
 
 
 def _rooms(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -> list[int]:
@@ -535,8 +569,12 @@ def beside_bounds_s(
     zero_stage: int,
     schedule: str,
     degrees: Parallelism,
+    alike: bool = False,
 ) -> Floats:
-    """Of every layout of a grid of replicas by depth, [N]; infinite where nothing fits."""
+    """Of every layout of a grid of replicas by depth, [N]; infinite where nothing fits.
+
+    Where replicas run `alike`, all have as many microbatches.
+    """
     replicas, p = grid.counts, grid.shared
     held = work.held_bytes(point, replicas.sum(axis=1), zero_stage)
     start_s = _after_beside_s(work, degrees, replicas) / p
@@ -559,12 +597,16 @@ def beside_bounds_s(
         # T ≥ φ·W / (1 − (1 − φ/m)^p)
         left = np.clip(1 - share * whole_s / limit_s[:, np.newaxis], 0.0, None)
         each = np.minimum(each, share / (1 - left ** (1 / p[:, np.newaxis])))
-        count: Floats = (replicas * np.maximum(0.0, each)).sum(axis=1)
+        each = np.maximum(0.0, each)
+        count: Floats = (replicas * (each.min(axis=1, keepdims=True) if alike else each)).sum(
+            axis=1
+        )
         return count
 
     rate = (replicas * p[:, np.newaxis] / whole_s).sum(axis=1)
     low = microbatches / rate + start_s
-    low = np.maximum(low, start_s + whole_s.max(axis=1) / p)
+    least = microbatches / replicas.sum(axis=1) if alike else 1.0
+    low = np.maximum(low, start_s + least * whole_s.max(axis=1) / p)
     low = np.maximum(low, max(each.way_s for each in work.works))
     high = 2 * low + 4 * whole_s.sum(axis=1)
     with np.errstate(divide="ignore"):
@@ -793,7 +835,11 @@ class MixedLayouts:
         zero_stage: int,
         schedule: str,
     ) -> BoundedLayouts:
-        grid = _worth_asking(grid, shape, point, zero_stage, schedule, self._zero_stages(shape))
+        is_first = schedule == mixed_families(self.shelf.question)[0]
+        stages = self._zero_stages(shape)
+        grid = _worth_asking(
+            grid, shape, point, zero_stage == min(stages, default=0), is_first_family=is_first
+        )
         bounds_s = np.zeros(0)
         if grid.size:
             bounds_s = self._bounds_s(work, shape, point, grid, zero_stage, schedule)
@@ -817,7 +863,9 @@ class MixedLayouts:
         zero_stage: int,
         schedule: str,
     ) -> Floats:
-        bounded = across_bounds_s if shape.name == "across" else beside_bounds_s
+        bounded: Callable[..., Floats] = across_bounds_s
+        if shape.name == "beside":
+            bounded = partial(beside_bounds_s, alike=runs_alike(self.shelf.question.allowed))
         degrees = _degrees(point, zero_stage, pipeline=1, data=1)
         return bounded(
             work,
@@ -847,15 +895,15 @@ def _worth_asking(
     grid: Grid,
     shape: Shape,
     point: Point,
-    zero_stage: int,
-    schedule: str,
-    zero_stages: tuple[int, ...],
+    is_least_stage: bool,
+    *,
+    is_first_family: bool,
 ) -> Grid:
     """Without replicas all ZeRO stages are one, and on one rank all families are."""
     kept = np.ones(grid.size, dtype=bool)
-    if zero_stage != min(zero_stages):
+    if not is_least_stage:
         data = grid.shared if shape.name == "across" else grid.counts.sum(axis=1)
         kept &= data * point.context > 1
-    if schedule != DEFAULT_SCHEDULE and shape.name == "beside":
+    if shape.name == "beside" and not is_first_family:
         kept &= grid.shared > 1
     return Grid(counts=grid.counts[kept], shared=grid.shared[kept])

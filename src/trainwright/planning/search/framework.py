@@ -126,7 +126,7 @@ def runnable_spaces(allowed: Allowed) -> tuple[Allowed, ...]:
         if not own.can(each)
     )
     raise InvalidInput.of(
-        name, f"must allow what can stand beside a split backward: {_cannot(own, lacking)}"
+        name, f"must allow what can stand beside a split backward: {cannot(own, lacking)}"
     )
 
 
@@ -202,7 +202,7 @@ def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
     yield from (gap.fault for gap in unsupported(demands, target))
     allowed, own = question.allowed, capability_of(target)
     if allowed.searches_orders and not own.can(Feature.CUSTOM_ORDER):
-        yield Fault("schedule", f"{SEARCHED}: {_cannot(own, Feature.CUSTOM_ORDER)}")
+        yield Fault("schedule", f"{SEARCHED}: {cannot(own, Feature.CUSTOM_ORDER)}")
     pipelined = Parallelism(pipeline=2)
     for family in allowed.schedules or ():
         if allowed.pipeline != _ONE and unsupported(_demands(family, pipelined), target):
@@ -635,10 +635,11 @@ def loosest_of(found: list[ModelOutcome]) -> ModelOutcome:
 def _degree_faults(allowed: Allowed, own: Capability) -> Iterator[Fault]:
     for name, feature in _NEEDED:
         if not own.can(feature) and 1 not in getattr(allowed, name):
-            yield Fault(name, f"must include 1: {_cannot(own, feature)}")
+            yield Fault(name, f"must include 1: {cannot(own, feature)}")
 
 
-def _cannot(own: Capability, feature: Feature) -> str:
+def cannot(own: Capability, feature: Feature) -> str:
+    """That a framework does without a feature, why, and which others have it."""
     reason = own.cells[feature].how or f"cannot express {feature.value}"
     able = ", ".join(alternatives(feature)) or "none"
     return f"{own.target} {reason}; what can: {able}"
@@ -697,7 +698,7 @@ def _by_recompute(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     """One mode for all blocks, where each block cannot have its own."""
     forms = own.recompute_forms()
     if Recompute.OFFLOAD in allowed.recompute and not own.can(Feature.OFFLOAD_BLOCKS):
-        problem = f"must not list offload: {_cannot(own, Feature.OFFLOAD_BLOCKS)}"
+        problem = f"must not list offload: {cannot(own, Feature.OFFLOAD_BLOCKS)}"
         raise InvalidInput.of("recompute", problem)
     if RecomputeForm.MIXED in forms:
         yield allowed

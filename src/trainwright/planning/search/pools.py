@@ -20,10 +20,13 @@ from trainwright.planning.bounds.pools import (
     Shape,
     mixed_points,
 )
-from trainwright.planning.question.question import left_bytes
-from trainwright.planning.search.framework import plan_runnable, sketch_runnable
+from trainwright.planning.question.question import Span, left_bytes
+from trainwright.planning.search.framework import plan_runnable, runnable_spaces, sketch_runnable
+from trainwright.planning.search.plans import splits_itself
 from trainwright.planning.search.search import Outcome
 from trainwright.planning.splits.pools import best_mixed_split
+from trainwright.plans.capability import capability_of
+from trainwright.plans.capability_table import Feature
 from trainwright.step.pools import predict_mixed_step
 
 if TYPE_CHECKING:
@@ -186,8 +189,6 @@ class MixedSearch:
 
     def open(self) -> bool:
         """Bound all points by devices × rate; false where the budget ended before."""
-        if self.shelf.question.allowed.framework is not None:
-            return True  # splits on several pools know no framework's limits yet
         for point in mixed_points(self.shelf.question):
             if self.budget.poll(self._progress):
                 return False
@@ -205,12 +206,12 @@ class MixedSearch:
         ):
             self._open(bound_s, node, limit_s=self.best_s * _TIE)
 
-    def fill_shapes(self) -> None:
+    def fill_shapes(self, known: Iterable[MixedPriced] = ()) -> None:
         """Price a few plans of every shape that has none, in the order of their bounds."""
+        told = {found.shape for found in (*known, *self.priced)}
         for shape in self.layouts.shapes:
-            if any(found.shape == shape for found in self.priced):
-                continue
-            self._fill(shape)
+            if shape not in told:
+                self._fill(shape)
 
     def _fill(self, shape: Shape) -> None:
         tries, others = _TRIES, list[tuple[float, _Node]]()
@@ -332,56 +333,81 @@ def sketch_on_pools(
 
 
 def plan_mixed(
-    question: ModelQuestion,
-    budget: Budget,
-    *,
-    shelf: MixedShelf | None = None,
-    crew: Crew | None = None,
+    question: ModelQuestion, budget: Budget, *, crew: Crew | None = None
 ) -> Outcome[MixedPriced]:
     """The fastest plan on one pool or several, and a bound on every other.
 
     A `crew` helps with each pool alone. Raises `UnsupportedFeature` where the pools share no number
     format, and like `search.search`.
     """
-    shelf = shelf or MixedShelf.of(question)
+    shelf = MixedShelf.of(question)
     alone = {pool: _alone(shelf, pool, budget, crew) for pool in range(len(shelf.cluster.pools))}
-    search = MixedSearch(shelf, budget)
-    for pool, outcome in alone.items():
-        search.priced += [_one_pool(shelf, pool, found) for found in outcome.priced[:1]]
-    search.best_s = min((found.step.step_time_s for found in search.priced), default=math.inf)
-    is_complete = search.open()
-    search.run()
-    search.fill_shapes()
+    priced = [
+        _one_pool(shelf, pool, found)
+        for pool, outcome in alone.items()
+        for found in outcome.priced[:1]
+    ]
+    searches, is_complete = [], True
+    for part in parts_on_pools(question):
+        search = MixedSearch(MixedShelf.of(part), budget, best_s=_least_s(priced))
+        is_complete = search.open() and is_complete
+        search.run()
+        search.fill_shapes(priced)
+        searches.append(search)
+        priced += search.priced
+    best_s = _least_s(priced)
+    for search in searches:
+        search.best_s = best_s
     open_parts = [each for each in alone.values() if each.is_open]
-    bound_s = min([search.bound_s, *(each.lower_bound_s for each in open_parts)])
-    left = search.count_left()
-    reached = search.searched
-    considered = search.considered + sum(each.considered for each in alone.values())
+    bounds_s = (each.lower_bound_s for each in open_parts)
+    bound_s = min((best_s, *(search.bound_s for search in searches), *bounds_s))
+    left = sum(search.count_left() for search in searches)
+    considered = sum(search.considered for search in searches)
+    reached = sum(search.searched for search in searches)
     return Outcome(
-        priced=best_of_shapes(search.priced),
+        priced=best_of_shapes(priced),
         lower_bound_s=bound_s if is_complete and math.isfinite(bound_s) else 0.0,
-        considered=considered,
-        pruned=max(0, search.considered - reached - left)
-        + sum(each.pruned for each in alone.values()),
+        considered=considered + sum(each.considered for each in alone.values()),
+        pruned=max(0, considered - reached - left) + sum(each.pruned for each in alone.values()),
         not_reached=left + sum(each.not_reached for each in alone.values()),
         exhausted=all(each.exhausted for each in alone.values())
-        and not (budget.stopped or search.undecided),
+        and not (budget.stopped or any(search.undecided for search in searches)),
         interrupted=budget.interrupted,
     )
 
 
+def parts_on_pools(question: ModelQuestion) -> Iterator[ModelQuestion]:
+    """The parts of the space whose plans use several pools and can be launched there.
+
+    Whose framework cuts a pipeline by itself cuts it alike for all devices: it has replicas alone.
+    """
+    allowed = question.allowed
+    if allowed.framework and not capability_of(allowed.framework).can(Feature.SEVERAL_KINDS):
+        return
+    for space in runnable_spaces(allowed):
+        if not splits_itself(allowed):
+            yield replace(question, allowed=space)
+        elif 1 in space.pipeline:
+            yield replace(question, allowed=replace(space, pipeline=Span.only(1)))
+
+
+def _least_s(priced: Iterable[MixedPriced]) -> float:
+    return min((found.step.step_time_s for found in priced), default=math.inf)
+
+
 def sketch_mixed(question: ModelQuestion, budget: Budget) -> MixedPriced | None:
     """A good plan on one pool or several, soon, and no bound; None where none is found."""
-    shelf = MixedShelf.of(question)
-    search = MixedSearch(shelf, budget)
+    shelf, priced = MixedShelf.of(question), list[MixedPriced]()
     for pool in range(len(shelf.cluster.pools)):
         found = sketch_runnable(shelf.alone(pool), budget)
         if found is not None:
-            search.priced.append(_one_pool(shelf, pool, found))
-    search.best_s = min((found.step.step_time_s for found in search.priced), default=math.inf)
-    if search.open():
-        search.run(_BRIEF)
-    return next(iter(best_of_shapes(search.priced)), None)
+            priced.append(_one_pool(shelf, pool, found))
+    for part in parts_on_pools(question):
+        search = MixedSearch(MixedShelf.of(part), budget, best_s=_least_s(priced))
+        if search.open():
+            search.run(_BRIEF)
+        priced += search.priced
+    return next(iter(best_of_shapes(priced)), None)
 
 
 def _alone(shelf: MixedShelf, pool: int, budget: Budget, crew: Crew | None) -> ModelOutcome:

@@ -21,7 +21,7 @@ import numpy as np
 from trainwright.cluster import Hop
 from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
 from trainwright.planning.bounds.exchanges import ChainEnds
-from trainwright.planning.bounds.pools import Across, Beside
+from trainwright.planning.bounds.pools import Across, Beside, runs_alike
 from trainwright.planning.splits.chain import Site, best_split_at, fastest_ways
 from trainwright.planning.splits.types import options_of
 from trainwright.plans import Plan, ReplicaGroup, Stage
@@ -195,13 +195,18 @@ def _beside(shelf: MixedShelf, candidate: Beside, limit_s: float) -> MixedSplit:
         pool: _pool(shelf, candidate, pool, count, limit_s)
         for pool, count in zip(candidate.pools, candidate.replicas, strict=True)
     }
-    dealt = _dealt(pools, total)
+    if runs_alike(shelf.question.allowed):
+        dealt = dict.fromkeys(pools, total // candidate.degrees.data)
+    else:
+        dealt = _dealt(pools, total)
     bound_s = max(pools[pool].split(m).bound_s for pool, m in dealt.items())
     if not bound_s < limit_s:
         return MixedSplit(bound_s=bound_s)
     offered = {pools[pool].split(m).cuts: None for pool, m in dealt.items()}
-    plans = (_cut(shelf, candidate, pools, dealt, cuts) for cuts in offered if cuts)
-    return MixedSplit(bound_s=bound_s, plans=tuple(p for p in plans if p is not None))
+    plans = (
+        plan for cuts in offered if cuts for plan in _cut(shelf, candidate, pools, dealt, cuts)
+    )
+    return MixedSplit(bound_s=bound_s, plans=tuple(plans))
 
 
 def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: float) -> _Pool:
@@ -280,28 +285,39 @@ def _cut(
     pools: Mapping[int, _Pool],
     dealt: Mapping[int, int],
     cuts: tuple[int, ...],
-) -> Plan | None:
-    """The stages between `cuts` in all pools; None where one of them does not fit."""
+) -> Iterator[Plan]:
+    """The stages between `cuts` in all pools, if each of them fits.
+
+    Where replicas run alike all recompute as those of one pool, whichever that is.
+    """
     ways = {g: fastest_ways(pool.sites, cuts, pool.shape(dealt[g])) for g, pool in pools.items()}
-    chosen = {g: way for g, way in ways.items() if way is not None}
-    if len(chosen) < len(ways):
-        return None
-    structure = shelf.profile(candidate.pools[0], candidate.point).structure
-    stages = []
-    for rank, (first, after) in enumerate(pairwise(cuts)):
-        layers = structure.layers[first:after]
-        options = {
-            g: options_of(layers, way[rank], shelf.profile(g, candidate.point))
-            for g, way in chosen.items()
-        }
-        common = options[candidate.pools[0]]
-        groups = [
-            replace(group, options=() if options[group.pool] == common else options[group.pool])
-            for group in _shared_out(shelf, candidate, dealt)
-        ]
-        ids = tuple(layer.id for layer in layers)
-        stages.append(Stage(layers=ids, options=common, replicas=tuple(groups)))
-    return _plan(shelf, candidate, stages)
+    layers = shelf.profile(candidate.pools[0], candidate.point).structure.layers
+    ranks = [layers[first:after] for first, after in pairwise(cuts)]
+    options = {
+        g: tuple(
+            options_of(own, chosen, shelf.profile(g, candidate.point))
+            for own, chosen in zip(ranks, way, strict=True)
+        )
+        for g, way in ways.items()
+        if way is not None
+    }
+    if len(options) < len(ways):
+        return
+    each = [options]
+    if runs_alike(shelf.question.allowed):
+        each = [dict.fromkeys(options, own) for own in dict.fromkeys(options.values())]
+    for chosen_by in each:
+        stages = []
+        for rank, own in enumerate(ranks):
+            common = chosen_by[candidate.pools[0]][rank]
+            groups = [
+                replace(group, options=() if found == common else found)
+                for group in _shared_out(shelf, candidate, dealt)
+                for found in (chosen_by[group.pool][rank],)
+            ]
+            ids = tuple(layer.id for layer in own)
+            stages.append(Stage(layers=ids, options=common, replicas=tuple(groups)))
+        yield _plan(shelf, candidate, stages)
 
 
 def _shared_out(
