@@ -75,8 +75,12 @@ class FrameworkMemory:
     `keeps_activated` dense and shared feed-forward parts keep the output of a gated activation
     beside its product; with `keeps_tiles` a part that works on some tokens at a time keeps what
     all of them need backward.
+    Where `softmax_bytes` are set, attention without a fused kernel keeps its softmax with so many
+    bytes a number beside the narrower one that it multiplies.
     With `reuses_buffers` a compiler places every tensor by its lifetime: logits lie where the
     tensors of blocks lie later, and the gradient of an activation's input where that input was.
+    With `casts_shards` ZeRO-3 keeps shards of weights that train in float32 alone, and casts what
+    it gathers.
     Without `gathers_ahead` ZeRO-3 gathers the weights of the layer at hand only; without
     `keeps_attended` selective recomputation runs attention again, from its inputs.
 
@@ -114,9 +118,11 @@ class FrameworkMemory:
     norm_bytes: float = 0.0
     keeps_activated: bool = False
     keeps_tiles: bool = False
+    softmax_bytes: float = 0.0
     reuses_buffers: bool = False
     gathers_ahead: bool = True
     keeps_attended: bool = True
+    casts_shards: bool = False
     copies_weights: bool = False
     builds_whole: bool = False
     saves_bytes: float = 0.0
@@ -146,7 +152,12 @@ class FrameworkMemory:
     def of_all_tensors(self) -> FrameworkMemory:
         """The account of a device that never holds less than the model's own account says."""
         return replace(
-            self, counted=False, reuses_buffers=False, gathers_ahead=True, keeps_attended=True
+            self,
+            counted=False,
+            reuses_buffers=False,
+            casts_shards=False,
+            gathers_ahead=True,
+            keeps_attended=True,
         )
 
     @property
@@ -166,6 +177,7 @@ class FrameworkMemory:
             self.norm_bytes,
             self.keeps_activated,
             self.keeps_tiles,
+            self.softmax_bytes,
             self.may_hold_less,
         )
         return not any(kept)

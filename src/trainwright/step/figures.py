@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Accelerator
     from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
-    from trainwright.model import LayerClass, LayerGraph, Recipe, TransformerConfig
+    from trainwright.model import LayerClass, LayerGraph, Precision, Recipe, TransformerConfig
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.plan import Parallelism
     from trainwright.plans.prediction import StageMemory, StepPrediction
@@ -311,9 +311,10 @@ def memory_figures(
             kept += held.gradient_bytes * (degrees.data * degrees.context > 1)
         update = _update_bytes(run, held, account, precision)
         pool = _graph_pool(graph, model, run, held, ends)
-        during = held.static_bytes + held.workspace_bytes + pool.kept_bytes + update
+        cast = _cast_bytes(run, held, account, numbers)
+        during = held.static_bytes - cast + held.workspace_bytes + pool.kept_bytes + update
         start = start_bytes(run, held, device, account)
-        peak = held.total_bytes + beside + pool.beside_bytes
+        peak = held.total_bytes - cast + beside + pool.beside_bytes
         if makes_gradients_anew(account, run):
             peak -= _unmade_bytes(graph, model, run, held, account)
         peak = max(peak, start - kept)
@@ -326,6 +327,18 @@ def memory_figures(
             )
         )
     return tuple(found)
+
+
+def _cast_bytes(
+    run: Configuration, held: StageMemory, account: FrameworkMemory, numbers: Precision
+) -> float:
+    """Shards of weights in 16 bit that the step's account has and the framework has not."""
+    is_cast = account.casts_shards and run.parallelism.zero_stage == _SHARDS_WEIGHTS
+    has_copy = numbers.weight_bytes < _WORKED and run.recipe.main_weight_dtype in (None, "fp32")
+    if not (is_cast and has_copy):
+        return 0.0
+    own = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
+    return numbers.weight_bytes * own
 
 
 def makes_gradients_anew(account: FrameworkMemory, run: Configuration) -> bool:
@@ -521,8 +534,12 @@ def phase_memories(
         return ()
     alone = replace(account, copies_weights=False, builds_whole=False)
     during = fullest_figures(model, run, step, device, alone).allocated.typical_bytes
-    between = max(stage.memory.static_bytes for stage in step.stages)
     precision = run.recipe.precision or device.default_precision
+    numbers = run.recipe.numbers(precision)
+    between = max(
+        stage.memory.static_bytes - _cast_bytes(run, stage.memory, account, numbers)
+        for stage in step.stages
+    )
     graph = layer_graph(model, run_shape(run, precision=precision))
     return (
         *(PhaseMemory(phase="initialisation", device_bytes=start) for _ in range(start > 0)),
@@ -600,6 +617,7 @@ def _beside_bytes(
     if account.puts_back_by_index and model.experts is not None:
         added += _put_back_bytes(graph, model, run, held)
     added += _eager_bytes(graph, model, run, held, account, ends)
+    added += _softmax_bytes(graph, model, run, held, account, ends)
     if run.recompute is Recompute.SELECTIVE and not account.keeps_attended:
         most = _most_blocks(run, model)
         blocks = min(run.recompute_blocks or most, most)
@@ -699,6 +717,32 @@ def _tile_bytes(graph: LayerGraph, model: TransformerConfig, account: FrameworkM
     written_out = account.keeps_activated and model.gated
     kept = (shape.tokens - shape.mlp_tokens) * (2 + model.gated) + shape.tokens * written_out
     return inner * kept
+
+
+def _softmax_bytes(
+    graph: LayerGraph,
+    model: TransformerConfig,
+    run: Configuration,
+    held: StageMemory,
+    account: FrameworkMemory,
+    ends: _Ends,
+) -> float:
+    """What a softmax in float32 holds beside the one that scores are priced with.
+
+    Backward has its gradient and that of its input in float32, when the narrower one is gone; then
+    logits are, too.
+    """
+    wide, element = account.softmax_bytes, graph.run.precision.activation_bytes
+    if wide <= element:
+        return 0.0
+    scores = _of_a_block(graph).get("softmax.output", 0.0) / element
+    again = 0
+    if run.recompute is not Recompute.NONE:
+        again = min(_most_blocks(run, model), run.recompute_blocks or _most_blocks(run, model))
+    kept = held.microbatches_in_flight * (_most_blocks(run, model) - again)
+    for_a_moment = max(0.0, 2 * wide - 3 * element) + wide * (again > 0)
+    logits = held.logits_bytes + _loss_bytes(graph, model, run, account) if ends.last else 0.0
+    return wide * scores * kept + max(0.0, for_a_moment * scores - logits)
 
 
 _HALF: Final = 2.0  # bytes of a 16-bit number

@@ -727,6 +727,7 @@ def run_of(point: Point, sequence_length: int) -> RunShape:
 # of a plan alone: one that misses the device by it is looked for again with less room.
 
 
+_SHARDS_WEIGHTS: Final = 3  # the ZeRO stage
 _LEAST_BYTES: Final = 1.0  # a device with nothing left still is one
 
 
@@ -779,7 +780,24 @@ def account_bytes(question: ModelQuestion, *, groups: int) -> float:
     if account is None or not kept.fit_probability or (account.may_hold_less and not measured):
         return math.inf  # what a device holds may be less than the step's own peak
     limit_bytes = question.cluster.accelerator.memory_bytes - kept.reserve_bytes
-    return most_allocated_bytes(account, groups, limit_bytes, kept.fit_probability)
+    most_bytes = most_allocated_bytes(account, groups, limit_bytes, kept.fit_probability)
+    return most_bytes if measured else most_bytes * _most_over_cast(question, account)
+
+
+def _most_over_cast(question: ModelQuestion, account: FrameworkMemory) -> float:
+    """The largest ratio of the step's own peak to one without its 16-bit shards of weights.
+
+    Of p parameters whose shards lie on a device the step's account has all states, s·p bytes, in a
+    peak of S, and the framework's w·p fewer: S / (S - w·p) is at most s / (s - w).
+    """
+    recipe, workload = question.settings.recipe, question.workload
+    device = question.cluster.accelerator
+    precision = workload.precision or recipe.precision or device.default_precision
+    numbers = recipe.numbers(precision)
+    if not account.casts_shards or max(question.allowed.zero_stages) < _SHARDS_WEIGHTS:
+        return 1.0
+    states = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes
+    return states / (states - numbers.weight_bytes)
 
 
 def missing_of_plan(
