@@ -102,8 +102,7 @@ def test_where_the_step_of_every_rank_goes_adds_up_to_the_step(degrees: dict[str
     found = document(**degrees)
     step_s = found.step_time_s or 0.0
     assert sum(found.time_by_part_s.values()) == pytest.approx(step_s)
-    shelf, plan_found, profiles = planned_mixed(found)
-    parts = priced_parts(shelf, plan_found, profiles)
+    parts = priced_parts(found)
     assert len(parts) == len(found.ranks)
     for rank, own in zip(found.ranks, parts, strict=True):
         assert sum(own.values()) == pytest.approx(step_s)
@@ -318,7 +317,7 @@ def test_a_change_is_what_plan_prices_under_its_option() -> None:
 
 def test_every_neighbour_holds_all_layers_and_microbatches() -> None:
     for degrees in ({"pp": 2, "dp": 4}, {"pp": 1, "dp": 8}):
-        shelf, plan_found, _ = planned_mixed(document(**degrees))
+        shelf, plan_found = planned_mixed(document(**degrees))
         layers = sorted(layer for stage in plan_found.stages for layer in stage.layers)
         moves = list(moves_on_pools(shelf, plan_found))
         assert len({options for _, options, _ in moves}) == len(moves)

@@ -169,7 +169,7 @@ class _Subject:
 
 def _subject_of(document: ModelPlanResult | MixedPlanResult) -> _Subject:
     if isinstance(document, MixedPlanResult):
-        shelf, plan, _ = planned_mixed(document)
+        shelf, plan = planned_mixed(document)
         parts = [own for stage in document.stages for own in stage.replicas]
         return _Subject(
             question=shelf.question,
@@ -436,7 +436,7 @@ def improved_on_pools(document: MixedPlanResult, budget: Budget) -> ImprovementR
 
     Of a plan for a framework, the changes and plans that it launches.
     """
-    shelf, plan, _ = planned_mixed(document)
+    shelf, plan = planned_mixed(document)
     changes = [
         each for each in changes_on_pools(shelf, plan, budget) if _launches(document, shelf, each)
     ]
@@ -454,8 +454,7 @@ def _launches(document: MixedPlanResult, shelf: MixedShelf, change: PoolsChange)
     """Whether the framework of the request, if one was named, launches a plan that was changed."""
     if shelf.question.allowed.framework is None:
         return True
-    found = change.found
-    changed = with_mixed_plan(document, shelf.question, found.plan, found.profiles, found.step)
+    changed = with_mixed_plan(document, shelf.question, change.found)
     try:
         return not launch_gaps(changed, shelf.question)
     except UnsupportedFeature:  # replicas that differ, or share nodes
@@ -533,7 +532,7 @@ def remake_any_improvement(document: ImprovementResult) -> ImprovementResult:
     """
     if document.plan is None:
         return remake_improvement(document)
-    shelf, plan, _ = planned_mixed(document.plan)
+    shelf, plan = planned_mixed(document.plan)
     changes = []
     for index, one in enumerate(document.changes):
         found = changed_on_pools(shelf, plan, one.options)
@@ -556,8 +555,7 @@ def recommended_plan(document: ImprovementResult) -> MixedPlanResult:
     assert document.plan is not None, "of a run on several pools"
     if document.recommended is None:
         raise InvalidInput.of("document", "recommends no change: give the plan itself")
-    shelf, plan, _ = planned_mixed(document.plan)
+    shelf, plan = planned_mixed(document.plan)
     found = changed_on_pools(shelf, plan, document.recommended.options)
     assert found is not None, "an improvement that was read has its changes"
-    priced = found.found
-    return with_mixed_plan(document.plan, shelf.question, priced.plan, priced.profiles, priced.step)
+    return with_mixed_plan(document.plan, shelf.question, found.found)

@@ -119,8 +119,8 @@ def timelines_of(document: Jobbed, job: Job | None = None) -> tuple[Timeline, ..
     `job` is that of the document, whose overlap and overheads count.
     """
     if isinstance(document, MixedPlanResult):
-        shelf, plan, profiles = planned_mixed(document)
-        kept = shelf.question.overheads
+        shelf, plan = planned_mixed(document)
+        kept, profiles = shelf.question.overheads, shelf.profiles_of(plan)
         works = mixed_works(plan, profiles, shelf.cluster, overheads=kept)
         return tuple(timeline_of(work, layout) for _, work, layout in works)
     job = job_of(document) if job is None else job

@@ -15,8 +15,6 @@ from trainwright.documents.model_plan import (
     launch_gaps,
     microbatch_of,
     plan_model,
-    point_at,
-    point_of,
     rank_record,
     step_keys,
     step_range,
@@ -32,14 +30,14 @@ from trainwright.options.table import keywords_of
 from trainwright.planning.bounds.pools import (
     FAMILIES,
     MixedShelf,
-    Shape,
     is_mixable,
     mixed_families,
 )
-from trainwright.planning.reasons.why import enough_freedom
+from trainwright.planning.question.question import Point
+from trainwright.planning.reasons.why import enough_freedom, priced_on_pools
 from trainwright.planning.search.framework import cannot
 from trainwright.planning.search.plans import splits_itself
-from trainwright.planning.search.pools import plan_mixed, priced_mixed
+from trainwright.planning.search.pools import plan_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
@@ -221,13 +219,10 @@ class MixedPlanResult(PlannedStep):
 
 
 def with_mixed_plan(
-    document: MixedPlanResult,
-    question: ModelQuestion,
-    plan: Plan,
-    profiles: Mapping[int, Profile],
-    step: MixedPrediction,
+    document: MixedPlanResult, question: ModelQuestion, found: MixedPriced
 ) -> MixedPlanResult:
     """The document with all that follows from its plan."""
+    plan, profiles, step = found.plan, found.profiles, found.step
     used = sorted({pool for chain in step.chains for pool in chain.pools})
     spread = step_range(question, plan, used)
     assert spread is not None, "what several pools run is estimated"
@@ -391,12 +386,11 @@ def _replicas(
         )
 
 
-def priced_parts(
-    shelf: MixedShelf, plan: Plan, profiles: dict[int, Profile]
-) -> tuple[dict[str, float], ...]:
+def priced_parts(document: MixedPlanResult) -> tuple[dict[str, float], ...]:
     """Where the step of every rank goes, in the order of the document's ranks."""
-    step = _step_of(shelf, plan, profiles)
-    chains = chains_by_part_s(plan, profiles, shelf.cluster, step)
+    shelf, plan = planned_mixed(document)
+    found = priced_on_pools(shelf, plan)
+    chains = chains_by_part_s(plan, found.profiles, shelf.cluster, found.step)
     return tuple(parts_s for chain in chains for parts_s in chain)
 
 
@@ -463,8 +457,8 @@ def plan_mixed_model(
     if outcome.priced:
         best = outcome.priced[0]
         # What a framework runs may have been searched mode by mode; the document knows all modes.
-        profiles = _profiles(MixedShelf.of(question), best.plan)
-        document = with_mixed_plan(document, question, best.plan, profiles, best.step)
+        best = replace(best, profiles=MixedShelf.of(question).profiles_of(best.plan))
+        document = with_mixed_plan(document, question, best)
         gaps = launch_gaps(document, question)
         document = replace(
             document,
@@ -513,9 +507,7 @@ def estimate_on_pools(
     shelf = MixedShelf.of(call.question)
     with naming_options({**OPTION_OF, **_OF_POOLS}):
         _refuse_illegal(call.question, run, chains)
-        plan = _plan_of_chains(shelf, run, chains)
-        profiles = _profiles(shelf, plan)
-        step = _step_of(shelf, plan, profiles)
+        found = priced_on_pools(shelf, _plan_of_chains(shelf, run, chains))
     document = MixedPlanResult(
         status=Status.GAP,
         lower_bound_s=0.0,
@@ -523,7 +515,7 @@ def estimate_on_pools(
         request=request_of(call, time_limit_s=None),
         warnings=(*given.warnings, *warnings, *call.warnings),
     )
-    return with_mixed_plan(document, call.question, plan, profiles, step)
+    return with_mixed_plan(document, call.question, found)
 
 
 _ONE_WAY: Final = (
@@ -602,7 +594,7 @@ def _plan_of_chains(shelf: MixedShelf, run: Configuration, chains: Sequence[Stat
     if len(used) > 1 and not is_mixable(shelf.question.allowed):
         raise UnsupportedFeature(_ONE_WAY, alternative="leave both out")
     degrees = run.parallelism
-    plan = plan_of(run, shelf.profile(min(used), point_at(degrees, run.microbatch_size)))
+    plan = plan_of(run, shelf.profile(min(used), Point.of(degrees, run.microbatch_size)))
     stages = (
         replace(
             stage,
@@ -646,33 +638,25 @@ def remake_mixed_plan(document: MixedPlanResult) -> MixedPlanResult:
     """
     if not document.stages:
         return document
-    shelf, plan, profiles = planned_mixed(document)
-    question = shelf.question
-    shape = Shape(name=document.layout or "alone", pools=tuple(profiles))
-    priced = priced_mixed(shelf, shape, plan, profiles)
-    computed = with_mixed_plan(document, question, plan, profiles, priced.step)
-    return replace(computed, **known_of_others(document, priced.step.step_time_s))
+    shelf, plan = planned_mixed(document)
+    found = priced_on_pools(shelf, plan)
+    computed = with_mixed_plan(document, shelf.question, found)
+    return replace(computed, **known_of_others(document, found.step.step_time_s))
 
 
-def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan, dict[int, Profile]]:
-    """The question of a document that has stages, its plan, and the profiles of the pools used.
+def planned_mixed(document: MixedPlanResult) -> tuple[MixedShelf, Plan]:
+    """The question of a document that has stages, and its plan.
 
     Raises `InvalidInput` where model or cluster cannot be read or the plan does not suit them.
     """
     shelf = MixedShelf.of(call_of(document.request).question)
-    plan = _plan_in(document, shelf.question)
-    return shelf, plan, _profiles(shelf, plan)
+    return shelf, _plan_in(document, shelf.question)
 
 
 def step_on_pools_s(question: ModelQuestion, plan: Plan, cluster: Cluster) -> float:
     """The step of the plan on another cluster with such pools, in seconds."""
     shelf = MixedShelf.of(replace(question, cluster=cluster))
-    return _step_of(shelf, plan, _profiles(shelf, plan)).step_time_s
-
-
-def _step_of(shelf: MixedShelf, plan: Plan, profiles: dict[int, Profile]) -> MixedPrediction:
-    shape = Shape(name="alone", pools=tuple(profiles))  # how pools are used is of no price
-    return priced_mixed(shelf, shape, plan, profiles).step
+    return priced_on_pools(shelf, plan).step.step_time_s
 
 
 def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
@@ -707,10 +691,3 @@ def _plan_in(document: MixedPlanResult, question: ModelQuestion) -> Plan:
         schedule=document.schedule or DEFAULT_SCHEDULE,
         parallelism=document.parallelism,
     )
-
-
-def _profiles(shelf: MixedShelf, plan: Plan) -> dict[int, Profile]:
-    if plan.parallelism is None:
-        raise InvalidInput.of("parallelism", "required field is missing")
-    pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
-    return {pool: shelf.profile(pool, point_of(plan)) for pool in pools}

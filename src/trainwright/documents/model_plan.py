@@ -903,7 +903,10 @@ def profile_of(question: ModelQuestion, plan: Plan) -> Profile:
     return estimate_profile_of_degrees(
         question.estimator(),
         question,
-        point_of(plan),
+        Point.of(
+            plan.parallelism or Parallelism(tensor=plan.stages[0].tensor_parallel),
+            plan.microbatch_size,
+        ),
         tensor=_tensor_degrees(plan, question),
     )
 
@@ -965,23 +968,6 @@ def _space_faults(
     if order is not None and order.family not in (allowed.schedules or (order.family,)):
         families = ", ".join(allowed.schedules or ())
         yield Fault("order.family", f'must be one of {families}, got "{order.family}"')
-
-
-def point_of(plan: Plan) -> Point:
-    """The point of the profile that a plan was cut from."""
-    size, tensor = plan.microbatch_size or 1, plan.stages[0].tensor_parallel
-    return point_at(plan.parallelism or Parallelism(tensor=tensor), size)
-
-
-def point_at(degrees: Parallelism, size: int) -> Point:
-    """The point of these degrees, with microbatches of `size` sequences."""
-    return Point(
-        microbatch_size=size,
-        tensor=degrees.tensor,
-        context=degrees.context,
-        expert=degrees.expert,
-        expert_tensor=degrees.expert_tensor,
-    )
 
 
 def _tensor_degrees(plan: Plan, question: ModelQuestion) -> tuple[int, ...]:

@@ -109,25 +109,18 @@ def _(document: ModelPlanResult, name: str) -> dict[str, Any]:
 
 @_following.register
 def _(document: MixedPlanResult, name: str) -> dict[str, Any]:
+    from trainwright.documents.jobs import timelines_of
     from trainwright.documents.mixed_plan import planned_mixed, priced_parts
-    from trainwright.step.account import chain_timeline
 
     parts: dict[str, Any] = {"cluster": _cluster(document.request.cluster)}
     if document.binding is None:
         return parts
-    shelf, plan, profiles = planned_mixed(document)
-    parts["parts_of_rank_s"] = priced_parts(shelf, plan, profiles)
+    parts["parts_of_rank_s"] = priced_parts(document)
     own = [rank for rank in document.ranks if rank.chain == document.binding.chain]
     if too_many := _undrawn(2 * len(document.stages) * own[0].num_microbatches):
         return parts | too_many
-    timeline = chain_timeline(
-        plan,
-        profiles,
-        shelf.cluster,
-        chain=document.binding.chain,
-        overheads=shelf.question.overheads,
-    )
-    return parts | {"panel": _panel(name, plan, timeline)}
+    timeline = timelines_of(document)[document.binding.chain]
+    return parts | {"panel": _panel(name, planned_mixed(document)[1], timeline)}
 
 
 @_following.register

@@ -23,7 +23,7 @@ from trainwright.profile import Recompute, TimeKind
 from trainwright.scheduling.simulate import simulate
 from trainwright.step.memory import rank_peaks
 from trainwright.step.pipeline import schedule_of
-from trainwright.step.pools import MixedPlacement, as_run_by, mixed_works
+from trainwright.step.pools import MixedPlacement, as_run_by
 from trainwright.step.predict import (
     activations_of,
     assemble_step,
@@ -409,19 +409,6 @@ def step_timeline(
     `predict_step`, and `UnsupportedFeature` for stages that branch or differ in degrees.
     """
     work, layout = work_of_plan(plan, profile, cluster, overlap=overlap, overheads=overheads)
-    return timeline_of(work, layout)
-
-
-def chain_timeline(
-    plan: Plan,
-    profiles: Mapping[int, Profile],
-    cluster: Cluster,
-    *,
-    chain: int,
-    overheads: MemoryOverheads = NO_OVERHEADS,
-) -> Timeline:
-    """The same for one chain (by number) of a plan on several pools; raises as its price does."""
-    _, work, layout = mixed_works(plan, profiles, cluster, overheads=overheads)[chain]
     return timeline_of(work, layout)
 
 

@@ -28,7 +28,6 @@ from trainwright.costing.communication import (
     point_to_point_time_s,
 )
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature, refuse
-from trainwright.model import precision_named
 from trainwright.plans.configuration import DEFAULT_OVERLAP, NO_OVERHEADS
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import ChainPrediction, MixedPrediction
@@ -46,6 +45,7 @@ from trainwright.step.predict import (
     assemble_step,
     gathered_input_bytes,
     predict_step,
+    with_throughput,
     work_of_plan,
 )
 from trainwright.step.stages import (
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from trainwright.plans import Plan, ReplicaGroup
     from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.prediction import StepPrediction
-    from trainwright.profile import Profile, ProfilePoint
+    from trainwright.profile import Profile
 
 _WHOLE = 1e-6  # of a microbatch
 
@@ -382,7 +382,14 @@ def predict_mixed_step(
     )
     priced = _together(chains, cluster)
     point = next(iter(profiles.values())).point
-    return _with_throughput(priced, placement, point, model_flops_per_sequence)
+    devices = zip(placement.devices_used, (pool.accelerator for pool in cluster.pools), strict=True)
+    return with_throughput(
+        priced,
+        point,
+        plan=plan,
+        devices=devices,
+        model_flops_per_sequence=model_flops_per_sequence,
+    )
 
 
 def mixed_works(
@@ -523,25 +530,3 @@ def _stage_works(
         for pool in {group.pool for group in chain.groups}
     }
     return tuple(of_pool[group.pool][stage] for stage, group in enumerate(chain.groups))
-
-
-def _with_throughput(
-    step: MixedPrediction,
-    placement: MixedPlacement,
-    point: ProfilePoint,
-    model_flops_per_sequence: float | None,
-) -> MixedPrediction:
-    size = placement.plan.microbatch_size
-    if size is None or point.sequence_length is None or step.step_time_s <= 0:
-        return step
-    sequences = placement.plan.num_microbatches * size
-    mfu = None
-    if model_flops_per_sequence is not None and point.precision is not None:
-        dtype = precision_named(point.precision).matmul_dtype
-        peak = sum(
-            used * pool.accelerator.peak(dtype)
-            for pool, used in zip(placement.cluster.pools, placement.devices_used, strict=True)
-            if used
-        )
-        mfu = sequences * model_flops_per_sequence / (step.step_time_s * peak)
-    return replace(step, tokens_per_s=sequences * point.sequence_length / step.step_time_s, mfu=mfu)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -94,13 +94,14 @@ from trainwright.step.zero import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trainwright.arrays import Floats
     from trainwright.cluster import Accelerator, Cluster
     from trainwright.model import TransformerConfig
     from trainwright.plans.configuration import Configuration, MemoryOverheads, Overlap
     from trainwright.plans.plan import Parallelism
+    from trainwright.plans.prediction import MixedPrediction
     from trainwright.profile import CostTable, Profile
     from trainwright.profile.measured_model import Trained
 
@@ -451,45 +452,37 @@ def predict_step(
     return with_throughput(
         step,
         point,
-        num_sequences=_sequences(whole, point),
-        num_devices=plan.devices_used,
-        cluster=cluster,
+        plan=whole,
+        devices=((plan.devices_used, cluster.accelerator),),
         model_flops_per_sequence=model_flops_per_sequence,
         hardware_flops_per_sequence=hardware_flops_per_sequence,
     )
 
 
+Step = TypeVar("Step", bound="StepPrediction | MixedPrediction")
+
+
 def with_throughput(
-    step: StepPrediction,
+    step: Step,
     point: ProfilePoint,
     *,
-    num_sequences: int | None,
-    num_devices: int,
-    cluster: Cluster,
+    plan: Plan,
+    devices: Iterable[tuple[int, Accelerator]],
     model_flops_per_sequence: float | None,
-    hardware_flops_per_sequence: float | None,
-) -> StepPrediction:
-    """The step with tokens per second and the shares of the devices' peak, where known."""
-    if num_sequences is None or point.sequence_length is None or step.step_time_s <= 0:
-        return step
-
-    def share(flops_per_sequence: float | None) -> float | None:
-        if flops_per_sequence is None or point.precision is None:
-            return None
-        peak = cluster.accelerator.peak(precision_named(point.precision).matmul_dtype)
-        return num_sequences * flops_per_sequence / (step.step_time_s * peak * num_devices)
-
-    return replace(
-        step,
-        tokens_per_s=num_sequences * point.sequence_length / step.step_time_s,
-        mfu=share(model_flops_per_sequence),
-        hfu=share(hardware_flops_per_sequence),
-    )
-
-
-def _sequences(plan: Plan, point: ProfilePoint) -> int | None:
+    hardware_flops_per_sequence: float | None = None,
+) -> Step:
+    """The step with tokens per second and the shares of the peak of all `devices`, where known."""
     size = point.microbatch_size
-    return None if size is None else plan.num_microbatches * size
+    if size is None or point.sequence_length is None or step.step_time_s <= 0:
+        return step
+    per_s = plan.num_microbatches * size / step.step_time_s
+    flops = {"mfu": model_flops_per_sequence, "hfu": hardware_flops_per_sequence}
+    shares: dict[str, Any] = {}
+    if point.precision is not None:
+        dtype = precision_named(point.precision).matmul_dtype
+        peak = sum(count * device.peak(dtype) for count, device in devices if count)
+        shares = {n: per_s * each / peak for n, each in flops.items() if each is not None}
+    return replace(step, tokens_per_s=per_s * point.sequence_length, **shares)
 
 
 def _require_legal(plan: Plan, profile: Profile, cluster: Cluster) -> None:

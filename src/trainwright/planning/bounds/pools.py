@@ -34,12 +34,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from trainwright.costing.communication import point_to_point_time_s
-from trainwright.errors import UnsupportedFeature
+from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.bounds.layers import PointWork
 from trainwright.planning.bounds.stages import StageKinds
 from trainwright.planning.question.layouts import CHAIN, CUTS_HEAD, SLICED, SPLIT_BACKWARD, WARM_UP
 from trainwright.planning.question.question import (
     Candidate,
+    Point,
     dense_points,
     estimate_profile,
     expert_points,
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
-    from trainwright.planning.question.question import Allowed, ModelQuestion, Point
+    from trainwright.planning.question.question import Allowed, ModelQuestion
     from trainwright.profile import Profile
     from trainwright.step.stages import StageWork
 
@@ -209,6 +210,14 @@ class MixedShelf:
         if (pool, point) not in self.made:
             self.made[pool, point] = self.source(pool, point)
         return self.made[pool, point]
+
+    def profiles_of(self, plan: Plan) -> dict[int, Profile]:
+        """What layers cost where a plan runs them, by the pools it uses."""
+        if plan.parallelism is None:
+            raise InvalidInput.of("parallelism", "required field is missing")
+        point = Point.of(plan.parallelism, plan.microbatch_size)
+        pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
+        return {pool: self.profile(pool, point) for pool in pools}
 
     def kinds(self, pool: int, point: Point) -> StageKinds:
         """The kinds of stages there."""

@@ -526,6 +526,13 @@ class Point:
     expert: int = 1
     expert_tensor: int | None = None
 
+    @classmethod
+    def of(cls, degrees: Parallelism, microbatch_size: int | None) -> Point:
+        """Where a plan of these degrees runs its layers."""
+        names = ("tensor", "context", "expert", "expert_tensor")
+        own = {name: getattr(degrees, name) for name in names}
+        return cls(microbatch_size=microbatch_size or 1, **own)
+
     @property
     def devices(self) -> int:
         """Devices that share one sequence in one stage."""

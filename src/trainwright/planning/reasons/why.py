@@ -20,7 +20,7 @@ from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.bounds.pools import FAMILIES as MIXED_FAMILIES
 from trainwright.planning.bounds.pools import Shape
 from trainwright.planning.question.layouts import BRAIDED, ON_HOST, SLICED, chunks_per_rank
-from trainwright.planning.question.question import Allowed, Point, Span
+from trainwright.planning.question.question import Allowed, Span
 from trainwright.planning.reasons.infeasible import SHARE_S, eased
 from trainwright.planning.search.framework import plan_runnable
 from trainwright.planning.search.orders import with_searched_orders
@@ -408,18 +408,8 @@ def changed_on_pools(shelf: MixedShelf, plan: Plan, options: str) -> PoolsChange
 
 def priced_on_pools(shelf: MixedShelf, plan: Plan) -> MixedPriced:
     """The plan with its price, at the prices of the pools that it uses."""
-    degrees = plan.parallelism
-    assert degrees is not None, "all stages share their degrees"
-    point = Point(
-        microbatch_size=plan.microbatch_size or 1,
-        tensor=degrees.tensor,
-        context=degrees.context,
-        expert=degrees.expert,
-        expert_tensor=degrees.expert_tensor,
-    )
-    pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
-    profiles = {pool: shelf.profile(pool, point) for pool in pools}
-    shape = Shape(name="alone", pools=tuple(pools))  # how pools are used is of no price
+    profiles = shelf.profiles_of(plan)
+    shape = Shape(name="alone", pools=tuple(profiles))  # how pools are used is of no price
     return priced_mixed(shelf, shape, plan, profiles)
 
 
