@@ -107,11 +107,11 @@ def parse_deadline(text: str, *, name: str = "deadline") -> float:
     return value
 
 
-def parse_time_unit(text: str, *, name: str = "time-unit") -> float:
+def parse_time_unit(text: str) -> float:
     """Read the name of a second or a part of one: how many seconds it is."""
     units = {unit: seconds for unit, seconds in _SECONDS.items() if seconds <= 1}
     if text not in units:
-        raise InvalidInput.of(name, f'must be one of {", ".join(units)}, got "{text}"')
+        raise InvalidInput.of("time-unit", f'must be one of {", ".join(units)}, got "{text}"')
     return units[text]
 
 

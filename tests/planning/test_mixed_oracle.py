@@ -92,7 +92,7 @@ def test_one_pool_is_the_case_of_one() -> None:
     cluster = pair()
     question = asked(replace(cluster, pools=cluster.pools[1:], joint=None))
     general = plan_mixed(question, Budget())
-    plain = plan_on_pools(question, Budget(), num_alternatives=0)
+    plain = plan_on_pools(question, Budget())
     (found,), (expected,) = general.priced, plain.priced
     (chain,) = found.step.chains
     whole = replace(chain.step, tokens_per_s=found.step.tokens_per_s, mfu=found.step.mfu)

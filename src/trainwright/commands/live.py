@@ -249,7 +249,7 @@ def _model(question: Question) -> ModelInput:
     if question.config is not None:
         if question.model is not None:
             raise InvalidInput.of("model", "must not be given together with a config")
-        return config_input(question.config, name="config.json")
+        return config_input(question.config)
     if question.model is None:
         raise InvalidInput.of("model", "must be given, or else a config")
     _require("model", question.model, model_names())

@@ -273,7 +273,7 @@ def read_minimax(keys: KeyReader) -> Fields:
 # --------------------------------------------------------------------------------------------
 
 
-def _mamba2(keys: KeyReader, hidden: int, *, groups: int = 1) -> StateSpace:
+def _mamba2(keys: KeyReader, hidden: int) -> StateSpace:
     """The sizes as Bamba and its relatives spell them."""
     heads = keys.count("mamba_n_heads", 128)
     keys.pass_over("mamba_d_head", "mamba_chunk_size")
@@ -281,7 +281,7 @@ def _mamba2(keys: KeyReader, hidden: int, *, groups: int = 1) -> StateSpace:
         inner_size=keys.count("mamba_expand", 2) * hidden,
         state_size=keys.count("mamba_d_state", 256),
         num_heads=heads,
-        num_groups=keys.count("mamba_n_groups", groups),
+        num_groups=keys.count("mamba_n_groups", 1),
         kernel=keys.count("mamba_d_conv", 4),
         convolution_bias=keys.flag("mamba_conv_bias", True),
         bias=keys.flag("mamba_proj_bias", False),

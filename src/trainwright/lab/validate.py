@@ -69,12 +69,12 @@ def coverage_check(inside: Sequence[bool]) -> CoverageCheck | None:
     )
 
 
-def acceptance_region(n: int, share: float = COVERED) -> tuple[int, int]:
+def acceptance_region(n: int) -> tuple[int, int]:
     """The smallest and the largest accepted number of n runs inside.
 
     A count k is accepted where P(X <= k) and P(X >= k) are both above 2.5%.
     """
-    logs = (math.log(share), math.log(1 - share))  # whole numbers of many runs pass all floats
+    logs = (math.log(COVERED), math.log(1 - COVERED))  # whole numbers of many runs pass all floats
     chance = [
         math.exp(math.log(math.comb(n, k)) + k * logs[0] + (n - k) * logs[1]) for k in range(n + 1)
     ]

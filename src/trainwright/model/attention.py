@@ -695,9 +695,7 @@ def attention_exchanges(config: TransformerConfig, run: RunShape) -> tuple[Excha
     return half_exchanges(run, width=config.hidden_size, column=("query_key_value",))
 
 
-def half_exchanges(
-    run: RunShape, *, width: int, column: tuple[str, ...], tokens: int | None = None
-) -> tuple[Exchange, ...]:
+def half_exchanges(run: RunShape, *, width: int, column: tuple[str, ...]) -> tuple[Exchange, ...]:
     """Collectives around one column-then-row pair of linear layers (Megatron-LM, 2019 and 2022).
 
     Tensor parallelism alone all-reduces the output forward and the input gradient backward. With
@@ -706,8 +704,7 @@ def half_exchanges(
     """
     if run.tensor_parallel == 1:
         return ()
-    rows = run.tokens if tokens is None else tokens
-    payload = float(rows * width * run.precision.activation_bytes)
+    payload = float(run.tokens * width * run.precision.activation_bytes)
 
     def exchange(kind: str, phase: Phase, hides_under: str | None = None) -> Exchange:
         return Exchange(

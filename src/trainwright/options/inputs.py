@@ -282,19 +282,9 @@ class ModelInput:
 Input = TypeVar("Input", ProfileInput, ModelInput, PlacementInput)
 
 
-def resolve_model(
-    model: str | Path | Profile | ProfileFile,
-    *,
-    point: int | None = None,
-    given: Mapping[str, float] | None = None,
-    time_unit: str | None = None,
-    on_cluster: bool = False,
-) -> ProfileInput | ModelInput:
+def resolve_model(model: str | Path | Profile | ProfileFile) -> ProfileInput | ModelInput:
     """Like `resolve_input`, for commands that do not read placement problems."""
-    found = resolve_input(
-        model, point=point, given=given, time_unit=time_unit, on_cluster=on_cluster
-    )
-    return no_placement(found, model)
+    return no_placement(resolve_input(model), model)
 
 
 def no_placement(
@@ -447,11 +437,11 @@ def catalog_input(name: str) -> ModelInput:
     return _described(catalog_model(name))
 
 
-def config_input(config: Mapping[str, Any], *, name: str) -> ModelInput:
+def config_input(config: Mapping[str, Any]) -> ModelInput:
     """A caller's own `config.json`, already read; raises `InvalidInput` with every fault."""
     from trainwright.formats.hf_config import read_config
 
-    return _own(read_config(config, name=name))
+    return _own(read_config(config, name="config.json"))
 
 
 def _own(description: ModelDescription) -> ModelInput:

@@ -433,16 +433,8 @@ def lay_out(
     )
 
 
-def lay_out_agreement(
-    points: Sequence[Point],
-    *,
-    title: str,
-    x_title: str,
-    y_title: str,
-    point_text: str,
-    line_text: str,
-) -> Scatter:
-    """Two figures of the same unit, both above 0, on logarithmic axes with their diagonal."""
+def lay_out_agreement(points: Sequence[Point]) -> Scatter:
+    """Predicted against measured steps, both above 0, on logarithmic axes with their diagonal."""
     values = [each for point in points for each in (point.x, point.y)]
     low, high = _round_up_to_a_tick(min(values), -1), _round_up_to_a_tick(max(values), 1)
     low, high = math.log10(low), math.log10(high)
@@ -454,9 +446,9 @@ def lay_out_agreement(
     shown = [value for value in steps if low - 1e-9 <= math.log10(value) <= high + 1e-9]
     shown = shown if len(shown) <= 2 * _MOST_TICKS else [v for v in shown if f"{v:e}"[0] == "1"]
     return Scatter(
-        title=title,
-        x_title=x_title,
-        y_title=y_title,
+        title="Predicted against measured step times",
+        x_title="measured, s",
+        y_title="predicted, s",
         marks=tuple(
             Mark(
                 point=point,
@@ -470,8 +462,8 @@ def lay_out_agreement(
         x_ticks=tuple(Tick(at=percent(share(value)), text=f"{value:.6g}") for value in shown),
         y_ticks=tuple(Tick(at=percent(1 - share(value)), text=f"{value:.6g}") for value in shown),
         winner_text="",
-        front_text=f"line: {line_text}",
-        beaten_text=point_text,
+        front_text="line: as predicted",
+        beaten_text="a run",
     )
 
 

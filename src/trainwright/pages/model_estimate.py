@@ -117,7 +117,7 @@ def _sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
     yield section("summary", "The answer", *first, label="Answer", cards=_cards(document))
     if document.changes == () and not document.fits:
         yield section("changes", "What would make it fit", enough_block(()))
-    steps = tuple(step_sections(subject, title="The run"))
+    steps = tuple(step_sections(subject))
     yield from (each for each in steps if each.name == "schedule")
     if priced is not None:
         why: tuple[object, ...] = (

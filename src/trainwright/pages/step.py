@@ -320,12 +320,12 @@ def step_figures(document: Stepped, *, peak_bytes: float | None, layout: str) ->
     )
 
 
-def step_sections(subject: Subject[ModelEstimateResult], *, title: str) -> Iterator[Section]:
-    """Ranks in a table called `title` and in bars, schedule, network; nothing without a step."""
+def step_sections(subject: Subject[ModelEstimateResult]) -> Iterator[Section]:
+    """Ranks in a table and in bars, schedule, network; nothing without a step."""
     priced, limit = subject.priced, subject.document.memory_limit_bytes
     if priced is None:
         return
-    yield section("plan", title, rank_table(priced_rows(priced, limit)))
+    yield section("plan", "The run", rank_table(priced_rows(priced, limit)))
     held = memory_bars(
         enumerate(stage.memory for stage in priced.step.stages),
         limit,

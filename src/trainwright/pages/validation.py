@@ -145,14 +145,7 @@ def _agreement(document: ValidationResult) -> Iterator[Scatter]:
         for _, name, run in worst
     ]
     if points:
-        yield lay_out_agreement(
-            points,
-            title="Predicted against measured step times",
-            x_title="measured, s",
-            y_title="predicted, s",
-            point_text="a run",
-            line_text="as predicted",
-        )
+        yield lay_out_agreement(points)
 
 
 def _error_bars(document: ValidationResult) -> Iterator[BarChart]:

@@ -76,7 +76,7 @@ def sharding_of(found: Settings) -> Sharding:
     zero = found.table("zero_optimization")
     stage = zero.count("stage", least=0, most=3) or 0
     half = found.first("bfloat16", "bf16")
-    formats = {name: found.table(name).switch_or_auto("enabled") for name in (half, "fp16")}
+    formats = {name: found.table(name).is_enabled for name in (half, "fp16")}
     on = next((name for name, is_on in formats.items() if is_on), None)
     optimizer = found.table("optimizer")
     batch = found.count_or_auto("train_batch_size")

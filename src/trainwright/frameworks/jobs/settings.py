@@ -191,9 +191,10 @@ class Settings:
         self._wrong(name, "true or false", value)
         return default
 
-    def switch_or_auto(self, name: str) -> bool:
-        """True or false; "auto" counts as absent, which is false."""
-        return self.value(name) != _AUTO and self.switch(name)
+    @property
+    def is_enabled(self) -> bool:
+        """Whether its `enabled` is true; "auto" counts as absent, which is false."""
+        return self.value("enabled") != _AUTO and self.switch("enabled")
 
     def text(self, name: str) -> str | None:
         """A text."""

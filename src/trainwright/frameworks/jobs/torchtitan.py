@@ -133,9 +133,7 @@ def _mesh_size(text: str) -> int | None:
     return None if found is None else math.prod(int(each) for each in found[1].split(","))
 
 
-def read_tables(
-    found: Settings, *, model: TransformerConfig | None = None, names_unknown: bool = True
-) -> StatedRun:
+def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
     """The run that the tables state; raises `InvalidInput` with every fault."""
     training, parallel = found.table("training"), found.table("parallelism")
     experimental, checkpoint = found.table("experimental"), found.table("activation_checkpoint")
@@ -206,7 +204,7 @@ def read_tables(
     own, name = named[0] if isinstance(named[0], TransformerConfig) else None, named[0]
     return StatedRun(
         **run,
-        model=model or own,
+        model=own,
         model_name=name if isinstance(name, str) else None,
         unknown=unknown,
         notes=(*notes, *changing),

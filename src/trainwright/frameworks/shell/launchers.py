@@ -408,7 +408,7 @@ def inner_shell(words: Sequence[str]) -> InnerShell | None:
         return InnerShell(at, None, at, has_environment=False)
     name = _base(words[at])
     if name == "ssh":
-        host = _after_options(words, at + 1, "bcDEeFIiJLlmOopQRSWw")
+        host = _after_options(words, at + 1)
         if host + 1 < len(words):
             return InnerShell(at, None, host + 1, has_environment=False)
         return None
@@ -450,9 +450,12 @@ def _batched(words: Sequence[str], at: int) -> InnerShell | None:
     return None if script is None else InnerShell(at, script, script + 1, is_file=True)
 
 
-def _after_options(words: Sequence[str], at: int, valued: str) -> int:
+_VALUED: Final = "bcDEeFIiJLlmOopQRSWw"  # options of ssh with a value
+
+
+def _after_options(words: Sequence[str], at: int) -> int:
     while at < len(words) and words[at].startswith("-") and len(words[at]) > 1:
-        at += 2 if words[at][-1] in valued and len(words[at]) == 2 else 1
+        at += 2 if words[at][-1] in _VALUED and len(words[at]) == 2 else 1
     return at
 
 

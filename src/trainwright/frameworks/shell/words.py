@@ -477,7 +477,7 @@ def _parameter(inside: str, quoted: bool, line: int) -> Parameter | None:
         rest = inside[found.end() :]
     index: str | None = None
     if rest.startswith("["):
-        end = _after_index(rest, 1)
+        end = _after_index(rest)
         index, rest = rest[1 : end - 1], rest[end:]
     operator = _OPERATOR.match(rest)
     sort = operator[0] if operator else ""
@@ -486,8 +486,8 @@ def _parameter(inside: str, quoted: bool, line: int) -> Parameter | None:
     )
 
 
-def _after_index(text: str, at: int) -> int:
-    depth = 1
+def _after_index(text: str) -> int:
+    at = depth = 1
     while at < len(text) and depth:
         if text[at] in "\\'\"`$":
             at = _after_piece(text, at)

@@ -37,7 +37,7 @@ from trainwright.planning.bounds.layers import (
     split_backward_s,
     undivided_work_s,
 )
-from trainwright.planning.bounds.stages import LayerTimes, optimizer_s
+from trainwright.planning.bounds.stages import LayerTimes
 from trainwright.planning.question.layouts import (
     BRAIDED,
     CHAIN,
@@ -65,7 +65,7 @@ from trainwright.profile import TimeKind
 from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.pipeline import slices_of
-from trainwright.step.stages import group_replicas, head_times_s, head_work_s
+from trainwright.step.stages import head_times_s, head_work_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from trainwright.planning.question.layouts import Layouts, Schedule
     from trainwright.planning.question.question import Aim, ModelQuestion, Point
     from trainwright.plans.configuration import Overlap
-    from trainwright.plans.plan import Parallelism
     from trainwright.profile import CostTable, Profile
 
 # What replicas exchange at least in every microbatch and after the last, of many pairs at once
@@ -184,13 +183,10 @@ def family_step_bound_s(
     family: str,
     pipeline: ArrayLike,
     num_microbatches: ArrayLike,
-    overhead_s: float = 0.0,
-    after_s: float | Floats = 0.0,
 ) -> Floats:
-    """No plan of the family has a shorter step; arrays of candidates, broadcast together.
+    """No plan of the family has a shorter pipeline; arrays of candidates, broadcast together.
 
-    `num_microbatches` is per replica; p ≤ L. `overhead_s` is what every step takes once, `after_s`
-    the least that follows the pipeline; see `least_optimizer_s`.
+    `num_microbatches` is per replica; p ≤ L.
     """
     p, m = np.asarray(pipeline, dtype=np.int64), np.asarray(num_microbatches, dtype=np.float64)
     around_s = work.ahead_s if family in SPLIT_BACKWARD else work.around_s
@@ -202,8 +198,7 @@ def family_step_bound_s(
         share = work.forward_share if family in SPLIT_BACKWARD else 1.0
         unfinished = (1 - share / m) ** p
         bound_s = np.maximum(bound_s, share * work.total_s / (1 - unfinished))
-    total: Floats = bound_s + overhead_s + after_s
-    return total
+    return bound_s
 
 
 def loop_work_s(
@@ -223,14 +218,6 @@ def loop_work_s(
     again_s = np.where(kept_long > 0, time_s - blocks.time_s[0], 0.0)
     total_s: Floats = work.total_s + kept_long * again_s
     return total_s
-
-
-def least_optimizer_s(kinds: StageKinds, degrees: Parallelism, cluster: Cluster) -> float:
-    """What the optimizer of the rank with most state takes at least: that of an average rank."""
-    replicas = group_replicas(cluster.pool_of(), degrees)
-    whole, p = kinds.kind_of[0, kinds.num_layers], degrees.pipeline
-    static, trained = kinds.static_bytes[[whole]] / p, kinds.trained_bytes[[whole]] / p
-    return float(optimizer_s(static, trained, replicas, cluster, chunks_per_rank=1)[0])
 
 
 def _blocks_of(costs: CostTable, layer_class: int, blocks: list[int]) -> Blocks:

@@ -148,7 +148,7 @@ def without(
     best = sketched(narrower, budget, to_beat_s=known_s, shelves=shelves)
     status = Status.GAP
     if best is None and math.isinf(known_s):
-        outcome = plan_on_pools(narrower, budget.part(PROOF_S), num_alternatives=0)
+        outcome = plan_on_pools(narrower, budget.part(PROOF_S))
         best = outcome.priced[0] if outcome.priced else None
         nothing = Status.INFEASIBLE if outcome.exhausted else Status.UNKNOWN
         status = nothing if best is None else Status.GAP

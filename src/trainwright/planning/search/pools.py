@@ -310,13 +310,11 @@ class MixedSearch:
 # pools must beat is known; `MixedSearch` looks for plans that do.
 
 
-def plan_on_pools(
-    question: ModelQuestion, budget: Budget, *, num_alternatives: int, crew: Crew | None = None
-) -> ModelOutcome | Outcome[MixedPriced]:
+def plan_on_pools(question: ModelQuestion, budget: Budget) -> ModelOutcome | Outcome[MixedPriced]:
     """The best plan on the cluster, of one pool or several, and a bound on every other."""
     if len(question.cluster.pools) > 1:
-        return plan_mixed(question, budget, crew=crew)
-    return plan_runnable(question, budget, num_alternatives=num_alternatives, crew=crew)
+        return plan_mixed(question, budget)
+    return plan_runnable(question, budget, num_alternatives=0)
 
 
 def sketch_on_pools(
