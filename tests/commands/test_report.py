@@ -274,7 +274,7 @@ def test_the_schedule_drawn_is_the_one_that_was_priced(make):
 )
 def test_levels_carry_all_that_is_communicated(make):
     priced = subject_of(make(), name="x").priced
-    carried = sum(level.busy_s for level in priced.network)
+    carried = sum(axis.total_s for level in priced.network for axis in level.axes)
     every = sum(part.exposed_s + part.hidden_s for part in priced.step.communication)
     assert carried == pytest.approx(every)
     assert carried > 0

@@ -72,7 +72,6 @@ def test_a_link_that_follows_our_own_formulas_is_found_again(
     link = fit_link(run)
     assert link.bandwidth_bytes_per_s == pytest.approx(level.bandwidth_bytes_per_s, rel=1e-2)
     assert link.latency_s == pytest.approx(level.latency_s, rel=1e-2)
-    assert link.misfit < 1e-2
 
 
 def test_a_cluster_file_takes_its_link_from_a_measurement(tmp_path: Path) -> None:

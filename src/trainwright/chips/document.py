@@ -284,13 +284,7 @@ def result_of(
     )
 
 
-def design_record(
-    question: CodesignQuestion,
-    design: Design,
-    budget: Budget,
-    *,
-    scale_s: np.ndarray,
-) -> DesignRecord:
+def design_record(question: CodesignQuestion, design: Design) -> DesignRecord:
     """A design with its figures, model by model."""
     from trainwright.chips.search import pricers
     from trainwright.chips.space import AREA_SCOPE, area_parts_mm2

@@ -180,7 +180,7 @@ def _with_best(
 
     best = outcome.best
     assert best is not None
-    made = records.design_record(question, best, budget, scale_s=outcome.scale_s)
+    made = records.design_record(question, best)
     document = replace(
         document,
         best=made,

@@ -348,7 +348,7 @@ def _sources(stated: Mapping[str, str]) -> tuple[tuple[str, Provenance], ...]:
 #
 # They are fitted to relative errors, since payloads span seven orders of magnitude. Protocols that
 # change with size make small payloads faster than the straight line through large ones; the fit is
-# a compromise, and `misfit` says how good a one.
+# a compromise.
 #
 # Lines may stand behind what a launcher puts before them (`[1,0]<stdout>:`, `0: `), among lines of
 # NCCL itself or of other programs; what the columns in place and of errors hold does not matter.
@@ -391,11 +391,10 @@ class CollectiveRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """A link as the collective saw it; `misfit` is the mean relative error over the table."""
+    """A link as the collective saw it."""
 
     bandwidth_bytes_per_s: float
     latency_s: float
-    misfit: float
 
 
 def read_nccl_tests(
@@ -447,15 +446,7 @@ def fit_link(run: CollectiveRun, *, source: str | None = None) -> LinkFit:
     if not byte_s > 0:
         wanted = "must have times that grow with the payload"
         raise InvalidInput.of("table", wanted, source=source)
-    errors = [
-        abs(start_s + byte_s * size - time_s) / time_s
-        for size, time_s in zip(run.payload_bytes, run.time_s, strict=True)
-    ]
-    return LinkFit(
-        bandwidth_bytes_per_s=share / byte_s,
-        latency_s=start_s / steps,
-        misfit=sum(errors) / len(errors),
-    )
+    return LinkFit(bandwidth_bytes_per_s=share / byte_s, latency_s=start_s / steps)
 
 
 def _row(line: str) -> tuple[float, float] | None:

@@ -436,14 +436,14 @@ def fit_line(
             if (q := _question(run, again)) is not None
         ]
         found = _fit(questions, priors, start={c.name: c.value for c in found.constants})
-    return _set_apart(_line_fit(questions, priors, found, source=source), questions, apart)
+    return _set_apart(_line_fit(questions, found, source=source), questions, apart)
 
 
 def fit_questions(
     questions: Sequence[tuple[MeasuredRun, Question]], priors: Sequence[Prior], *, source: str
 ) -> LineFit:
     """The same for runs with every setting stated, all on one accelerator and software line."""
-    return _line_fit(questions, priors, _fit(questions, priors), source=source)
+    return _line_fit(questions, _fit(questions, priors), source=source)
 
 
 def mean_error(residuals: Sequence[float]) -> float:
@@ -452,11 +452,7 @@ def mean_error(residuals: Sequence[float]) -> float:
 
 
 def _line_fit(
-    questions: Sequence[tuple[MeasuredRun, Question]],
-    priors: Sequence[Prior],
-    found: Fit,
-    *,
-    source: str,
+    questions: Sequence[tuple[MeasuredRun, Question]], found: Fit, *, source: str
 ) -> LineFit:
     run, question = questions[0]
     unseen = found.unseen if len(questions) > 1 else found.residuals

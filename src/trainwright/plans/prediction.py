@@ -285,8 +285,3 @@ class LevelUse:
     size: int
     effective_bytes_per_s: float
     axes: tuple[AxisUse, ...] = ()
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds of a step under way across this level, one purpose after the other."""
-        return sum(axis.total_s for axis in self.axes)

@@ -57,11 +57,10 @@ class Launcher:
 class TrainerCall:
     """A trainer with its arguments, and what starts it.
 
-    `program` is the script or, with `is_module`, the module. `launchers` are outermost first.
+    `program` is the script or the module. `launchers` are outermost first.
     """
 
     program: Value
-    is_module: bool
     arguments: tuple[Value, ...]
     launchers: tuple[Launcher, ...]
     environment: Mapping[str, Value]
@@ -477,28 +476,23 @@ def trainer_call(command: Command) -> TrainerCall | None:
         return None
     last = launchers[-1] if launchers else None
     behind = last is not None and last.name in _STARTS_PYTHON and bool(layers)
-    found: tuple[int, bool] | None
+    place = None
     if behind and last is not None and not last.has("no_python"):
-        found = (at, last.has("m", "module"))
-        if _PYTHON.fullmatch(_base(texts[at])):
-            found = _python(texts, at)
+        is_python = _PYTHON.fullmatch(_base(texts[at]))
+        place = _python(texts, at) if is_python else at
     elif _PYTHON.fullmatch(_base(texts[at])):
-        found = _python(texts, at)
+        place = _python(texts, at)
     elif (
         texts[at].endswith(".py")
         or (behind and last is not None)
         or _base(texts[at]) in _OWN_PROGRAMS
         or (any(each.name in _DISTRIBUTED for each in launchers) and _has_options(texts[at + 1 :]))
     ):
-        found = (at, False)
-    else:
-        found = None
-    if found is None:
+        place = at
+    if place is None:
         return None
-    place, is_module = found
     return TrainerCall(
         program=words[place],
-        is_module=is_module,
         arguments=tuple(words[place + 1 :]),
         launchers=tuple(launchers),
         environment=command.environment,
@@ -528,16 +522,16 @@ def _has_options(words: Sequence[str]) -> bool:
     return sum(word.startswith("--") for word in words) > 2
 
 
-def _python(words: Sequence[str], at: int) -> tuple[int, bool] | None:
+def _python(words: Sequence[str], at: int) -> int | None:
     """The index of the script or module that Python starts; None for `-c` and for nothing."""
     k = at + 1
     while k < len(words) and words[k].startswith("-") and len(words[k]) > 1:
         if words[k] == "-m" or re.fullmatch(r"-[uOBEsSvIq]+m", words[k]):
-            return (k + 1, True) if k + 1 < len(words) else None
+            return k + 1 if k + 1 < len(words) else None
         if words[k] in ("-c", "-V", "--version") or re.fullmatch(r"-[uOBEsSvIq]+c", words[k]):
             return None
         k += 2 if words[k] in ("-W", "-X") else 1
-    return (k, False) if k < len(words) else None
+    return k if k < len(words) else None
 
 
 def find_trainers(commands: Sequence[Command]) -> tuple[TrainerCall, ...]:

@@ -95,8 +95,6 @@ class Goodput:
     """The share of time that is useful work, and the checkpoints that make it largest."""
 
     share: float
-    mtbf_s: float
-    checkpoint_s: float
     interval_s: float
 
 
@@ -121,7 +119,7 @@ def goodput(training: Training, *, devices: int, checkpoint_bytes: float) -> Goo
     exponent = (interval_s + write_s) / mtbf_s
     slowed = math.exp(min(training.restart_s / mtbf_s, 700.0)) * math.expm1(min(exponent, 700.0))
     share = interval_s / (mtbf_s * slowed) if slowed > 0 else 1.0
-    return Goodput(share=share, mtbf_s=mtbf_s, checkpoint_s=write_s, interval_s=interval_s)
+    return Goodput(share=share, interval_s=interval_s)
 
 
 def goodput_shares(training: Training, devices: Floats, *, checkpoint_bytes: float) -> Floats:

@@ -264,9 +264,7 @@ def price_split(
     whole = candidate.schedule in WHOLE_BACKWARD - CUTS_HEAD - ON_HOST - SLICED
     if whole and not _is_near(found, split.bound_s):
         found.append(_partitioned(question, candidate, profile, budget))
-        if not any(found) and (
-            question.keeps_beside or _starts_fuller(question, candidate, profile, plans)
-        ):
+        if not any(found) and (question.keeps_beside or _starts_fuller(question, profile, plans)):
             found.append(_beside_account(question, candidate, profile, budget))
     return min(
         (each for each in found if each is not None),
@@ -348,10 +346,8 @@ def _partition(
     return _plan(question, candidate, iter(cut.plan.stages))
 
 
-def _starts_fuller(
-    question: ModelQuestion, candidate: Candidate, profile: Profile, plans: Sequence[Plan]
-) -> bool:
-    """Whether a plan of the candidate is fuller before its first step than in any."""
+def _starts_fuller(question: ModelQuestion, profile: Profile, plans: Sequence[Plan]) -> bool:
+    """Whether one of the plans is fuller before its first step than in any."""
     account, device = question.account, question.cluster.accelerator
     if account is None or not account.copies_weights or not plans:
         return False
