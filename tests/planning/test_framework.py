@@ -281,11 +281,14 @@ def test_a_brief_search_finds_the_same_behind_what_others_have_priced():
 def test_a_brief_search_tells_only_what_beats_a_step_that_is_known(share):
     question = asked("megatron", memory_gib=30, **NARROW)
     best_s = plan_runnable(question, Budget()).priced[0].step.step_time_s
-    found = sketch_runnable(question, Budget(), to_beat_s=share * best_s)
-    if share <= 1:
-        assert found is None
-    else:
-        assert best_s * (1 - 1e-9) <= found.step.step_time_s < share * best_s
+    for any_will_do in (False, True):
+        found = sketch_runnable(
+            question, Budget(), to_beat_s=share * best_s, any_will_do=any_will_do
+        )
+        if share <= 1:
+            assert found is None
+        else:
+            assert best_s * (1 - 1e-9) <= found.step.step_time_s < share * best_s
 
 
 @pytest.mark.slow

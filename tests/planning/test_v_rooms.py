@@ -23,7 +23,8 @@ from trainwright.planning.question.question import Span
 from trainwright.planning.search.plans import split_tries
 from trainwright.planning.search.prefetch import Shelf, asked_of
 from trainwright.planning.search.search import plan_model
-from trainwright.planning.splits.vee import VProblem, least_step_of_v_s
+from trainwright.planning.splits import vee_cuts
+from trainwright.planning.splits.vee import VProblem, least_pipeline_of_v_s, least_step_of_v_s
 from trainwright.planning.splits.vee_cuts import Tried, best_of_space, every_split, num_splits
 from trainwright.step.predict import work_of_plan
 
@@ -172,6 +173,34 @@ def test_no_split_steps_faster_than_its_floor(family, ends, num_microbatches, se
     step, _ = step_of(own, family, cuts, rows)
     work = work_of_plan(plan_of(own, family, cuts, rows), own.profile, own.cluster)
     assert least_step_of_v_s(*work) <= step.step_time_s
+    assert least_pipeline_of_v_s(*work) <= step.pipeline_s
+
+
+def test_what_no_order_brings_below_the_limit_is_not_ordered(monkeypatch):
+    question = small(1, "v-half")
+    shelf, candidate, own = case_of(question)
+    listed = every_split(VProblem.of(asked_of(shelf, candidate), limit_s=math.inf), most=10_000)
+    splits = [split for _, split in listed][:: max(1, len(listed) // 12)]
+    tries = split_tries(question, candidate, own.profile)
+    alone = [tries.fastest([split], math.inf) for split in splits]
+    ordered = []
+
+    def simulated(work, layout, each=vee_cuts.simulated_step):
+        ordered.append(each(work, layout))
+        return ordered[-1]
+
+    monkeypatch.setattr(vee_cuts, "simulated_step", simulated)
+    fastest = min(alone, key=lambda one: one.step_s)
+    assert fastest.plan is not None
+    for longest in (1.3, 1.02, 0.999):
+        found = tries.fastest(splits, longest * fastest.step_s)
+        if longest > 1:
+            assert (found.plan, found.step_s) == (fastest.plan, fastest.step_s)
+        else:
+            assert found.step_s >= fastest.step_s
+    ordered.clear()
+    assert tries.fastest(splits, 0.5 * fastest.step_s) == Tried()
+    assert not ordered
 
 
 @pytest.mark.slow

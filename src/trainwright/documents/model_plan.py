@@ -67,6 +67,7 @@ from trainwright.planning.search.plans import (
     is_more_than_all_devices_hold,
     predicted,
 )
+from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES
 from trainwright.plans import Plan
 from trainwright.plans.capability import unsupported
@@ -563,7 +564,9 @@ def _schedule_in_words(plan: Plan) -> str:
 # ------------------------------------------------------------------------------
 
 
-def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[ModelCall, ModelOutcome]:
+def _found(
+    call: ModelCall, budget: Budget, *, crew: Crew | None, shelves: Shelves
+) -> tuple[ModelCall, ModelOutcome]:
     """What the call finds, or the first that keeps less on a device where it finds nothing.
 
     Then the other frameworks are asked, where none was named; which of them answers is said.
@@ -575,11 +578,11 @@ def _found(call: ModelCall, budget: Budget, *, crew: Crew | None) -> tuple[Model
         for each in calls:
             if each is not asked and is_more_than_all_devices_hold(each.question):
                 continue
-            outcome = _outcome(each, budget, crew=crew)
+            outcome = _outcome(each, budget, crew=crew, shelves=shelves)
             if first is None:
                 first = (each, outcome)
             if outcome.priced and each is not asked:
-                search = partial(_outcome, budget=budget, crew=crew)
+                search = partial(_outcome, budget=budget, crew=crew, shelves=shelves)
                 each, outcome = quickest(each, outcome, calls, search, budget)
             if outcome.priced and asked is not call:
                 said = f"framework: planned for {asked.question.allowed.framework}"
@@ -603,11 +606,15 @@ def _either(names: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def _outcome(call: ModelCall, budget: Budget, *, crew: Crew | None) -> ModelOutcome:
+def _outcome(
+    call: ModelCall, budget: Budget, *, crew: Crew | None, shelves: Shelves
+) -> ModelOutcome:
     plan = plan_per_stage if call.per_stage_degrees else plan_runnable
     question = call.question
     most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
     options: dict[str, Any] = {"num_alternatives": most, "crew": crew}
+    if not call.per_stage_degrees:
+        options["shelves"] = shelves
     if expects_runs(question) and question.allowed.searches_orders:
         options["num_alternatives"] = _OF_A_KIND * most  # orders are sought behind alike ones, too
     elif not call.per_stage_degrees:
@@ -617,7 +624,9 @@ def _outcome(call: ModelCall, budget: Budget, *, crew: Crew | None) -> ModelOutc
         is_first = call.prefers_simple
         joins = is_first or (expects_runs(question) and not call.per_stage_degrees)
         if outcome.priced and joins:
-            outcome = with_plain(question, outcome, budget, count=call.top, is_first=is_first)
+            outcome = with_plain(
+                question, outcome, budget, count=call.top, is_first=is_first, shelves=shelves
+            )
     return outcome
 
 
@@ -625,8 +634,8 @@ def plan_model(
     call: ModelCall, budget: Budget, *, warnings: Sequence[str] = (), crew: Crew | None = None
 ) -> ModelPlanResult:
     """Search the uniform plans (or, opted in, those with degrees per stage); a `crew` helps."""
-    started_s = budget.cpu_s
-    call, outcome = _found(call, budget, crew=crew)
+    started_s, shelves = budget.cpu_s, Shelves()
+    call, outcome = _found(call, budget, crew=crew, shelves=shelves)
     question = call.question
     most = max(call.top, NUM_ALTERNATIVES) if question.allowed.searches_orders else call.top
     if question.allowed.framework is not None:
@@ -661,7 +670,7 @@ def plan_model(
         told = outcome.priced
         if expects_runs(question):  # another kind may be far away
             told = tuple(one for one in told if _step_s(one) <= FAR * _step_s(best))
-        told, published = _with_published(call, told, budget)
+        told, published = _with_published(call, told, budget, shelves)
         own = published is not None and published[0] is best
         document = replace(
             document,
@@ -674,7 +683,7 @@ def plan_model(
         document = replace(
             document,
             warnings=(*document.warnings, *gaps, *doubts),
-            launchable=_launchable(document, question, budget),
+            launchable=_launchable(document, question, budget, shelves),
         )
     elif not budget.stopped:  # also where what is missing is too little for a proof
         question = replace(question, cluster=with_host(question.cluster))
@@ -695,7 +704,7 @@ _OF_A_KIND: Final = 3  # plans that orders are sought behind for a runner-up of 
 
 
 def _with_published(
-    call: ModelCall, priced: tuple[Priced, ...], budget: Budget
+    call: ModelCall, priced: tuple[Priced, ...], budget: Budget, shelves: Shelves
 ) -> tuple[tuple[Priced, ...], tuple[Priced, str] | None]:
     """The plans with one of the layout that people run, which one that is, and who published it."""
     question = call.question
@@ -706,9 +715,8 @@ def _with_published(
     def memory_of(name: str) -> float:
         return accelerator(name).memory_bytes
 
-    found = as_published(
-        question, known_layouts(), memory_of, budget.part(_PUBLISHED_S, stage="runners-up")
-    )
+    part = budget.part(_PUBLISHED_S, stage="runners-up")
+    found = as_published(question, known_layouts(), memory_of, part, shelves)
     if found is None:
         return priced, None
     known, plan = found
@@ -741,7 +749,7 @@ def _refuse_full_host(question: ModelQuestion, best: Priced) -> None:
 
 
 def _launchable(
-    document: ModelPlanResult, question: ModelQuestion, budget: Budget
+    document: ModelPlanResult, question: ModelQuestion, budget: Budget, shelves: Shelves
 ) -> Launchable | None:
     """What a framework runs in place of a free plan; None where some framework runs that."""
     free = question.allowed.framework is None and not isinstance(question.model, MeasuredModel)
@@ -753,7 +761,9 @@ def _launchable(
     job = planned_job(document, question.config, question.cluster)
     gap = next(iter(unsupported(job.demands, target)), None)
     asked = replace(question, allowed=replace(question.allowed, framework=target))
-    found = plan_runnable(asked, budget, num_alternatives=0, is_bounded=False).priced
+    found = plan_runnable(
+        asked, budget, num_alternatives=0, is_bounded=False, shelves=shelves
+    ).priced
     step_s = found[0].step.step_time_s if found else None
     return Launchable(
         framework=target,

@@ -31,6 +31,7 @@ from trainwright.model.transformer import count_parameters
 from trainwright.planning.question.question import Span, WeightedAim
 from trainwright.planning.search.framework import plan_runnable, sketch_runnable
 from trainwright.planning.search.plans import best_first, of_kinds
+from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import FAR
 
 if TYPE_CHECKING:
@@ -400,25 +401,37 @@ def simple_question(question: ModelQuestion) -> ModelQuestion | None:
 
 
 def with_plain(
-    question: ModelQuestion, outcome: ModelOutcome, budget: Budget, *, count: int, is_first: bool
+    question: ModelQuestion,
+    outcome: ModelOutcome,
+    budget: Budget,
+    *,
+    count: int,
+    is_first: bool,
+    shelves: Shelves | None = None,
 ) -> ModelOutcome:
     """The outcome with plans that need nothing rare, if the best does or few kinds are known.
 
-    `count` runners-up are to be told. The simplest plan that predictions do not tell from the best
-    comes first where it `is_first`.
+    `count` runners-up are to be told; `shelves` have what was priced for the outcome. The simplest
+    plan that predictions do not tell from the best comes first where it `is_first`.
     """
     best, *known = outcome.priced
+    shelves = shelves or Shelves()
 
     def add(asked: ModelQuestion, longest_s: float) -> None:
         with suppress(InvalidInput):  # the framework runs no such degrees
             found = plan_runnable(
-                asked, budget, num_alternatives=_SOUGHT, to_beat=longest_s, is_bounded=False
+                asked,
+                budget,
+                num_alternatives=_SOUGHT,
+                to_beat=longest_s,
+                is_bounded=False,
+                shelves=shelves,
             )
             known.extend(found.priced[:1])
 
     if (narrowed := simple_question(question)) is not None and extras(best):
         longest_s = best.step.step_time_s * (1 + PAIRED_ERROR)
-        if _is_near(narrowed, longest_s, budget):
+        if _is_near(narrowed, longest_s, budget, shelves):
             add(narrowed, longest_s)
     wanted = 1 + min(count, _FEW_KINDS)
     for asked in _neighbours(question, best):
@@ -432,10 +445,13 @@ def with_plain(
     return replace(outcome, priced=ranked)
 
 
-def _is_near(question: ModelQuestion, longest_s: float, budget: Budget) -> bool:
+def _is_near(question: ModelQuestion, longest_s: float, budget: Budget, shelves: Shelves) -> bool:
     """Whether a brief search finds a plan that is no slower; by the margins, so it may yet fit."""
     with suppress(InvalidInput):
-        return sketch_runnable(question, budget, to_beat_s=longest_s) is not None
+        found = sketch_runnable(
+            question, budget, to_beat_s=longest_s, any_will_do=True, shelves=shelves
+        )
+        return found is not None
     return False
 
 
@@ -499,6 +515,7 @@ def as_published(
     layouts: Iterable[KnownLayout],
     memory_of: Callable[[str], float],
     budget: Budget,
+    shelves: Shelves | None = None,
 ) -> tuple[KnownLayout, Priced] | None:
     """The nearest published layout that fits here, with the best plan of its degrees.
 
@@ -534,7 +551,7 @@ def as_published(
     asked = ((known, _of_layout(question, known)) for known in sorted(like, key=far))
     for known, narrowed in islice(((k, n) for k, n in asked if n is not None), _TRIED):
         with suppress(InvalidInput):  # a framework that has no such plan
-            if (found := sketch_runnable(narrowed, budget)) is not None:
+            if (found := sketch_runnable(narrowed, budget, shelves=shelves)) is not None:
                 return known, found
     return None
 

@@ -135,15 +135,18 @@ def sketch_runnable(
     budget: Budget,
     *,
     to_beat_s: float = math.inf,
+    any_will_do: bool = False,
     shelves: Shelves | None = None,
 ) -> Priced | None:
     """The best plan that brief searches find of all parts of the space that a framework can run.
 
-    None where none beats a step that is known.
+    None where none beats a step that is known; the first that does may be asked for.
     """
     spaces = runnable_spaces(question.allowed)
     parts = [replace(question, allowed=space) for space in spaces]
-    return sketch_model(parts, budget, to_beat_s=to_beat_s, shelves=shelves)
+    return sketch_model(
+        parts, budget, to_beat_s=to_beat_s, any_will_do=any_will_do, shelves=shelves
+    )
 
 
 # Who is planned for where nobody is named: the first that can run what is asked.
@@ -223,12 +226,13 @@ def plan_runnable(
     crew: Crew | None = None,
     to_beat: float = math.inf,
     is_bounded: bool = True,
+    shelves: Shelves | None = None,
 ) -> ModelOutcome:
     """The best plan of all parts of the space, its runners-up, and a bound on every other.
 
-    Runners-up may be asked to differ `in_kind`. A `crew` helps, and changes nothing. Where none are
-    asked for, what a part of the space has found is to beat in the next; so is the figure `to_beat`
-    of a plan from elsewhere.
+    Runners-up may be asked to differ `in_kind`. A `crew` helps, and changes nothing; `shelves` have
+    what was priced for other questions. Where none are asked for, what a part of the space has
+    found is to beat in the next; so is the figure `to_beat` of a plan from elsewhere.
     The bound is 0 unless it `is_bounded`. Where the account counts tensors one by one, which takes
     too long for every candidate, the margins decide in the search, and what it finds is counted;
     where nothing of that fits, it searches again with less room. Where hosts are too small for what
@@ -244,6 +248,7 @@ def plan_runnable(
         crew=crew,
         to_beat=to_beat,
         is_bounded=is_bounded,
+        shelves=shelves or Shelves(),
     )
     for allowed in _made_anew(question):
         more = _plan_without(replace(question, allowed=allowed), budget, aim=aim, crew=crew)
@@ -304,6 +309,7 @@ def _plan_without(
         crew=crew,
         to_beat=math.inf,
         is_bounded=True,
+        shelves=Shelves(),
     )
     fitting = tuple(
         p for p in found.priced if missing_of_plan(question, p.plan, p.profile, p.step) <= 0
@@ -351,6 +357,7 @@ def _plan_with_gradients(
     crew: Crew | None,
     to_beat: float,
     is_bounded: bool,
+    shelves: Shelves,
 ) -> ModelOutcome:
     """`plan_runnable` where a run is counted with its gradients all the time."""
     account = question.account
@@ -367,6 +374,7 @@ def _plan_with_gradients(
             crew=crew,
             to_beat=to_beat,
             is_bounded=is_bounded,
+            shelves=shelves,
         )
 
     def searched(asked: ModelQuestion) -> ModelOutcome:
@@ -425,6 +433,7 @@ def _plan_all(
     crew: Crew | None,
     to_beat: float,
     is_bounded: bool,
+    shelves: Shelves,
 ) -> ModelOutcome:
     searched: list[SearchedModel] = []
     found: list[ModelOutcome] = []
@@ -432,7 +441,7 @@ def _plan_all(
     is_first = math.isinf(to_beat)
     if is_first:
         budget = usual.told_in(budget)
-    spaces, shelves = runnable_spaces(question.allowed), Shelves()
+    spaces = runnable_spaces(question.allowed)
     told: tuple[Priced, ...] = ()
     for at, space in enumerate(spaces):
         alone, left = len(spaces) == 1, len(spaces) - at + _PROOFS * len(spaces)

@@ -199,8 +199,7 @@ class Shelves:
 
 def _layers_of(question: ModelQuestion) -> ModelQuestion:
     """What of a question decides the costs of layers: not the plans that are allowed, nor room."""
-    own, cluster = question.allowed, question.cluster
-    alike = Allowed(recompute=own.recompute, framework=own.framework)
+    cluster, alike = question.cluster, Allowed(recompute=question.allowed.recompute)
     return replace(question, allowed=alike, cluster=cluster.with_memory(GIB))
 
 

@@ -221,10 +221,13 @@ class ModelSearch:
         priced_s = [bound_s for bound_s, one in self.bounds if one.schedule in CHAIN]
         return min(self.best_s, left_s, *priced_s, *waiting_s)
 
-    def run(self) -> None:
-        """Until no candidate left can be better than the best plan, or the budget ends."""
+    def run(self, *, below: float = -math.inf) -> None:
+        """Until no candidate left can be better than the best plan, or the budget ends.
+
+        A plan whose figure is `below` one that is given ends it, too.
+        """
         while min(self.frontier.least_s, self.splits.least) < self.best_s * self._enough:
-            if self.poll():
+            if self.best_s < below or self.poll():
                 return
             self.foresight.look(self._coming)
             if self._may_leave_chunks:
@@ -868,11 +871,13 @@ def sketch_model(
     budget: Budget,
     *,
     to_beat_s: float = math.inf,
+    any_will_do: bool = False,
     shelves: Shelves | None = None,
 ) -> Priced | None:
     """A good plan of one of several questions: what `BRIEF` searches find; None where none does.
 
-    Nor is one told that does not beat the step of a plan that is known, `to_beat_s`.
+    Nor is one told that does not beat the step of a plan that is known, `to_beat_s`; where
+    `any_will_do`, the first that does is.
 
     The part of the least bound is searched first, and what it finds is to beat in the others, most
     of which are over at once. Families in V are left out of a part unless only they are asked for:
@@ -898,9 +903,11 @@ def sketch_model(
             patience=BRIEF,
             best_s=best_s,
         )
-        search.run()
+        search.run(below=to_beat_s if any_will_do else -math.inf)
         found += search.priced
         best_s = search.best_s
+        if any_will_do and best_s < to_beat_s:
+            break
     best = next(iter(best_first(found)), None)
     return best if best is not None and best.step.step_time_s < to_beat_s else None
 

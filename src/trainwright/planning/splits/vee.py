@@ -572,6 +572,19 @@ _ROUNDED_TIMES: Final = 1e-8  # orders are made for times that are rounded
 
 def least_step_of_v_s(work: StepWork, layout: Layout) -> float:
     """No step of the layout's family in V is shorter, in seconds."""
+    optimizer_s = max(
+        optimizer_time_s(
+            RankState.of([work.parts[part] for part in work.parts_of(rank)]),
+            place.replicas,
+            place.accelerator,
+        )
+        for rank, place in enumerate(layout.places)
+    )
+    return least_pipeline_of_v_s(work, layout) + optimizer_s + layout.step_overhead_s
+
+
+def least_pipeline_of_v_s(work: StepWork, layout: Layout) -> float:
+    """Nor is its pipeline, without the optimizer and what every step takes once."""
     shape = layout.shape
     placement = placement_of(shape)
     times = pipeline_times(work, sharing_times(work, layout), layout)
@@ -581,14 +594,4 @@ def least_step_of_v_s(work: StepWork, layout: Layout) -> float:
     least = LeastCosts.of(placement, costs, max_activations=most, fused=never, recomputed=never)
     bound = best_bound(least, shape.num_microbatches, objective=Objective.MAKESPAN)
     pipeline_s = bound.value_s * (1 - _ROUNDED_TIMES)
-    if shape.family in BRAIDED:  # a pair takes no less than half of the sum
-        pipeline_s /= 2
-    optimizer_s = max(
-        optimizer_time_s(
-            RankState.of([work.parts[part] for part in work.parts_of(rank)]),
-            place.replicas,
-            place.accelerator,
-        )
-        for rank, place in enumerate(layout.places)
-    )
-    return pipeline_s + optimizer_s + layout.step_overhead_s
+    return pipeline_s / 2 if shape.family in BRAIDED else pipeline_s  # a pair takes half of the sum

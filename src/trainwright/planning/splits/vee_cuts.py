@@ -26,6 +26,7 @@ from trainwright.planning.splits.vee import (
     VProblem,
     attaining_splits,
     best_uneven_v_split,
+    least_pipeline_of_v_s,
     least_step_of_v_s,
     only_stages,
     rows_of,
@@ -232,7 +233,10 @@ class Tried:
 def fastest_plan(
     question: ModelQuestion, profile: Profile, plans: Iterable[Plan], *, limit_s: float
 ) -> Tried:
-    """The first of those that fit and step fastest; none whose pipeline alone exceeds the limit."""
+    """The first of those that fit and step fastest; none whose pipeline alone exceeds the limit.
+
+    What no order brings below the limit, or below the best step so far, is not ordered.
+    """
     cluster, overheads = question.cluster, question.overheads
     best, over = Tried(), []
     for plan in plans:
@@ -243,6 +247,9 @@ def fastest_plan(
             overlap=question.settings.overlap,
             overheads=overheads,
         )
+        longest_s = min(limit_s, best.step_s) - cluster.accelerator.step_overhead_s
+        if math.isfinite(longest_s) and least_pipeline_of_v_s(work, layout) > longest_s:
+            continue
         step = simulated_step(work, layout)
         if step.pipeline_s + cluster.accelerator.step_overhead_s > limit_s:
             continue
