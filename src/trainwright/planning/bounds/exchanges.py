@@ -34,7 +34,7 @@ from trainwright.step import zero
 from trainwright.step.zero import Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import NetworkLevel
@@ -225,9 +225,9 @@ class ChainEnd:
         starts = np.zeros((2, *gradients_s.shape[:2]))
         held = [float(each[0, self.anchor]) for each in (sync, weights, trained)]
         added_s = np.stack((gradients_s, parameters_s))[:, :, :, self.anchor]
-        for number, group in enumerate(groups):
-            found_s = np.stack(_both_ends_s(group, *held))
-            starts[:, :, number] = np.maximum(0.0, found_s - added_s[:, :, number])
+        size = len(groups)
+        found_s = np.stack(_both_ends_s(groups, *held))
+        starts[:, :, :size] = np.maximum(0.0, found_s - added_s[:, :, :size])
         return ExchangeTimes(starts[0], starts[1], gradients_s, parameters_s)
 
     def after_s(
@@ -377,23 +377,26 @@ def _without(layer_bytes: Floats, classes: Sequence[int], layers: Sequence[int])
 
 
 def _both_ends_s(
-    group: Replicas, sync: float, held: float, trained: float
+    groups: Sequence[Replicas], sync: float, held: float, trained: float
 ) -> tuple[Floats, Floats]:
-    """Gradients and parameters of so many dense bytes by ZeRO stage, [4]."""
-    gathers = _fastest_s(group.gather, held), _fastest_s(group.gather, trained)
+    """Gradients and parameters of so many dense bytes by ZeRO stage and group, [4, D]."""
+    gather, stages = [each.gather for each in groups], _STAGES[:, np.newaxis]
+    gathers = _fastest_s(gather, held), _fastest_s(gather, trained)
     traffic = Traffic(
-        reduce_s=_fastest_s(group.reduce, sync),
-        scatter_s=_fastest_s(group.gather, sync),
-        gather_s=zero.gathered(_STAGES, *gathers),
-        between_s=_fastest_s(group.between, sync),
+        reduce_s=_fastest_s([each.reduce for each in groups], sync),
+        scatter_s=_fastest_s(gather, sync),
+        gather_s=zero.gathered(stages, *gathers),
+        between_s=_fastest_s([each.between for each in groups], sync),
     )
-    parameters_s, gradients_s = zero.last_microbatch(_STAGES, traffic)
+    parameters_s, gradients_s = zero.last_microbatch(stages, traffic)
     return gradients_s, parameters_s
 
 
-def _fastest_s(lines: tuple[Lines, Lines], payload_bytes: float) -> Floats:
-    """Of the dense group; nothing to send takes no time."""
-    return np.array(fastest_s(lines[0], payload_bytes) if payload_bytes > 0 else 0.0)
+def _fastest_s(lines: Iterable[tuple[Lines, Lines]], payload_bytes: float) -> Floats:
+    """Of the dense part of each group, [D]; nothing to send takes no time."""
+    return np.array(
+        [fastest_s(dense, payload_bytes) if payload_bytes > 0 else 0.0 for dense, _ in lines]
+    )
 
 
 def tied_gradient_bytes(costs: CostTable, tied_bytes: float, row: int) -> float:

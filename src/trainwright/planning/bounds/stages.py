@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from trainwright._native import _core
 from trainwright.costing.communication import beyond_s, point_to_point_time_s
 from trainwright.model import LayerKind
+from trainwright.planning.bounds.layers import undivided_work_s
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import StaticKind
@@ -168,6 +169,12 @@ class LayerTimes:
     @classmethod
     def of(cls, kinds: StageKinds) -> LayerTimes:
         """From the rows of each class."""
+        if kinds.times is None:
+            kinds.times = cls._made_of(kinds)
+        return kinds.times
+
+    @classmethod
+    def _made_of(cls, kinds: StageKinds) -> LayerTimes:
         costs = kinds.profile.costs
         assert costs.phases is not None, "an estimate has phases"
         classes = [layer.layer_class for layer in kinds.profile.structure.layers]
@@ -192,6 +199,17 @@ class LayerTimes:
             input_grad_before_s=before(input_grad_s),
             total_before_s=before(total_s),
         )
+
+
+def busiest_work_s(kinds: StageKinds) -> Floats:
+    """Of a microbatch, on the one of p ranks that works longest; by p up to L, [L + 1]."""
+    if kinds.busiest_s is None:
+        class_s = LayerTimes.of(kinds).total_s
+        classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+        counts = np.bincount(classes, minlength=len(class_s))
+        depths = np.arange(1, kinds.num_layers + 1)
+        kinds.busiest_s = np.append(0.0, undivided_work_s(class_s, counts, depths))
+    return kinds.busiest_s
 
 
 def held_static_bytes(kinds: StageKinds, replicas: Replicas, used: Ints | None = None) -> Floats:
@@ -242,11 +260,17 @@ class Sharing:
             traffic=Traffic.of(replicas, sync, weights, trained),
         )
 
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether no microbatch waits for what replicas exchange."""
+        every = zero.every_microbatch(self.zero_stage, self.traffic)
+        return not (np.any(every.forward_s) or np.any(every.backward_s))
+
     def added_s(self, forward_s: Floats, kind: Ints, time_s: Floats) -> Floats:
         """To every microbatch of stages of these kinds that take so long, with forwards by kind."""
-        every = zero.every_microbatch(self.zero_stage, self.traffic)
-        if not (np.any(every.forward_s) or np.any(every.backward_s)):
+        if self.adds_nothing:
             return np.zeros_like(time_s)
+        every = zero.every_microbatch(self.zero_stage, self.traffic)
         gathered_s = beyond_s(every.forward_s, self.overlap.parameters * forward_s)
         hidden_s = self.overlap.gradients * np.maximum(0.0, time_s - forward_s[kind])
         found: Floats = gathered_s[kind] + beyond_s(every.backward_s[kind], hidden_s)
@@ -339,6 +363,9 @@ class StageKinds:
     level_bytes: Floats
     levels_of: tuple[tuple[int, ...], ...]
     overlap: Overlap = DEFAULT_OVERLAP
+    times: LayerTimes | None = None
+    busiest_s: Floats | None = None
+    pairs: StagePairs | None = None
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)
     rows_worth: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
@@ -438,6 +465,47 @@ class StageKinds:
         time_s = ways @ costs.phases.total_s[own]
         best = _pareto(kept_bytes, time_s)
         return Front(kept_bytes[best], time_s[best], chosen[best])
+
+
+class StagePairs(NamedTuple):
+    """N pairs of kinds that stages of one rank may have, but for the first and the last layer.
+
+    Seconds of a microbatch at their least, of both stages and of the longer one; the shortest pair
+    first. Stages that take longer than `limit_s` are left out.
+    """
+
+    limit_s: float
+    time_s: Floats
+    forward_s: Floats
+    longer_s: Floats
+
+    @classmethod
+    def within(cls, kinds: StageKinds, limit_s: float) -> StagePairs:
+        """Of stages within the limit; others may be kept for a limit that is asked for later."""
+        if kinds.pairs is None or kinds.pairs.limit_s < limit_s:
+            kinds.pairs = cls._made_of(kinds, _GENEROUS * limit_s)
+        known = kinds.pairs
+        own = known.longer_s <= limit_s
+        return cls(limit_s, known.time_s[own], known.forward_s[own], known.longer_s[own])
+
+    @classmethod
+    def _made_of(cls, kinds: StageKinds, limit_s: float) -> StagePairs:
+        inner = np.unique(kinds.kind_of[1:, :-1])
+        inner = inner[inner >= 0]
+        inner = inner[kinds.least_time_s[inner] <= limit_s]
+        near, far = (inner[each] for each in np.triu_indices(len(inner)))
+        classes = [layer.layer_class for layer in kinds.profile.structure.layers]
+        there_are = np.bincount(classes, minlength=kinds.counts.shape[1])
+        exists = (kinds.counts[near] + kinds.counts[far] <= there_are).all(axis=1)
+        near, far = near[exists], far[exists]
+        time_s = kinds.least_time_s[near] + kinds.least_time_s[far]
+        order = np.argsort(time_s, kind="stable")
+        forward_s = kinds.forward_s[near] + kinds.forward_s[far]
+        longer_s = np.maximum(kinds.least_time_s[near], kinds.least_time_s[far])
+        return cls(limit_s, time_s[order], forward_s[order], longer_s[order])
+
+
+_GENEROUS: Final = 1.25  # times the limit of what is asked for
 
 
 @lru_cache(maxsize=64)

@@ -35,9 +35,8 @@ from trainwright.planning.bounds.layers import (
     Rooms,
     Tail,
     split_backward_s,
-    undivided_work_s,
 )
-from trainwright.planning.bounds.stages import LayerTimes
+from trainwright.planning.bounds.stages import LayerTimes, busiest_work_s
 from trainwright.planning.question.layouts import (
     BRAIDED,
     CHAIN,
@@ -70,7 +69,7 @@ from trainwright.step.stages import head_times_s, head_work_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
     from trainwright.arrays import Flags, Floats, Ints
     from trainwright.cluster import Cluster, NetworkLevel
@@ -141,16 +140,16 @@ class ChainWork:
     """One microbatch through a chain of L layers, at its least.
 
     `ahead_s` [L + 1] is the mean over p ranks of the forward of r layers for rank r, `around_s` of
-    forward and backward. `forward_share` is that of the layer with the least share. `blocks` are
-    those of the most frequent class, `num_blocks` of any.
+    forward and backward, `busiest_s` the work of the busiest of p ranks. `forward_share` is that of
+    the layer with the least share. `blocks` are those of the most frequent class, `num_blocks` of
+    any.
     """
 
     total_s: float
     forward_share: float
-    class_s: Floats
-    counts: NDArray[np.int64]
     ahead_s: Floats
     around_s: Floats
+    busiest_s: Floats
     blocks: Blocks
     num_blocks: int
 
@@ -163,15 +162,13 @@ class ChainWork:
         works = total_s > 0
         shares = costs.phases.forward_s[works] / total_s[works]
         layers = kinds.profile.structure.layers
-        classes = [layer.layer_class for layer in layers]
         own = [layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK]
         return cls(
             total_s=float(times.total_before_s[-1]),
             forward_share=float(shares.min(initial=1.0)),
-            class_s=times.total_s,
-            counts=np.bincount(classes, minlength=len(times.total_s)),
             ahead_s=_mean_over_ranks(times.forward_before_s),
             around_s=_mean_over_ranks(times.total_before_s),
+            busiest_s=busiest_work_s(kinds),
             blocks=_blocks_of(costs, max(own, key=own.count), own),
             num_blocks=len(own),
         )
@@ -191,9 +188,7 @@ def family_step_bound_s(
     p, m = np.asarray(pipeline, dtype=np.int64), np.asarray(num_microbatches, dtype=np.float64)
     around_s = work.ahead_s if family in SPLIT_BACKWARD else work.around_s
     bound_s = m * work.total_s / p + around_s[p]
-    depths, index = np.unique(p, return_inverse=True)
-    busiest_s = undivided_work_s(work.class_s, work.counts, depths)[index].reshape(p.shape)
-    bound_s = np.maximum(bound_s, m * busiest_s)
+    bound_s = np.maximum(bound_s, m * work.busiest_s[p])
     if family in CHAIN:
         share = work.forward_share if family in SPLIT_BACKWARD else 1.0
         unfinished = (1 - share / m) ** p
@@ -284,8 +279,8 @@ def recomputed_work_s(
         if family in ON_HOST:  # ranks need not hold a microbatch all at once
             own_bytes = np.where(room_bytes < 0, room_bytes, np.inf)
         if family in in_flight:
-            m = layouts.num_microbatches[own]
-            own_bytes = _room_in_warm_up(p, m, held, usable_bytes, in_flight[family])
+            shares = batch.warm_up_shares(in_flight[family])
+            own_bytes = _room_in_warm_up(p, batch.count[own], held, usable_bytes, shares)
         work_s[own] = work.trade.least_s(own_bytes)
         if likely and family in WHOLE_GROUPS:
             chunks = layouts.virtual_stages[own]
@@ -300,24 +295,17 @@ def _held_at_once(*, likely: bool) -> Mapping[str, Callable[[Ints], Ints]]:
 
 
 def _room_in_warm_up(
-    p: Ints,
-    m: Ints,
-    held_bytes: Floats,
-    usable_bytes: float,
-    warm_up: Callable[[Ints], Ints],
+    p: Ints, count: Ints, held_bytes: Floats, usable_bytes: float, shares: Floats
 ) -> Floats:
     """Bytes that one microbatch may keep over all ranks; all state lies on the first ranks.
 
-    The last x ranks have Σ 1 / w of one device's room; `x` need not be whole.
+    The last x ranks have Σ 1 / w of one device's room; `x` need not be whole. `count` [N] says
+    which of the rows of `shares` a pair has (`Batch.warm_up_shares`).
     """
-    counts, index = np.unique(m, return_inverse=True)
-    ranks = np.arange(1, int(p.max(initial=0)) + 1)
-    shares = 1 / np.minimum(warm_up(ranks), counts[:, np.newaxis])
-    shares = np.pad(shares, ((0, 0), (0, 1)))
     sums = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
     left = np.maximum(0.0, p - held_bytes / usable_bytes)
     whole = left.astype(np.int64)
-    room = sums[index, whole] + (left - whole) * shares[index, whole]
+    room = sums[count, whole] + (left - whole) * shares[count, whole]
     return np.where(held_bytes > p * usable_bytes * _ABOVE_ONE, -1.0, room * usable_bytes)
 
 
@@ -675,13 +663,16 @@ class Batch:
     """Pairs in all their forms, [N]; those of a schedule lie next to each other.
 
     `groups` [D, 2] are their data degrees and copies of state, `group` [N] says which each pair
-    has, from D on with the pipeline inside.
+    has, from D on with the pipeline inside. `counts` [M] are their numbers of microbatches, `count`
+    [N] says which.
     """
 
     layouts: Layouts
     zero_stage: Ints
     groups: Ints
     group: Ints
+    counts: Ints
+    count: Ints
     parts: tuple[Part, ...]
     families: tuple[tuple[str, slice], ...]
 
@@ -714,6 +705,7 @@ class Batch:
         parts = tuple(part for part in parts if part.size)
         base = int(layouts.copies.max(initial=1)) + 1
         keys, group = np.unique(layouts.data * base + layouts.copies, return_inverse=True)
+        counts, count = np.unique(layouts.num_microbatches, return_inverse=True)
         families = []
         for family, own in groupby(parts, key=lambda part: part.schedule.family):
             first, *_, last = (*own,) * 2
@@ -723,9 +715,17 @@ class Batch:
             zero_stage=np.repeat([part.zero_stage for part in parts], [p.size for p in parts]),
             groups=np.stack(np.divmod(keys, base), axis=1),
             group=group + len(keys) * layouts.inside,
+            counts=counts,
+            count=count,
             parts=parts,
             families=tuple(families),
         )
+
+    def warm_up_shares(self, warm_up: Callable[[Ints], Ints]) -> Floats:
+        """1 / w of the last rank, of the one before it and so on, and 0; by counts, [M, p + 1]."""
+        ranks = np.arange(1, int(self.layouts.pipeline.max(initial=0)) + 1)
+        shares = 1 / np.minimum(warm_up(ranks), self.counts[:, np.newaxis])
+        return np.pad(shares, ((0, 0), (0, 1)))
 
     def of_pairs(self, table: Floats) -> Floats:
         """From a table by ZeRO stage and kind of replicas, [4, D, ...], the value of each pair."""

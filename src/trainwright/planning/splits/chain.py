@@ -37,10 +37,9 @@ from trainwright.costing.communication import (
     point_to_point_time_s,
 )
 from trainwright.planning.bounds.exchanges import tied_gradient_bytes
-from trainwright.planning.bounds.layers import undivided_work_s
 from trainwright.planning.bounds.stages import (
-    LayerTimes,
     Sharing,
+    busiest_work_s,
     fullest_rows,
     held_static_bytes,
     packed_ways,
@@ -366,10 +365,7 @@ def _busiest_s(sites: Sequence[Site]) -> float:
     kinds = sites[0].kinds
     if any(site is not sites[0] for site in sites):
         return 1 / sum(1 / _whole_s(site.kinds) for site in sites)
-    classes = [layer.layer_class for layer in kinds.profile.structure.layers]
-    class_s = LayerTimes.of(kinds).total_s
-    counts = np.bincount(classes, minlength=len(class_s))
-    return float(undivided_work_s(class_s, counts, np.array([len(sites)]))[0])
+    return float(busiest_work_s(kinds)[len(sites)])
 
 
 def _whole_s(kinds: StageKinds) -> float:

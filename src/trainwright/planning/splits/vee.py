@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from trainwright._native import _core
-from trainwright.planning.bounds.layers import undivided_work_s
 from trainwright.planning.bounds.stages import (
     LayerTimes,
     Sharing,
+    StagePairs,
+    busiest_work_s,
     held_static_bytes,
     least_transfers_s,
     nearly_even,
@@ -120,7 +121,7 @@ class VProblem:
             ranks=_Ranks.of(kinds, limit_s / m),
             even=nearly_even(kinds.profile, 2 * p),
             overhead_s=question.overhead_s,
-            floor_s=m * _busiest_work_s(kinds, times, p),
+            floor_s=m * float(busiest_work_s(kinds)[p]),
             limit_s=limit_s,
         )
 
@@ -194,17 +195,8 @@ class _Ranks(NamedTuple):
     @classmethod
     def of(cls, kinds: StageKinds, limit_s: float) -> _Ranks:
         """Of two stages that together take no longer and have no more layers than there are."""
-        inner = np.unique(kinds.kind_of[1:, :-1])
-        inner = inner[inner >= 0]
-        inner = inner[kinds.least_time_s[inner] <= limit_s]
-        near, far = (inner[each] for each in np.triu_indices(len(inner)))
-        classes = [layer.layer_class for layer in kinds.profile.structure.layers]
-        there_are = np.bincount(classes, minlength=kinds.counts.shape[1])
-        exists = (kinds.counts[near] + kinds.counts[far] <= there_are).all(axis=1)
-        time_s = (kinds.least_time_s[near] + kinds.least_time_s[far])[exists]
-        forward_s = (kinds.forward_s[near] + kinds.forward_s[far])[exists]
-        order = np.argsort(time_s, kind="stable")
-        return cls(time_s[order], np.maximum.accumulate(forward_s[order]))
+        pairs = StagePairs.within(kinds, limit_s)
+        return cls(pairs.time_s, np.maximum.accumulate(pairs.forward_s))
 
 
 def only_stages(problem: _core.PeelProblem, is_stage: NDArray[np.bool_]) -> _core.PeelProblem:
@@ -216,15 +208,10 @@ def only_stages(problem: _core.PeelProblem, is_stage: NDArray[np.bool_]) -> _cor
     )
 
 
-def _busiest_work_s(kinds: StageKinds, times: LayerTimes, num_ranks: int) -> float:
-    """Of a microbatch, on the rank that works longest."""
-    classes = [layer.layer_class for layer in kinds.profile.structure.layers]
-    counts = np.bincount(classes, minlength=len(times.total_s))
-    return float(undivided_work_s(times.total_s, counts, np.array([num_ranks]))[0])
-
-
 def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:
     """With what replicas add to every microbatch."""
+    if sharing.adds_nothing:
+        return fronts
     level_kind = np.repeat(np.arange(len(fronts.levels) - 1), np.diff(fronts.levels))
     kind = np.repeat(level_kind, np.diff(fronts.offset))
     added_s = sharing.added_s(kinds.forward_s, kind, fronts.time_s)
