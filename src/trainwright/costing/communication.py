@@ -23,6 +23,7 @@ bandwidth says, protocol switches at small sizes.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, overload
 
 import numpy as np
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 Hops = tuple[Hop, ...]
 Lines = tuple[tuple[float, float], ...]
+
+_KEPT: Final = 4096  # groups whose lines are kept
 
 
 def exchange_time_s(exchange: Exchange | Collective, hops: Hops) -> float:
@@ -85,6 +88,7 @@ def fastest_s(lines: Lines, payload_bytes: float) -> float:
     return min([start_s + payload_bytes * byte_s for start_s, byte_s in lines], default=0.0)
 
 
+@lru_cache(maxsize=_KEPT)
 def all_reduce_lines(hops: Hops) -> Lines:
     """Start and seconds per byte of each way to all-reduce: ring, tree, hierarchical."""
     if not hops:
@@ -100,6 +104,7 @@ def all_reduce_lines(hops: Hops) -> Lines:
     return ring, tree, *((2 * start_s + a, 2 * slope + b / inside) for a, b in across)
 
 
+@lru_cache(maxsize=_KEPT)
 def all_gather_lines(hops: Hops) -> Lines:
     """Start and seconds per byte of each way to gather or scatter: one ring, or level by level."""
     if not hops:

@@ -28,6 +28,7 @@ from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.model import (
     DEFAULT_RECIPE,
     LayerGraph,
+    LayerKind,
     Phase,
     Recipe,
     RunShape,
@@ -258,15 +259,24 @@ def _hops_of(pool: Pool, run: RunShape) -> dict[str, tuple[Hop, ...]]:
 def structure(graphs: Sequence[LayerGraph]) -> Structure:
     """The chain of layers; an edge carries what the largest tensor degree sends per device."""
     graph = graphs[0]
+    edges = zip(graph.edges, _least_edge_bytes(graphs), strict=True)
+    pairs = tuple((edge.source, edge.target, least) for edge, least in edges)
+    return _structure(graph.kinds, graph.layers, pairs, _shared(graphs))
+
+
+@lru_cache(maxsize=256)  # points that deal experts out in another way have the same
+def _structure(
+    kinds: tuple[LayerKind, ...],
+    classes: tuple[int, ...],
+    pairs: tuple[tuple[int, int, float], ...],
+    shared: tuple[SharedParameters, ...],
+) -> Structure:
     layers = tuple(
         Layer(id=index, name=str(kind), layer_class=layer_class)
-        for index, (kind, layer_class) in enumerate(zip(graph.kinds, graph.layers, strict=True))
+        for index, (kind, layer_class) in enumerate(zip(kinds, classes, strict=True))
     )
-    edges = tuple(
-        Edge(source=edge.source, target=edge.target, bytes=least)
-        for edge, least in zip(graph.edges, _least_edge_bytes(graphs), strict=True)
-    )
-    return Structure(layers=layers, edges=edges, shared_parameters=_shared(graphs))
+    edges = tuple(Edge(source=a, target=b, bytes=least) for a, b, least in pairs)
+    return Structure(layers=layers, edges=edges, shared_parameters=shared)
 
 
 def _shared(graphs: Sequence[LayerGraph]) -> tuple[SharedParameters, ...]:

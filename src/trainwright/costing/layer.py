@@ -154,10 +154,20 @@ def _multiplied(layer: LayerClass, precision: Precision) -> Iterator[tuple[bool,
 
 def activation_bytes(layer: LayerClass, run: RunShape, rule: RecomputeRule) -> ActivationBytes:
     """What one microbatch keeps under `rule`, and what its backward needs for a moment."""
+    return _kept_bytes(_saved(layer, run), layer.transient_bytes, rule)
+
+
+def _saved(layer: LayerClass, run: RunShape) -> list[tuple[SavedTensor, float]]:
+    """What backward needs when nothing is recomputed, with its bytes on one device."""
+    return [(tensor, tensor.bytes_per_device(run)) for tensor in layer.saved]
+
+
+def _kept_bytes(
+    saved: Iterable[tuple[SavedTensor, float]], transient_bytes: float, rule: RecomputeRule
+) -> ActivationBytes:
     kept = {Phase.INPUT_GRAD: 0.0, Phase.WEIGHT_GRAD: 0.0}
     recomputed = 0.0
-    for tensor in layer.saved:
-        size = tensor.bytes_per_device(run)
+    for tensor, size in saved:
         if rule.keeps(tensor):
             kept[tensor.until] += size
         else:
@@ -165,7 +175,7 @@ def activation_bytes(layer: LayerClass, run: RunShape, rule: RecomputeRule) -> A
     return ActivationBytes(
         until_input_grad=kept[Phase.INPUT_GRAD],
         until_weight_grad=kept[Phase.WEIGHT_GRAD],
-        transient=layer.transient_bytes + recomputed,
+        transient=transient_bytes + recomputed,
     )
 
 
@@ -279,21 +289,27 @@ def price_layer(
     adding_s = _adding_s(dense + expert, run.precision, platform.accelerator)
     host_pass_s = platform.accelerator.host_pass_s * _host_passes(layer, platform)
     host_pass_s *= 1 - recorded_share(layer, run.cuda_graph, run.cuda_graph_modules)
+    has_backward, saved = layer.has_backward, _saved(layer, run)
+    static = static_bytes(layer, run.precision)
+    timed = [(x, exchange_time_s(x, platform.hops[x.axis])) for x in layer.exchanges]
+    collectives = tuple(map(_collective, layer.exchanges))
     for mode, wanted in rules.items():
-        rule = wanted if layer.has_backward else KEEP_ALL  # which nothing asks to run again
+        rule = wanted if has_backward else KEEP_ALL  # which nothing asks to run again
         operator_s[Phase.RECOMPUTE] = _recomputed_s(layer, rule, operator_s[Phase.FORWARD])
-        exchanges = _exchanges(layer, rule)
+        repeated = _repeated(timed, rule)
         phase_s = {phase: sum(times.values()) for phase, times in operator_s.items()}
         phase_s[Phase.WEIGHT_GRAD] += adding_s
         kind_s = [0.0] * len(TimeKind)
         kind_s[TimeKind.COMPUTE] = sum(phase_s.values())
-        for (phase, kind), exposed_s in _exposed_s(exchanges, operator_s, platform).items():
+        for (phase, kind), exposed_s in _exposed_s(
+            [*timed, *repeated], operator_s, platform
+        ).items():
             phase_s[phase] += exposed_s
             kind_s[kind] += exposed_s
         if layer.kind is LayerKind.BLOCK:
             share = len(operator_s[Phase.RECOMPUTE]) / max(1, len(layer.operators))
             kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, host_pass_s, share)
-        activations = activation_bytes(layer, run, rule)
+        activations = _kept_bytes(saved, layer.transient_bytes, rule)
         if rule.uses_host and activations.kept:
             # Copies there and back take memory bandwidth from the passes. All of it counts in the
             # backward: bounds rest on modes that share their forward.
@@ -321,10 +337,10 @@ def price_layer(
             phase_s=phase_s,
             kind_s=tuple(kind_s),
             activations=activations,
-            static_bytes=static_bytes(layer, run.precision),
+            static_bytes=static,
             gradient_sync_bytes=(dense * gradient, expert * gradient),
             trained_weight_bytes=(dense * weight, expert * weight),
-            collectives=tuple(map(_collective, exchanges)),
+            collectives=(*collectives, *(_collective(exchange) for exchange, _ in repeated)),
         )
 
 
@@ -371,29 +387,31 @@ def _recomputed_s(
     return {op.name: forward_s[op.name] for op in layer.operators if rule.repeats(op)}
 
 
-def _exchanges(layer: LayerClass, rule: RecomputeRule) -> tuple[Exchange, ...]:
-    """The layer's collectives, and those of the forward pass that the rule repeats."""
-    repeated = (
-        replace(x, phase=Phase.RECOMPUTE) for x in layer.exchanges if rule.repeats_exchange(x)
-    )
-    return (*layer.exchanges, *repeated)
+def _repeated(
+    timed: Sequence[tuple[Exchange, float]], rule: RecomputeRule
+) -> list[tuple[Exchange, float]]:
+    """Of a layer's collectives and their seconds those that the rule runs again."""
+    return [
+        (replace(exchange, phase=Phase.RECOMPUTE), time_s)
+        for exchange, time_s in timed
+        if rule.repeats_exchange(exchange)
+    ]
 
 
 def _exposed_s(
-    exchanges: Sequence[Exchange],
+    timed: Sequence[tuple[Exchange, float]],
     operator_s: Mapping[Phase, Mapping[str, float]],
     platform: Platform,
 ) -> dict[tuple[Phase, TimeKind], float]:
-    """What collectives add to each phase, by kind.
+    """What collectives that take so many seconds add to each phase, by kind.
 
     One that names an operator hides under it; the others of a kind share what their overlap allows
     of the phase's compute.
     """
     exposed_s: dict[tuple[Phase, TimeKind], float] = {}
     apart_s: dict[tuple[Phase, TimeKind], float] = {}
-    for exchange in exchanges:
+    for exchange, time_s in timed:
         key = (exchange.phase, _KIND_OF_AXIS[exchange.axis])
-        time_s = exchange_time_s(exchange, platform.hops[exchange.axis])
         if exchange.hides_under is None:
             apart_s[key] = apart_s.get(key, 0.0) + time_s
             continue
@@ -428,7 +446,7 @@ def _collective(exchange: Exchange) -> Collective:
 # A search prices a model with experts at hundreds of points that differ in how these are dealt out.
 # What is no expert is the same object at all of them (`model.transformer`), and costs the same.
 
-_KEPT = 128
+_KEPT: Final = 2560  # five layers of a model at each of `model.transformer`'s runs
 
 
 def layer_prices(
@@ -473,7 +491,7 @@ def _is_kept(layer: LayerClass, platform: Platform) -> bool:
     return not any(parameter.expert for parameter in layer.parameters)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=_KEPT)
 def _made_prices(
     made: _Layer,
     rules: tuple[tuple[Recompute, RecomputeRule], ...],

@@ -621,9 +621,9 @@ class LayerGraph:
 
     def shared_parameters(self) -> dict[str, tuple[int, ...]]:
         """The layers (indices) that hold each shared parameter."""
+        names = [[p.shared for p in own.parameters if p.shared is not None] for own in self.classes]
         holders: dict[str, list[int]] = {}
         for index, layer_class in enumerate(self.layers):
-            for parameter in self.classes[layer_class].parameters:
-                if parameter.shared is not None:
-                    holders.setdefault(parameter.shared, []).append(index)
+            for name in names[layer_class]:
+                holders.setdefault(name, []).append(index)
         return {name: tuple(layers) for name, layers in holders.items() if len(layers) > 1}

@@ -572,7 +572,9 @@ def _more(work: Work, beside: Work) -> Work:
     )
 
 
-_KEPT: Final = 64  # of what a search, or a price beside others, asks for again
+_KEPT: Final = 64  # graphs that a search, or a price beside others, asks for again
+# Runs whose layers without experts are kept: a search comes back to each with experts elsewhere.
+_KEPT_RUNS: Final = 512
 
 
 @lru_cache(maxsize=_KEPT)
@@ -586,7 +588,7 @@ def layer_graph(config: TransformerConfig, run: RunShape) -> LayerGraph:
     chain = _chain(config, run)
     before = list(_reference(chain, config, run)) if config.tuning.reference else []
     chain = _tuned(chain, config, run)
-    edges = _edges(config, run, [layer.kind for layer in chain])
+    edges = _edges(config, _without_experts(run), tuple(layer.kind for layer in chain))
     if before:
         hidden = run.precision.activation_bytes * run.tokens * config.hidden_size
         passed = [hidden / run.tensor_parallel] * len(before) + [edge.bytes for edge in edges]
@@ -770,7 +772,7 @@ def _without_experts(run: RunShape) -> RunShape:
     return replace(run, expert_parallel=1, expert_tensor_parallel=None)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_KEPT_RUNS)
 def _ends(config: TransformerConfig, run: RunShape) -> _Ends:
     """The embedding, what follows the blocks, head and loss."""
     after_blocks = []
@@ -826,7 +828,7 @@ def _blocks(config: TransformerConfig, run: RunShape) -> list[LayerClass]:
     return blocks
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=_KEPT_RUNS)
 def _dense_block(config: TransformerConfig, run: RunShape) -> LayerClass:
     """One between blocks with experts."""
     return _block(config, run)
@@ -926,8 +928,9 @@ def _block_transient_bytes(
     return max(element * widest, exchanged)
 
 
+@lru_cache(maxsize=_KEPT_RUNS)
 def _edges(
-    config: TransformerConfig, run: RunShape, kinds: list[LayerKind]
+    config: TransformerConfig, run: RunShape, kinds: tuple[LayerKind, ...]
 ) -> tuple[TensorEdge, ...]:
     element, t = run.precision.activation_bytes, run.tensor_parallel
     hidden = element * run.tokens * config.hidden_size / t
