@@ -71,7 +71,6 @@ class RankOrder(NamedTuple):
 _NO_WAIT: Final = 2**40  # forwards before the first backward
 
 
-@lru_cache(maxsize=256)
 def rank_orders(shape: PipelineShape) -> tuple[RankOrder, ...]:
     """Of a family with one stage per rank; the counts hold for the shape's own microbatches.
 
@@ -79,14 +78,24 @@ def rank_orders(shape: PipelineShape) -> tuple[RankOrder, ...]:
     """
     if has_cut_head(shape):
         return (RankOrder(_NO_WAIT, 0, 0, 0, splits_backward=False),) * shape.num_ranks
-    schedule = orders_of(peak_shape(shape))
-    return tuple(_rank_order(schedule, rank) for rank in range(shape.num_ranks))
+    return _rank_orders(peak_shape(shape))
 
 
-@lru_cache(maxsize=256)
 def fullest_rows(shape: PipelineShape) -> PeakRows:
     """What ranks can hold at once; see `step.memory`."""
-    return peak_rows(orders_of(peak_shape(shape)))
+    return _peak_rows(peak_shape(shape))
+
+
+# Shapes of all numbers of microbatches have few peaks, each told in far less than its orders.
+@lru_cache(maxsize=2048)
+def _rank_orders(peak: PipelineShape) -> tuple[RankOrder, ...]:
+    schedule = orders_of(peak)
+    return tuple(_rank_order(schedule, rank) for rank in range(peak.num_ranks))
+
+
+@lru_cache(maxsize=2048)
+def _peak_rows(peak: PipelineShape) -> PeakRows:
+    return peak_rows(orders_of(peak))
 
 
 @lru_cache(maxsize=64)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Flags, Floats, Ints
     from trainwright.cluster import Cluster, NetworkLevel
-    from trainwright.planning.bounds.stages import StageKinds
+    from trainwright.planning.bounds.stages import RankOrder, StageKinds
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.step.stages import CutHead
     from trainwright.step.zero import Replicas
@@ -454,9 +455,16 @@ def chain_tables(
             ]
         ),
         transfer_s=transfers,
-        order=np.array([order[:4] for order in orders], dtype=np.int64),
+        order=_counts_of(orders),
         num_microbatches=m,
     )
+
+
+@lru_cache(maxsize=1024)
+def _counts_of(orders: tuple[RankOrder, ...]) -> Ints:
+    found = np.array([order[:4] for order in orders], dtype=np.int64)
+    found.flags.writeable = False
+    return found
 
 
 def _is_barred(site: Site, used: Ints) -> Flags:
@@ -476,25 +484,27 @@ def stages_within(kinds: Sequence[StageKinds], limit_s: float) -> Flags | None:
     it on come back to. None where the ranks do not reach.
     """
     p, size = len(kinds), kinds[0].num_layers
-    found = {id(own): _least_times_s(own) for own in kinds}
-    least_s = [found[id(own)] for own in kinds]
     limit_s *= 1 + _CHAIN_HAIR
+    # Longer stages take no less time: within the limit are those up to a layer, or from one on.
+    found = {}
+    for number, own in {id(own): own for own in kinds}.items():
+        within = _least_times_s(own) <= limit_s
+        up_to, since = within.sum(axis=1) - 1, size - within[::-1].argmin(axis=0)
+        found[number] = within, up_to.tolist(), np.where(within.all(axis=0), 0, since).tolist()
+    spans = [found[id(own)] for own in kinds]
     latest, earliest = [0], [size]
-    for rank in range(p):
-        reached = int(np.searchsorted(least_s[rank][latest[-1]], limit_s, side="right")) - 1
-        latest.append(min(reached, size - p + rank + 1))
+    for rank, (_, up_to, _) in enumerate(spans):
+        latest.append(min(up_to[latest[-1]], size - p + rank + 1))
     for rank in range(p - 1, -1, -1):
-        beyond = np.flatnonzero(least_s[rank][:, earliest[-1]] > limit_s)
-        reached = int(beyond[-1]) + 1 if len(beyond) else 0
-        earliest.append(max(reached, rank))
+        earliest.append(max(spans[rank][2][earliest[-1]], rank))
     earliest.reverse()
     if any(late < early for late, early in zip(latest, earliest, strict=True)):
         return None
     can_be = np.zeros((size, size + 1), dtype=np.bool_)
-    for rank in range(p):
+    for rank, (within, _, _) in enumerate(spans):
         first = slice(earliest[rank], latest[rank] + 1)
         after = slice(earliest[rank + 1], latest[rank + 1] + 1)
-        can_be[first, after] |= least_s[rank][first, after] <= limit_s
+        can_be[first, after] |= within[first, after]
     return can_be & (kinds[0].kind_of >= 0)
 
 
@@ -523,12 +533,15 @@ def _weight_grad_s(kinds: StageKinds) -> Floats:
     return times_s
 
 
+@lru_cache(maxsize=1024)
 def fullest_instants(shape: PipelineShape) -> Floats:
     """Counts of the instants that can be the fullest, [p, rows, 3], the last repeated."""
     rows = fullest_rows(shape)
     parts = np.split(rows.rows, rows.starts[1:])
     most = max(map(len, parts))
-    return np.stack([part[np.minimum(np.arange(most), len(part) - 1)] for part in parts])
+    found = np.stack([part[np.minimum(np.arange(most), len(part) - 1)] for part in parts])
+    found.flags.writeable = False
+    return found
 
 
 def _kind_times(site: Site, used: Ints, rows: Floats) -> KindTimes:
