@@ -196,12 +196,7 @@ class Block:
     ) -> None:
         """Forward, or forward again in backward, where what was cached is there already."""
         z, cached = self.sizes, again and selective
-
-        def hold(name: str, size: float) -> None:
-            tape.hold(key, name, size)
-
-        def drop(*names: str) -> None:
-            tape.drop(key, *names)
+        hold, drop = partial(tape.hold, key), partial(tape.drop, key)
 
         def product(name: str, size: float) -> None:
             if not (cached and name in _CACHED | self.cached):
@@ -278,8 +273,7 @@ class Block:
         cached = again and selective
         shard = self.sizes.shard
 
-        def hold(name: str, size: float) -> None:
-            tape.hold(key, name, size)
+        hold = partial(tape.hold, key)
 
         def product(name: str, size: float) -> None:
             if not (cached and name in self.cached):
@@ -321,13 +315,7 @@ class Block:
 
     def _dense_backward(self, tape: AnyTape, key: object) -> None:
         z = self.sizes
-
-        def hold(name: str, size: float) -> None:
-            tape.hold(key, name, size)
-
-        def drop(*names: str) -> None:
-            tape.drop(key, *names)
-
+        hold, drop = partial(tape.hold, key), partial(tape.drop, key)
         if z.mask:
             hold("d dropped", z.shard)
             drop("mask 2")
@@ -354,13 +342,7 @@ class Block:
     def _gate_backward(self, tape: AnyTape, key: object) -> None:
         """From the gradient of the gated product to that of the norm's output."""
         z = self.sizes
-
-        def hold(name: str, size: float) -> None:
-            tape.hold(key, name, size)
-
-        def drop(*names: str) -> None:
-            tape.drop(key, *names)
-
+        hold, drop = partial(tape.hold, key), partial(tape.drop, key)
         hold("d activated", z.inner)
         hold("d up", z.inner)
         drop("d inner", "activated", "up")
@@ -376,13 +358,7 @@ class Block:
 
     def _mixed_backward(self, tape: AnyTape, key: object, m: Mixed) -> None:
         shard, gathers = self.sizes.shard, m.hidden > self.sizes.shard
-
-        def hold(name: str, size: float) -> None:
-            tape.hold(key, name, size)
-
-        def drop(*names: str) -> None:
-            tape.drop(key, *names)
-
+        hold, drop = partial(tape.hold, key), partial(tape.drop, key)
         if gathers:
             hold("d whole", m.hidden)
         if m.shared:
@@ -448,13 +424,7 @@ class Block:
 
     def _attention_backward(self, tape: AnyTape, key: object) -> None:
         z = self.sizes
-
-        def hold(name: str, size: float) -> None:
-            tape.hold(key, name, size)
-
-        def drop(*names: str) -> None:
-            tape.drop(key, *names)
-
+        hold, drop = partial(tape.hold, key), partial(tape.drop, key)
         if z.mask:
             hold("d dropped", z.shard)
             drop("mask")

@@ -9,10 +9,10 @@ Frameworks that recompute the first k blocks of every stage are planned as recom
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -239,21 +239,30 @@ def plan_runnable(
     is offloaded, it searches what keeps least. Plans whose gradients are made anew may hold less
     than the search counts with: their parts of the space are searched again, with room for them.
     """
-    found = _plan_with_gradients(
-        question,
-        budget,
-        num_alternatives=num_alternatives,
-        in_kind=in_kind,
-        aim=aim,
-        crew=crew,
-        to_beat=to_beat,
-        is_bounded=is_bounded,
-        shelves=shelves or Shelves(),
+    wanted = _Wanted(
+        num_alternatives, in_kind, aim, crew, to_beat, is_bounded, shelves or Shelves()
     )
+    found = _plan_with_gradients(question, budget, wanted)
     for allowed in _made_anew(question):
-        more = _plan_without(replace(question, allowed=allowed), budget, aim=aim, crew=crew)
-        found = _joined(found, more, aim, 1 + num_alternatives, in_kind=in_kind)
+        more = _plan_without(replace(question, allowed=allowed), budget, wanted)
+        found = _joined(found, more, wanted)
     return found
+
+
+class _Wanted(NamedTuple):
+    """What is asked of a search beside the question; see `plan_runnable`."""
+
+    num_alternatives: int
+    in_kind: bool
+    aim: Aim | None
+    crew: Crew | None
+    to_beat: float
+    is_bounded: bool
+    shelves: Shelves
+
+    def told_of(self, priced: Iterable[Priced]) -> tuple[Priced, ...]:
+        """The best of the plans, and as many runners-up as are asked for."""
+        return told_of(priced, self.aim, 1 + self.num_alternatives, in_kind=self.in_kind)
 
 
 def _made_anew(question: ModelQuestion) -> Iterator[Allowed]:
@@ -291,9 +300,7 @@ def gradient_bytes(question: ModelQuestion) -> float:
     return numbers.gradient_bytes * graph.num_trainable_parameters
 
 
-def _plan_without(
-    question: ModelQuestion, budget: Budget, *, aim: Aim | None, crew: Crew | None
-) -> ModelOutcome:
+def _plan_without(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
     """The plans of a part whose gradients are made anew, of all that fit without any gradient.
 
     Its candidates have one plan each. If all of them are told, those that do not fit are no plans.
@@ -303,13 +310,7 @@ def _plan_without(
     found = _plan_all(
         replace(question, account=None, cluster=with_usable(question.cluster, room_bytes)),
         budget,
-        num_alternatives=_ALL,
-        in_kind=False,
-        aim=aim,
-        crew=crew,
-        to_beat=math.inf,
-        is_bounded=True,
-        shelves=Shelves(),
+        _Wanted(_ALL, False, wanted.aim, wanted.crew, math.inf, True, Shelves()),
     )
     fitting = tuple(
         p for p in found.priced if missing_of_plan(question, p.plan, p.profile, p.step) <= 0
@@ -317,16 +318,14 @@ def _plan_without(
     if not found.exhausted or len(found.priced) > _ALL:
         return replace(found, priced=fitting, exhausted=False)
     best, best_seen = (
-        min((key_of(each, aim) for each in some), default=math.inf)
+        min((key_of(each, wanted.aim) for each in some), default=math.inf)
         for some in (fitting, found.priced)
     )
     bound = min(best, max(found.lower_bound_s, WORTH_KEEPING * best_seen))
     return replace(found, priced=fitting, lower_bound_s=bound)
 
 
-def _joined(
-    found: ModelOutcome, more: ModelOutcome, aim: Aim | None, most: int, *, in_kind: bool
-) -> ModelOutcome:
+def _joined(found: ModelOutcome, more: ModelOutcome, wanted: _Wanted) -> ModelOutcome:
     """Both of what was searched; a plan of the second may beat the best of the first."""
     of_first = math.inf if not found.is_open else found.lower_bound_s
     if not found.priced and not more.priced:
@@ -336,7 +335,7 @@ def _joined(
     one_stage_s = found.lower_bound_one_stage_s
     return replace(
         found,
-        priced=told_of((*found.priced, *more.priced), aim, most, in_kind=in_kind),
+        priced=wanted.told_of((*found.priced, *more.priced)),
         lower_bound_s=lower_bound_s,
         lower_bound_one_stage_s=None if one_stage_s is None else min(one_stage_s, lower_bound_s),
         considered=found.considered + more.considered,
@@ -347,45 +346,26 @@ def _joined(
     )
 
 
-def _plan_with_gradients(
-    question: ModelQuestion,
-    budget: Budget,
-    *,
-    num_alternatives: int,
-    in_kind: bool,
-    aim: Aim | None,
-    crew: Crew | None,
-    to_beat: float,
-    is_bounded: bool,
-    shelves: Shelves,
-) -> ModelOutcome:
+def _plan_with_gradients(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
     """`plan_runnable` where a run is counted with its gradients all the time."""
     account = question.account
     counts = account is not None and account.may_hold_less and question.keeps_beside
-
-    def whole(asked: ModelQuestion) -> ModelOutcome:
-        # Where tensors are counted afterwards, few may be left of all that are near the best.
-        return _plan_all(
-            asked,
-            budget,
-            num_alternatives=(_OF_A_KIND if counts and in_kind else 1) * num_alternatives,
-            in_kind=in_kind and not counts,
-            aim=aim,
-            crew=crew,
-            to_beat=to_beat,
-            is_bounded=is_bounded,
-            shelves=shelves,
-        )
+    count, in_kind = wanted.num_alternatives, wanted.in_kind
+    # Where tensors are counted afterwards, few may be left of all that are near the best.
+    more = wanted._replace(
+        num_alternatives=(_OF_A_KIND if counts and in_kind else 1) * count,
+        in_kind=in_kind and not counts,
+    )
 
     def searched(asked: ModelQuestion) -> ModelOutcome:
-        found, modes = whole(asked), asked.allowed.recompute
+        found, modes = _plan_all(asked, budget, more), asked.allowed.recompute
         on_device = tuple(mode for mode in modes if mode is not Recompute.OFFLOAD)
         if asked.settings.recipe.offload is not None and Recompute.FULL in modes:
             on_device = _FULL
         if found.priced or on_device in (modes, ()):
             return found
-        leaner = whole(replace(asked, allowed=replace(asked.allowed, recompute=on_device)))
-        return replace(found, priced=leaner.priced)
+        leaner = replace(asked, allowed=replace(asked.allowed, recompute=on_device))
+        return replace(found, priced=_plan_all(leaner, budget, more).priced)
 
     if not counts:
         return searched(question)
@@ -420,21 +400,11 @@ def _plan_with_gradients(
         fitting = with_less_room(alone, first)
     proved = first.exhausted and bool(fitting or not first.priced)
     told = of_kinds(fitting, len(fitting)) if in_kind else tuple(fitting)
-    return replace(first, priced=told[: 1 + num_alternatives], exhausted=proved)
+    return replace(first, priced=told[: 1 + count], exhausted=proved)
 
 
-def _plan_all(
-    question: ModelQuestion,
-    budget: Budget,
-    *,
-    num_alternatives: int,
-    in_kind: bool,
-    aim: Aim | None,
-    crew: Crew | None,
-    to_beat: float,
-    is_bounded: bool,
-    shelves: Shelves,
-) -> ModelOutcome:
+def _plan_all(question: ModelQuestion, budget: Budget, wanted: _Wanted) -> ModelOutcome:
+    aim, to_beat = wanted.aim, wanted.to_beat
     searched: list[SearchedModel] = []
     found: list[ModelOutcome] = []
     usual = _Usual(question, aim)
@@ -449,32 +419,29 @@ def _plan_all(
         own = search_model(
             replace(question, allowed=space),
             part,
-            num_alternatives=num_alternatives,
-            in_kind=in_kind,
+            num_alternatives=wanted.num_alternatives,
+            in_kind=wanted.in_kind,
             aim=aim,
-            crew=crew,
+            crew=wanted.crew,
             to_beat=to_beat,
-            shelves=shelves,
+            shelves=wanted.shelves,
             told=told,
         )
         searched.append(own)
         found.append(own.unproved())
-        if in_kind:
-            known = (each for one in found for each in one.priced)
-            told = told_of(known, aim, 1 + num_alternatives, in_kind=True)
+        if wanted.in_kind:
+            told = wanted.told_of(each for one in found for each in one.priced)
         if part.stopped and is_first and not any(each.priced for each in found):
             usual.make()
-        if not num_alternatives:
+        if not wanted.num_alternatives:
             to_beat = min((to_beat, *(key_of(each, aim) for each in found[-1].priced)))
-    if is_bounded:
+    if wanted.is_bounded:
         found = _proved(searched, found, budget, aim)
     if usual.found is not None and usual.best < _best_of(found, aim):
         found.append(usual.found)
     loosest = loosest_of(found)
     outcome = Outcome(
-        priced=told_of(
-            (p for each in found for p in each.priced), aim, 1 + num_alternatives, in_kind=in_kind
-        ),
+        priced=wanted.told_of(p for each in found for p in each.priced),
         lower_bound_s=loosest.lower_bound_s,
         loosest=loosest.loosest,
         lower_bound_one_stage_s=found[0].lower_bound_one_stage_s if len(found) == 1 else None,

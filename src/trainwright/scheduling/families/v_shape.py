@@ -9,6 +9,7 @@ within the same limit (`block.timed_block`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -137,17 +138,11 @@ V_MIN = Family(
     published_in_flight=lambda p, m: in_flight(v_min_block(p), m),
     least_in_flight=lambda p, m: in_flight(v_min_block(p), m),
 )
-V_HALF = Family(
+V_HALF = replace(
+    V_MIN,
     name="v-half",
     summary="half of 1F1B's memory in V",
-    source=SOURCE,
-    place=two_chunks_in_v,
     order=v_half_order,
-    splits_backward=True,
-    obeys_limits=True,
-    reads_costs=True,
-    planned=True,
-    searched=Searched.ALWAYS,
     warm_up=lambda ranks: (ranks + 1) // 2,
     most_activations=v_half_activations,
     published_in_flight=lambda p, m: in_flight(v_half_block(p), m),

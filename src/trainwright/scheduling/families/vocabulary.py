@@ -21,6 +21,7 @@ models, `--enable-vocab-parallel`, two barriers with `--disable-backward-fusion`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -106,17 +107,11 @@ VOCABULARY_1 = Family(
     head_barriers=2,
     warm_up=lambda ranks: ranks + 2,
 )
-VOCABULARY_2 = Family(
+VOCABULARY_2 = replace(
+    VOCABULARY_1,
     name="vocab-2",
     summary="1F1B, the head cut over all ranks, one barrier, p+1 activations",
-    source=_SOURCE,
-    place=one_chunk,
     order=partial(order, head_barriers=1),
-    is_plain=False,
-    reads_costs=True,
-    fixed_without_costs=True,
-    steady=Steady(6, 2, 2),  # at most p + 2 in flight
-    planned=True,
     searched=Searched.ALWAYS,
     head_barriers=1,
     warm_up=lambda ranks: ranks + 1,
