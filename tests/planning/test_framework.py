@@ -16,14 +16,20 @@ from trainwright.formats import catalog
 from trainwright.options.clusters import expected
 from trainwright.options.inputs import resolve_model
 from trainwright.options.question import model_call
-from trainwright.planning.question.question import Allowed, ModelQuestion, Span, Workload
+from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
+    Point,
+    Span,
+    Workload,
+)
 from trainwright.planning.search.framework import (
     framework_for,
     plan_runnable,
     runnable_spaces,
     sketch_runnable,
 )
-from trainwright.planning.search.prefetch import Shelves
+from trainwright.planning.search.prefetch import Shelf, Shelves
 from trainwright.planning.search.search import plan_model
 from trainwright.plans.capability import TARGETS, Demands, RecomputeForm, unsupported
 from trainwright.plans.configuration import own_split
@@ -256,6 +262,19 @@ def test_that_no_plan_of_any_of_them_fits_is_one_sentence():
     said = "framework: no plan of automodel, trl, torchtitan@0.3 or pytorch fits either"
     assert said in found.warnings
     assert found.request.space.framework == "megatron"
+
+
+@pytest.mark.parametrize("modes", [("none",), ("full",), ("none", "full")])
+def test_layers_in_some_modes_are_those_of_more(modes):
+    shelves, wide = Shelves(), asked("megatron", memory_gib=30, **NARROW)
+    some = replace(wide.allowed, recompute=tuple(map(Recompute, modes)))
+    narrow = replace(wide, allowed=some)
+    point = Point(microbatch_size=2, tensor=2)
+    assert {*modes} < {*map(str, wide.allowed.recompute)}
+    assert len(shelves.of(wide).profile(point).costs.recompute) > len(modes)
+    beside, alone = shelves.of(narrow), Shelf.of(narrow)
+    assert beside.wider is not None
+    assert beside.profile(point) == alone.profile(point)
 
 
 @pytest.mark.slow

@@ -169,7 +169,7 @@ class MeasuredModel:
                 alternative="plan within what was measured",
             )
         rows = [mode in point.recompute for mode in found.costs.recompute]
-        return found if all(rows) else _with_rows(found, np.flatnonzero(rows))
+        return found if all(rows) else with_rows(found, np.flatnonzero(rows))
 
     def without(self, excluded: Collection[str]) -> MeasuredModel:
         """The options of these ids left out; raises `InvalidInput` where none is left anywhere."""
@@ -177,7 +177,7 @@ class MeasuredModel:
         for key, profile in self.offered.items():
             rows = [option not in excluded for option in profile.costs.option_ids]
             if _serves_all(profile.costs, rows):
-                left[key] = _with_rows(profile, np.flatnonzero(rows))
+                left[key] = with_rows(profile, np.flatnonzero(rows))
         if not left:
             names = ", ".join(sorted(excluded))
             raise InvalidInput.of("exclude-option", f"must leave every layer one, got {names}")
@@ -578,7 +578,7 @@ def _taken(
     )
 
 
-def _with_rows(profile: Profile, kept: Rows) -> Profile:
+def with_rows(profile: Profile, kept: Rows) -> Profile:
     """The profile with some rows of its table; every class has one of them."""
     costs = profile.costs
     number = np.searchsorted(costs.class_offsets, kept, side="right") - 1
@@ -597,7 +597,7 @@ def _runs_in(costs: CostTable, modes: Collection[Recompute]) -> bool:
 
 def _at_degree(profile: Profile, rows: Rows, degree: int, notes: dict[str, str]) -> Profile:
     """The options of one tensor degree, with phases and with state that no option changes."""
-    own = _with_rows(profile, rows)
+    own = with_rows(profile, rows)
     costs = own.costs
     phases = costs.phases or _assumed_phases(costs, notes)
     starts, offsets = costs.class_offsets[:-1], costs.class_offsets

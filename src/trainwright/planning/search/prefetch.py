@@ -37,6 +37,7 @@ from trainwright.planning.question.question import (
 )
 from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
 from trainwright.planning.splits.types import SplitQuestion, best_family_split
+from trainwright.profile.measured_model import MeasuredModel, with_rows
 from trainwright.scheduling.families import family_named
 from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import (
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Candidate, ModelQuestion
     from trainwright.planning.splits.chain import Split
     from trainwright.planning.splits.types import Priced
-    from trainwright.profile import Profile, ProfileSource
+    from trainwright.profile import Profile, ProfileSource, Recompute
     from trainwright.step.stages import CutHead
 
     SplitSearch: TypeAlias = Callable[..., Split]
@@ -77,10 +78,14 @@ class Sliced(NamedTuple):
 
 @dataclass(slots=True)
 class Shelf:
-    """Profiles by point and what follows from them, each made when first asked for."""
+    """Profiles by point and what follows from them, each made when first asked for.
+
+    A `wider` one is of the same layers, which may recompute in more ways.
+    """
 
     question: ModelQuestion
     estimator: ProfileSource
+    wider: Shelf | None = None
     made: dict[Point, Profile] = field(default_factory=dict)
     summed: dict[Point, PointWork] = field(default_factory=dict)
     least: dict[Point, tuple[LeastLayers, ...]] = field(default_factory=dict)
@@ -100,7 +105,11 @@ class Shelf:
     def profile(self, point: Point) -> Profile:
         """What layers cost at a point."""
         if point not in self.made:
-            self.made[point] = estimate_profile(self.estimator, self.question, point)
+            known = None if self.wider is None else self.wider.made.get(point)
+            if known is None:
+                self.made[point] = estimate_profile(self.estimator, self.question, point)
+            else:
+                self.made[point] = _in_modes(known, self.question.allowed.recompute)
         return self.made[point]
 
     def work(self, point: Point) -> PointWork:
@@ -189,18 +198,35 @@ class Shelves:
 
     def of(self, question: ModelQuestion) -> Shelf:
         """The question's own, with all that others have made."""
-        layers = _layers_of(question)
+        layers, modes = _layers_of(question), question.allowed.recompute
+        wider: Shelf | None = None
         for known in self._known:
-            if _layers_of(known.question) == layers:
+            if _layers_of(known.question) != layers:
+                continue
+            others = known.question.allowed.recompute
+            if others == modes:
                 return replace(known, question=question)
-        self._known.append(Shelf.of(question))
+            if {*others} > {*modes} and not isinstance(question.model, MeasuredModel):
+                wider = wider or known
+        self._known.append(replace(Shelf.of(question), wider=wider))
         return self._known[-1]
 
 
 def _layers_of(question: ModelQuestion) -> ModelQuestion:
-    """What of a question decides the costs of layers: not the plans that are allowed, nor room."""
-    cluster, alike = question.cluster, Allowed(recompute=question.allowed.recompute)
-    return replace(question, allowed=alike, cluster=cluster.with_memory(GIB))
+    """What of a question decides the costs of layers but for the ways in which they recompute.
+
+    The plans that are allowed do not, nor does room.
+    """
+    return replace(question, allowed=Allowed(), cluster=question.cluster.with_memory(GIB))
+
+
+def _in_modes(profile: Profile, modes: tuple[Recompute, ...]) -> Profile:
+    """An estimate with some of its modes; a class that has one option has it in all of them."""
+    costs = profile.costs
+    counts = np.repeat(np.diff(costs.class_offsets), np.diff(costs.class_offsets))
+    kept = [n == 1 or mode in modes for n, mode in zip(counts, costs.recompute, strict=True)]
+    point = replace(profile.point, recompute=tuple(map(str, modes)))
+    return replace(with_rows(profile, np.flatnonzero(kept)), point=point)
 
 
 def _fingerprint(profile: Profile) -> bytes:
