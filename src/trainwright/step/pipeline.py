@@ -252,7 +252,8 @@ def _rounded(times_s: Floats) -> Floats:
     return rounded
 
 
-@lru_cache(maxsize=4)  # ends and memory of a step ask for the same order, which takes a while
+# Ends and memory of a step ask for the same order, which takes a while; so may a later search.
+@lru_cache(maxsize=16)
 def _timed(
     shape: PipelineShape, forward: bytes, input_grad: bytes, weight_grad: bytes, transfer: bytes
 ) -> Schedule:

@@ -375,6 +375,7 @@ class StageKinds:
     times: LayerTimes | None = None
     busiest_s: Floats | None = None
     pairs: StagePairs | None = None
+    of_ranks_in_v: dict[Replicas, _core.PeelKinds] = field(default_factory=dict)
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)
     rows_worth: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
@@ -585,21 +586,40 @@ def dealings(count: int, options: int) -> Ints:
 
 
 def _both(a: Front, b: Front) -> Front:
-    kept_bytes = np.add.outer(a.kept_bytes, b.kept_bytes).reshape(-1)
-    time_s = np.add.outer(a.time_s, b.time_s).reshape(-1)
+    if 1 in (len(a.time_s), len(b.time_s)):  # pairs are as many as the others, and as they lie
+        kept_bytes, time_s = a.kept_bytes + b.kept_bytes, a.time_s + b.time_s
+        if _is_front(kept_bytes, time_s):
+            numbers = _numbers(len(time_s))
+            return Front(kept_bytes, time_s, Pairs(a.made_of, b.made_of, len(b.time_s), numbers))
+    else:
+        kept_bytes = np.add.outer(a.kept_bytes, b.kept_bytes).reshape(-1)
+        time_s = np.add.outer(a.time_s, b.time_s).reshape(-1)
     best = _pareto(kept_bytes, time_s)
     return Front(kept_bytes[best], time_s[best], Pairs(a.made_of, b.made_of, len(b.time_s), best))
 
 
 def _pareto(kept_bytes: Floats, time_s: Floats) -> Ints:
     """Which points keep fewer bytes than any as fast, by kept bytes ascending."""
-    if (kept_bytes[1:] > kept_bytes[:-1]).all() and (time_s[1:] < time_s[:-1]).all():
-        return np.arange(len(time_s))
+    if _is_front(kept_bytes, time_s):
+        return _numbers(len(time_s))
     order = np.argsort(kept_bytes, kind="stable")  # one key: sums of sorted parts are runs of it
     time_s = time_s[order]
     best_before = np.minimum.accumulate(np.concatenate(([np.inf], time_s[:-1])))
     found: Ints = order[time_s < best_before]
     return found[np.diff(kept_bytes[found], append=np.inf) > 0]
+
+
+def _is_front(kept_bytes: Floats, time_s: Floats) -> bool:
+    """Whether all of them are worth it, and lie in their order."""
+    ascends = (kept_bytes[1:] > kept_bytes[:-1]).all()
+    return bool(ascends and (time_s[1:] < time_s[:-1]).all())
+
+
+@lru_cache(maxsize=1024)
+def _numbers(count: int) -> Ints:
+    found = np.arange(count)
+    found.flags.writeable = False
+    return found
 
 
 # Ways to run a kind of stage where what is kept for weight gradients lives longer than the rest

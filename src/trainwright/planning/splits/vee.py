@@ -53,10 +53,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
+    from trainwright.cluster import Cluster
     from trainwright.planning.bounds.stages import PackedFronts, StageKinds, StageLengths
     from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.step.predict import Layout, StepWork
+    from trainwright.step.zero import Replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,22 +103,7 @@ class VProblem:
             num_microbatches=m,
             usable_bytes=cluster.accelerator.usable_bytes,
             gathered_share=float(zero.gathered_layers(replicas.zero_stage, replicas.sizes[0])),
-            by_kind=_core.PeelKinds(
-                forward_s=kinds.counts @ times.forward_s,
-                input_grad_s=kinds.counts @ times.input_grad_s,
-                weight_grad_s=kinds.counts @ times.weight_grad_s,
-                tail_s=sharing.exposed(kinds.forward_s, slowest_s(kinds)).last_s,
-                optimizer_s=optimizer_s(
-                    kinds.static_bytes,
-                    kinds.trained_bytes,
-                    replicas,
-                    cluster,
-                    chunks_per_rank=2,
-                ),
-                static_bytes=held_static_bytes(kinds, replicas),
-                weight_bytes=kinds.static_bytes[:, :, StaticKind.WEIGHT].sum(axis=1),
-                largest_weight_bytes=kinds.weight_bytes,
-            ),
+            by_kind=_peel_kinds(kinds, replicas, sharing, cluster),
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
             ranks=_Ranks.of(kinds, limit_s / m),
             even=nearly_even(kinds.profile, 2 * p),
@@ -206,6 +193,28 @@ def only_stages(problem: _core.PeelProblem, is_stage: NDArray[np.bool_]) -> _cor
         kind_of=np.where(is_stage, problem.kind_of, len(levels) - 1),
         fronts=problem.fronts.replace(level_offset=np.append(levels, levels[-1])),
     )
+
+
+def _peel_kinds(
+    kinds: StageKinds, replicas: Replicas, sharing: Sharing, cluster: Cluster
+) -> _core.PeelKinds:
+    """Of stages of these replicas; kept, for families and limits ask again."""
+    known = kinds.of_ranks_in_v
+    if replicas not in known:
+        times, static = LayerTimes.of(kinds), kinds.static_bytes
+        known[replicas] = _core.PeelKinds(
+            forward_s=kinds.counts @ times.forward_s,
+            input_grad_s=kinds.counts @ times.input_grad_s,
+            weight_grad_s=kinds.counts @ times.weight_grad_s,
+            tail_s=sharing.exposed(kinds.forward_s, slowest_s(kinds)).last_s,
+            optimizer_s=optimizer_s(
+                static, kinds.trained_bytes, replicas, cluster, chunks_per_rank=2
+            ),
+            static_bytes=held_static_bytes(kinds, replicas),
+            weight_bytes=static[:, :, StaticKind.WEIGHT].sum(axis=1),
+            largest_weight_bytes=kinds.weight_bytes,
+        )
+    return known[replicas]
 
 
 def _with_added(fronts: PackedFronts, kinds: StageKinds, sharing: Sharing) -> PackedFronts:
