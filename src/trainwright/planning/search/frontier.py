@@ -427,6 +427,8 @@ class Frontier:
             (False, left.without(CUTS_HEAD | SLICED)),
             (True, left.of(CUTS_HEAD)),
         ):
+            if not part.schedules:
+                continue
             batch = Batch.of(part, point, near)
             if not batch.parts:  # no schedule has an order there
                 continue
