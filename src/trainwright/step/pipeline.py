@@ -231,7 +231,7 @@ def schedule_of(shape: PipelineShape, times: PipelineTimes) -> Schedule:
     if shape.order is not None:
         return _searched(shape, shape.order)
     if shape.is_timeless:
-        return _timeless(shape)
+        return orders_of(shape)
     durations = (times.forward_s, times.input_grad_s, times.weight_grad_s, times.transfer_s)
     return _timed(shape, *(_rounded(each).tobytes() for each in durations))
 
@@ -382,7 +382,8 @@ def _simulated(shape: PipelineShape, times: PipelineTimes) -> tuple[NDArray[np.i
 
 
 @lru_cache(maxsize=512)
-def _timeless(shape: PipelineShape) -> Schedule:
+def orders_of(shape: PipelineShape) -> Schedule:
+    """The family's orders, which are kept."""
     schedule = family_named(shape.family).generate(shape.request)
     assert schedule is not None, "without limits every family has an order"
     return schedule
@@ -390,7 +391,7 @@ def _timeless(shape: PipelineShape) -> Schedule:
 
 @lru_cache(maxsize=512)
 def _native(shape: PipelineShape) -> tuple[NDArray[np.int64], _core.Orders]:
-    schedule = _timeless(shape)
+    schedule = orders_of(shape)
     return schedule.rank_offsets, native_orders(schedule)
 
 

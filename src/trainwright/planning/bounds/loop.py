@@ -19,7 +19,6 @@ from trainwright.planning.bounds.stages import (
     LayerTimes,
     Sharing,
     held_static_bytes,
-    orders_of,
     slowest_s,
 )
 from trainwright.plans.configuration import DEFAULT_OVERLAP
@@ -28,6 +27,7 @@ from trainwright.profile import StaticKind
 from trainwright.step import zero
 from trainwright.step.pipeline import (
     PipelineShape,
+    orders_of,
     peak_shape,
 )
 

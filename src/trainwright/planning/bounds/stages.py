@@ -9,7 +9,7 @@ stage needs the largest: a level offers all options up to its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations_with_replacement, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -23,10 +23,9 @@ from trainwright.planning.bounds.layers import undivided_work_s
 from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.schedule import ActionKind
 from trainwright.profile import StaticKind
-from trainwright.scheduling.families import family_named
 from trainwright.step import zero
 from trainwright.step.memory import peak_rows
-from trainwright.step.pipeline import PipelineShape, has_cut_head, peak_shape
+from trainwright.step.pipeline import PipelineShape, has_cut_head, orders_of, peak_shape
 from trainwright.step.stages import RankSpacing
 from trainwright.step.zero import Traffic
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from trainwright.plans.configuration import Overlap
     from trainwright.plans.plan import Parallelism
     from trainwright.plans.schedule import Schedule
-    from trainwright.profile import Profile
+    from trainwright.profile import CostTable, Profile
     from trainwright.step.memory import PeakRows
     from trainwright.step.zero import Exposed, Replicas
 
@@ -96,14 +95,6 @@ def _rank_orders(peak: PipelineShape) -> tuple[RankOrder, ...]:
 @lru_cache(maxsize=2048)
 def _peak_rows(peak: PipelineShape) -> PeakRows:
     return peak_rows(orders_of(peak))
-
-
-@lru_cache(maxsize=64)
-def orders_of(shape: PipelineShape) -> Schedule:
-    """The family's orders, which are kept."""
-    schedule = family_named(shape.family).generate(shape.request)
-    assert schedule is not None, "without limits every family has an order"
-    return schedule
 
 
 def _rank_order(schedule: Schedule, rank: int) -> RankOrder:
@@ -187,10 +178,7 @@ class LayerTimes:
         costs = kinds.profile.costs
         assert costs.phases is not None, "an estimate has phases"
         classes = [layer.layer_class for layer in kinds.profile.structure.layers]
-
-        def least(rows: Floats) -> Floats:
-            found: Floats = np.minimum.reduceat(rows, costs.class_offsets[:-1])
-            return found
+        least = partial(_least_of_classes, costs)
 
         def before(values: Floats) -> Floats:
             found: Floats = np.concatenate(([0.0], np.cumsum(values[classes])))
@@ -348,6 +336,12 @@ class Front(NamedTuple):
         return counted(self.made_of)
 
 
+def _least_of_classes(costs: CostTable, rows: Floats) -> Floats:
+    """The least row of each class of layers, [C]."""
+    found: Floats = np.minimum.reduceat(rows, costs.class_offsets[:-1])
+    return found
+
+
 @dataclass(slots=True, eq=False)
 class StageKinds:
     """The K kinds of stages of a profile's chain of L layers in C classes.
@@ -394,10 +388,7 @@ class StageKinds:
         assert costs.phases is not None, "an estimate has phases"
         counts, kind_of = _kinds(tuple(layer.layer_class for layer in profile.structure.layers))
         level_bytes, levels_of = _levels(profile, counts)
-
-        def least(rows: Floats) -> Floats:
-            found: Floats = np.minimum.reduceat(rows, costs.class_offsets[:-1])
-            return found
+        least = partial(_least_of_classes, costs)
 
         def summed(values: Floats) -> Floats:
             total: Floats = np.where(counts > 0, counts * values, 0.0).sum(axis=1)

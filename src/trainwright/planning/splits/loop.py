@@ -46,7 +46,6 @@ from trainwright.planning.bounds.stages import (
     least_transfers_s,
     nearly_even,
     optimizer_s,
-    orders_of,
 )
 from trainwright.planning.splits.chain import Split, TiedExchange
 from trainwright.plans.configuration import even_blocks
@@ -57,6 +56,7 @@ from trainwright.step import zero
 from trainwright.step.pipeline import (
     PipelineShape,
     PipelineTimes,
+    orders_of,
     placement_of,
     quick_ends_s,
 )
