@@ -21,7 +21,7 @@ from trainwright.options.space import (
 from trainwright.options.table import words_of
 from trainwright.planning.question.question import ANY, EVERYTHING, ZERO_STAGES, Allowed, Span
 from trainwright.plans.configuration import SpaceRecord
-from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
+from trainwright.plans.plan import PIPELINE_INSIDE
 from trainwright.profile import USUAL_MODES, Recompute
 
 JOB = {"cluster": "dgx-h100", "devices": 4, "global_batch": 16, "sequence": 1024, "cp": 1}
@@ -124,17 +124,7 @@ def test_what_is_allowed_survives_a_document(allowed):
     assert allowed_of(record) == allowed
 
 
-def test_records_of_earlier_versions_are_understood():
-    old = SpaceRecord(data_parallel=False, recompute=False, micro_batch=2)
-    assert allowed_of(old) == Allowed(
-        data=Span.only(1),
-        microbatch_size=Span.only(2),
-        zero_stages=(1,),
-        recompute=(Recompute.NONE,),
-        mappings=(DATA_INSIDE,),
-        state_copies=Span.only(1),
-    )
-    assert allowed_of(SpaceRecord(zero_stage=3)).zero_stages == (3,)
+def test_a_record_of_unknown_modes_is_refused_by_its_key():
     with pytest.raises(InvalidInput, match=r'recompute_modes: must list .* got "some"'):
         allowed_of(SpaceRecord(recompute_modes=("some",)))
 

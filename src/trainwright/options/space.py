@@ -33,8 +33,6 @@ SPANS: Final[Mapping[str, str]] = {
     if row.reader is DEGREE
 }
 _RANGE: Final = re.compile(r"\s*(\d[\d_]*)?\s*(\.\.)?\s*(\d[\d_]*)?\s*")
-OLD_MAPPINGS: Final = ("tp-cp-ep-dp-pp",)  # of documents without a list of mappings
-OLD_ZERO_STAGE: Final = 1  # what documents without a list of stages were planned with
 
 
 def allowed_by(options: Options, *, excluded: frozenset[str] = frozenset()) -> Allowed:
@@ -255,28 +253,16 @@ def schedule_words(allowed: Allowed) -> tuple[str, ...] | None:
 
 
 def allowed_of(record: SpaceRecord) -> Allowed:
-    """What a document's record allows, also one that an earlier version wrote.
-
-    Raises `InvalidInput` under the record's own keys.
-    """
+    """What a document's record allows; raises `InvalidInput` under the record's own keys."""
     from trainwright.planning.question.question import ANY, Allowed, Span
     from trainwright.plans.plan import mapping_named
-    from trainwright.profile import USUAL_MODES, Recompute
+    from trainwright.profile import Recompute
 
     spans: dict[str, Span] = {}
     for name in SPANS:
         stated: SpanRecord | None = getattr(record, name)
         spans[name] = ANY if stated is None else Span(least=stated.least, most=stated.most)
-    if not record.data_parallel:
-        spans["data"] = Span.only(1)
-    if not record.tensor_parallel:
-        spans["tensor"] = Span.only(1)
-    if not record.mappings:  # written before hybrid shard was searched
-        spans["state_copies"] = Span.only(1)
-    if record.micro_batch is not None:
-        spans["microbatch_size"] = Span.only(record.micro_batch)
-    old_zero = OLD_ZERO_STAGE if record.zero_stage is None else record.zero_stage
-    modes = record.recompute_modes or (USUAL_MODES if record.recompute else (Recompute.NONE,))
+    modes = record.recompute_modes
     unknown = [mode for mode in modes if mode not in set(Recompute)]
     if unknown:
         offered = ", ".join(Recompute)
@@ -287,14 +273,14 @@ def allowed_of(record: SpaceRecord) -> Allowed:
     return Allowed(
         **spans,
         only_bounded=(),
-        zero_stages=record.zero_stages or (old_zero,),
+        zero_stages=record.zero_stages,
         recompute=tuple(
             mode for mode in map(Recompute, modes) if mode not in record.excluded_options
         ),
         schedules=families,
         searches_orders=SEARCHED in (record.schedules or ()),
         framework=record.framework,
-        mappings=tuple(map(mapping_named, record.mappings or OLD_MAPPINGS)),
+        mappings=tuple(map(mapping_named, record.mappings)),
     )
 
 

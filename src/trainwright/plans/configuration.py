@@ -512,9 +512,8 @@ class SpaceRecord:
     """Which plans were searched: what was switched off, fixed or bounded.
 
     The degrees, `zero_stages`, `recompute_modes`, `schedules`, `framework` and `mappings` (orders
-    of the axes on the network; one, tp-cp-ep-dp-pp, where absent) belong to a model's plan; a
-    degree that is absent was free, and so were the schedules. `micro_batch` and `zero_stage` are
-    what earlier versions wrote in place of them.
+    of the axes on the network) belong to a model's plan; a degree that is absent was free, and so
+    were the schedules.
     """
 
     data_parallel: bool = True
@@ -524,8 +523,6 @@ class SpaceRecord:
     per_stage_degrees: bool = True
     planner: str = "exact"
     block_layer: str | None = None
-    micro_batch: int | None = None
-    zero_stage: int | None = None
     tensor: SpanRecord | None = None
     pipeline: SpanRecord | None = None
     data: SpanRecord | None = None
