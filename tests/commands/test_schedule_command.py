@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainwright.formats.schedule_json import load_orders
+from trainwright.formats.schedule_json import parse_orders
 from trainwright.scheduling.families import FAMILIES
 from trainwright.scheduling.simulate import validate
 
@@ -98,7 +98,7 @@ def test_what_was_written_can_be_priced_again(run, folder):
     run(*SMALL, "--orders", "lowered.csv", "--orders-form", "compute_comms", "--json")
     assert "SEND_F" in (folder / "lowered.csv").read_text(encoding="utf-8")
     for name in ("orders.csv", "orders.json", "lowered.csv"):
-        validate(load_orders(folder / name))
+        validate(parse_orders((folder / name).read_bytes(), source=name))
         again = run("schedule", "--simulate", name, "--comm", "2", "--json").document
         assert again["makespan_s"] == first["makespan_s"]
         assert again["orders"] == first["orders"]

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from oracles_products import fastest_product
 from random_cases import cases
 from reference import needs_reference, reference
+from tiled_machines import A100_80GB, MI210
 from trainwright._native._core import output_stationary_cycles
 from trainwright.chips.space import enumerate_designs
 from trainwright.cluster import REFERENCE_DESIGN, Saturating, Surroundings
 from trainwright.costing.tiled import (
-    A100_80GB,
-    MI210,
     Product,
     Stationary,
     TiledMachine,

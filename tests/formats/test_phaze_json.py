@@ -11,7 +11,7 @@ import pytest
 from reference import needs_reference, reference
 from small_placements import chain
 from trainwright.errors import InvalidInput
-from trainwright.formats.phaze_json import placement_part, read_phaze, read_phaze_bytes
+from trainwright.formats.phaze_json import placement_part, read_phaze
 from trainwright.profile.placement_case import Optimizer
 
 
@@ -50,7 +50,7 @@ def test_the_order_of_layers_and_edges_in_the_file_means_nothing():
 def test_it_may_lie_in_the_input_of_a_larger_object():
     wrapped = {"format": 1, "input": chain(), "expected": {}}
     assert placement_part(wrapped) == chain()
-    assert read_phaze_bytes(json.dumps(wrapped).encode()).setting.num_devices == 8
+    assert read_phaze(wrapped).setting.num_devices == 8
 
 
 def test_a_fraction_of_a_microbatch_is_cut_off():
@@ -120,7 +120,7 @@ def test_cycles_strange_widths_and_missing_layers_are_refused():
 @needs_reference
 def test_every_published_case_is_read():
     for path in sorted((reference() / "codesign" / "placement").glob("*.json")):
-        case = read_phaze_bytes(path.read_bytes(), source=path.name)
+        case = read_phaze(json.loads(path.read_text()), source=path.name)
         value = json.loads(path.read_text())["input"]
         assert len(case.widths) == len(value["nodes"])
         assert case.setting.memory_bytes == value["maxMemoryPerDevice"]

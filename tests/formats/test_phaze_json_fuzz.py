@@ -13,7 +13,8 @@ from random_cases import cases
 from small_placements import chain
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
-from trainwright.formats.phaze_json import read_phaze, read_phaze_bytes
+from trainwright.formats.json_text import scan_json
+from trainwright.formats.phaze_json import read_phaze
 from trainwright.partitioning.downset_dp import Restrictions
 from trainwright.partitioning.placement import NATIVE_RULES
 from trainwright.partitioning.placement_planner import plan_placement
@@ -74,7 +75,8 @@ def test_a_changed_file_is_planned_or_refused(changes):
 )
 def test_faults_of_the_text_itself_are_named(text, problem):
     with pytest.raises(InvalidInput, match=problem):
-        read_phaze_bytes(text.encode())
+        scanned = scan_json(text.encode())
+        read_phaze(scanned.value, text_faults=scanned.faults)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from strategies_schedule import schedules
 from trainwright.errors import InvalidInput
 from trainwright.formats.schedule_json import (
     format_compute_comms,
-    load_orders,
     orders_schema,
+    parse_orders,
     read_compute_only,
     read_orders,
     read_orders_bytes,
@@ -125,7 +125,7 @@ def test_files_are_told_apart_by_content(tmp_path):
     for name, text in texts.items():
         path = tmp_path / name
         path.write_text(text.lstrip("\n"), encoding="utf-8")
-        assert load_orders(path) == schedule, name
+        assert parse_orders(path.read_bytes(), source=str(path)) == schedule, name
 
 
 @pytest.mark.parametrize(
@@ -143,14 +143,9 @@ def test_files_of_neither_kind_are_refused(tmp_path, content, problem):
     path = tmp_path / "orders"
     path.write_bytes(content)
     with pytest.raises(InvalidInput) as refused:
-        load_orders(path)
+        parse_orders(path.read_bytes(), source=str(path))
     assert str(refused.value).startswith(problem)
     assert refused.value.source == str(path)
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="orders: cannot be read, there is no such file"):
-        load_orders(tmp_path / "none.json")
 
 
 def test_ranks_without_actions_and_recomputation_are_kept():
@@ -165,4 +160,8 @@ def test_reference_orders_survive():
     assert paths
     for path in paths:
         schedule = read_compute_only(path)
-        assert read_orders(write_orders(schedule)) == load_orders(path) == schedule
+        assert (
+            read_orders(write_orders(schedule))
+            == parse_orders(path.read_bytes(), source=str(path))
+            == schedule
+        )

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from reference import needs_reference, reference
+from tiled_machines import A100_80GB
 from trainwright.commands.validate import known
-from trainwright.costing.tiled import A100_80GB, TiledTimer
+from trainwright.costing.tiled import TiledTimer
 from trainwright.formats.measured_csv import MeasuredRun, read_measured
 from trainwright.lab.fitting import answer
 from trainwright.lab.predict import Question

@@ -254,20 +254,6 @@ def test_an_overlapped_pair_takes_the_time_of_the_pair():
     assert oracle.makespan_s(oracle.run(schedule, overlapped)) == 11.5
 
 
-def test_on_torch_stage_0_does_its_input_gradient_with_its_weight_gradient():
-    placement = Placement.loop(2)
-    memory = ScheduleMemory.of(
-        placement, forward_bytes=5.0, input_grad_bytes=-3.0, weight_grad_bytes=-2.0
-    )
-    costs = ScheduleCosts.of(
-        placement, input_grad_s=3.0, weight_grad_s=2.0, overhead_s={I: 0.5, W: 0.25}, memory=memory
-    ).as_torch_runs_stage0()
-    assert costs.duration_s[I].tolist() == [0.0, 3.5]
-    assert costs.duration_s[W].tolist() == [5.25, 2.25]
-    assert costs.memory.delta_bytes[I].tolist() == [0.0, -3.0]
-    assert costs.memory.delta_bytes[W].tolist() == [-5.0, -2.0]
-
-
 @pytest.mark.parametrize("times", [{"pair_s": 2.5}, {"network_s": {F: 0.5, I: 0.5}}, {}])
 def test_transients_of_a_pair_lie_beside_each_other_where_it_runs_as_one(times):
     schedule = Schedule.from_orders(

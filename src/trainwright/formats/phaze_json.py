@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trainwright.errors import InvalidInput
-from trainwright.formats.json_text import FieldReader, Key, Path, scan_json, show_value
+from trainwright.formats.json_text import FieldReader, Key, Path, show_value
 from trainwright.profile.placement_case import (
     FixedStrategy,
     Optimizer,
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 _AMOUNTS: Final = ("parameterSize", "activationSize", "optimalLatencyFw", "optimalLatencyBw")
 _FIXED: Final = ("fixedPP", "fixedTMPC", "fixedDP", "numTransformerLayers")
-
-
-def read_phaze_bytes(data: bytes, *, source: str | None = None) -> PlacementCase:
-    """Read the bytes of a placement input; raises `InvalidInput` with all faults."""
-    text = scan_json(data, source=source)
-    return read_phaze(text.value, source=source, text_faults=text.faults)
 
 
 def placement_part(value: dict[str, Any]) -> dict[str, Any]:

@@ -258,14 +258,6 @@ def orders_schema() -> dict[str, Any]:
     return json_schema(OrdersRecord, title="trainwright orders")
 
 
-def load_orders(path: Path) -> Schedule:
-    """Read orders from a file: JSON, or one of PyTorch's two CSV forms, told apart by content.
-
-    Of a lowered file the computations are kept. Raises InvalidInput with every fault.
-    """
-    return parse_orders(read_bytes(path, name="orders"), source=str(path))
-
-
 def is_json(data: bytes) -> bool:
     """Whether the bytes of an orders file are meant as JSON."""
     return data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")

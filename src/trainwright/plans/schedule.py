@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
@@ -544,14 +544,6 @@ class ScheduleMemory:
         """p: ranks."""
         return len(self.static_bytes)
 
-    def as_torch_runs_stage0(self) -> ScheduleMemory:
-        """On stage 0, I frees nothing and W all that both would."""
-        delta, transient = self.delta_bytes.copy(), self.transient_bytes.copy()
-        delta[_W, 0] += delta[_I, 0]
-        transient[_W, 0] = max(transient[_W, 0], transient[_I, 0])
-        delta[_I, 0] = transient[_I, 0] = 0.0
-        return replace(self, delta_bytes=delta, transient_bytes=transient)
-
 
 # What the actions of a schedule cost in time
 # -------------------------------------------
@@ -739,14 +731,3 @@ class ScheduleCosts:
     def duration_s(self) -> Floats:
         """Seconds of each action by kind and stage, overhead included, shape [10, S]."""
         return self.compute_s + self.overhead_s
-
-    def as_torch_runs_stage0(self) -> ScheduleCosts:
-        """The costs on PyTorch, whose first stage has no input gradient to send.
-
-        There, I takes no time and frees nothing; W does the work of both.
-        """
-        compute, overhead = self.compute_s.copy(), self.overhead_s.copy()
-        compute[_W, 0] += compute[_I, 0]
-        compute[_I, 0] = overhead[_I, 0] = 0.0
-        memory = self.memory.as_torch_runs_stage0()
-        return replace(self, compute_s=compute, overhead_s=overhead, memory=memory)
