@@ -500,6 +500,7 @@ def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> No
         ({"pp": 2, "pool": "0,1", "blocks": "20,11"}, "^blocks: must add up to the 32 blocks"),
         ({"pp": 2, "pool": "0,1", "flash_attention": False}, "^flash-attention: .* several pools"),
         ({"pp": 2, "pool": "0,1", "precision": "fp8"}, "^precision: .* several pools"),
+        ({"pool": "0", "sequence_parallel": False}, "^sequence-parallel: .* several pools"),
         ({"pp": 2, "pool": "0,1", "memory": "60GiB"}, "^memory: .* several pools"),
         ({"pp": 2, "pool": "0,1", "recompute": "offload"}, "^recompute: .* several pools"),
         ({"pp": 2, "pool": "0,1", "mapping": "tp-cp-ep-pp-dp"}, "^mapping, state-copies: "),
@@ -511,6 +512,40 @@ def test_a_layout_that_cannot_be_is_refused_by_its_option(
 ) -> None:
     with pytest.raises((InvalidInput, UnsupportedFeature), match=fault):
         estimate("llama3-8b", cluster=two_kinds(), **(STATED | options))  # type: ignore[arg-type]
+
+
+def test_a_jobs_own_file_is_priced_on_several_pools(tmp_path: Path) -> None:
+    words = {
+        "num-layers": 32,
+        "hidden-size": 4096,
+        "ffn-hidden-size": 14336,
+        "num-attention-heads": 32,
+        "num-query-groups": 8,
+        "seq-length": 2048,
+        "vocab-size": 128256,
+        "micro-batch-size": 1,
+        "global-batch-size": 32,
+        "tensor-model-parallel-size": 2,
+        "pipeline-model-parallel-size": 2,
+    }
+    flags = ("group-query-attention", "sequence-parallel", "use-distributed-optimizer", "bf16")
+    flags += ("overlap-grad-reduce", "overlap-param-gather")
+    text = " ".join([*(f"--{k} {v}" for k, v in words.items()), *(f"--{flag}" for flag in flags)])
+    path = tmp_path / "job.args"
+    path.write_text(f"{text} --swiglu --disable-bias-linear --normalization RMSNorm")
+    found = estimate(source=("megatron", path), cluster=two_kinds(), pool="1,0").document
+    assert isinstance(found, MixedPlanResult)
+    assert found.parallelism is not None
+    assert (found.parallelism.tensor, found.parallelism.pipeline, found.micro_batch) == (2, 2, 1)
+    assert [rank.pool for rank in found.ranks] == [H100, A100]
+    assert found.request.software is not None
+
+
+def test_the_format_that_pools_share_may_be_stated() -> None:
+    stated = document(pp=2, dp=4, precision="bf16", gradient_dtype=None)
+    assert stated == replace(document(pp=2, dp=4), search_s=stated.search_s)
+    with pytest.raises(UnsupportedFeature, match=r"^optimizer: .* several pools"):
+        planned(precision="bf16", optimizer="muon")
 
 
 def test_one_pool_has_no_pool_to_choose() -> None:

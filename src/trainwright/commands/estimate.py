@@ -86,8 +86,11 @@ def estimate(
             raise InvalidInput.of("from", problem)
         from trainwright.documents.mixed_plan import estimate_on_pools
 
+        asked = {**options, "cluster": whole}
+        if job is not None and options.get("calibration") is None:
+            asked["software"] = software_named_by(options, framework=job.software)
         said = job.warnings if job else ()
-        return Report(estimate_on_pools(given, {**options, "cluster": whole}, warnings=said))
+        return Report(estimate_on_pools(given, asked, warnings=said))
     if "pool" in options:
         raise InvalidInput.of("pool", f"must be left out: {whole.cluster.name} is one pool")
     if isinstance(given, ModelInput):

@@ -549,6 +549,8 @@ def _stated(
     for name in _USUAL:
         if getattr(run, name) != getattr(usual, name):
             refuse_several_pools(cluster, OPTION_OF[name], alternative="leave it out")
+    if run.parallelism.sequence_parallel != (run.parallelism.tensor > 1):
+        refuse_several_pools(cluster, "sequence-parallel", alternative="leave it out")
     total = run.global_batch // run.microbatch_size
     if first.count is None:
         chains = (replace(first, count=data, num_microbatches=total // data),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
@@ -584,18 +585,24 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
 
     On several pools all plans train in the usual way: raises `UnsupportedFeature` for another.
     """
+    from trainwright.planning.bounds.pools import common_precision
     from trainwright.planning.question.question import RunSettings
 
     refuse_unknown_words(options)
-    for row in rows_of("plan"):
-        if row.name in options and any(path.startswith(_OF_THE_RECIPE) for path in row.nouns):
-            refuse_several_pools(cluster, row.flag, alternative="plan on each pool alone")
     if len(cluster.pools) == 1:
         options = as_program_trains(options, cluster.accelerator)
     with naming_options(QUESTION_OPTION_OF):
         settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
         if len(cluster.pools) == 1:
             refuse_formats(settings.recipe, cluster.accelerator)
+            return settings
+    if settings.recipe.precision == common_precision(cluster, None):
+        settings = replace(settings, recipe=replace(settings.recipe, precision=None))
+    usual = RunSettings()
+    for row in rows_of("plan"):
+        for value_of in (attrgetter(p) for p in row.nouns if p.startswith(_OF_THE_RECIPE)):
+            if value_of(settings) != value_of(usual):
+                refuse_several_pools(cluster, row.flag, alternative="plan on each pool alone")
     return settings
 
 
