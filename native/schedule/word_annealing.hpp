@@ -1,6 +1,6 @@
 // Simulated annealing on words.
 //
-// A move shifts one action of one rank a few places, mostly one on the critical path; a third of
+// A move shifts one action of one rank a few places, mostly one on the critical path; an eighth of
 // the moves are coordinated: the same shift for one stream over a range of microbatches. Most are
 // refused by the word test, before any time is computed.
 #pragma once
