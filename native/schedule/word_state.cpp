@@ -15,6 +15,7 @@ WordState::WordState(const StreamProblem& problem)
       sequence_(problem.num_actions),
       tail_s_(problem.num_actions),
       origin_s_(problem.num_ranks, std::numeric_limits<double>::infinity()),
+      marks_((problem.num_actions / kMarkEvery + 1) * problem.num_ranks),
       cursor_(problem.num_ranks),
       stretch_end_(problem.num_ranks),
       count_(problem.streams.size()),
@@ -120,9 +121,11 @@ bool WordState::try_window(int32_t rank, int32_t first, std::span<const int32_t>
   stretch_.clear();
   low_ = index_[rank][first];
   const int64_t high = index_[rank][first + streams.size() - 1];
-  place_cursors(high + 1);
-  stretch_end_ = cursor_;
   place_cursors(low_);
+  free_ranks();
+  work_ += 2 * problem_.num_ranks;  // what it takes to place them, about
+  stretch_end_ = cursor_;
+  for (int64_t at = low_; at <= high; ++at) ++stretch_end_[sequence_[at]];
   write_window(rank, first, streams);
   if (!simulate_stretch(low_, high) || is_longer(high, longest_s)) {
     undo_window();
@@ -143,11 +146,26 @@ bool WordState::try_window(int32_t rank, int32_t first, std::span<const int32_t>
   return true;
 }
 
+// From the last mark on: a search in the index of every rank would take longer.
 void WordState::place_cursors(int64_t at) {
+  const int64_t mark = at / kMarkEvery;
+  const auto marked = marks_.begin() + mark * problem_.num_ranks;
+  std::copy(marked, marked + problem_.num_ranks, cursor_.begin());
+  for (int64_t before = mark * kMarkEvery; before < at; ++before) ++cursor_[sequence_[before]];
+}
+
+void WordState::place_marks(int64_t from, int64_t until) {
+  place_cursors(from);
+  for (int64_t at = from; at < until; ++at) {
+    ++cursor_[sequence_[at]];
+    if ((at + 1) % kMarkEvery != 0) continue;
+    std::copy(cursor_.begin(), cursor_.end(),
+              marks_.begin() + (at + 1) / kMarkEvery * problem_.num_ranks);
+  }
+}
+
+void WordState::free_ranks() {
   for (int32_t rank = 0; rank < problem_.num_ranks; ++rank) {
-    const auto& index = index_[rank];
-    cursor_[rank] =
-        static_cast<int32_t>(std::lower_bound(index.begin(), index.end(), at) - index.begin());
     if (cursor_[rank] == 0) {
       free_s_[rank] = 0.0;
     } else {
@@ -167,9 +185,13 @@ void WordState::set_end(int64_t slot, double end_s) {
 bool WordState::simulate_stretch(int64_t low, int64_t high) {
   int64_t left = high - low + 1;
   work_ += left;
+  active_.clear();
+  for (int32_t rank = 0; rank < problem_.num_ranks; ++rank)
+    if (cursor_[rank] < stretch_end_[rank]) active_.push_back(rank);
   while (left > 0) {
     const int64_t before = left;
-    for (int32_t rank = 0; rank < problem_.num_ranks; ++rank) {
+    size_t waiting = 0;
+    for (const int32_t rank : active_) {
       while (cursor_[rank] < stretch_end_[rank]) {
         const Item& item = items_[rank][cursor_[rank]];
         const int32_t input = problem_.streams[item.stream].input;
@@ -185,7 +207,9 @@ bool WordState::simulate_stretch(int64_t low, int64_t high) {
         ++cursor_[rank];
         --left;
       }
+      if (cursor_[rank] < stretch_end_[rank]) active_[waiting++] = rank;
     }
+    active_.resize(waiting);
     if (left == before) return false;
   }
   return true;
@@ -337,6 +361,7 @@ void WordState::accept() {
     if (cursor_[rank] < 0) cursor_[rank] = stretch_end_[rank];
     index_[rank][--cursor_[rank]] = static_cast<int32_t>(low_ + i);
   }
+  place_marks(low_, low_ + static_cast<int64_t>(stretch_.size()));
   if (start_clocks()) {
     measure_tails(problem_.num_actions - 1, 0);
   } else {

@@ -77,6 +77,7 @@ class WordState {
     double duration_s, lag_s;
     int64_t input_slot, input_stride;
   };
+  static constexpr int64_t kMarkEvery = 32;
   using Levels = std::array<double, kMaxResources>;
 
   bool word_is_legal(int32_t rank, int32_t first, std::span<const int32_t> streams);
@@ -91,6 +92,8 @@ class WordState {
   void set_end(int64_t slot, double end_s);
   int64_t last_reader(const Item& item, int32_t rank, int32_t next_position) const;
   void place_cursors(int64_t at);
+  void place_marks(int64_t from, int64_t until);
+  void free_ranks();
   void measure();
   void undo_window();
 
@@ -102,6 +105,7 @@ class WordState {
   std::vector<int32_t> position_;            // [slot]
   std::vector<double> end_s_;                // [slot], and a last entry for "no input"
   std::vector<int32_t> sequence_;            // ranks
+  std::vector<int32_t> marks_;               // [place / kMarkEvery][rank]: cursors there
   std::vector<double> tail_s_;               // [slot]: end_s_ + tail_s_ <= objective
   std::vector<double> origin_s_;             // [rank]: when the objective's clock starts
   int64_t last_head_ = 0;                    // place in the sequence of the last first action
@@ -120,7 +124,7 @@ class WordState {
     double end_s;
   };
   std::vector<OldEnd> old_ends_;
-  std::vector<int32_t> cursor_, stretch_end_, count_;
+  std::vector<int32_t> cursor_, stretch_end_, count_, active_;
   std::vector<double> free_s_;
 };
 
