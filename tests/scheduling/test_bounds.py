@@ -328,6 +328,12 @@ def test_two_ranks_of_a_v_wait_for_each_other():
     assert values_s == [2770, 2854, 2920]  # 2,922 is found
 
 
+def test_the_best_two_ranks_are_told_with_enough_labels():
+    # With a twentieth of the labels rank 3 looks best, with all of them rank 1 is: 2,076 is found.
+    least = least_of(Placement.v(6), (29, 25, 31, 1), 5)
+    assert two_ranks(least, 8, Objective.MAKESPAN, 5_000_000).value_s == 2043
+
+
 def test_forwards_and_input_gradients_cross_on_every_stage_of_a_loop():
     # A microbatch takes 8 (F + I) and W, a sixth of that per microbatch where only memory counts.
     # Six that start so far apart do not meet stage by stage: they need nine F + I between them.

@@ -552,6 +552,8 @@ def best_bound(least: LeastCosts, num_microbatches: int, *, objective: Objective
 
 
 _LOOK_SHARE = 10  # of the labels, by which the rank that waits most is found
+_PAIR_LOOK_SHARE = 5  # the same of two ranks, where fewer labels mislead
+_NUM_PAIRS = 2  # of which all labels are kept
 
 
 def crossings_bound(
@@ -617,10 +619,10 @@ def two_ranks_bound(
         )
 
     ranks = sorted({0, min(1, p - 2), p // 2 - 1, p // 2, p - 2} - {p - 1})
-    looks = {rank: of(rank, num_labels // (_LOOK_SHARE * 2)) for rank in ranks}
-    best = max(looks, key=lambda rank: looks[rank])
-    again = of(best, num_labels) if looks[best] else 0.0
-    return Bound(max(looks[best], again), BoundName.TWO_RANKS)
+    looks = {rank: of(rank, num_labels // _PAIR_LOOK_SHARE) for rank in ranks}
+    best = sorted(ranks, key=lambda rank: looks[rank])[-_NUM_PAIRS:]
+    again = [of(rank, num_labels) for rank in best if looks[rank]]
+    return Bound(max([*looks.values(), *again]), BoundName.TWO_RANKS)
 
 
 def _is_limited(least: LeastCosts, rank: int) -> bool:
