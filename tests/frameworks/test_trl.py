@@ -212,6 +212,11 @@ def test_files_that_load_and_train_in_bf16_say_what_gradients_and_moments_are(
     assert "dtype: bfloat16" in trainer
     assert "bf16: false" in trainer
     assert 'mixed_precision: "no"' in (tmp_path / "accelerate.yaml").read_text()
+    again = read_trl(trainer)
+    assert (again.main_weight_dtype, again.gradient_dtype) == ("none", "bf16")
+    assert again.moment_dtypes == ("bf16",)
+    mixed = read_trl(trainer.replace("bf16: false", "bf16: true"))
+    assert (mixed.main_weight_dtype, mixed.gradient_dtype) == (None, None)
 
 
 def test_gradients_in_bf16_beside_mixed_precision_are_not_in_the_files(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, Stat
 from trainwright.frameworks.shell import Value
 from trainwright.frameworks.torchtitan import ROTATES
 from trainwright.model import ContextExchange
+from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.options.run import ALL_TARGETS
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS
 from trainwright.plans.plan import usual_schedule
@@ -732,6 +733,9 @@ def _trainer(
     precision = _precision(found)
     if stage == 0 and precision in ("bf16", "fp16") and _loads_whole(found):
         precision += "_autocast"
+    numbers: dict[str, Any] = {"gradient_dtype": sharding.kept_in(precision)} if sharding else {}
+    if sharding is None and not adapters and _trains_in_bf16(found):
+        numbers = {**ALL_IN_16_BIT}
     kernels = [found.value(name) for name in ("attn_implementation", "flash_attn")]
     compiled = found.switch("torch_compile")
     is_plain = not _UNFUSED.isdisjoint(map(str, kernels)) or found.value("eager_attention") is True
@@ -750,7 +754,7 @@ def _trainer(
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
-        gradient_dtype=None if sharding is None else sharding.kept_in(precision),
+        **numbers,
         reduce_dtype=_reduced_in(precision, sharding, wraps=wrapped is not None),
         engine=ENGINE if sharding is not None and sharding.zero else None,
         compiled=compiled or None,
@@ -861,6 +865,13 @@ def _precision(found: Settings) -> str:
 def _loads_whole(found: Settings) -> bool:
     """Whether weights are loaded in float32, which autocast then copies."""
     return found.text(found.first("torch_dtype", "dtype")) in ("float32", "fp32", "torch.float32")
+
+
+def _trains_in_bf16(found: Settings) -> bool:
+    """Whether weights are bf16 and nothing is mixed: gradients and moments are like them."""
+    said, kept = found.value("bf16"), found.text(found.first("torch_dtype", "dtype")) or ""
+    is_mixed = said not in (False, "false") or found.value("fp16") not in (None, False, "false")
+    return found.switch("pure_bf16") or said == "full" or ("bf" in kept and not is_mixed)
 
 
 def _adapters(
