@@ -11,7 +11,7 @@ namespace {
 // microbatches) 80 runs show no difference; and of one stream over a range of microbatches. A long
 // range costs a simulation of all that runs meanwhile and is hardly ever accepted (12 ranks, 24
 // microbatches: of those to the last one in nine, up to an inner one in thirty, from the first one
-// in twenty, of all none in 38,000), so that equal shares spent 85% of all trials on them.
+// in twenty, of all none in 38,000), so that equal shares spent 85% of what trials simulate.
 constexpr double kOnCriticalPath = 0.7;
 constexpr double kTwoMicrobatches = 0.07, kToLast = 0.04, kInnerRange = 0.01, kFromFirst = 0.005,
                  kAll = 0.001;
