@@ -798,11 +798,11 @@ class PackedFronts:
 
 
 def packed_fronts(kinds: StageKinds, longest: int) -> PackedFronts:
-    """`PackedFronts.of`, kept for the longest that was asked for."""
+    """`PackedFronts.of`, kept for the longest that was asked for; asked again, for a few more."""
     for most, packed in kinds.packed.items():
         if most >= longest:
             return packed
-    generous = min(kinds.num_layers, max(8, longest + longest // 4))
+    generous = min(kinds.num_layers, longest + longest // 4 if kinds.packed else longest)
     kinds.packed.clear()
     kinds.packed[generous] = PackedFronts.of(kinds, generous)
     return kinds.packed[generous]
