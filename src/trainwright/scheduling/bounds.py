@@ -552,7 +552,8 @@ def best_bound(least: LeastCosts, num_microbatches: int, *, objective: Objective
 
 
 _LOOK_SHARE = 10  # of the labels, by which the rank that waits most is found
-_PAIR_LOOK_SHARE = 5  # the same of two ranks, where fewer labels mislead
+_GLANCE_SHARE = 20  # of two ranks: where so few are not one of each state, all would tell little
+_PAIR_LOOK_SHARE = 5  # the same as above of two ranks, where fewer labels mislead
 _NUM_PAIRS = 2  # of which all labels are kept
 
 
@@ -619,10 +620,11 @@ def two_ranks_bound(
         )
 
     ranks = sorted({0, min(1, p - 2), p // 2 - 1, p // 2, p - 2} - {p - 1})
+    ranks = [rank for rank in ranks if of(rank, num_labels // _GLANCE_SHARE)]
     looks = {rank: of(rank, num_labels // _PAIR_LOOK_SHARE) for rank in ranks}
     best = sorted(ranks, key=lambda rank: looks[rank])[-_NUM_PAIRS:]
-    again = [of(rank, num_labels) for rank in best if looks[rank]]
-    return Bound(max([*looks.values(), *again]), BoundName.TWO_RANKS)
+    again = [of(rank, num_labels) for rank in best]
+    return Bound(max([*looks.values(), *again], default=0.0), BoundName.TWO_RANKS)
 
 
 def _is_limited(least: LeastCosts, rank: int) -> bool:
