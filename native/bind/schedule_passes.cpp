@@ -15,6 +15,7 @@
 #include "schedule/cyclic_v.hpp"
 #include "schedule/fill_weight_grads.hpp"
 #include "schedule/improve_weight_grads.hpp"
+#include "schedule/justify.hpp"
 #include "schedule/one_machine.hpp"
 #include "schedule/order_trials.hpp"
 #include "schedule/reorder.hpp"
@@ -26,6 +27,7 @@ using trainwright::ActionRow;
 using trainwright::CrossedRank;
 using trainwright::FilledOrders;
 using trainwright::HeldByStage;
+using trainwright::JustifiedOrders;
 using trainwright::Objective;
 using trainwright::OrderTrials;
 using trainwright::ReorderedOrders;
@@ -110,6 +112,23 @@ void bind_schedule_passes(nb::module_& module) {
       },
       nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("from_s"),
       nb::arg("until_s"), nb::arg("sweeps"));
+
+  nb::class_<JustifiedOrders>(module, "JustifiedOrders")
+      .def_ro("complete", &JustifiedOrders::complete)
+      .def_prop_ro("actions", &action_rows<JustifiedOrders>, nb::rv_policy::reference_internal);
+
+  module.def(
+      "justify",
+      [](const OrderArrays& orders, const CostArrays& costs, const MemoryArrays& memory,
+         int64_t rounds) {
+        nb::gil_scoped_release release;
+        const trainwright::Orders given = orders.view();
+        const trainwright::ActionCosts times = costs.view();
+        if (!trainwright::can_justify(given, times))
+          return JustifiedOrders{.actions = {given.actions.begin(), given.actions.end()}};
+        return trainwright::justify(given, times, memory.view(), rounds);
+      },
+      nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("rounds"));
 
   nb::class_<TrialsOfArrays>(module, "OrderTrials")
       .def(nb::init<const CostArrays&, const MemoryArrays&, bool, double, int64_t,

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "schedule/improve_weight_grads.hpp"
+#include "schedule/justify.hpp"
 #include "schedule/reorder.hpp"
 
 namespace trainwright {
@@ -168,7 +169,17 @@ OrderTrials::Trial OrderTrials::polished(const Trial& trial, const PolishEffort&
     if (objective_s(current) >= least_s) break;
     least_s = objective_s(current);
   }
-  return current;
+  Trial shorter = justified(current, effort.rounds);
+  return is_less(shorter, current) ? shorter : current;
+}
+
+OrderTrials::Trial OrderTrials::justified(const Trial& trial, int64_t rounds) const {
+  const Orders orders = view(trial.actions, trial.rank_offsets);
+  if (!can_justify(orders, costs_)) return trial;
+  JustifiedOrders found = justify(orders, costs_, memory_, rounds);
+  if (!found.complete) throw std::logic_error("orders must run without deadlock");
+  if (!holds(view(found.actions, trial.rank_offsets))) return trial;
+  return timed(std::move(found.actions), trial.rank_offsets);
 }
 
 }  // namespace trainwright

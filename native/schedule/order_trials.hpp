@@ -59,6 +59,7 @@ class OrderTrials {
   Trial closed(const std::vector<ActionRow>& actions,
                const std::vector<int64_t>& rank_offsets) const;
   Trial polished(const Trial& trial, const PolishEffort& effort) const;
+  Trial justified(const Trial& trial, int64_t rounds) const;
 
   ActionCosts costs_;
   ActionMemory memory_;

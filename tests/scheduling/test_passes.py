@@ -21,11 +21,15 @@ from trainwright.plans.schedule import (
     TransferModel,
 )
 from trainwright.plans.status import Objective
+from trainwright.scheduling.families import family_named
+from trainwright.scheduling.families.family import FamilyRequest
 from trainwright.scheduling.orders import (
     Window,
     drop_weight_grads,
     fill_weight_grads,
     improve_weight_grads,
+    justify,
+    lengthen,
     reorder,
     trim,
 )
@@ -131,6 +135,60 @@ def test_reordering_closes_a_gap():
     assert simulate(schedule, cost).makespan_s == 12.0
     alone = ScheduleCosts.of(schedule.placement)
     assert reorder(schedule, alone) == schedule  # its peak is 1, and may not rise
+
+
+@cases(60)
+@given(schedules(), st.data())
+def test_justifying_keeps_the_schedule_legal_and_within_memory_and_ends_no_later(schedule, data):
+    cost = data.draw(limited_costs(schedule.placement))
+    before = simulate(schedule, cost)
+    moved = justify(schedule, cost)
+    validate(moved)
+    after = simulate(moved, cost)
+    limits = cost.memory.limit_bytes
+    allowed = np.where(
+        np.isfinite(limits), np.maximum(limits, before.peak_bytes), before.peak_bytes
+    )
+    assert (after.peak_bytes <= allowed * (1 + 1e-9) + 1e-9).all()
+    assert after.end_s.max() <= before.end_s.max() * (1 + 1e-9)
+
+
+def test_justifying_puts_off_what_keeps_another_rank_waiting():
+    # 1W0 holds up 1I1, which rank 0 has to wait for; no gap of rank 1 is long enough for either.
+    schedule = written("0F0 0F1 0I0 0I1 0W0 0W1", "1F0 1F1 1I0 1W0 1I1 1W1")
+    cost = ScheduleCosts.of(schedule.placement, weight_grad_s=[3.0, 2.0])
+    assert simulate(schedule, cost).makespan_s == 14.0
+    assert reorder(schedule, cost) == schedule
+    moved = justify(schedule, cost)
+    assert " ".join(map(str, moved.order(1))) == "1F0 1F1 1I0 1I1 1W0 1W1"
+    assert simulate(moved, cost).makespan_s == 12.0
+
+
+def test_orders_whose_transfers_contend_are_not_justified():
+    schedule = written("0F0 0F1 0I0 0W0 0I1 0W1", "1F0 1F1 1I0 1W0 1I1 1W1")
+    cost = ScheduleCosts.of(schedule.placement, transfer_s=1.0, transfer_model=TransferModel.LINK)
+    assert justify(schedule, cost) == schedule
+
+
+@pytest.mark.parametrize("family", ["zb-v", "v-half", "v-min", "1f1b", "zb-h1"])
+def test_a_lengthened_order_repeats_its_middle(family):
+    few, many, p = 24, 100, 4
+    order = family_named(family).generate(FamilyRequest(num_ranks=p, num_microbatches=few))
+    placement = order.placement
+    cost = ScheduleCosts.of(placement, forward_s=0.9, weight_grad_s=0.7, transfer_s=0.05)
+    longer = lengthen(order, cost, num_microbatches=many)
+    validate(longer)
+    short, long = simulate(order, cost), simulate(longer, cost)
+    assert longer.num_microbatches == many
+    assert (long.peak_bytes == short.peak_bytes).all()
+    again = simulate(lengthen(order, cost, num_microbatches=2 * many), cost)
+    period_s = (again.makespan_s - long.makespan_s) / many
+    assert long.makespan_s == pytest.approx(short.makespan_s + (many - few) * period_s)
+
+
+def test_an_order_that_does_not_repeat_is_not_lengthened():
+    order = family_named("gpipe").generate(FamilyRequest(num_ranks=3, num_microbatches=8))
+    assert lengthen(order, ScheduleCosts.of(order.placement), num_microbatches=20) is None
 
 
 @cases(60)

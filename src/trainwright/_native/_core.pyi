@@ -1001,6 +1001,19 @@ def reorder(
     sweeps: int,
 ) -> ReorderedOrders: ...
 
+class JustifiedOrders:
+    complete: bool
+    @property
+    def actions(self) -> NDArray[np.int32]: ...
+
+def justify(
+    orders: Orders,
+    costs: ActionCosts,
+    memory: ActionMemory,
+    *,
+    rounds: int,
+) -> JustifiedOrders: ...
+
 class OrderTrials:
     def __init__(
         self,

@@ -21,7 +21,7 @@ from trainwright.plans.schedule import (
     ScheduleMemory,
 )
 from trainwright.plans.status import Objective
-from trainwright.scheduling.simulate import native_costs, native_memory, native_orders, validate
+from trainwright.scheduling.simulate import native_costs, native_memory, native_orders, simulate, validate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -335,6 +335,62 @@ def reorder(schedule: Schedule, costs: ScheduleCosts, *, window: Window = _ALWAY
     if not moved.complete:
         raise InvalidInput.of("orders", "must run without deadlock")
     return replace(schedule, actions=moved.actions)
+
+
+_ROUNDS = 8  # pairs of passes; two mostly end it
+
+
+def justify(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
+    """Start all actions as late as possible, then as early, where that ends sooner.
+
+    No rank's peak rises, except up to its limit where it has one. Orders with pairs, copies, slices
+    or a cut head stay as they are, and so do those whose transfers contend.
+    """
+    found = _core.justify(
+        native_orders(schedule),
+        native_costs(costs),
+        native_memory(costs.memory),
+        rounds=_ROUNDS,
+    )
+    if not found.complete:
+        raise InvalidInput.of("orders", "must run without deadlock")
+    return replace(schedule, actions=found.actions)
+
+
+def lengthen(schedule: Schedule, costs: ScheduleCosts, *, num_microbatches: int) -> Schedule | None:
+    """Run the microbatch in the middle of an order more often; None where no order repeats there.
+
+    Each rank is cut at half of the makespan, where its next two microbatches have to be alike.
+    """
+    more = num_microbatches - schedule.num_microbatches
+    start_s = simulate(schedule, costs).start_s
+    middle_s = (float(start_s.min()) + float(start_s.max())) / 2
+    parts, offsets = [], [0]
+    for rank in range(schedule.num_ranks):
+        rows, begin_s = schedule.actions[schedule.rows_of(rank)], start_s[schedule.rows_of(rank)]
+        period, rest = divmod(len(rows), schedule.num_microbatches)
+        cut = int(np.searchsorted(begin_s, middle_s))
+        one, other = rows[cut : cut + period], rows[cut + period : cut + 2 * period]
+        next_one = one + np.array([0, 0, 1], dtype=np.int32)
+        if rest or len(other) < period or (next_one != other).any():
+            return None
+        if len(np.unique(one[:, :2], axis=0)) < period:
+            return None
+        repeated = np.tile(one, (more, 1))
+        repeated[:, 2] += np.repeat(np.arange(more, dtype=np.int32), period)
+        last = rows[cut:] + np.array([0, 0, more], dtype=np.int32)
+        parts += [rows[:cut], repeated, last]
+        offsets.append(offsets[-1] + len(rows) + len(repeated))
+    longer = replace(
+        schedule,
+        num_microbatches=num_microbatches,
+        actions=np.concatenate(parts),
+        rank_offsets=np.array(offsets),
+    )
+    shape = (len(ActionKind), schedule.placement.num_stages, num_microbatches)
+    is_once = np.bincount(np.ravel_multi_index(tuple(longer.actions.T), shape)).max() == 1
+    runs = is_once and _core.simulate(native_orders(longer), native_costs(costs)).complete
+    return longer if runs else None
 
 
 def trim(schedule: Schedule, *, num_microbatches: int) -> Schedule:

@@ -2,8 +2,10 @@
 
 A family may know several orders of forwards and input gradients, and which is best depends on the
 times. Each is filled with weight gradients in two ways and its idle gaps are closed; the best few
-then get better places for their weight gradients. Large schedules are judged by fewer microbatches:
-warm-up, one period and cool-down do not change with m.
+then get better places for their weight gradients and are justified, first against the end of the
+step, then against its start. Large schedules are judged by fewer microbatches: warm-up, one period
+and cool-down do not change with m. Where a few microbatches repeat in the middle, they are run more
+often, between the ends that were made for few.
 
 A family may promise how many activations its ranks hold at some instant, so that others know what
 every order of it needs (`Family.least_in_flight`). Orders that never do are left out, and gaps stay
@@ -31,6 +33,8 @@ from trainwright.scheduling.orders import (
     Window,
     fill_weight_grads,
     improve_weight_grads,
+    justify,
+    lengthen,
     reorder,
 )
 from trainwright.scheduling.simulate import native_costs, native_memory, native_orders, simulate
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     Stream = tuple[ActionKind, int]
 
 _SMALL = 30_000  # above, orders are judged by fewer microbatches and only their ends reordered
+_ENDS = 3  # microbatches per rank of an order whose ends are made by themselves
 _NEAR = 1.005  # times the bound: what is no longer is good enough
 _TRIALS = 200_000  # spent on filling orders
 _PASSES = 40  # simulations of the schedule while placing weight gradients, in each round
@@ -92,7 +97,9 @@ def best_of(
 
     def best(some: Sequence[Order]) -> tuple[float, Schedule | None]:
         if 3 * costs.num_stages * num_microbatches > _SMALL:
-            found = _best_of_large(some, costs, num_microbatches, enough_s, objective, held)
+            found = _best_of_large(
+                some, placement, costs, num_microbatches, enough_s, objective, held
+            )
         else:
             found = _best_of_small(
                 some, placement, costs, num_microbatches, enough_s, objective, held
@@ -148,6 +155,52 @@ def _best_of_small(
 
 
 def _best_of_large(
+    orders: Sequence[Order],
+    placement: Placement,
+    costs: ScheduleCosts,
+    num_microbatches: int,
+    enough_s: float,
+    objective: Objective,
+    held: Ints,
+) -> Schedule | None:
+    """The best of two: ends made for few microbatches, and the best of fewer, made for all."""
+    longer = _lengthened(orders, placement, costs, num_microbatches, objective, held)
+    longer_s = math.inf if longer is None else objective.of(simulate(longer, costs))
+    if longer_s <= _NEAR * enough_s:
+        return longer
+    whole = _best_of_whole(orders, costs, num_microbatches, enough_s, objective, held)
+    if whole is None:
+        return longer
+    whole = _justified(whole, costs, objective, held)
+    return longer if longer_s < objective.of(simulate(whole, costs)) else whole
+
+
+def _lengthened(
+    orders: Sequence[Order],
+    placement: Placement,
+    costs: ScheduleCosts,
+    num_microbatches: int,
+    objective: Objective,
+    held: Ints,
+) -> Schedule | None:
+    """The best with microbatches for both ends and a middle, which is then repeated.
+
+    None where none fits or repeats.
+    """
+    few = _ENDS * placement.num_ranks
+    if few >= num_microbatches or 3 * costs.num_stages * few > _SMALL:
+        return None
+    enough_s = _enough_s(placement, costs, few, objective)
+    short = _best_of_small(orders, placement, costs, few, enough_s, objective, held)
+    if short is None:
+        return None
+    longer = lengthen(short, costs, num_microbatches=num_microbatches)
+    if longer is None or not (_holds(longer, held) and simulate(longer, costs).fits):
+        return None
+    return longer
+
+
+def _best_of_whole(
     orders: Sequence[Order],
     costs: ScheduleCosts,
     num_microbatches: int,
@@ -250,14 +303,28 @@ def _with_schedule(trial: _Trial, schedule: Schedule, costs: ScheduleCosts) -> _
 
 
 def polish(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
-    """Close gaps and place weight gradients anew, within the limits; never a longer span.
+    """Close gaps, place weight gradients anew and justify, within the limits; never a longer span.
 
-    In a large schedule gaps are only closed.
+    In a large schedule weight gradients keep their places.
     """
     schedule = reorder(schedule, costs)
-    if schedule.num_actions > _SMALL:
-        return schedule
-    return _improved(schedule, costs, rounds=_ROUNDS)
+    if schedule.num_actions <= _SMALL:
+        schedule = _improved(schedule, costs, rounds=_ROUNDS)
+    return _justified(schedule, costs, Objective.SPAN)
+
+
+def _justified(
+    schedule: Schedule, costs: ScheduleCosts, objective: Objective, held: Ints | None = None
+) -> Schedule:
+    """The schedule justified, where that is shorter and holds what it has to."""
+
+    def cost(one: Schedule) -> tuple[float, float]:
+        timeline = simulate(one, costs)
+        return objective.of(timeline), timeline.span_s + timeline.makespan_s
+
+    justified = justify(schedule, costs)
+    is_allowed = held is None or _holds(justified, held)
+    return justified if is_allowed and cost(justified) < cost(schedule) else schedule
 
 
 def _improved(
