@@ -19,7 +19,8 @@ struct Link {
   int32_t row = kNone;
   double transfer_s = 0;
 };
-constexpr size_t kMostLinks = 4;  // an input gradient: its forward, what it recomputes, the next one
+constexpr size_t kMostLinks =
+    4;  // an input gradient: its forward, what it recomputes, the next one
 using Links = std::array<Link, kMostLinks>;
 
 void add_link(Links& links, int32_t row, double transfer_s) {
@@ -232,13 +233,13 @@ class Justifier {
 
   const Orders& orders_;
   Direction forwards_, backwards_;
-  std::vector<double> limit_bytes_;              // [p]
-  std::vector<int64_t> rank_;                    // [n], as all by row of the given orders
+  std::vector<double> limit_bytes_;  // [p]
+  std::vector<int64_t> rank_;        // [n], as all by row of the given orders
   std::vector<double> duration_s_, transient_bytes_;
-  std::vector<double> start_s_, end_s_;          // of the pass
-  std::vector<std::vector<int32_t>> rows_;       // of each rank, in order of the pass
+  std::vector<double> start_s_, end_s_;           // of the pass
+  std::vector<std::vector<int32_t>> rows_;        // of each rank, in order of the pass
   std::vector<std::vector<double>> level_bytes_;  // before each of them
-  std::vector<double> last_gap_end_s_;           // [p], up to its cursor
+  std::vector<double> last_gap_end_s_;            // [p], up to its cursor
 };
 
 }  // namespace

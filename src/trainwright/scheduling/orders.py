@@ -21,7 +21,13 @@ from trainwright.plans.schedule import (
     ScheduleMemory,
 )
 from trainwright.plans.status import Objective
-from trainwright.scheduling.simulate import native_costs, native_memory, native_orders, simulate, validate
+from trainwright.scheduling.simulate import (
+    native_costs,
+    native_memory,
+    native_orders,
+    simulate,
+    validate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
