@@ -16,10 +16,10 @@ from trainwright.planning.splits.types import best_family_split
 
 
 @pytest.mark.parametrize(
-    ("blocks", "fastest"), [(14, 1), pytest.param(15, 0, marks=pytest.mark.slow)]
+    ("blocks", "fastest"), [(9, 1), pytest.param(15, 0, marks=pytest.mark.slow)]
 )
 def test_the_fastest_of_all_cuts_of_a_split_is_the_plan(blocks, fastest):
-    """An even cut is faster where blocks are one short, else that which attains the bound."""
+    """Of 9 blocks on 8 stages the even cut is faster, of 15 that which attains the bound."""
     question = asked(
         replace(LLAMA, num_layers=blocks), memory_gib=400, batch=8, sequence=4096, devices=4
     )
