@@ -176,7 +176,10 @@ OrderTrials::Trial OrderTrials::polished(const Trial& trial, const PolishEffort&
 OrderTrials::Trial OrderTrials::justified(const Trial& trial, int64_t rounds) const {
   const Orders orders = view(trial.actions, trial.rank_offsets);
   if (!can_justify(orders, costs_)) return trial;
-  JustifiedOrders found = justify(orders, costs_, memory_, rounds);
+  ActionMemory memory = memory_;
+  const std::vector<double> peaks = peak_bytes(orders, memory_);  // activations differ in bytes
+  memory.limit_bytes = peaks;
+  JustifiedOrders found = justify(orders, costs_, memory, rounds);
   if (!found.complete) throw std::logic_error("orders must run without deadlock");
   if (!holds(view(found.actions, trial.rank_offsets))) return trial;
   return timed(std::move(found.actions), trial.rank_offsets);

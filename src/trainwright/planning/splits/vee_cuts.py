@@ -207,7 +207,8 @@ class _Ways:
 #
 # What an order holds is known only then, too, and it may be more than the split has room for. So
 # where a faster plan than all that fit misses the memory, splits are looked for again with so much
-# less room as was missing, a few times; where that is too little room, halfway back.
+# less room as was missing, a few times; where that is too little room, halfway back, and once where
+# it was enough at first.
 
 _TRIES: Final = 7
 _LEAST_CUT: Final = 0.005  # of the room: by how much it is cut at least, each time twice as much
@@ -316,7 +317,11 @@ def fastest_with_less_room(
         tried = try_splits([(split.cuts, split.chosen), *split.others], limit_s)
         best = best.or_faster(tried)
         if tried.plan is not None and not tried.missing_bytes:
-            break
+            if too_little or enough - room <= least:
+                break
+            too_little = room  # it was enough, and perhaps more than that: once more, halfway back
+            cut = (enough - room) / 2
+            continue
         enough, least = room, 2 * least
         cut = max(tried.missing_bytes, least)
     return best
