@@ -193,7 +193,13 @@ class Justifier {
     }
   }
 
+  bool is_same_stream(int32_t one, int32_t other) const {
+    const ActionRow &a = orders_.actions[one], &b = orders_.actions[other];
+    return a.kind == b.kind && a.stage == b.stage;
+  }
+
   // Nothing that starts after all inputs are there is among them, so that no move can deadlock.
+  // Microbatches of a kind and stage keep their order, on which runtimes rely.
   void move_earlier(const Direction& time, int64_t r, size_t from) {
     auto& own = rows_[r];
     auto& level = level_bytes_[r];
@@ -207,7 +213,7 @@ class Justifier {
     size_t best = from;
     for (size_t q = last_gap_end_s_[r] > ready_s ? from : 0; q-- > 0;) {
       const int32_t later = own[q];
-      if (start_s_[later] <= ready_s) break;
+      if (start_s_[later] <= ready_s || is_same_stream(row, later)) break;
       const double peak =
           level[q] + std::max(time.delta_bytes[later], 0.0) + transient_bytes_[later];
       if (delta > 0 && peak + delta > limit_bytes_[r]) break;

@@ -1,6 +1,7 @@
 """Laws of the passes: each keeps a schedule legal, within its memory, and no longer."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -151,6 +152,15 @@ def test_justifying_keeps_the_schedule_legal_and_within_memory_and_ends_no_later
     )
     assert (after.peak_bytes <= allowed * (1 + 1e-9) + 1e-9).all()
     assert after.end_s.max() <= before.end_s.max() * (1 + 1e-9)
+    for rank in range(schedule.num_ranks):
+        assert _streams(moved.order(rank)) == _streams(schedule.order(rank))
+
+
+def _streams(order: Sequence[Action]) -> dict[tuple[ActionKind, int], list[int]]:
+    found: dict[tuple[ActionKind, int], list[int]] = {}
+    for action in order:
+        found.setdefault((action.kind, action.stage), []).append(action.microbatch)
+    return found
 
 
 def test_justifying_puts_off_what_keeps_another_rank_waiting():

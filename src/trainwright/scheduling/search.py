@@ -55,6 +55,7 @@ from trainwright.scheduling.candidates import (
     named_schedules,
     recomputed_everywhere,
 )
+from trainwright.scheduling.orders import justify
 from trainwright.scheduling.simulate import native_costs, native_orders, simulate
 
 if TYPE_CHECKING:
@@ -322,6 +323,7 @@ def search_schedule(
     if len(attempts) == 1:
         attempts = [_searched(question, attempts[0], 1.0, budget)]
         attempts = [_from_seconds(question, attempts[0], _FURTHER, budget)]
+        attempts = [_justified(question, attempts[0])]
         if question.offload:
             attempts = [_with_host(question, attempts[0], budget)]
         return _outcome(question, attempts)
@@ -332,6 +334,7 @@ def search_schedule(
     for at in order[:_FINALISTS]:
         attempts[at] = _searched(question, attempts[at], rest, budget)
         attempts[at] = _from_seconds(question, attempts[at], _FURTHER * rest, budget)
+        attempts[at] = _justified(question, attempts[at])
         if question.offload:
             attempts[at] = _with_host(question, attempts[at], budget)
     return _outcome(question, attempts)
@@ -438,6 +441,19 @@ def _from_seconds(
         if value_s < attempt.value_s:
             attempt = replace(attempt, timeline=timeline, value_s=value_s, winner=name)
     return _annealed(question, attempt, starts, share, budget) if starts else attempt
+
+
+def _justified(question: SearchQuestion, attempt: _Attempt) -> _Attempt:
+    """The attempt's order against both ends, where that is shorter."""
+    if _is_shortest(attempt):
+        return attempt
+    costs = attempt.candidate.costs
+    timeline = simulate(justify(attempt.timeline.schedule, costs), costs)
+    value_s = question.objective.of(timeline)
+    if not (attempt.candidate.fits(timeline) and value_s < attempt.value_s):
+        return attempt
+    winner = f"{attempt.winner}, justified"
+    return replace(attempt, timeline=timeline, value_s=value_s, winner=winner)
 
 
 def _searched(

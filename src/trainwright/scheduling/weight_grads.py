@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -316,15 +317,20 @@ def polish(schedule: Schedule, costs: ScheduleCosts) -> Schedule:
 def _justified(
     schedule: Schedule, costs: ScheduleCosts, objective: Objective, held: Ints | None = None
 ) -> Schedule:
-    """The schedule justified, where that is shorter and holds what it has to."""
+    """The schedule justified, where that is shorter and holds what it has to.
 
-    def cost(one: Schedule) -> tuple[float, float]:
-        timeline = simulate(one, costs)
+    No peak rises: activations that count alike may differ in bytes.
+    """
+    timeline = simulate(schedule, costs)
+    memory = replace(costs.memory, limit_bytes=timeline.peak_bytes)
+    justified = justify(schedule, replace(costs, memory=memory))
+
+    def cost(timeline: Timeline) -> tuple[float, float]:
         return objective.of(timeline), timeline.span_s + timeline.makespan_s
 
-    justified = justify(schedule, costs)
     is_allowed = held is None or _holds(justified, held)
-    return justified if is_allowed and cost(justified) < cost(schedule) else schedule
+    is_shorter = cost(simulate(justified, costs)) < cost(timeline)
+    return justified if is_allowed and is_shorter else schedule
 
 
 def _improved(
