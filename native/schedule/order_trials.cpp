@@ -177,8 +177,8 @@ OrderTrials::Trial OrderTrials::justified(const Trial& trial, int64_t rounds) co
   const Orders orders = view(trial.actions, trial.rank_offsets);
   if (!can_justify(orders, costs_)) return trial;
   ActionMemory memory = memory_;
-  const std::vector<double> peaks = peak_bytes(orders, memory_);  // activations differ in bytes
-  memory.limit_bytes = peaks;
+  const std::vector<double> peaks = peak_bytes(orders, memory_);
+  if (!held_.empty()) memory.limit_bytes = peaks;  // limits are counts, activations differ in bytes
   JustifiedOrders found = justify(orders, costs_, memory, rounds);
   if (!found.complete) throw std::logic_error("orders must run without deadlock");
   if (!holds(view(found.actions, trial.rank_offsets))) return trial;

@@ -319,10 +319,11 @@ def _justified(
 ) -> Schedule:
     """The schedule justified, where that is shorter and holds what it has to.
 
-    No peak rises: activations that count alike may differ in bytes.
+    Where it has to, limits are counts, and no peak rises: activations differ in bytes.
     """
-    timeline = simulate(schedule, costs)
-    memory = replace(costs.memory, limit_bytes=timeline.peak_bytes)
+    timeline, memory = simulate(schedule, costs), costs.memory
+    if held is not None and len(held):
+        memory = replace(memory, limit_bytes=timeline.peak_bytes)
     justified = justify(schedule, replace(costs, memory=memory))
 
     def cost(timeline: Timeline) -> tuple[float, float]:
