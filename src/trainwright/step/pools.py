@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.costing.communication import Lines
     from trainwright.plans import Plan, ReplicaGroup
-    from trainwright.plans.configuration import MemoryOverheads
+    from trainwright.plans.configuration import MemoryOverheads, Overlap
     from trainwright.plans.prediction import StepPrediction
     from trainwright.profile import Profile
 
@@ -361,6 +361,7 @@ def predict_mixed_step(
     cluster: Cluster,
     *,
     model_flops_per_sequence: float | None = None,
+    overlap: Overlap = DEFAULT_OVERLAP,
     overheads: MemoryOverheads = NO_OVERHEADS,
 ) -> MixedPrediction:
     """Price one training step; `profiles` has one of the same layers for each pool in use.
@@ -377,7 +378,7 @@ def predict_mixed_step(
             pools=tuple(placement.pool_of(chain, rank) for rank in range(len(step.stages))),
             step=step,
         )
-        for chain, step in _steps(placement, profiles, overheads)
+        for chain, step in _steps(placement, profiles, overlap, overheads)
     )
     priced = _together(chains, cluster)
     point = next(iter(profiles.values())).point
@@ -396,26 +397,28 @@ def mixed_works(
     profiles: Mapping[int, Profile],
     cluster: Cluster,
     *,
+    overlap: Overlap = DEFAULT_OVERLAP,
     overheads: MemoryOverheads = NO_OVERHEADS,
 ) -> tuple[tuple[Chain, StepWork, Layout], ...]:
     """What `predict_mixed_step` simulates of each chain; raises like that."""
     placement = MixedPlacement(plan=plan, cluster=cluster)
     if (alone := _alone(placement, profiles)) is not None:
-        work, layout = work_of_plan(*alone, overheads=overheads)
+        work, layout = work_of_plan(*alone, overlap=overlap, overheads=overheads)
         return ((placement.chains[0], work, layout),)
-    return tuple(_works(placement, profiles, overheads))
+    return tuple(_works(placement, profiles, overlap, overheads))
 
 
 def _steps(
     placement: MixedPlacement,
     profiles: Mapping[int, Profile],
+    overlap: Overlap,
     overheads: MemoryOverheads,
 ) -> Iterator[tuple[Chain, StepPrediction]]:
     if (alone := _alone(placement, profiles)) is not None:
-        step = predict_step(*alone, overheads=overheads)
+        step = predict_step(*alone, overlap=overlap, overheads=overheads)
         yield placement.chains[0], step
         return
-    for chain, work, layout in _works(placement, profiles, overheads):
+    for chain, work, layout in _works(placement, profiles, overlap, overheads):
         yield chain, assemble_step(work, layout)
 
 
@@ -433,6 +436,7 @@ def _alone(
 def _works(
     placement: MixedPlacement,
     profiles: Mapping[int, Profile],
+    overlap: Overlap,
     overheads: MemoryOverheads,
 ) -> Iterator[tuple[Chain, StepWork, Layout]]:
     pools = placement.cluster.pools
@@ -446,7 +450,7 @@ def _works(
         layout = Layout(
             shape=placement.shape(chain),
             places=tuple(places),
-            overlap=DEFAULT_OVERLAP,
+            overlap=overlap,
             overheads=overheads,
         )
         yield chain, _work(placement, chain, profiles), layout
