@@ -37,6 +37,7 @@ from trainwright.planning.question.question import (
 )
 from trainwright.planning.search.plans import price_own_stages, price_split, splits_itself
 from trainwright.planning.splits.types import SplitQuestion, best_family_split
+from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel, with_rows
 from trainwright.scheduling.families import family_named
 from trainwright.step.pipeline import slices_of
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Candidate, ModelQuestion
     from trainwright.planning.splits.chain import Split
     from trainwright.planning.splits.types import Priced
-    from trainwright.profile import Profile, ProfileSource, Recompute
+    from trainwright.profile import Profile, ProfileSource
     from trainwright.step.stages import CutHead
 
     SplitSearch: TypeAlias = Callable[..., Split]
@@ -217,7 +218,8 @@ def _layers_of(question: ModelQuestion) -> ModelQuestion:
 
     The plans that are allowed do not, nor does room.
     """
-    return replace(question, allowed=Allowed(), cluster=question.cluster.with_memory(GIB))
+    alike = Allowed(recompute=(Recompute.NONE,))  # which every other setting goes with
+    return replace(question, allowed=alike, cluster=question.cluster.with_memory(GIB))
 
 
 def _in_modes(profile: Profile, modes: tuple[Recompute, ...]) -> Profile:
