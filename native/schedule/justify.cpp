@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <queue>
+#include <stdexcept>
 #include <utility>
 
 namespace trainwright {
@@ -19,8 +20,7 @@ struct Link {
   int32_t row = kNone;
   double transfer_s = 0;
 };
-constexpr size_t kMostLinks =
-    4;  // an input gradient: its forward, what it recomputes, the next one
+constexpr size_t kMostLinks = 3;  // an input gradient: its forward, its R, the next stage's
 using Links = std::array<Link, kMostLinks>;
 
 void add_link(Links& links, int32_t row, double transfer_s) {
@@ -30,6 +30,7 @@ void add_link(Links& links, int32_t row, double transfer_s) {
     link = {row, transfer_s};
     return;
   }
+  throw std::logic_error("an action has at most three inputs and three outputs");
 }
 
 // Time runs forwards or backwards: what actions wait for, and what they take of memory.

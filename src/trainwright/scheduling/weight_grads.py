@@ -75,6 +75,29 @@ class _Trial(NamedTuple):
         return objective.of(self.timeline), self.timeline.span_s + self.timeline.makespan_s
 
 
+class _Asked(NamedTuple):
+    """What orders are for; they need not be shorter than `enough_s`, and hold rows of `held`."""
+
+    placement: Placement
+    costs: ScheduleCosts
+    num_microbatches: int
+    objective: Objective
+    held: Ints
+    enough_s: float
+
+    @classmethod
+    def of(
+        cls,
+        placement: Placement,
+        costs: ScheduleCosts,
+        num_microbatches: int,
+        objective: Objective,
+        held: Ints,
+    ) -> _Asked:
+        enough_s = _enough_s(placement, costs, num_microbatches, objective)
+        return cls(placement, costs, num_microbatches, objective, held, enough_s)
+
+
 def best_of(
     orders: Sequence[Order],
     placement: Placement,
@@ -92,39 +115,26 @@ def best_of(
     their forward and their input gradient, at least. Where the best is not near the bound, orders
     are asked for that may take less than its seconds, `further`, and tried alike.
     """
-    enough_s = _enough_s(placement, costs, num_microbatches, objective)
     if held is None:
         held = np.zeros((0, placement.num_stages), dtype=np.int64)
+    asked = _Asked.of(placement, costs, num_microbatches, objective, held)
 
     def best(some: Sequence[Order]) -> tuple[float, Schedule | None]:
-        if 3 * costs.num_stages * num_microbatches > _SMALL:
-            found = _best_of_large(
-                some, placement, costs, num_microbatches, enough_s, objective, held
-            )
-        else:
-            found = _best_of_small(
-                some, placement, costs, num_microbatches, enough_s, objective, held
-            )
+        is_large = 3 * costs.num_stages * num_microbatches > _SMALL
+        found = _best_of_large(some, asked) if is_large else _best_of_small(some, asked)
         return math.inf if found is None else objective.of(simulate(found, costs)), found
 
     found_s, found = best(orders)
-    if further is None or found is None or found_s <= _NEAR * enough_s:
+    if further is None or found is None or found_s <= _NEAR * asked.enough_s:
         return found
     others = further(found_s)
     other_s, other = best(others) if others else (math.inf, None)
     return other if other_s < found_s else found
 
 
-def _best_of_small(
-    orders: Sequence[Order],
-    placement: Placement,
-    costs: ScheduleCosts,
-    num_microbatches: int,
-    enough_s: float,
-    objective: Objective,
-    held: Ints,
-) -> Schedule | None:
+def _best_of_small(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
     """Every order closed, the best polished, in the core (`native/schedule/order_trials.hpp`)."""
+    placement, costs, num_microbatches, objective, held, enough_s = asked
     trials = _core.OrderTrials(
         native_costs(costs),
         native_memory(costs.memory),
@@ -155,44 +165,30 @@ def _best_of_small(
     )
 
 
-def _best_of_large(
-    orders: Sequence[Order],
-    placement: Placement,
-    costs: ScheduleCosts,
-    num_microbatches: int,
-    enough_s: float,
-    objective: Objective,
-    held: Ints,
-) -> Schedule | None:
+def _best_of_large(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
     """The best of two: ends made for few microbatches, and the best of fewer, made for all."""
-    longer = _lengthened(orders, placement, costs, num_microbatches, objective, held)
+    costs, objective = asked.costs, asked.objective
+    longer = _lengthened(orders, asked)
     longer_s = math.inf if longer is None else objective.of(simulate(longer, costs))
-    if longer_s <= _NEAR * enough_s:
+    if longer_s <= _NEAR * asked.enough_s:
         return longer
-    whole = _best_of_whole(orders, costs, num_microbatches, enough_s, objective, held)
+    whole = _best_of_whole(orders, asked)
     if whole is None:
         return longer
-    whole = _justified(whole, costs, objective, held)
+    whole = _justified(whole, costs, objective, asked.held)
     return longer if longer_s < objective.of(simulate(whole, costs)) else whole
 
 
-def _lengthened(
-    orders: Sequence[Order],
-    placement: Placement,
-    costs: ScheduleCosts,
-    num_microbatches: int,
-    objective: Objective,
-    held: Ints,
-) -> Schedule | None:
+def _lengthened(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
     """The best with microbatches for both ends and a middle, which is then repeated.
 
     None where none fits or repeats.
     """
+    placement, costs, num_microbatches, objective, held, _ = asked
     few = _ENDS * placement.num_ranks
     if few >= num_microbatches or 3 * costs.num_stages * few > _SMALL:
         return None
-    enough_s = _enough_s(placement, costs, few, objective)
-    short = _best_of_small(orders, placement, costs, few, enough_s, objective, held)
+    short = _best_of_small(orders, _Asked.of(placement, costs, few, objective, held))
     if short is None:
         return None
     longer = lengthen(short, costs, num_microbatches=num_microbatches)
@@ -201,15 +197,9 @@ def _lengthened(
     return longer
 
 
-def _best_of_whole(
-    orders: Sequence[Order],
-    costs: ScheduleCosts,
-    num_microbatches: int,
-    enough_s: float,
-    objective: Objective,
-    held: Ints,
-) -> Schedule | None:
+def _best_of_whole(orders: Sequence[Order], asked: _Asked) -> Schedule | None:
     """Of the orders that are best with fewer microbatches, the best that fits with all of them."""
+    _, costs, num_microbatches, objective, held, enough_s = asked
     fewer = min(max(1, _SMALL // (3 * costs.num_stages)), num_microbatches)
     trials = sorted(
         _trials(orders, costs, fewer),
