@@ -27,7 +27,6 @@ using trainwright::ActionRow;
 using trainwright::CrossedRank;
 using trainwright::FilledOrders;
 using trainwright::HeldByStage;
-using trainwright::JustifiedOrders;
 using trainwright::Objective;
 using trainwright::OrderTrials;
 using trainwright::ReorderedOrders;
@@ -99,7 +98,6 @@ void bind_schedule_passes(nb::module_& module) {
 
   nb::class_<ReorderedOrders>(module, "ReorderedOrders")
       .def_ro("complete", &ReorderedOrders::complete)
-      .def_ro("num_moves", &ReorderedOrders::num_moves)
       .def_prop_ro("actions", &action_rows<ReorderedOrders>, nb::rv_policy::reference_internal);
 
   module.def(
@@ -113,10 +111,6 @@ void bind_schedule_passes(nb::module_& module) {
       nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("from_s"),
       nb::arg("until_s"), nb::arg("sweeps"));
 
-  nb::class_<JustifiedOrders>(module, "JustifiedOrders")
-      .def_ro("complete", &JustifiedOrders::complete)
-      .def_prop_ro("actions", &action_rows<JustifiedOrders>, nb::rv_policy::reference_internal);
-
   module.def(
       "justify",
       [](const OrderArrays& orders, const CostArrays& costs, const MemoryArrays& memory,
@@ -125,7 +119,7 @@ void bind_schedule_passes(nb::module_& module) {
         const trainwright::Orders given = orders.view();
         const trainwright::ActionCosts times = costs.view();
         if (!trainwright::can_justify(given, times))
-          return JustifiedOrders{.actions = {given.actions.begin(), given.actions.end()}};
+          return ReorderedOrders{.actions = {given.actions.begin(), given.actions.end()}};
         return trainwright::justify(given, times, memory.view(), rounds);
       },
       nb::arg("orders"), nb::arg("costs"), nb::arg("memory"), nb::kw_only(), nb::arg("rounds"));

@@ -8,7 +8,6 @@ namespace {
 
 constexpr double kUnknown = -1.0;
 constexpr int64_t kNothing = -1;
-constexpr double kRounding = 1e-9;  // relative; sums of the same numbers in another order differ
 
 struct Rank {
   int64_t next_row = 0;
@@ -83,7 +82,7 @@ class Filler {
     const double delta_bytes = std::max(memory_.delta_bytes[at], 0.0);
     const double after_bytes = delta_bytes > 0 ? rank.weight_grad_transient_bytes : 0.0;
     const double need_bytes = delta_bytes + std::max(memory_.transient_bytes[at], after_bytes);
-    const double limit_bytes = memory_.limit_bytes[r] * (1 + kRounding);
+    const double limit_bytes = memory_.most_bytes(r);
     while (need_bytes > 0 && rank.level_bytes + need_bytes > limit_bytes) {
       if (!rank.has_pending()) {
         overflow_ = true;
@@ -97,10 +96,10 @@ class Filler {
   void fill_wait(Rank& rank, double arrival_s) {
     while (rank.has_pending()) {
       const double wait_s = arrival_s - rank.free_s;
-      if (wait_s <= kRounding * arrival_s) return;
+      if (wait_s <= kSumRounding * arrival_s) return;
       const int64_t stage = rank.pending[rank.oldest_pending].stage;
       const bool fits =
-          costs_.duration_s[kWeightGrad * stages_ + stage] <= wait_s + kRounding * arrival_s;
+          costs_.duration_s[kWeightGrad * stages_ + stage] <= wait_s + kSumRounding * arrival_s;
       if (!fits && rank.idle_s + wait_s <= tolerated_idle_s_) return;
       execute_oldest_pending(rank);
     }

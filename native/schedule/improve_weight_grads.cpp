@@ -8,7 +8,6 @@ namespace trainwright {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kRounding = 1e-9;
 // How many W the count before an action may change at once, either way: the shortest path over
 // counts takes 25 states for each action in place of one for each microbatch. What lies farther is
 // reached over several sweeps.
@@ -168,7 +167,8 @@ class Improver {
     keep_current();
     double lowest_s = busiest_work_s();
     double share = 0.25;
-    while (budget_ > 0 && best_value_s_ - lowest_s > kRounding * best_value_s_ + 1e-4 * lowest_s) {
+    while (budget_ > 0 &&
+           best_value_s_ - lowest_s > kSumRounding * best_value_s_ + 1e-4 * lowest_s) {
       const double target_s = best_value_s_ - share * (best_value_s_ - lowest_s);
       share = 0.5;
       current_ = best_.actions;
@@ -215,7 +215,7 @@ class Improver {
 
   bool keep_current() {
     const double value = value_s();
-    if (value >= best_value_s_ * (1 - kRounding)) return false;
+    if (value >= best_value_s_ * (1 - kSumRounding)) return false;
     best_value_s_ = value;
     best_.actions = current_;
     return true;
@@ -239,7 +239,7 @@ class Improver {
         const int64_t r = sweep % 2 == 0 ? turn : orders_.num_ranks() - 1 - turn;
         changed = take_turn(r, target_s) || changed;
         keep_current();
-        if (best_value_s_ <= target_s * (1 + kRounding)) return true;
+        if (best_value_s_ <= target_s * (1 + kSumRounding)) return true;
       }
       if (!changed) return false;
     }
@@ -257,7 +257,7 @@ class Improver {
       return false;
     // The recurrence knows what other actions need, not what a W needs while it runs.
     const double allowed = std::max(memory_.limit_bytes[r], peak_bytes(r, &*first, placed.size()));
-    if (peak_bytes(r, placed.data(), placed.size()) > allowed * (1 + kRounding)) return false;
+    if (peak_bytes(r, placed.data(), placed.size()) > allowed * (1 + kSumRounding)) return false;
     std::copy(placed.begin(), placed.end(), first);
     time_current();
     return true;
@@ -306,7 +306,7 @@ class Improver {
            .due_s = due_of(r, a),
            .least =
                least_done(released_bytes, level_bytes + allocated + memory_.transient_bytes[at(a)] -
-                                              memory_.limit_bytes[r] * (1 + kRounding)),
+                                              memory_.most_bytes(r)),
            .greatest = static_cast<int64_t>(problem.weight_grads.size()),
            .now = done});
       level_bytes += memory_.delta_bytes[at(a)];
@@ -356,7 +356,7 @@ class Improver {
     for (int64_t row = orders_.rank_offsets[r]; row < orders_.rank_offsets[r + 1]; ++row)
       if (current_[row].kind != kWeightGrad)
         lateness = std::max(lateness, simulation_.start_s[row] - problem.tokens[i++].due_s);
-    return std::max(lateness, 0.0) + kRounding * problem.deadline_s;
+    return std::max(lateness, 0.0) + kSumRounding * problem.deadline_s;
   }
 
   FilledOrders finish() {

@@ -2,17 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <functional>
-#include <queue>
 #include <stdexcept>
-#include <utility>
+#include <vector>
 
 namespace trainwright {
 
 namespace {
 
-constexpr double kRounding = 1e-9;
 constexpr int32_t kNone = -1;
 
 // What an action waits for, or what waits for it: a row and the time of what is sent between.
@@ -43,7 +39,7 @@ struct Direction {
 class Justifier {
  public:
   Justifier(const Orders& orders, const ActionCosts& costs, const ActionMemory& memory)
-      : orders_(orders), limit_bytes_(peak_bytes(orders, memory)) {
+      : orders_(orders), gaps_(standing_limits(orders, memory)) {
     const auto n = orders.actions.size();
     const int64_t stages = orders.num_stages();
     rank_.resize(n);
@@ -53,8 +49,6 @@ class Justifier {
     backwards_.delta_bytes.resize(n);
     rows_.resize(static_cast<size_t>(orders.num_ranks()));
     for (int64_t r = 0; r < orders.num_ranks(); ++r) {
-      if (std::isfinite(memory.limit_bytes[r])) limit_bytes_[r] = memory.limit_bytes[r];
-      limit_bytes_[r] *= 1 + kRounding;
       double level_bytes = memory.static_bytes[r];
       forwards_.first_bytes.push_back(level_bytes);
       for (int64_t row = orders.rank_offsets[r]; row < orders.rank_offsets[r + 1]; ++row) {
@@ -73,7 +67,7 @@ class Justifier {
     link(Transfers(orders, costs));
   }
 
-  JustifiedOrders run(int64_t rounds) {
+  ReorderedOrders run(int64_t rounds) {
     double least_s = squeeze(forwards_);
     if (!(least_s >= 0)) return {.complete = false};
     std::vector<std::vector<int32_t>> best = rows_;
@@ -84,11 +78,11 @@ class Justifier {
         move_all(*direction);
       }
       const double found_s = squeeze(forwards_);
-      if (!(found_s < least_s * (1 - kRounding))) break;
+      if (!(found_s < least_s * (1 - kSumRounding))) break;
       least_s = found_s;
       best = rows_;
     }
-    JustifiedOrders result;
+    ReorderedOrders result;
     result.actions.reserve(rank_.size());
     for (const auto& own : best)
       for (const int32_t row : own) result.actions.push_back(orders_.actions[row]);
@@ -170,83 +164,45 @@ class Justifier {
     return *std::ranges::max_element(free_s);
   }
 
-  // By start time over all ranks, lowest rank first: a merge of their orders.
   void move_all(const Direction& time) {
-    using Next = std::pair<double, int64_t>;
-    std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
-    std::vector<size_t> cursor(rows_.size(), 0);
-    last_gap_end_s_.assign(rows_.size(), 0.0);
-    level_bytes_.resize(rows_.size());
-    for (size_t r = 0; r < rows_.size(); ++r) {
-      double level_bytes = time.first_bytes[r];
-      level_bytes_[r].clear();
-      for (const int32_t row : rows_[r]) {
-        level_bytes_[r].push_back(level_bytes);
-        level_bytes += time.delta_bytes[row];
-      }
-      if (!rows_[r].empty()) next.emplace(start_s_[rows_[r][0]], static_cast<int64_t>(r));
-    }
-    while (!next.empty()) {
-      const int64_t r = next.top().second;
-      next.pop();
-      move_earlier(time, r, cursor[r]);
-      if (++cursor[r] < rows_[r].size()) next.emplace(start_s_[rows_[r][cursor[r]]], r);
-    }
+    gaps_.clear();
+    for (size_t r = 0; r < rows_.size(); ++r)
+      for (const int32_t row : rows_[r])
+        gaps_.append(static_cast<int64_t>(r), {.row = row,
+                                               .start_s = start_s_[row],
+                                               .duration_s = duration_s_[row],
+                                               .delta_bytes = time.delta_bytes[row],
+                                               .transient_bytes = transient_bytes_[row],
+                                               .level_bytes = time.first_bytes[r]});
+    gaps_.close(
+        0.0, [&](int32_t row) { return ready_s(time, row); },
+        [&](int32_t row, int32_t other) { return is_same_stream(row, other); },
+        [&](int32_t row, double end_s) { end_s_[row] = end_s; });
+    for (size_t r = 0; r < rows_.size(); ++r)
+      std::ranges::transform(gaps_.of(static_cast<int64_t>(r)), rows_[r].begin(),
+                             &PlacedAction::row);
   }
 
+  double ready_s(const Direction& time, int32_t row) const {
+    double found_s = 0.0;
+    for (const Link& input : time.inputs[row])
+      if (input.row != kNone) found_s = std::max(found_s, end_s_[input.row] + input.transfer_s);
+    return found_s;
+  }
+
+  // Microbatches of a kind and stage keep their order, on which runtimes rely.
   bool is_same_stream(int32_t one, int32_t other) const {
     const ActionRow &a = orders_.actions[one], &b = orders_.actions[other];
     return a.kind == b.kind && a.stage == b.stage;
   }
 
-  // Nothing that starts after all inputs are there is among them, so that no move can deadlock.
-  // Microbatches of a kind and stage keep their order, on which runtimes rely.
-  void move_earlier(const Direction& time, int64_t r, size_t from) {
-    auto& own = rows_[r];
-    auto& level = level_bytes_[r];
-    const int32_t row = own[from];
-    double ready_s = 0.0;
-    for (const Link& input : time.inputs[row])
-      if (input.row != kNone) ready_s = std::max(ready_s, end_s_[input.row] + input.transfer_s);
-    const double delta = time.delta_bytes[row];
-    const double before_s = from > 0 ? end_s_[own[from - 1]] : 0.0;
-    if (before_s < start_s_[row]) last_gap_end_s_[r] = start_s_[row];
-    size_t best = from;
-    for (size_t q = last_gap_end_s_[r] > ready_s ? from : 0; q-- > 0;) {
-      const int32_t later = own[q];
-      if (start_s_[later] <= ready_s || is_same_stream(row, later)) break;
-      const double peak =
-          level[q] + std::max(time.delta_bytes[later], 0.0) + transient_bytes_[later];
-      if (delta > 0 && peak + delta > limit_bytes_[r]) break;
-      const double gap_start_s = std::max(q > 0 ? end_s_[own[q - 1]] : 0.0, ready_s);
-      const bool fits = gap_start_s + duration_s_[row] <= start_s_[later] * (1 + kRounding);
-      const bool has_room =
-          level[q] + std::max(delta, 0.0) + transient_bytes_[row] <= limit_bytes_[r];
-      if (fits && has_room) best = q;
-    }
-    const auto shift = [&](auto& all) {
-      const auto first = all.begin();
-      std::rotate(first + static_cast<ptrdiff_t>(best), first + static_cast<ptrdiff_t>(from),
-                  first + static_cast<ptrdiff_t>(from) + 1);
-    };
-    shift(own);
-    const double level_bytes = level[best];
-    shift(level);
-    level[best] = level_bytes;
-    for (size_t q = best + 1; q <= from; ++q) level[q] += delta;
-    start_s_[row] = std::max(best > 0 ? end_s_[own[best - 1]] : 0.0, ready_s);
-    end_s_[row] = start_s_[row] + duration_s_[row];
-  }
-
   const Orders& orders_;
   Direction forwards_, backwards_;
-  std::vector<double> limit_bytes_;  // [p]
-  std::vector<int64_t> rank_;        // [n], as all by row of the given orders
+  RankGaps gaps_;
+  std::vector<int64_t> rank_;  // [n], as all by row of the given orders
   std::vector<double> duration_s_, transient_bytes_;
-  std::vector<double> start_s_, end_s_;           // of the pass
-  std::vector<std::vector<int32_t>> rows_;        // of each rank, in order of the pass
-  std::vector<std::vector<double>> level_bytes_;  // before each of them
-  std::vector<double> last_gap_end_s_;            // [p], up to its cursor
+  std::vector<double> start_s_, end_s_;     // of the pass
+  std::vector<std::vector<int32_t>> rows_;  // of each rank, in order of the pass
 };
 
 }  // namespace
@@ -256,7 +212,7 @@ bool can_justify(const Orders& orders, const ActionCosts& costs) {
          costs.model == TransferModel::free;
 }
 
-JustifiedOrders justify(const Orders& orders, const ActionCosts& costs, const ActionMemory& memory,
+ReorderedOrders justify(const Orders& orders, const ActionCosts& costs, const ActionMemory& memory,
                         int64_t rounds) {
   return Justifier(orders, costs, memory).run(rounds);
 }

@@ -146,13 +146,8 @@ OrderTrials::Trial OrderTrials::timed(std::vector<ActionRow> actions,
 OrderTrials::Trial OrderTrials::closed(const std::vector<ActionRow>& actions,
                                        const std::vector<int64_t>& rank_offsets) const {
   const Orders orders = view(actions, rank_offsets);
-  std::vector<double> limits = peak_bytes(orders, memory_);  // no peak rises, but to its limit
-  for (size_t rank = 0; rank < limits.size(); ++rank)
-    if (std::isfinite(memory_.limit_bytes[rank])) limits[rank] = memory_.limit_bytes[rank];
-  ActionMemory memory = memory_;
-  memory.limit_bytes = limits;
   ReorderedOrders moved =
-      reorder(orders, costs_, memory, {.from_s = 0.0, .until_s = kInfinity, .sweeps = sweeps_});
+      reorder(orders, costs_, memory_, {.from_s = 0.0, .until_s = kInfinity, .sweeps = sweeps_});
   if (!moved.complete) throw std::logic_error("orders must run without deadlock");
   if (!holds(view(moved.actions, rank_offsets))) return timed(actions, rank_offsets);
   return timed(std::move(moved.actions), rank_offsets);
@@ -179,7 +174,7 @@ OrderTrials::Trial OrderTrials::justified(const Trial& trial, int64_t rounds) co
   ActionMemory memory = memory_;
   const std::vector<double> peaks = peak_bytes(orders, memory_);
   if (!held_.empty()) memory.limit_bytes = peaks;  // limits are counts, activations differ in bytes
-  JustifiedOrders found = justify(orders, costs_, memory, rounds);
+  ReorderedOrders found = justify(orders, costs_, memory, rounds);
   if (!found.complete) throw std::logic_error("orders must run without deadlock");
   if (!holds(view(found.actions, trial.rank_offsets))) return trial;
   return timed(std::move(found.actions), trial.rank_offsets);

@@ -98,11 +98,17 @@ struct ActionCosts {
   }
 };
 
+// Relative. Sums of the same numbers in another order differ.
+inline constexpr double kSumRounding = 1e-9;
+
 struct ActionMemory {
   std::span<const double> delta_bytes;      // [10, S]
   std::span<const double> transient_bytes;  // [10, S]
   std::span<const double> static_bytes;     // [p]
   std::span<const double> limit_bytes;      // [p], static bytes included; infinite is none
+
+  // What a rank's level may reach by its limit.
+  double most_bytes(int64_t rank) const { return limit_bytes[rank] * (1 + kSumRounding); }
 };
 
 // Transfer time out of each stage, 0 where the neighbour is on the same rank or absent.

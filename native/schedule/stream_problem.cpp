@@ -7,8 +7,6 @@ namespace trainwright {
 
 namespace {
 
-constexpr double kRounding = 1e-9;
-
 void add_need(Stream& stream, int32_t need) {
   for (auto& slot : stream.needs) {
     if (slot != kNoStream) continue;
@@ -82,7 +80,7 @@ StreamProblem::StreamProblem(std::span<const int32_t> rank_of_stage, int32_t ran
 
   for (const auto& resource : resources) {
     room.push_back(resource.room);
-    for (double& units : room.back()) units += kRounding * std::max(1.0, std::abs(units));
+    for (double& units : room.back()) units += kSumRounding * std::max(1.0, std::abs(units));
   }
   std::vector<double> work_s(ranks, 0.0);
   double total_s = 0.0;

@@ -7,7 +7,6 @@ namespace trainwright {
 namespace {
 
 constexpr double kUnknown = -1.0;
-constexpr double kRounding = 1e-9;
 
 struct Rank {
   double free_s = 0.0, first_start_s = kUnknown, idle_s = 0.0, level_bytes = 0.0;
@@ -50,8 +49,6 @@ class Heuristic {
     return costs_.duration_s[kind * num_ranks_ + r];
   }
 
-  double limit(int64_t r) const { return memory_.limit_bytes[r] * (1 + kRounding); }
-
   bool fits(int64_t r, int32_t kind) const {
     const int64_t at = kind * num_ranks_ + r;
     // What stays allocated leaves room for the W that may have to release it.
@@ -60,7 +57,7 @@ class Heuristic {
         delta_bytes > 0 ? memory_.transient_bytes[kWeightGrad * num_ranks_ + r] : 0.0;
     return ranks_[r].level_bytes + delta_bytes +
                std::max(memory_.transient_bytes[at], after_bytes) <=
-           limit(r);
+           memory_.most_bytes(r);
   }
 
   bool has_pending(int64_t r) const { return ranks_[r].weight_grads < ranks_[r].input_grads; }
@@ -111,7 +108,7 @@ class Heuristic {
              (r == 0 || rank.forwards + 1 < ranks_[r - 1].forwards)) {
         const double start_s = std::max(rank.free_s, arrival_s(r, kForward));
         const double bound_s = rule_.late_warm_up ? start_s : start_s + duration(r, kForward);
-        const double slack_s = kRounding * first_gradient_s[r];
+        const double slack_s = kSumRounding * first_gradient_s[r];
         if (bound_s > first_gradient_s[r] + (rule_.late_warm_up ? -slack_s : slack_s)) break;
         execute(r, kForward);
       }
@@ -146,7 +143,7 @@ class Heuristic {
     const int64_t at = kForward * num_ranks_ + r;
     return rank.level_bytes + released_bytes + std::max(memory_.delta_bytes[at], 0.0) +
                memory_.transient_bytes[at] <=
-           limit(r);
+           memory_.most_bytes(r);
   }
 
   // The next rank has another forward to do meanwhile.
@@ -162,8 +159,8 @@ class Heuristic {
     }
     while (has_pending(r)) {
       const double wait_s = arrival_s(r, kind) - ranks_[r].free_s;
-      if (wait_s <= kRounding * ranks_[r].free_s) break;
-      const bool whole = duration(r, kWeightGrad) <= wait_s * (1 + kRounding);
+      if (wait_s <= kSumRounding * ranks_[r].free_s) break;
+      const bool whole = duration(r, kWeightGrad) <= wait_s * (1 + kSumRounding);
       if (!whole && rule_.tolerant && ranks_[r].idle_s + wait_s <= largest_idle_s()) break;
       execute(r, kWeightGrad);
     }

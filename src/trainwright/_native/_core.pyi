@@ -987,7 +987,6 @@ def improve_weight_grads(
 
 class ReorderedOrders:
     complete: bool
-    num_moves: int
     @property
     def actions(self) -> NDArray[np.int32]: ...
 
@@ -1000,19 +999,13 @@ def reorder(
     until_s: float,
     sweeps: int,
 ) -> ReorderedOrders: ...
-
-class JustifiedOrders:
-    complete: bool
-    @property
-    def actions(self) -> NDArray[np.int32]: ...
-
 def justify(
     orders: Orders,
     costs: ActionCosts,
     memory: ActionMemory,
     *,
     rounds: int,
-) -> JustifiedOrders: ...
+) -> ReorderedOrders: ...
 
 class OrderTrials:
     def __init__(

@@ -327,13 +327,10 @@ def reorder(schedule: Schedule, costs: ScheduleCosts, *, window: Window = _ALWAY
     No rank's peak rises, except up to its limit where it has one. Nothing else is delayed, so the
     makespan never grows.
     """
-    memory = costs.memory
-    peaks = _core.peak_bytes(native_orders(schedule), native_memory(memory))
-    limits = np.where(np.isfinite(memory.limit_bytes), memory.limit_bytes, peaks)
     moved = _core.reorder(
         native_orders(schedule),
         native_costs(costs),
-        native_memory(replace(memory, limit_bytes=limits)),
+        native_memory(costs.memory),
         from_s=window.from_s,
         until_s=window.until_s,
         sweeps=SWEEPS,
