@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
 from trainwright.frameworks.jobs.script import Devices, as_yaml, flags_of, overrides_of, read_launch
 from trainwright.frameworks.jobs.settings import (
@@ -28,6 +27,7 @@ from trainwright.frameworks.jobs.settings import (
     StatedRun,
     catalog_name,
     parse_settings,
+    products_of,
 )
 from trainwright.frameworks.shell import Value
 

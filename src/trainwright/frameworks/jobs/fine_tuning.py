@@ -9,7 +9,6 @@ import re
 from typing import Any, Final
 
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
-from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.script import CHOSEN, Launch, overrides_of, read_launch
 from trainwright.frameworks.jobs.settings import (
     NOTHING,
@@ -18,6 +17,7 @@ from trainwright.frameworks.jobs.settings import (
     StatedRun,
     format_named,
     parse_yaml,
+    products_of,
 )
 from trainwright.frameworks.megatron import dispatcher_of
 from trainwright.frameworks.shell.values import Value

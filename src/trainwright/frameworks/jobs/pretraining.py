@@ -32,6 +32,7 @@ from trainwright.frameworks.jobs.settings import (
     StatedRun,
     catalog_name,
     parse_settings,
+    products_of,
     vocabulary_of,
 )
 from trainwright.frameworks.jobs.torchtitan import read_tables
@@ -455,8 +456,6 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
         )
     elif hub is None:
         notes = (f"{_UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given", *notes)
-    from trainwright.frameworks.jobs.hugging_face import products_of
-
     adapters: dict[str, Any] = (
         {} if rank is None else {"lora_rank": rank, "lora_targets": products_of(targets)}
     )

@@ -23,6 +23,8 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.catalog import model_entries, model_names
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.frameworks.shell.values import Value
+from trainwright.options.run import ALL_TARGETS
+from trainwright.plans.capability_table import PRODUCTS
 
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
@@ -737,3 +739,43 @@ class StatedRun:
         if "param" in said or "gradients" in said:
             found["gradients"] = 1.0
         return found
+
+
+# Adapters
+# --------
+
+
+def products_of(targets: Iterable[str]) -> tuple[str, ...]:
+    """The products that adapters lie beside, by the names that libraries give them."""
+    words = tuple(targets)
+    if any(each in ("all", "all-linear", "*", "*_proj") for each in words):
+        return (ALL_TARGETS,)
+    return tuple(dict.fromkeys(chain.from_iterable(map(_products_named, words)))) or (ALL_TARGETS,)
+
+
+# Products in one, and names of the products of single models.
+_SEVERAL: Final = {
+    **dict.fromkeys(
+        ("query_key_value", "qkv_proj", "Wqkv", "c_attn", "W_pack", "qkv"),
+        ("query", "key", "value"),
+    ),
+    "gate_up_proj": ("gate", "up"), "c_proj": ("attention_output", "down"), "c_fc": ("up",),
+    "dense_h_to_4h": ("up",), "dense_4h_to_h": ("down",), "dense": ("attention_output",),
+    "mlp_up": ("up",), "mlp_down": ("down",), "in_proj": ("mixer_in",),
+    "in_proj_qkvz": ("mixer_in",), "in_proj_ba": ("mixer_in",),
+}  # fmt: skip
+
+
+def _products_named(word: str) -> Iterator[str]:
+    """What one name stands for, itself where nobody knows it; of a pattern, each name in it."""
+    plain = word.rpartition(".")[2].lstrip("*")
+    if plain in PRODUCTS or plain in _SEVERAL:
+        yield from _SEVERAL.get(plain) or (PRODUCTS[plain],)
+        return
+    parts = set(re.findall(r"[A-Za-z0-9_]+", word)) if re.search(r"[*|(\[\\]", word) else set()
+    suffixed = {f"{each}_proj" for each in parts} if "_proj" in parts else set()
+    found = [name for name in (*PRODUCTS, *_SEVERAL) if name in parts | suffixed]
+    for name in found:
+        yield from _SEVERAL.get(name) or (PRODUCTS[name],)
+    if not found:
+        yield word
