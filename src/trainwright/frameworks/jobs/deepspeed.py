@@ -9,10 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+from trainwright.errors import InvalidInput
+from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.json_text import parse_json
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, StatedRun, format_named
+from trainwright.frameworks.jobs.settings import (
+    NOTHING,
+    Beside,
+    Settings,
+    StatedRun,
+    format_named,
+    parse_yaml,
+)
 from trainwright.model.recipe import Optimizer, optimizer_named
 
 _MICS: Final = "mics_shard_size"
@@ -100,6 +110,43 @@ def sharding_of(found: Settings) -> Sharding:
         gradient_dtype=format_named(found.table("data_types").text("grad_accum_dtype")),
         reduce_dtype=reduced_in(precision, format_named(found.text("communication_data_type"))),
     )
+
+
+# What a trainer's file names
+# ---------------------------
+
+
+def named_sharding(found: Settings, beside: Beside) -> Sharding | None:
+    """The sharding of DeepSpeed's JSON: inside this file, beside it, or by the file's name."""
+    given = found.value("deepspeed")
+    if given in (None, False, ""):
+        return None
+    if isinstance(given, dict):
+        return sharding_of(found.table("deepspeed"))
+    return sharding_beside(str(given), beside, [])
+
+
+STAGE_IN_NAME: Final = re.compile(r"(?:zero|z|stage)[-_]?(?:stage[-_]?)?([0-3])", re.IGNORECASE)
+
+
+def sharding_beside(path: str, beside: Beside, notes: list[str]) -> Sharding | None:
+    """What the JSON at a path says, which may lie beside the file; else what its name says."""
+    if beside.folder is not None and not Path(path).is_absolute():
+        try:
+            text = read_bytes(beside.folder / path, name="deepspeed", most=2**20).decode()
+            return sharding_of(Settings(parse_yaml(text), from_words=True))
+        except (InvalidInput, UnicodeDecodeError):
+            pass
+    name = path.rpartition("/")[2]
+    said = STAGE_IN_NAME.search(name)
+    notes.append(f"{name} is not beside this file: its ZeRO stage is read from its name")
+    if said is None:
+        raise InvalidInput.of("deepspeed", f"{path} is not beside this file: put it there")
+    offload = ("optimizer to cpu",) if "offload" in name or "cpu" in name.lower() else ()
+    return Sharding(
+        zero=int(said[1]), precision=None, batch=None, micro_batch=None, steps=None,
+        offload=offload, optimizer=None, tensor=None, sequence_parallel=None, overlap={},
+    )  # fmt: skip
 
 
 ENGINE: Final = "deepspeed"

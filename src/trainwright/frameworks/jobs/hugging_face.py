@@ -20,10 +20,13 @@ from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.deepspeed import (
     ENGINE,
+    STAGE_IN_NAME,
     Sharding,
+    named_sharding,
     odd_optimizer,
     optimizer_of,
     reduced_in,
+    sharding_beside,
     sharding_of,
 )
 from trainwright.frameworks.jobs.script import (
@@ -356,7 +359,7 @@ def _started_so(
             given = parse_yaml(data.decode(), variables=beside.variables)
         except (InvalidInput, UnicodeDecodeError):
             name = str(config).rpartition("/")[2]
-            said = _STAGE.search(name)
+            said = STAGE_IN_NAME.search(name)
             stage = int(said[1]) if said else 3 if "fsdp" in name.lower() else 0
             if name not in _OF_TRL_ITSELF:
                 notes.append(f"{name} is not beside this file: priced as ZeRO {stage}; give --zero")
@@ -417,7 +420,7 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
         recompute=found.switch("gradient_checkpointing") or _wraps_checkpoints(found),
         adapters=adapters,
         bits=bits,
-        sharding=_deepspeed(found, beside) if sharding is None else sharding,
+        sharding=named_sharding(found, beside) if sharding is None else sharding,
         packing=packing,
         model_key=found.first("model", "model_id_or_path", "model_name_or_path"),
         more_notes=("lora_dim: adapters beside weights that train are left out",)
@@ -486,7 +489,7 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
         recompute=not off,
         adapters=adapters,
         bits=bits,
-        sharding=_deepspeed(found, beside) if sharding is None else sharding,
+        sharding=named_sharding(found, beside) if sharding is None else sharding,
         packing=found.switch("packing"),
         degrees=_megatron_degrees(found),
         more_notes=notes,
@@ -553,7 +556,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     degrees: dict[str, Any] = {"tp": tensor, "pp": 1, "cp": context, "ep": experts}
     if shards and not found.is_absent("dp_replicate_size"):
         degrees["dp"] = replicas * shards
-    sharding = _deepspeed(found, beside)
+    sharding = named_sharding(found, beside)
     zero, _ = _fsdp(found)
     if sharding is None and (zero is not None or (shards or 1) > 1):
         degrees["zero"] = 3 if zero is None else zero
@@ -618,7 +621,7 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     if kind == "DEEPSPEED":
         path = given.text("deepspeed_config_file")
         if path is not None:
-            sharding = _json_of(path, beside, notes)
+            sharding = sharding_beside(path, beside, notes)
             zero = 0 if sharding is None else sharding.zero
         else:
             stage = given.count("zero_stage", least=0, most=3)
@@ -930,36 +933,3 @@ def _fsdp_stage(config: Settings) -> int:
     words = {"1": 3, "2": 2, "3": 0, "4": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
     strategy = config.value(config.first("sharding_strategy", "fsdp_sharding_strategy"))
     return words.get(str(strategy).upper(), 3)
-
-
-def _deepspeed(found: Settings, beside: Beside) -> Sharding | None:
-    """The sharding of DeepSpeed's JSON: inside this file, beside it, or by the file's name."""
-    given = found.value("deepspeed")
-    if given in (None, False, ""):
-        return None
-    if isinstance(given, dict):
-        return sharding_of(found.table("deepspeed"))
-    return _json_of(str(given), beside, [])
-
-
-_STAGE: Final = re.compile(r"(?:zero|z|stage)[-_]?(?:stage[-_]?)?([0-3])", re.IGNORECASE)
-
-
-def _json_of(path: str, beside: Beside, notes: list[str]) -> Sharding | None:
-    """What the JSON at a path says, which may lie beside the file; else what its name says."""
-    if beside.folder is not None and not Path(path).is_absolute():
-        try:
-            text = read_bytes(beside.folder / path, name="deepspeed", most=2**20).decode()
-            return sharding_of(Settings(parse_yaml(text), from_words=True))
-        except (InvalidInput, UnicodeDecodeError):
-            pass
-    name = path.rpartition("/")[2]
-    said = _STAGE.search(name)
-    notes.append(f"{name} is not beside this file: its ZeRO stage is read from its name")
-    if said is None:
-        raise InvalidInput.of("deepspeed", f"{path} is not beside this file: put it there")
-    offload = ("optimizer to cpu",) if "offload" in name or "cpu" in name.lower() else ()
-    return Sharding(
-        zero=int(said[1]), precision=None, batch=None, micro_batch=None, steps=None,
-        offload=offload, optimizer=None, tensor=None, sequence_parallel=None, overlap={},
-    )  # fmt: skip
