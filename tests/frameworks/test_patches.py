@@ -236,7 +236,8 @@ _ROOMY: dict[str, tuple[str, str, set[str]]] = {
         "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 2\n"
         "tokenizer:\n  max_seq_len: 4096\noptimizer:\n  _component_: torch.optim.AdamW\n"
         "enable_activation_checkpointing: true\ndtype: bf16\n",
-        {"host activations", "host optimizer gradients", "host activations optimizer gradients"},
+        {"host activations", "host optimizer gradients", "host activations optimizer gradients"}
+        | {"moments int8"},
     ),
     "llm-foundry": (
         "mpt.yaml",

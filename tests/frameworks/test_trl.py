@@ -8,7 +8,9 @@ import pytest
 
 import trainwright as tw
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.jobs.hugging_face import read_trl
+from trainwright.frameworks.jobs.hugging_face import read_axolotl, read_llamafactory, read_trl
+from trainwright.frameworks.jobs.settings import StatedRun
+from trainwright.frameworks.read_job import StatedJob, stated_options
 
 # huggingface/trl, pull request 6845: one node of 8 H100, 1,048,576 tokens, context parallel 8,
 # checkpoints and, from 30 B on, weights and optimizer on the host, for 32 B the feed-forward part
@@ -116,8 +118,7 @@ def test_float32_weights_under_autocast_are_written_and_read_again(tmp_path: Pat
     tw.export(made, "trl", output=tmp_path)
     text = (tmp_path / "sft.yaml").read_text()
     assert "bf16: true" in text
-    assert read_trl(text).precision == "bf16_autocast"
-    assert read_trl(text.replace("float32", "bfloat16")).precision == "bf16"
+    assert numbers_of(read_trl(text)) == CAST
 
 
 @pytest.mark.slow
@@ -215,8 +216,6 @@ def test_files_that_load_and_train_in_bf16_say_what_gradients_and_moments_are(
     again = read_trl(trainer)
     assert (again.main_weight_dtype, again.gradient_dtype) == ("none", "bf16")
     assert again.moment_dtypes == ("bf16",)
-    mixed = read_trl(trainer.replace("bf16: false", "bf16: true"))
-    assert (mixed.main_weight_dtype, mixed.gradient_dtype) == (None, None)
 
 
 def test_gradients_in_bf16_beside_mixed_precision_are_not_in_the_files(tmp_path: Path) -> None:
@@ -237,3 +236,148 @@ def test_weights_that_are_updated_in_float32_are_loaded_so_unless_fsdp_makes_the
     trainer = (tmp_path / "sft.yaml").read_text()
     assert f"\ndtype: {dtype}\n" in trainer
     assert "bf16: true" in trainer
+
+
+# What the optimizer updates, and what autocast does
+# --------------------------------------------------
+
+PURE = {"precision": "bf16", "main_weight_dtype": "none", "gradient_dtype": "bf16"}
+PURE |= {"moment_dtype": ("bf16",)}
+MIXED, CAST = {"precision": "bf16"}, {"precision": "bf16_autocast"}
+_RECIPE = "model_name_or_path: Qwen/Qwen3-8B\nmax_length: 1024\n"
+_NUMBERS = ("precision", "main_weight_dtype", "gradient_dtype", "moment_dtype")
+
+
+def numbers_of(run: StatedRun, **given: object) -> dict[str, object]:
+    job = StatedJob(name="job", framework="trl", run=run, warnings=())
+    found = stated_options(job, given)
+    return {name: found[name] for name in _NUMBERS if name in found}
+
+
+@pytest.mark.parametrize(
+    ("said", "numbers"),
+    [
+        ("", CAST),  # trl/trainer/utils: weights are float32 unless told otherwise, and bf16 is on
+        ("dtype: float32\n", CAST),
+        ("torch_dtype: float32\nbf16: true\n", CAST),
+        ("fp16: true\n", {"precision": "fp16_autocast"}),
+        ("bf16: false\n", {"precision": "fp32"}),
+        ("dtype: bfloat16\n", PURE),  # autocast has nothing to cast: no copy in float32 anywhere
+        ("dtype: bfloat16\nbf16: true\n", PURE),
+        ("dtype: bfloat16\nbf16: false\n", PURE),
+        ("dtype: auto\n", PURE),
+        ("dtype: auto\nbf16: false\n", PURE),
+        ("model_init_kwargs:\n  dtype: bfloat16\n", PURE),
+        ("dtype: bfloat16\nmodel_init_kwargs: {torch_dtype: float32}\n", CAST),
+        ("dtype: bfloat16\nfp16: true\n", {"precision": "fp16"}),
+        ("dtype: bfloat16\noptim: adamw_bnb_8bit\n", {**PURE, "moment_dtype": ("int8",)}),
+        ("dtype: bfloat16\nbf16: false\noptim: adamw_8bit\n", {**PURE, "moment_dtype": ("int8",)}),
+    ],
+)
+def test_weights_that_nothing_shards_are_updated_in_the_format_they_are_loaded_in(
+    said: str, numbers: dict[str, object]
+) -> None:
+    assert numbers_of(read_trl(_RECIPE + said)) == numbers
+
+
+@pytest.mark.parametrize(
+    ("said", "numbers"),
+    [
+        ("", MIXED),  # accelerate/utils/fsdp_utils: float32 shards beside mixed precision
+        ("dtype: float32\n", MIXED),
+        ("dtype: bfloat16\n", MIXED),
+        ("dtype: bfloat16\nbf16: false\n", PURE),
+        ("bf16: false\n", {"precision": "fp32"}),
+    ],
+)
+def test_shards_of_fsdp_are_float32_wherever_precision_is_mixed(
+    said: str, numbers: dict[str, object]
+) -> None:
+    own = read_trl(_RECIPE + said + "accelerate_config: fsdp2\n")
+    assert (own.zero, numbers_of(own)) == (3, numbers)
+    assert numbers_of(read_trl(_RECIPE + said), zero=3) == numbers
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_deepspeed_keeps_float32_parts_of_weights_however_they_are_loaded(dtype: str) -> None:
+    own = read_trl(_RECIPE + f"dtype: {dtype}\naccelerate_config: zero2\n")
+    assert numbers_of(own) == {"precision": "bf16", "gradient_dtype": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("said", "numbers"),
+    [
+        ("", CAST),  # frozen weights stay in float32, and autocast copies them
+        ("dtype: bfloat16\n", MIXED),
+        ("load_in_4bit: true\n", MIXED),
+        ("dtype: bfloat16\nbf16: false\n", MIXED),
+    ],
+)
+def test_frozen_weights_lie_in_the_format_they_are_loaded_in(
+    said: str, numbers: dict[str, object]
+) -> None:
+    """Adapters are float32 beside 16-bit ones (peft, autocast_adapter_dtype)."""
+    assert numbers_of(read_trl(_RECIPE + "use_peft: true\nlora_r: 8\n" + said)) == numbers
+
+
+@pytest.mark.parametrize(
+    ("said", "full", "adapted"),
+    [
+        ("bf16: true\n", CAST, MIXED),  # llamafactory/model/adapter: what trains becomes float32
+        ("fp16: true\n", {"precision": "fp16_autocast"}, {"precision": "fp16"}),
+        ("pure_bf16: true\n", PURE, MIXED),
+    ],
+)
+def test_llama_factory_makes_float32_what_trains(
+    said: str, full: dict[str, object], adapted: dict[str, object]
+) -> None:
+    start = "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: 1024\n" + said
+    assert numbers_of(read_llamafactory(start + "finetuning_type: full\n")) == full
+    assert numbers_of(read_llamafactory(start + "finetuning_type: lora\n")) == adapted
+
+
+@pytest.mark.parametrize(
+    ("said", "numbers"),
+    [("bf16: auto\n", PURE), ("bf16: auto\nadapter: lora\n", MIXED), ("", {"precision": "fp32"})],
+)
+def test_axolotl_loads_weights_in_the_format_it_trains_in(
+    said: str, numbers: dict[str, object]
+) -> None:
+    assert (
+        numbers_of(read_axolotl("base_model: Qwen/Qwen3-8B\nsequence_len: 1024\n" + said))
+        == numbers
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "numbers"),
+    [
+        ('SFTTrainer("gpt2", SFTConfig(max_length=512))', CAST),
+        ('SFTTrainer("gpt2", SFTConfig(model_init_kwargs={"dtype": torch.bfloat16}))', PURE),
+        ('SFTTrainer("gpt2", SFTConfig(model_init_kwargs=dict(torch_dtype="auto")))', PURE),
+        ('SFTTrainer(AutoModelForCausalLM.from_pretrained("gpt2"), SFTConfig())', PURE),
+        (
+            'SFTTrainer(AutoModelForCausalLM.from_pretrained("gpt2", dtype=torch.float32), '
+            "SFTConfig(bf16=True))",
+            CAST,
+        ),
+        (
+            'SFTTrainer(AutoModelForCausalLM.from_pretrained("gpt2", dtype="float32"), '
+            "SFTConfig(bf16=False))",
+            {"precision": "fp32"},
+        ),
+    ],
+)
+def test_a_program_says_how_its_model_is_loaded(call: str, numbers: dict[str, object]) -> None:
+    run = read_trl(f"import torch\nfrom trl import SFTConfig, SFTTrainer\n{call}.train()\n")
+    assert numbers_of(run) == numbers
+    assert any("taken as bf16" in note for note in run.notes) is (
+        "dtype" not in call and "Model" in call
+    )
+
+
+def test_the_command_of_trl_in_a_script_has_its_defaults() -> None:
+    run = read_trl("trl sft --model_name_or_path gpt2 --per_device_train_batch_size 2\n")
+    assert (run.recompute, numbers_of(run)) == ("full", CAST)
+    plain = read_trl("python train.py --model_name_or_path gpt2 --per_device_train_batch_size 2\n")
+    assert (plain.recompute, numbers_of(plain)) == ("none", {"precision": "fp32"})

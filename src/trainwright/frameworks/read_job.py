@@ -348,10 +348,12 @@ def stated_options(job: StatedJob, given: Options) -> dict[str, Any]:
     """What the file states, replaced by what the caller gave.
 
     What follows from something that the caller replaces goes with it: the split of another
-    pipeline, its chunks where there is none, modules of another mode of recomputation, and
-    sequence parallelism without tensor parallelism.
+    pipeline, its chunks where there is none, modules of another mode of recomputation,
+    sequence parallelism without tensor parallelism, and formats that depend on what is sharded.
     """
-    stated: dict[str, Any] = job.run.options
+    sharded = given.get("zero")
+    run = job.run if sharded is None else replace(job.run, zero=sharded)
+    stated: dict[str, Any] = run.options
     listed = stated.pop("recomputed_blocks", None)
     if listed and "recompute" not in stated:
         stated["recompute"] = f"full:{_first_of_stage(job.run, listed)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from trainwright.frameworks.megatron import SHARDING, format_layout
@@ -50,7 +50,8 @@ class Dialect:
 
     `decisions` are names of `decisions_of`. `spell` gives keys with dots and their values, True for
     a switch of a script; None where the run has no words. `savings` are what makes room; `adapters`
-    spells adapters beside a model that trained in full. `target` is the framework whose limits
+    spells adapters beside a model that trained in full, `in_16_bit` weights that are loaded so
+    instead of in float32. `target` is the framework whose limits
     hold, where plans know one. `batch` is the key of the global batch, which a file that leaves it
     out derives from what changes.
     """
@@ -59,6 +60,7 @@ class Dialect:
     spell: Spell
     savings: tuple[Saving, ...] = ()
     adapters: Callable[[LowRank], Words | None] | None = None
+    in_16_bit: Words = field(default_factory=dict)
     target: str | None = None
     flags: bool = False
     batch: str | None = None
@@ -100,13 +102,20 @@ def changed_words(
     changed = {key for key in old if old[key] != new[key]}
     said = _saving_words(dialect, {key: new[key] for key in changed & _ROOM}, after)
     adapted = _adapter_words(dialect, model, trained)
+    halved = {} if before.recipe.precision == after.recipe.precision else dialect.in_16_bit
     if said is None or adapted is None or not changed - _ROOM <= dialect.decisions:
         return None
     first, second = dialect.spell(before, model), dialect.spell(after, model)
     if first is None or second is None:
         return None
     words = {key: value for key, value in second.items() if first.get(key) != value}
-    return {**words, **{key: None for key in first if key not in second}, **said, **adapted}
+    return {
+        **words,
+        **{key: None for key in first if key not in second},
+        **said,
+        **adapted,
+        **halved,
+    }
 
 
 def _saving_words(dialect: Dialect, left: dict[str, Any], after: Configuration) -> Words | None:
@@ -651,6 +660,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
             ),
         ),
         adapters=_peft(_LORA, _loaded, use_peft=True),
+        in_16_bit={"dtype": "bfloat16"},
     ),
     "trl-script": Dialect(
         decisions=_TRAINER,

@@ -32,7 +32,7 @@ from trainwright.model.operator import usual_modules
 from trainwright.profile import Recompute
 
 if TYPE_CHECKING:
-    from trainwright.model import TransformerConfig
+    from trainwright.model import Recipe, TransformerConfig
     from trainwright.plans.configuration import Configuration
     from trainwright.profile.measured_model import Trained
 
@@ -617,11 +617,23 @@ def patched(
         try:
             text = _edited(job, each)
             found, trained = job.run_of(text)
+            if adapted is not None:  # whose formats are the program's own
+                found = replace(found, recipe=_in_formats_of(after.recipe, found.recipe))
             if _alike(found, after, model) and trained == (adapted or model):
                 return text
         except InvalidInput as error:
             problem = str(error)
     raise InvalidInput.of("patch", problem)
+
+
+def _in_formats_of(wanted: Recipe, found: Recipe) -> Recipe:
+    """A recipe whose gradients and states are kept in the formats of another."""
+    return replace(
+        found,
+        main_weight_dtype=wanted.main_weight_dtype,
+        gradient_dtype=wanted.gradient_dtype,
+        moment_dtypes=wanted.moment_dtypes,
+    )
 
 
 def _edited(job: JobText, words: Words) -> str:

@@ -34,6 +34,7 @@ from trainwright.frameworks.jobs.script import (
     Launch,
     flags_of,
     is_beside_others,
+    python_value,
     read_launch,
     text_beside,
 )
@@ -42,6 +43,7 @@ from trainwright.frameworks.jobs.settings import (
     Beside,
     Settings,
     StatedRun,
+    format_named,
     parse_yaml,
     products_of,
 )
@@ -169,6 +171,11 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
             name = given.rpartition("/")[2]
             wanted = f"{name} is written by the script, and what it says is not known: give a copy"
             raise InvalidInput.of("deepspeed", f"{wanted} of it that --deepspeed names") from error
+    is_trl = launch.program == "trl"
+    if is_trl:
+        turned_on = _left_to_trl(flags)
+        notes += [f"--{key} is not said: on, as TRL has it since 0.22" for key in turned_on]
+        flags = {**flags, **turned_on}
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
     if own:
@@ -179,9 +186,11 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
     changes, kind = _overrides(found), found.text("model_type")
     dropout = found.number("dropout") if own else None
-    own_words = any(name in flags for name in _OF_LLAMAFACTORY)
-    reader = _llamafactory if own_words else _trl
-    run = reader(found, beside, _own_sharding(found) if own else sharding)
+    sharding = _own_sharding(found) if own else sharding
+    if any(name in flags for name in _OF_LLAMAFACTORY):
+        run = _llamafactory(found, beside, sharding)
+    else:
+        run = _trl(found, beside, sharding, loaded_in="fp32" if is_trl else None)
     if changes:
         again = "full" if changes.get("gradient_checkpointing") is True else run.recompute
         named = run.model_name or kind
@@ -230,7 +239,7 @@ def _program(text: str, beside: Beside) -> StatedRun:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    given, unknown = dict[str, Any](), list[str]()
+    given, unknown, loads = dict[str, Any](), list[str](), False
     for call in calls:
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
         words = {each.arg: each.value for each in call.keywords if each.arg is not None}
@@ -242,6 +251,7 @@ def _program(text: str, beside: Beside) -> StatedRun:
         elif name.endswith("Trainer") or name == "from_pretrained":
             taken = _OF_MODELS
             words |= {"model": call.args[0]} if call.args else {}
+            loads |= "Model" in ast.unparse(call.func)
         elif not name.endswith(("Arguments", "Config")):
             continue
         if (kind := _trainer_named(name)) is not None:
@@ -249,18 +259,18 @@ def _program(text: str, beside: Beside) -> StatedRun:
         for word, own in taken.items():
             if word not in words:
                 continue
-            value = words[word]
-            value = named.get(value.id, value) if isinstance(value, ast.Name) else value
             try:
-                is_named = isinstance(value, ast.Attribute)  # torch.bfloat16
-                read = ast.unparse(value) if is_named else ast.literal_eval(value)
+                read = python_value(words[word], named)
             except ValueError:
                 unknown.append(own)
                 continue
             if own != "model_name_or_path" or isinstance(read, str):
                 given.setdefault(own, read)
     made_by_trl = re.search(r"\b(?:SFT|DPO|ORPO|KTO|GRPO|Reward)Config\(", text) is not None
-    run = _recipe(given, beside) if made_by_trl else _trl(Settings(given, from_words=True), beside)
+    if made_by_trl:
+        run = _recipe(given, beside, loaded_in=None if loads else "fp32")
+    else:
+        run = _trl(Settings(given, from_words=True), beside)
     lost = sorted({each for each in unknown if each not in given and each in _PRICED})
     notes = [f"{name} is not written out in the program, and not used" for name in lost]
     return replace(run, notes=(*run.notes, *notes))
@@ -269,6 +279,7 @@ def _program(text: str, beside: Beside) -> StatedRun:
 _PRICED: Final = frozenset(
     {*_LENGTHS, "model_name_or_path", "per_device_train_batch_size", "gradient_accumulation_steps"}
     | {"gradient_checkpointing", "bf16", "fp16", "optim", "deepspeed", "fsdp", "lora_r"}
+    | {"torch_dtype", "dtype", "model_init_kwargs"}
 )
 
 
@@ -297,18 +308,28 @@ def _with_file(
     return flags
 
 
-def _recipe(given: dict[str, Any], beside: Beside) -> StatedRun:
-    """A file for TRL's own command, with what the command turns on where a file does not say."""
-    own = {key: value for key, value in _OF_TRL.items() if given.get(key) is None}
-    if given.get("fp16") or any(given.get(key) for key in ("torch_dtype", "dtype")):
-        own.pop("bf16", None)
+def _recipe(given: dict[str, Any], beside: Beside, *, loaded_in: str | None = "fp32") -> StatedRun:
+    """A file for TRL's own command, with what the command turns on where a file does not say.
+
+    `loaded_in` is what a model has that TRL loads by its name (trl/trainer/utils).
+    """
+    own = _left_to_trl(given)
     config = given.get("accelerate_config")
     kept = {key: value for key, value in given.items() if key != "accelerate_config"}
-    run = _trl(Settings({**kept, **own}, from_words=True), beside)
+    settings = Settings({**kept, **own}, from_words=True)
+    run = _trl(settings, beside, loaded_in=loaded_in)
     notes = [f"{key} is not said: on, as TRL has it since 0.22" for key in own]
     if config is not None:
         run = _started_so(run, {"config_file": config}, beside, notes)
     return replace(run, notes=(*notes, *run.notes))
+
+
+def _left_to_trl(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What TRL turns on: bf16 wherever neither it nor fp16 is said (trl/trainer/base_config)."""
+    own = {key: value for key, value in _OF_TRL.items() if given.get(key) is None}
+    if given.get("fp16") not in (None, False, "false", "False"):
+        own.pop("bf16", None)
+    return own
 
 
 def _of_chat(flags: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -392,7 +413,13 @@ def _started_so(
     )
 
 
-def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> StatedRun:
+def _trl(
+    found: Settings,
+    beside: Beside,
+    sharding: Sharding | None = None,
+    *,
+    loaded_in: str | None = None,
+) -> StatedRun:
     found.value("deepspeed")
     kind = found.text(found.first("tuner_type", "train_type", "sft_type"))
     peft, qlora = found.switch(found.first("use_peft", "use_lora", "lora")), found.switch("q_lora")
@@ -423,6 +450,7 @@ def _trl(found: Settings, beside: Beside, sharding: Sharding | None = None) -> S
         sharding=named_sharding(found, beside) if sharding is None else sharding,
         packing=packing,
         model_key=found.first("model", "model_id_or_path", "model_name_or_path"),
+        loaded_in=loaded_in,
         more_notes=("lora_dim: adapters beside weights that train are left out",)
         if beside_weights
         else (),
@@ -461,6 +489,7 @@ _OF_LLAMAFACTORY: Final = ("cutoff_len", "finetuning_type", "quantization_bit")
 def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) -> StatedRun:
     """LLaMA-Factory's own words; it recomputes every block unless told otherwise.
 
+    What trains it makes float32, but in ZeRO-3 or all in bf16 (llamafactory/model/adapter).
     Until 2023 question and answer had a longest length each.
     """
     parts = (found.count("max_source_length") or 0, found.count("max_target_length") or 0)
@@ -492,6 +521,7 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
         sharding=named_sharding(found, beside) if sharding is None else sharding,
         packing=found.switch("packing"),
         degrees=_megatron_degrees(found),
+        loaded_in="bf16" if adapters or found.switch("pure_bf16") else "fp32",
         more_notes=notes,
     )
 
@@ -577,6 +607,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
         packing=found.switch("sample_packing"),
         degrees=degrees,
         model_key="base_model",
+        loaded_in="bf16",  # as it trains (axolotl/utils/config)
         more_notes=notes,
     )
     return _with_offloaded(run, offload)
@@ -713,9 +744,13 @@ def _trainer(
     degrees: dict[str, Any] | None = None,
     offload: tuple[str, ...] = (),
     model_key: str = "model_name_or_path",
+    loaded_in: str | None = None,
     more_notes: Iterable[str] = (),
 ) -> StatedRun:
-    """The run of the trainer's arguments; raises `InvalidInput` with every fault."""
+    """The run of the trainer's arguments; raises `InvalidInput` with every fault.
+
+    `loaded_in` is the format of the weights where no argument says it.
+    """
     size = found.count(found.first("micro_batch_size", "per_device_train_batch_size")) or 8
     whole = found.count("batch_size")  # axolotl's old word for the batch of a device and step
     steps = found.count("gradient_accumulation_steps") or max((whole or size) // size, 1)
@@ -739,11 +774,15 @@ def _trainer(
     dropout = adapters.get("lora_dropout")
     notes += odd_optimizer(optimizer)
     precision = _precision(found)
-    if stage == 0 and precision in ("bf16", "fp16") and _loads_whole(found):
-        precision += "_autocast"
     numbers: dict[str, Any] = {"gradient_dtype": sharding.kept_in(precision)} if sharding else {}
     if sharding is None and not adapters and _trains_in_bf16(found):
         numbers = {**ALL_IN_16_BIT}
+    loaded = _loaded_in(found) or loaded_in
+    if wrapped == 0:
+        loaded = "fp32"  # FSDP makes them so beside its mixed precision, whether it shards or not
+    if loaded is None and not (sharding or stage or bits) and precision in ("bf16", "fp16"):
+        loaded = "bf16"
+        notes.append(_OF_CHECKPOINT.format(precision))
     kernels = [found.value(name) for name in ("attn_implementation", "flash_attn")]
     compiled = found.switch("torch_compile")
     is_plain = not _UNFUSED.isdisjoint(map(str, kernels)) or found.value("eager_attention") is True
@@ -751,7 +790,8 @@ def _trainer(
     found.check()
     return StatedRun(
         **degrees,
-        **{**optimizer_of(optimizer), **{k: v for k, v in adapters.items() if k != "lora_dropout"}},
+        **{**numbers, **optimizer_of(optimizer)},
+        **{k: v for k, v in adapters.items() if k != "lora_dropout"},
         lora_dropout=dropout,
         flash_attention=False if is_plain else None,
         weight_bits=bits,
@@ -762,14 +802,20 @@ def _trainer(
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
-        **numbers,
         reduce_dtype=_reduced_in(precision, sharding, wraps=wrapped is not None),
         engine=ENGINE if sharding is not None and sharding.zero else None,
         compiled=compiled or None,
+        loaded_in=loaded if sharding is None and bits is None else None,
         model_name=name,
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+_OF_CHECKPOINT: Final = (
+    "the format of weights is not said: that of the checkpoint, taken as bf16, as transformers 5 "
+    "loads them; for float32, as before, give --precision {}_autocast"
+)
 
 
 def _reduced_in(precision: str | None, sharding: Sharding | None, *, wraps: bool) -> str | None:
@@ -858,28 +904,44 @@ def _precision(found: Settings) -> str:
     eight = found.switch("fp8")
     half = found.value("bf16")
     whole = found.value("fp16")
-    kept = found.text(found.first("torch_dtype", "dtype")) or ""
+    kept = _loaded_in(found)
     float16, _ = found.switch("float16"), found.switch("float32")
     pure = found.switch("pure_bf16") or found.value("bf16") == "full" or found.switch("bfloat16")
     if eight:
         return "fp8"
-    if half not in (None, False, "false") or pure or "bf" in kept:
+    if half not in (None, False, "false") or pure:
         return "bf16"
-    if float16 or whole not in (None, False, "false") or kept in ("float16", "fp16", "half"):
+    if whole not in (None, False, "false"):
+        return "fp16"
+    if kept == "bf16":
+        return "bf16"
+    if float16 or kept == "fp16":
         return "fp16"
     return "fp32"
 
 
-def _loads_whole(found: Settings) -> bool:
-    """Whether weights are loaded in float32, which autocast then copies."""
-    return found.text(found.first("torch_dtype", "dtype")) in ("float32", "fp32", "torch.float32")
+def _loaded_in(found: Settings) -> str | None:
+    """The format that weights are loaded in, where that is said; a checkpoint's is taken as bf16.
+
+    What TRL passes on to `from_pretrained` takes the place of its own argument (trl/scripts/sft).
+    """
+    given = found.value("model_init_kwargs")
+    passed = parse_yaml(given) if isinstance(given, str) and given.startswith("{") else given
+    passed = passed if isinstance(passed, dict) else {}
+    own = found.value(found.first("torch_dtype", "dtype"))
+    said = str(passed.get("dtype") or passed.get("torch_dtype") or own or "")
+    return "bf16" if said == "auto" else format_named(said)
 
 
 def _trains_in_bf16(found: Settings) -> bool:
     """Whether weights are bf16 and nothing is mixed: gradients and moments are like them."""
-    said, kept = found.value("bf16"), found.text(found.first("torch_dtype", "dtype")) or ""
+    said = found.value("bf16")
     is_mixed = said not in (False, "false") or found.value("fp16") not in (None, False, "false")
-    return found.switch("pure_bf16") or said == "full" or ("bf" in kept and not is_mixed)
+    return (
+        found.switch("pure_bf16")
+        or said == "full"
+        or (_loaded_in(found) == "bf16" and not is_mixed)
+    )
 
 
 def _adapters(

@@ -6,6 +6,7 @@ alone is read as well, and a file that only sets an array of them.
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
 import shlex
@@ -346,3 +347,21 @@ def as_yaml(value: Any) -> Any:
         return yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError):
         return value
+
+
+# Programs in Python
+# ------------------
+
+
+def python_value(node: ast.expr, named: Mapping[str, ast.expr]) -> Any:
+    """What an expression stands for; a number format as its name. Raises `ValueError`."""
+    if isinstance(node, ast.Name):
+        node = named.get(node.id, node)
+    if isinstance(node, ast.Attribute):  # torch.bfloat16
+        return ast.unparse(node)
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "dict":
+        return {each.arg: python_value(each.value, named) for each in node.keywords}
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        keys = (ast.literal_eval(key) for key in node.keys if key is not None)
+        return dict(zip(keys, (python_value(each, named) for each in node.values), strict=True))
+    return ast.literal_eval(node)

@@ -23,6 +23,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.catalog import model_entries, model_names
 from trainwright.formats.json_text import parse_json, show_typed
 from trainwright.frameworks.shell.values import Value
+from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.options.run import ALL_TARGETS
 from trainwright.plans.capability_table import PRODUCTS
 
@@ -627,7 +628,7 @@ def vocabulary_of(kind: str | None, name: str | None) -> int | None:
 _ABOUT_THE_FILE = frozenset(
     {"model", "model_name", "model_changes", "num_devices", "devices_per_node"}
     | {"batch_per_replica", "offload", "per_example", "engine", "program", "compiled"}
-    | {"unknown", "notes"}
+    | {"loaded_in", "unknown", "notes"}
 )
 
 
@@ -647,6 +648,7 @@ class StatedRun:
     beside adapters has, `per_example` how many sequences the file's batch counts as one, as a pair
     of answers. `engine` shards the model for the program, where that is a library of its own;
     `program` runs it, where the file is another's; blocks are `compiled` where that is stated.
+    `loaded_in` is the format of weights that are updated as they are where nothing shards them.
     `unknown` are settings that this reader does not know, `notes` what it left out knowingly.
     """
 
@@ -704,6 +706,7 @@ class StatedRun:
     engine: str | None = None
     program: str | None = None
     compiled: bool | None = None
+    loaded_in: str | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -713,6 +716,7 @@ class StatedRun:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.lora_rank is None:
             found["weight_bits"] = None
+        found |= self._numbers
         stated = {
             name: value
             for name, value in found.items()
@@ -724,6 +728,24 @@ class StatedRun:
             if several in stated:
                 stated[option] = stated.pop(several)
         return stated
+
+    @property
+    def _numbers(self) -> Mapping[str, Any]:
+        """Formats of numbers where nothing shards weights: none of them has a copy then.
+
+        Autocast copies float32 ones as they are used. Gradients and moments of 16-bit ones are like
+        them, but adapters are float32 beside frozen ones (peft, autocast_adapter_dtype).
+        """
+        if self.zero or self.precision not in ("bf16", "fp16"):
+            return {}
+        if self.loaded_in == "fp32":
+            return {"precision": f"{self.precision}_autocast"}
+        if self.loaded_in != "bf16" or self.precision != "bf16" or self.lora_rank is not None:
+            return {}
+        return {
+            **ALL_IN_16_BIT,
+            **({"moment_dtypes": kept} if (kept := self.moment_dtypes) else {}),
+        }
 
     @property
     def on_host(self) -> dict[str, float]:

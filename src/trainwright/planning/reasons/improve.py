@@ -94,11 +94,13 @@ def trainings(run: Configuration, model: Trained) -> Iterator[Move]:
     if isinstance(model, MeasuredModel):
         return
     recipe = run.recipe
-    if recipe.optimizer is Optimizer.ADAM and set(recipe.moment_dtypes) == {"fp32"}:
-        for dtype in ("int8", "bf16"):
+    moments = set(recipe.moment_dtypes)
+    if recipe.optimizer is Optimizer.ADAM and moments in ({"fp32"}, {"bf16"}):
+        for dtype in ("int8", "bf16") if moments == {"fp32"} else ("int8",):
             new = replace(run, recipe=replace(recipe, moment_dtypes=(dtype,)))
             yield Move(dimension="moments", choice=dtype, run=new)
-        factored = replace(recipe, optimizer=Optimizer.ADAFACTOR, moment_dtypes=("fp32",))
+        kept = recipe.moment_dtypes[:1]  # of the little that is left of them
+        factored = replace(recipe, optimizer=Optimizer.ADAFACTOR, moment_dtypes=kept)
         new = replace(run, recipe=factored)
         yield Move(dimension="optimizer", choice="adafactor", run=new)
     if recipe.gradient_dtype in (None, "fp32"):
@@ -107,8 +109,10 @@ def trainings(run: Configuration, model: Trained) -> Iterator[Move]:
         if recipe.reduce_dtype in (None, "fp32") and run.parallelism.data > 1:
             narrow = replace(recipe, reduce_dtype="bf16")
             yield Move(dimension="reduction", choice="bf16", run=replace(run, recipe=narrow))
+    halved = replace(recipe, precision=(recipe.precision or "").removesuffix("_autocast") or None)
     for name, adapted in adapted_models(model):
-        yield Move(dimension="adapters", choice=name, run=run, model=adapted)
+        new = replace(run, recipe=halved)  # frozen weights have no use for float32
+        yield Move(dimension="adapters", choice=name, run=new, model=adapted)
 
 
 # Dimensions of what trains in another way: nothing of them is a gain of the training asked for.
