@@ -543,3 +543,18 @@ class TestDocuments:
         assert "plan: must be given for a profile only; a model is given its degrees" in refused(
             "estimate", "llama3-8b", "--plan", "plan.json"
         )
+
+
+def test_an_option_of_two_values_says_which_other_stands_in_the_place_of_one(refused, folder):
+    (folder / "job.yaml").write_text("base_model: a\n")
+    message = refused("estimate", "job.yaml", "--from", "axolotl", "--cluster", "dgx-h100")
+    assert "'--from': takes 2 values, FORMAT FILE, and --cluster stands in the place" in message
+
+
+def test_a_file_that_is_no_job_is_not_told_that_it_is_no_profile(refused, folder):
+    (folder / "job.yaml").write_text("trainer: {mine: 1}\n")
+    message = refused("estimate", "job.yaml", "--cluster", "dgx-h100")
+    assert "no job whose format is told by its content" in message
+    assert "--from FORMAT FILE" in message
+    (folder / "model.json").write_text("trainer: 1\n")
+    assert "must be a JSON object" in refused("estimate", "model.json", "--cluster", "dgx-h100")

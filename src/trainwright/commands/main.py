@@ -295,6 +295,16 @@ def _argument(argument: Argument) -> click.Argument:
     )
 
 
+def _whole_values(_: click.Context, option: click.Parameter, value: Any) -> Any:
+    """The values of an option of several; another option among them is one too few."""
+    given = value if option.multiple else [value] if value else []
+    for each in given or ():
+        if (taken := next((str(v) for v in each if str(v).startswith("--")), None)) is not None:
+            wanted = f"takes {option.nargs} values, {option.metavar}"
+            raise click.BadParameter(f"{wanted}, and {taken} stands in the place of one")
+    return value
+
+
 def _option(row: Option) -> click.Option:
     reader = row.reader
     flag = f"--{row.flag}/--no-{row.flag}" if reader.both else f"--{row.flag}"
@@ -303,6 +313,8 @@ def _option(row: Option) -> click.Option:
         metavar = row.metavar or reader.metavar
         settings |= {"metavar": metavar, "multiple": reader.repeats}
         settings["nargs"] = len(metavar.split())
+        if settings["nargs"] > 1:
+            settings["callback"] = _whole_values
         is_file = row.flag in _FILE_TOO or metavar in _FILES
         settings["shell_complete"] = _completions(row.flag, is_file=is_file)
     if not row.required:  # what has a default, even none, click takes for given

@@ -31,8 +31,8 @@ _OF_JOBS: Final = (
 )
 _LARGEST_LOG: Final = 2**28
 _FRAME: Final = re.compile(r"""^.*\bFile ".*", line \d+.*$""", re.MULTILINE)
-_UNDESCRIBED: Final = "the model is not described"
 _COMPOSED: Final = ("llm-foundry", "olmo")
+_ASKED: Final = "must be given beside this file (as MODEL --from FORMAT FILE)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,10 +243,12 @@ def _as_started(text: str) -> str:
 
 
 def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
+    from trainwright.frameworks.jobs.settings import UNDESCRIBED
+
     if run.unknown:
         yield f"{name}: not known here and not used: {', '.join(run.unknown)}"
     for note in run.notes:
-        if names_model or _UNDESCRIBED not in note:
+        if names_model or UNDESCRIBED not in note:
             yield f"{name}: {note}"
     if run.recomputed_blocks and run.recompute is None:
         first = _first_of_stage(run, run.recomputed_blocks)
@@ -263,6 +265,7 @@ def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
 def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
     """The model named beside the file, or the one the file describes or names."""
     from trainwright.formats.document_json import encode
+    from trainwright.frameworks.jobs.settings import UNDESCRIBED
     from trainwright.options.inputs import ModelInput, embed, resolve_model
 
     if model is None and job.run.model_name is not None and job.run.model_changes:
@@ -274,8 +277,8 @@ def stated_model(job: StatedJob, model: str | Path | None) -> ModelInput:
             raise InvalidInput.of("model", "must be a model, not a profile, beside --from")
         return found
     if job.run.model is None:
-        why = next((note for note in job.run.notes if _UNDESCRIBED in note), "it names none")
-        raise InvalidInput.of("model", f"must be given beside this file: {why}")
+        why = next((note for note in job.run.notes if UNDESCRIBED in note), "it names none")
+        raise InvalidInput.of("model", f"{_ASKED}: {why}")
     return ModelInput(
         config=job.run.model, embedded=embed("model", job.name, encode(job.run.model))
     )
@@ -288,7 +291,7 @@ def _changed(name: str, changes: Mapping[str, Any]) -> TransformerConfig:
 
     known = catalog_name(name)
     if known is None:
-        wanted = f"must be given beside this file, which changes {', '.join(changes)} of {name}"
+        wanted = f"{_ASKED}, which changes {', '.join(changes)} of {name}"
         raise InvalidInput.of("model", f"{wanted}: a config.json with these")
     return changed_model(known, changes).config
 
@@ -301,8 +304,8 @@ def _resolved(name: str) -> object:
     try:
         return resolve_model(catalog_name(name) or name)
     except InvalidInput:
-        wanted = f"must be given beside this file, which names {name}: a catalog model or its"
-        raise InvalidInput.of("model", f"{wanted} config.json") from None
+        wanted = f"{_ASKED}, which names {name}: a catalog model or its config.json"
+        raise InvalidInput.of("model", wanted) from None
 
 
 def on_known_host(

@@ -349,6 +349,10 @@ def resolve_input(
     return _no_unit(catalog_input(name), unit_s)
 
 
+# Endings of files that jobs have and models have not.
+_NOT_JSON: Final = frozenset({".yaml", ".yml", ".toml", ".py", ".sh", ".sbatch", ".slurm", ".log"})
+
+
 def _read_file(
     path: Path,
     *,
@@ -365,7 +369,14 @@ def _read_file(
     file = model_file(path)
     source, name = str(file), display_name(file)
     data = read_bytes(file, name="model")
-    text = scan_json(data, source=source)
+    try:
+        text = scan_json(data, source=source)
+    except InvalidInput:
+        if file.suffix.lower() not in _NOT_JSON:
+            raise
+        wanted = "must be JSON (a config.json, a profile, a document), and is no job whose format"
+        fix = "estimate and improve read a job with --from FORMAT FILE"
+        raise InvalidInput.of("model", f"{wanted} is told by its content; {fix}") from None
     match detect(text.value, source=source):
         case ModelFormat.PIPER:
             profiles = read_piper(

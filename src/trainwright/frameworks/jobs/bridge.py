@@ -18,11 +18,12 @@ from itertools import pairwise
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
-from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
+from trainwright.frameworks.jobs.megatron import layers_named, read_arguments, settings_of
 from trainwright.frameworks.jobs.script import Devices, as_yaml, flags_of, overrides_of, read_launch
 from trainwright.frameworks.jobs.settings import (
     DEEPEST,
     NOTHING,
+    UNDESCRIBED,
     Beside,
     StatedRun,
     catalog_name,
@@ -157,9 +158,10 @@ def run_of(
         fields["seq_length"] = fields["dataset_seq_length"]
     fields.pop("dataset_seq_length", None)
     kwargs: dict[str, Any] = {} if devices is None else {"devices": devices}
-    run = read_arguments(settings_of(fields), beside, **kwargs)
+    layers = None if name is None else layers_named(name)
+    run = read_arguments(settings_of(fields), beside, num_layers=layers, **kwargs)
     described = run.model is not None or name is None
-    notes += [n for n in run.notes if described or "the model is not described" not in n]
+    notes += [n for n in run.notes if described or UNDESCRIBED not in n]
     left = {key: flag for key, flag in _OF_THE_RECIPE.items() if key not in fields}
     if (run.tp or 1) > 1 and "sequence_parallel" not in given:
         left["sequence_parallel"] = "--sequence-parallel or --no-sequence-parallel"

@@ -127,6 +127,7 @@ def named_sharding(found: Settings, beside: Beside) -> Sharding | None:
 
 
 STAGE_IN_NAME: Final = re.compile(r"(?:zero|z|stage)[-_]?(?:stage[-_]?)?([0-3])", re.IGNORECASE)
+_MOVES: Final = re.compile(r"(?<!no[-_])(?<!non[-_])(?<!without[-_])offload|cpu", re.IGNORECASE)
 
 
 def sharding_beside(path: str, beside: Beside, notes: list[str]) -> Sharding | None:
@@ -142,7 +143,7 @@ def sharding_beside(path: str, beside: Beside, notes: list[str]) -> Sharding | N
     notes.append(f"{name} is not beside this file: its ZeRO stage is read from its name")
     if said is None:
         raise InvalidInput.of("deepspeed", f"{path} is not beside this file: put it there")
-    offload = ("optimizer to cpu",) if "offload" in name or "cpu" in name.lower() else ()
+    offload = ("optimizer to cpu",) if _MOVES.search(name) else ()
     return Sharding(
         zero=int(said[1]), precision=None, batch=None, micro_batch=None, steps=None,
         offload=offload, optimizer=None, tensor=None, sequence_parallel=None, overlap={},

@@ -47,10 +47,12 @@ _SCRIPT: Final = re.compile(
     re.MULTILINE,
 )
 _VERL: Final = re.compile(r"\bmain_ppo\b|\bverl\.trainer\.\w*sft_trainer\b")
-_REGISTRY: Final = re.compile(r"\b(?:Trainer\.Config\(|config_registry import )")
+_REGISTRY: Final = re.compile(r"\b(?:Trainer\.Config\b|config_registry import )")
 # Keys that tell a mapping, all of one line in it; the first line that matches counts.
 _KEYS: Final = (
     ("megatron", ("MODEL_ARGS",)),
+    ("megatron", ("system", "model.num_layers")),
+    ("megatron", ("experiment.task", "defaults")),
     ("pytorch", ("kind", "mesh", "stages")),
     ("primus", ("overrides.tensor_model_parallel_size",)),
     ("primus", ("modules", "work_group")),

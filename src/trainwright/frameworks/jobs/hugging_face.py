@@ -119,9 +119,7 @@ _OF_TRAINER: Final = re.compile(
     r"--per[_-]device[_-]train(?:ing)?[_-]batch[_-]size\b|--(?:actor_)?model_name_or_path\b"
 )
 # The files of accelerate that TRL brings along, each without offload.
-_OF_TRL_ITSELF: Final = frozenset(
-    ("single_gpu", "multi_gpu", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
-)
+_OF_TRL_ITSELF: Final = ("single_gpu", "multi_gpu", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
 _OF_TRL: Final = {"gradient_checkpointing": True, "bf16": True}
 # DeepSpeed-Chat: what its programs take where a script does not say; in its third step, what it
 # says of the model that is trained by reinforcement, as the other steps say it.
@@ -394,9 +392,13 @@ def _started_so(
         if f"use_{kind}" in options:
             own = {name: each for name, each in options.items() if name.startswith(prefix)}
             given |= {"distributed_type": kind.upper(), table: {**given.get(table, {}), **own}}
+    mixed = options.get("mixed_precision") or given.get("mixed_precision")
+    if run.precision == "fp32" and mixed in ("bf16", "fp16", "fp8"):
+        run = replace(run, precision=str(mixed))  # of a trainer that names none
     if not given:
         return run
     own_run = _accelerate(Settings(given, from_words=True), beside)
+    notes += own_run.notes
     again = own_run.recompute or run.recompute
     offload = own_run.offload or run.offload
     return replace(

@@ -19,8 +19,23 @@ from typing import Any, Final
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs.deepspeed import Sharding, odd_optimizer, sharding_of
 from trainwright.frameworks.jobs.megatron_model import hybrid_of, model_of, spelled
-from trainwright.frameworks.jobs.script import Devices, flags_of, read_launch
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, Settings, StatedRun, parse_yaml
+from trainwright.frameworks.jobs.script import (
+    Devices,
+    Launch,
+    flags_of,
+    read_launch,
+    text_beside,
+)
+from trainwright.frameworks.jobs.settings import (
+    NOTHING,
+    UNDESCRIBED,
+    Beside,
+    Settings,
+    StatedRun,
+    catalog_name,
+    parse_yaml,
+    products_of,
+)
 from trainwright.frameworks.jobs.torchtitan import logged_tables, read_torchtitan
 from trainwright.frameworks.megatron import (
     dispatcher_of,
@@ -29,6 +44,7 @@ from trainwright.frameworks.megatron import (
     parse_layout,
     stated_graphs,
 )
+from trainwright.frameworks.shell import Value
 from trainwright.model import ContextExchange
 from trainwright.plans.capability import capability_of
 from trainwright.plans.plan import usual_schedule
@@ -161,8 +177,12 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
         return _read_dump(text, dumped, beside)
     if re.search(r"^MODEL_ARGS:", text, re.MULTILINE):
         return _read_test(text, beside)
+    if re.search(r"^(?:system|experiment):", text, re.MULTILINE):
+        return _read_sections(text, beside)
     launch = read_launch(text, beside)
     flags = flags_of(launch.words)
+    if launch.program == "megatron" and "model" in flags:
+        return _read_swift(launch, flags, beside)
     found = settings_of(flags)
     is_known = _PROGRAMS.fullmatch(launch.program) is not None
     told = (*_TOLD, *_TOLD_TO_MANY) if is_known else _TOLD
@@ -174,18 +194,124 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
         raise InvalidInput.of("script", f"{wanted}: {fix}")
     config = found.value("deepspeed_config") if found.switch("deepspeed") else None
     sharding = _given_sharding(launch.file(str(config)) if config else None)
+    devices = launch.devices
+    rolled = {} if found.is_absent("rollout_batch_size") else _of_rollouts(flags)
+    if rolled:
+        devices = _of_actor(found) or devices
+        found = settings_of({**_ROLLED, **flags, **rolled})
     run = read_arguments(
         found,
         beside,
-        devices=launch.devices,
+        devices=devices,
         program=launch.program,
         sharding=sharding,
     )
-    notes = launch.notes
+    notes = launch.notes if not rolled else (*launch.notes, _ROLLED_NOTE)
     if launch.program and not is_known:
         known = f"{launch.program} is not known to be a program of Megatron"
         notes = (f"{known}: its arguments are read as Megatron's", *notes)
     return replace(run, notes=(*notes, *run.notes))
+
+
+# Reinforcement (slime): what its trainer sets itself, and lengths in the words of its rollouts.
+_ROLLED: Final = {"use_distributed_optimizer": True, "bf16": True}
+_ROLLED_HARMLESS: Final = re.compile(
+    r"(?:rollout|num_rollout|sglang|eval|n_samples|prompt_data|input_key|label_key|metadata|tool|"
+    r"apply_chat|rm_|reward|custom|balance_data|advantage|kl_|entropy|eps_clip|ref_|update_weight|"
+    r"colocate|critic|use_(?:tis|kl|wandb|slime|rollout|opd|critic|fault|routing)|partial|"
+    r"over_sampling|dynamic_sampling|group_rm|use_dynamic|max_tokens_per|log_probs|debug|actor_num|"
+    r"train_(?:memory|env|backend)|megatron_to_hf|variable_seq|num_epoch|"
+    r"(?:no_)?offload(?:_train|_rollout)?$|"
+    r"loss_type|gamma|lambd|normalize|get_mismatch|tis_|buffer|start_rollout|multimodal_keys|"
+    r"only_train|ci_|router|slime|keep_old|calculate_per|num_steps_per|save_debug|load_debug).*"
+)
+_ROLLED_NOTE: Final = (
+    "what the actor trains is priced, of sequences at their longest; generating is not"
+)
+
+
+def _of_rollouts(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Length and microbatch of an actor that trains on what it generates.
+
+    A microbatch holds up to `max_tokens_per_gpu` tokens on each context rank where it is dynamic.
+    """
+    found = Settings(flags, spelled=spelled, from_words=True)
+    whole = found.count("rollout_max_context_len")
+    answer, prompt = (found.count(f"rollout_max_{part}_len") for part in ("response", "prompt"))
+    length = whole or (None if answer is None else answer + (prompt or 0))
+    tokens = found.count("max_tokens_per_gpu")
+    given: dict[str, Any] = {}
+    if length is not None:
+        given["seq_length"] = length
+    if found.switch("use_dynamic_batch_size") and tokens and length:
+        ranks = found.count("context_parallel_size") or 1
+        given["micro_batch_size"] = max(1, tokens * ranks // length)
+    found.check()
+    return {**given, **dict.fromkeys(filter(_ROLLED_HARMLESS.fullmatch, flags))}
+
+
+def _of_actor(found: Settings) -> Devices | None:
+    nodes, each = found.count("actor_num_nodes"), found.count("actor_num_gpus_per_node")
+    if nodes is None and each is None:
+        return None
+    each = each or 8  # as its own default is
+    return Devices(total=(nodes or 1) * each, per_node=each)
+
+
+# `megatron sft` of ms-swift: Megatron's arguments beside a model that is named, with its defaults.
+_OF_SWIFT: Final[Mapping[str, Any]] = {
+    "bf16": True, "use_distributed_optimizer": True, "recompute_granularity": "selective",
+    "cross_entropy_loss_fusion": True, "attention_backend": "flash", "micro_batch_size": "1",
+    "global_batch_size": "16", "moe_token_dispatcher_type": "alltoall",
+    "expert_tensor_parallel_size": "1",
+}  # fmt: skip
+_SWIFT_HARMLESS: Final = re.compile(
+    r"model_author|model_name|num_train_epochs|logging_steps|save_.*|eval_.*|load_.*|no_.*|lr.*|"
+    r".*dataset.*|system|template|report_to|split_.*|streaming|columns|max_epochs|use_hf|"
+    r"strict|merge_lora|truncation_strategy|loss_scale|agent_template|add_version|remove_unused.*|"
+    r"hub_.*|push_.*|metric_.*|greater_.*|group_by_length|lazy_tokenize|check_model|callbacks|"
+    r"attn_impl|cached_.*|packing|padding_free|add_non_thinking_prefix|enable_thinking|response_.*"
+)
+_FULL_PRECISION: Final = {"float16": "fp16", "float32": None}
+
+
+def _read_swift(launch: Launch, flags: Mapping[str, Any], beside: Beside) -> StatedRun:
+    values = {**_OF_SWIFT, **flags}
+    name, tuned = values.pop("model"), values.pop("tuner_type", values.pop("train_type", "full"))
+    said = Settings(flags, from_words=True)
+    if (kind := said.text("torch_dtype")) in _FULL_PRECISION:
+        del values["bf16"]
+        if other := _FULL_PRECISION[kind or ""]:
+            values[other] = True
+    rank, targets = said.count("lora_rank") or 8, said.texts("target_modules")
+    length = said.count("max_length")
+    if length is not None:
+        values["seq_length"] = length
+    said.check()
+    if values.get("recompute_granularity") == "none":
+        del values["recompute_granularity"]
+    if values.get("use_megatron_fsdp"):
+        values.setdefault("data_parallel_sharding_strategy", "optim_grads_params")
+    adapters: dict[str, Any] = {}
+    if str(tuned).startswith("lora"):
+        adapters = {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}
+    for key in ("torch_dtype", "max_length", "lora_rank", "lora_alpha", "target_modules"):
+        values.pop(key, None)
+    kept = {key: value for key, value in values.items() if not _SWIFT_HARMLESS.fullmatch(key)}
+    run = read_arguments(
+        settings_of(kept), beside, devices=launch.devices, num_layers=layers_named(name)
+    )
+    shown = name.shown() if isinstance(name, Value) else str(name)
+    notes = (*launch.notes, *(note for note in run.notes if UNDESCRIBED not in note))
+    return replace(run, **adapters, model_name=shown, notes=notes)
+
+
+def layers_named(name: object) -> int | None:
+    """Of how many blocks the model is that the catalog has by a name; None where it lacks it."""
+    from trainwright.formats.catalog import open_model
+
+    known = catalog_name(str(name))
+    return None if known is None else open_model(known).config.num_layers
 
 
 _HOST_KILLED: Final = re.compile(r"oom[_-]kill\w*|OOM Killed|Out of memory: Kill\w+ process")
@@ -260,6 +386,37 @@ def _read_test(text: str, beside: Beside) -> StatedRun:
     return read_arguments(settings_of({**usual, **values}), beside, devices=devices)
 
 
+def _read_sections(text: str, beside: Beside) -> StatedRun:
+    """Arguments in tables of a YAML (FlagScale), or the experiment that starts them."""
+    whole = parse_yaml(text, variables=beside.variables)
+    experiment = whole.get("experiment")
+    runner = Settings(experiment if isinstance(experiment, dict) else {}).table("runner")
+    nodes, each = runner.count("nnodes"), runner.count("nproc_per_node")
+    runner.check()
+    devices = _OPEN if each is None else Devices(total=(nodes or 1) * each, per_node=each)
+    if "model" not in whole:
+        chosen = [each for each in whole.get("defaults") or () if isinstance(each, dict)]
+        name = next((str(each["train"]) for each in chosen if "train" in each), "")
+        inner = text_beside(f"train/{name}.yaml", Launch(program="", words=()), beside)
+        if inner is None:
+            problem = f"must have its table of {name} beside it: give train/{name}.yaml"
+            raise InvalidInput.of("defaults", problem)
+        whole |= parse_yaml(inner, variables=beside.variables)
+    values: dict[str, Any] = {}
+    for part in ("system", "model", "data"):
+        table = whole.get(part)
+        values |= dict(_flattened(table if isinstance(table, dict) else {}))
+    return read_arguments(settings_of(values), beside, devices=devices)
+
+
+def _flattened(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flattened(value)
+        else:
+            yield str(name), value
+
+
 def is_dump(text: str) -> bool:
     """Whether a text is a log that begins with its arguments."""
     return _dump(text) is not None
@@ -305,8 +462,12 @@ def read_arguments(
     sharding: Sharding | None = None,
     is_dump: bool = False,
     names_unknown: bool = True,
+    num_layers: int | None = None,
 ) -> StatedRun:
-    """The run that arguments state; raises `InvalidInput` with every fault."""
+    """The run that arguments state; raises `InvalidInput` with every fault.
+
+    `num_layers` are those of a model that the file names and does not describe.
+    """
     where = program or f"{beside.folder or ''}/{beside.name}"  # tests are named by their folder
     kind = next((kind for kind in ("bert", "t5") if kind in where.lower()), "gpt")
     notes: list[str] = list(devices.notes)
@@ -316,8 +477,10 @@ def read_arguments(
     recompute = _recompute(found, notes)
     numbers = _numbers(found, notes)
     zero, offload = _sharded(found, sharding, numbers["precision"], notes)
-    offload += _activations_moved(found, None if model is None else model.num_layers, notes)
-    pipeline = _pipeline(found, None if model is None else model.num_layers)
+    if model is not None:
+        num_layers = model.num_layers
+    offload += _activations_moved(found, num_layers, notes)
+    pipeline = _pipeline(found, num_layers)
     degrees = _degrees(found)
     batch = found.count("global_batch_size")
     if batch is None and accumulated and size and devices.total:
@@ -416,9 +579,14 @@ def _sequence(found: Settings, kind: str, notes: list[str]) -> int | None:
     decoder, encoder = found.count("decoder_seq_length"), found.count("encoder_seq_length")
     if kind == "t5" and decoder is not None and decoder != encoder:
         notes.append(f"--decoder-seq-length {decoder} is priced as the encoder's {encoder}")
-    if decoder is not None and found.value("vision_model_type") is not None:
+    stated = found.count("seq_length")
+    if decoder is not None and not _OF_IMAGES.isdisjoint(found):
         return decoder  # the other length is that of an image
-    return found.count("seq_length") or encoder
+    return stated or encoder
+
+
+# Arguments that Megatron's program for text behind images adds to the others.
+_OF_IMAGES: Final = frozenset({"language_model_type", "vision_model_type", "freeze_LM"})
 
 
 def _pipeline(found: Settings, num_layers: int | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ MaxText. Defaults are those of `neox_arguments/neox_args.py`, `nanotron/config`,
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,7 +19,7 @@ from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.bridge import adapters_of, run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
-from trainwright.frameworks.jobs.megatron import read_arguments, settings_of
+from trainwright.frameworks.jobs.megatron import layers_named, read_arguments, settings_of
 from trainwright.frameworks.jobs.script import (
     is_beside_others,
     is_maxtext_script,
@@ -27,6 +28,7 @@ from trainwright.frameworks.jobs.script import (
 )
 from trainwright.frameworks.jobs.settings import (
     NOTHING,
+    UNDESCRIBED,
     Beside,
     Settings,
     StatedRun,
@@ -36,10 +38,8 @@ from trainwright.frameworks.jobs.settings import (
     vocabulary_of,
 )
 from trainwright.frameworks.jobs.torchtitan import read_tables
-from trainwright.model import TransformerConfig
-from trainwright.model.config import Activation, Experts, Norm
-
-_UNDESCRIBED: Final = "the model is not described"
+from trainwright.model import StateSpace, TransformerConfig
+from trainwright.model.config import Activation, BlockChoice, Experts, Norm
 
 
 def _read(text: str, beside: Beside) -> Settings:
@@ -130,9 +130,9 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
         if value is None
     ]  # fmt: skip
     if missing:
-        notes.insert(0, f"{_UNDESCRIBED}: {', '.join(missing)} not given")
+        notes.insert(0, f"{UNDESCRIBED}: {', '.join(missing)} not given")
     elif vocabulary is None:
-        notes.insert(0, f"{_UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size")
+        notes.insert(0, f"{UNDESCRIBED}: its tokenizer decides the vocabulary; give --vocab-size")
     else:
         model = TransformerConfig(
             family="gpt-neox",
@@ -156,12 +156,16 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
             attention_dropout=dropouts[1] or 0.0,
             experts=experts,
         )
+    kinds = _neox_kinds(found, layers or 1)
+    if "mamba" in kinds:
+        space = _neox_mamba(found, hidden or 1)
+        model = None if model is None else _with_spaces(model, kinds, space)
     sequence, spread = found.count("seq_length"), found.count("moe_expert_parallel_size")
     notes += odd_optimizer(sharding.optimizer)
     if missing_size := size is None:
         notes.append("train_micro_batch_size_per_gpu is not given: priced as 1")
-    mixers = set(re.findall(r"[a-z_]+", str(found.value("attention_config") or "global")))
-    if others := mixers - {"global", "flash"}:
+    mixers = set(kinds)
+    if others := mixers - {"global", "flash", "mamba"}:
         shown = ", ".join(sorted(others))
         notes.append(f"attention_config: {shown} is priced as attention over all tokens")
     if is_full and tensor > 1 and found.switch("partition_activations"):
@@ -195,6 +199,42 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+def _neox_kinds(found: Settings, layers: int) -> list[str]:
+    """What mixes tokens in each block: `[[["mamba", "global"], 16]]` says 16 times these two."""
+    kinds, given = list[str](), found.value("attention_config")
+    for part in given if isinstance(given, list) else ():
+        if not isinstance(part, list):
+            kinds.append(str(part))
+        elif len(part) > 1 and isinstance(part[0], list) and part[0]:
+            named = [str(each) for each in part[0]]
+            times = layers // len(named) if part[1] == "all" else part[1]
+            kinds += named * min(times if type(times) is int else 0, layers)
+    return kinds[:layers] if len(kinds) >= layers else ["global"] * layers
+
+
+def _neox_mamba(found: Settings, hidden: int) -> StateSpace:
+    """The mixer of `megatron/model/mamba/mamba.py`, with its sizes."""
+    wider, width = found.number("expansion_factor") or 2, found.count("intermediate_size")
+    return StateSpace(
+        inner_size=width or int(wider * hidden),
+        state_size=16,
+        convolution_bias=found.switch("mamba_use_bias_in_conv", default=True),
+        bias=found.switch("mamba_use_bias_in_linears"),
+        time_rank=-(-hidden // 16),
+    )
+
+
+def _with_spaces(
+    model: TransformerConfig, kinds: list[str], mixer: StateSpace
+) -> TransformerConfig:
+    """The model with a mixer alone in the blocks that say so."""
+    choices = BlockChoice(mixer=mixer, attends=False, mlp=False), BlockChoice()
+    chosen = [0 if kind == "mamba" else 1 for kind in kinds]
+    if not all(chosen) and any(chosen):
+        return replace(model, choices=choices, choice_of_layer=tuple(chosen))
+    return replace(model, choices=choices[:1], choice_of_layer=(0,) * len(kinds))
 
 
 def _neox_experts(found: Settings, layers: int, width: int) -> Experts | None:
@@ -360,9 +400,18 @@ _COMPOSER_HARMLESS: Final = re.compile(
 
 
 def _composer(
-    found: Settings, *, sharding: Settings, zero: int, recompute: bool, default_optimizer: str
+    found: Settings,
+    *,
+    sharding: Settings,
+    zero: int,
+    recompute: bool,
+    default_optimizer: str,
+    reduces_in_half: bool,
 ) -> dict[str, Any]:
-    """What both say alike: batches, precision, optimizer."""
+    """What both say alike: batches, precision, optimizer.
+
+    `reduces_in_half`: FSDP sums gradients in the format of the products (`PURE`), not in fp32.
+    """
     batch = found.count("global_train_batch_size")
     value = found.value("device_train_microbatch_size")
     notes = list[str]()
@@ -377,7 +426,9 @@ def _composer(
     name = found.table("optimizer").text("name") or default_optimizer
     offload = sharding.switch("activation_cpu_offload")
     notes += odd_optimizer(name)
+    half = own if own in ("bf16", "fp16") else "bf16" if own == "fp8" else None
     return {
+        "reduce_dtype": half if zero and reduces_in_half else None,
         "zero": zero,
         "global_batch": batch,
         "micro_batch": size,
@@ -399,8 +450,15 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
     strategy = (sharding.text("sharding_strategy") or "FULL_SHARD").upper()
     zero = _SHARDED.get(strategy, 3) if "fsdp_config" in found else 0
     recompute = sharding.switch("activation_checkpointing")
+    mixed = sharding.value("mixed_precision")
+    reduced = mixed.get("reduce_dtype") if isinstance(mixed, dict) else None
     shared = _composer(
-        found, sharding=sharding, zero=zero, recompute=recompute, default_optimizer="adamw"
+        found,
+        sharding=sharding,
+        zero=zero,
+        recompute=recompute,
+        default_optimizer="adamw",
+        reduces_in_half=str(mixed).upper() == "PURE" or "16" in str(reduced),
     )
     shared["compiled"] = "compile_config" in found or None
     found.table("compile_config").whole()
@@ -455,7 +513,7 @@ def read_llm_foundry(text: str, beside: Beside = NOTHING) -> StatedRun:
             else Experts(num_experts=count, experts_per_token=chosen or 1, ffn_size=width),
         )
     elif hub is None:
-        notes = (f"{_UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given", *notes)
+        notes = (f"{UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given", *notes)
     adapters: dict[str, Any] = (
         {} if rank is None else {"lora_rank": rank, "lora_targets": products_of(targets)}
     )
@@ -493,6 +551,7 @@ def read_olmo(text: str, beside: Beside = NOTHING) -> StatedRun:
         zero=zero,
         recompute=kept not in (None, False, "none"),
         default_optimizer="lionw",
+        reduces_in_half=(sharding.text("precision") or "pure").lower() == "pure",
     )
     shared["compiled"] = isinstance(found.value("compile"), dict) or None
     notes = list(shared.pop("notes"))
@@ -536,7 +595,7 @@ def read_olmo(text: str, beside: Beside = NOTHING) -> StatedRun:
             attention_dropout=inside.number("attention_dropout") or 0.0,
         )
     else:
-        notes.insert(0, f"{_UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given")
+        notes.insert(0, f"{UNDESCRIBED}: d_model, n_layers, n_heads or vocab_size not given")
     unknown, changing = found.remarks(harmless=_COMPOSER_HARMLESS, unmodelled=("fused_loss",))
     found.check()
     return StatedRun(
@@ -610,7 +669,7 @@ def read_maxtext(text: str, beside: Beside = NOTHING) -> StatedRun:
     is_whole = len(notes) == len(launch.notes)
     run = maxtext_run(Settings({**given, **words}, from_words=True))
     if run.model is not None and not is_whole:
-        notes.append(f"{_UNDESCRIBED}: no model_name, nor the file that sets it")
+        notes.append(f"{UNDESCRIBED}: no model_name, nor the file that sets it")
     return replace(run, model=run.model if is_whole else None, notes=(*notes, *run.notes))
 
 
@@ -695,6 +754,8 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
     experts, fills = ways("expert"), inside["expert"] == -1
     copies = ways("data")
     is_sharded = inside["fsdp"] == -1 or across["fsdp"] == -1 or ways("fsdp", "fsdp_transpose") > 1
+    per_slice = _product_stated(inside) if inside["fsdp"] is not None else None
+    slices = _product_stated(across) if across["data"] is not None else None
     notes = list[str]()
     each = size * tensor * context  # a batch is spread over these devices, too
     if abs(each - round(each)) > _ROUNDING or round(each) < 1:
@@ -768,10 +829,17 @@ def maxtext_run(found: Settings, *, preset: str | None = None) -> StatedRun:
         model=model,
         model_name=name,
         model_changes=changes or None,
+        num_devices=None if per_slice is None or slices is None else per_slice * slices,
+        devices_per_node=per_slice,
         **optimizer_of(optimizer),
         unknown=unknown,
         notes=(*notes, *changing),
     )
+
+
+def _product_stated(axes: Mapping[str, int | None]) -> int | None:
+    """The devices (or slices) of all axes; None where one of them fills what there are."""
+    return None if -1 in axes.values() else math.prod(each or 1 for each in axes.values())
 
 
 # Primus
@@ -821,21 +889,22 @@ _PRIMUS: Final[Mapping[str, Any]] = {"use_distributed_optimizer": True, "bf16": 
 def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None) -> StatedRun:
     values = {**_PRIMUS, **overrides}
     adapters = adapters_of(values)
-    layers = values.pop("recompute_layer_ids", None)
+    again = values.pop("recompute_layer_ids", None)
     algorithm = values.pop("pp_algorithm", None)
     tensor = values.get("tensor_model_parallel_size")
     if "sequence_parallel" not in values and isinstance(tensor, int) and tensor > 1:
         values["sequence_parallel"] = True  # as its base configuration has it
-    run = read_arguments(settings_of(values), beside)
-    known = name is not None and catalog_name(name) is not None
+    layers = None if name is None else layers_named(name)
+    run = read_arguments(settings_of(values), beside, num_layers=layers)
+    known = layers is not None
     described = run.model is not None or not known
-    notes = tuple(note for note in run.notes if described or _UNDESCRIBED not in note)
+    notes = tuple(note for note in run.notes if described or UNDESCRIBED not in note)
     if algorithm is not None:
         from trainwright.plans.capability import capability_of
 
         spelled = reversed(list(capability_of("primus").schedules.items()))
         named = {theirs: ours for ours, theirs in spelled}
         run = replace(run, schedule=named.get(str(algorithm), run.schedule))
-    if isinstance(layers, list):
-        run = replace(run, recompute=None, recomputed_blocks=tuple(layers))
+    if isinstance(again, list):
+        run = replace(run, recompute=None, recomputed_blocks=tuple(again))
     return replace(run, **adapters, notes=notes, model_name=None if run.model else name)

@@ -20,7 +20,7 @@ import yaml
 from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.settings import Beside
-from trainwright.frameworks.shell import ScriptRun, TrainerCall, Value, read_script
+from trainwright.frameworks.shell import SUBMITTER, ScriptRun, TrainerCall, Value, read_script
 
 _MOST: Final = 2**20  # bytes of a file of settings
 _LISTS: Final = re.compile(r"\w*(?:ARGS|OPTS|OPTIONS|FLAGS|PARAMS|CONFIGS?)", re.IGNORECASE)
@@ -138,6 +138,10 @@ def _known_words(words: Sequence[Value], run: ScriptRun) -> Iterator[Value]:
 def _notes(call: TrainerCall, run: ScriptRun) -> Iterator[str]:
     if call.condition is not None:
         yield f"the trainer of line {call.line} starts only if {call.condition}"
+    for each in call.launchers:
+        if each.name == SUBMITTER and each.options:
+            shown = ", ".join(f"--{name}" for name, _ in each.options)
+            yield f"what starts the job elsewhere is not read ({shown}): give --nodes"
     for word in call.arguments:
         unknown = word.unknowns[0] if word.is_open else None
         if unknown is not None and unknown.is_unset and _LISTS.fullmatch(unknown.name):
@@ -169,7 +173,14 @@ def _devices(call: TrainerCall, run: ScriptRun) -> Devices:
         return Devices(total=_product(nodes or 1, each), per_node=each)
     if batch.directives:
         return _of_slurm(run, nodes=None, tasks_per_node=None)
+    if posixpath.basename(call.program.shown()) in _START_THEMSELVES:
+        nodes, each = (_whole(call.environment.get(each)) for each in ("NNODES", "NPROC_PER_NODE"))
+        return Devices(total=(nodes or 1) * (each or 1), per_node=each or 1)
     return Devices(total=1, per_node=1)
+
+
+# Programs that start torchrun themselves, with numbers of the environment.
+_START_THEMSELVES: Final = frozenset({"megatron", "swift"})
 
 
 def _of_slurm(run: ScriptRun, *, nodes: int | None, tasks_per_node: int | None) -> Devices:
@@ -317,7 +328,10 @@ CHOSEN: Final = ""  # the key of a table for which of several was chosen (`engin
 
 
 def overrides_of(words: Sequence[Value]) -> dict[str, Any]:
-    """The nested mapping of words such as `trainer.nnodes=2` (Hydra); flags are left out."""
+    """The nested mapping of words such as `trainer.nnodes=2` (Hydra), null as what is not set.
+
+    Flags are left out.
+    """
     found: dict[str, Any] = {}
     for word in words:
         text = word.text if word.text is not None else word.shown()
@@ -331,7 +345,7 @@ def overrides_of(words: Sequence[Value]) -> dict[str, Any]:
                 table = inside[part] = {CHOSEN: table}
             inside = table
         is_open = word.text is None and value.startswith("$")
-        kept = Value(word.parts[1:]) if is_open else value
+        kept = Value(word.parts[1:]) if is_open else None if value == "null" else value
         if isinstance(table := inside.get(last), dict):
             table[CHOSEN] = kept
         else:

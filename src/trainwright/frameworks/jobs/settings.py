@@ -30,6 +30,7 @@ from trainwright.plans.capability_table import PRODUCTS
 if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
 
+UNDESCRIBED: Final = "the model is not described"  # how a note begins that asks for one
 _AUTO: Final = "auto"
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0", "none", "null", ""})

@@ -23,7 +23,13 @@ from typing import Final
 
 from trainwright.errors import Fault, InvalidInput
 from trainwright.frameworks.shell.evaluate import Shell
-from trainwright.frameworks.shell.launchers import Command, Launcher, TrainerCall, find_trainers
+from trainwright.frameworks.shell.launchers import (
+    SUBMITTER,
+    Command,
+    Launcher,
+    TrainerCall,
+    find_trainers,
+)
 from trainwright.frameworks.shell.session import (
     LARGEST_FILE_BYTES,
     Assumption,
@@ -45,6 +51,7 @@ from trainwright.frameworks.shell.values import (
 )
 
 __all__ = [
+    "SUBMITTER",
     "Assumption",
     "Batch",
     "Command",

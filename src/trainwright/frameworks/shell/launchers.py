@@ -95,6 +95,7 @@ class TrainerCall:
 
 
 _TORCHRUN: Final = "torchrun"
+SUBMITTER: Final = "submitter"  # a program of Python that starts a launcher somewhere
 _NODES: Final = {
     _TORCHRUN: ("nnodes",),
     "deepspeed": ("num_nodes",),
@@ -298,7 +299,12 @@ def peel(words: Sequence[str]) -> tuple[list[tuple[str, int, int]], int]:
         if _PYTHON.fullmatch(name):
             module = _module_of(words, at + 1)
             if module is None or words[module] not in _PROGRAMS:
-                return layers, at
+                inside = _wrapped(words, at + 1)
+                if inside is None:
+                    return layers, at
+                layers.append((SUBMITTER, at + 1, inside - 1))
+                at = inside
+                continue
             at, name = module, words[module]
         program = _PROGRAMS.get(name)
         start = at + 1
@@ -340,6 +346,27 @@ def _module_of(words: Sequence[str], at: int) -> int | None:
             return at + 1 if at + 1 < len(words) else None
         at += 2 if words[at] in ("-W", "-X") else 1
     return None
+
+
+def _wrapped(words: Sequence[str], at: int) -> int | None:
+    """The index of a launcher that a program of Python is given behind its own options.
+
+    `python submit.py --gpus 8 -- accelerate launch train.py` starts the rest on a cluster, as
+    several commands where `&&` stands between them; the last one that launches something counts.
+    """
+    parts = [k + 1 for k in range(at, len(words) - 2) if words[k] in ("--", "&&")]
+    return next((k for k in reversed(parts) if _launches(words, k)), None)
+
+
+def _launches(words: Sequence[str], at: int) -> bool:
+    name = _base(words[at])
+    if _PYTHON.fullmatch(name) or name in _OWN_PROGRAMS:
+        return True
+    program = _PROGRAMS.get(name)
+    starts = () if program is None else program.verbs
+    return program is not None and (
+        not starts or any([*words[at + 1 :]][: len(v.split())] == v.split() for v in starts)
+    )
 
 
 def _end_of_options(words: Sequence[str], at: int, program: _Program) -> int:
@@ -564,7 +591,7 @@ def _plain(word: Value) -> str:
 def _launcher(layer: tuple[str, int, int], words: Sequence[Value]) -> Launcher:
     name, at, end = layer
     options: list[tuple[str, Value | None]] = []
-    program = next(each for each in _PROGRAMS.values() if each.name == name)
+    program = next((each for each in _PROGRAMS.values() if each.name == name), _Program(name))
     while at < end:
         word = words[at]
         text = _plain(word)

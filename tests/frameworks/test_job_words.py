@@ -1,0 +1,239 @@
+"""Words that trainers and what starts them take, and which say sizes, devices and formats."""
+
+from dataclasses import replace
+
+import pytest
+
+from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
+from trainwright.frameworks.jobs import read
+from trainwright.frameworks.jobs.settings import Beside
+from trainwright.frameworks.read_job import job_format, open_stated, stated_model
+from trainwright.model import count_parameters
+
+SWIFT = """\
+NPROC_PER_NODE={each} NNODES=2 \\
+megatron sft \\
+    --model {model} \\
+    --dataset 'mine#200' \\
+    --pipeline_model_parallel_size 2 --decoder_last_pipeline_num_layers 13 \\
+    --expert_model_parallel_size 4 \\
+    --micro_batch_size 2 --global_batch_size 32 --max_length 4096 \\
+    --sequence_parallel true {more}
+"""
+
+
+def test_a_model_that_is_named_beside_megatrons_arguments_is_that_of_the_catalog() -> None:
+    run = read(None, SWIFT.format(each=8, model="moonshotai/Moonlight-16B-A3B", more=""))
+    assert (run.model_name, run.model) == ("moonshotai/Moonlight-16B-A3B", None)
+    assert (run.num_devices, run.devices_per_node) == (16, 8)
+    assert (run.pp, run.ep, run.etp, run.blocks) == (2, 4, 1, (14, 13))
+    assert (run.sequence, run.micro_batch, run.global_batch) == (4096, 2, 32)
+    assert (run.precision, run.zero, run.recompute) == ("bf16", 1, "selective")
+    assert (run.lora_rank, run.unknown, run.notes) == (None, (), ())
+
+
+def test_adapters_and_formats_of_the_trainer_that_wraps_megatron_are_its_own_words() -> None:
+    more = (
+        "--tuner_type lora --lora_rank 16 --target_modules q_proj v_proj "
+        "--recompute_granularity none --torch_dtype float16"
+    )
+    run = read(None, SWIFT.format(each=4, model="moonshotai/Moonlight-16B-A3B", more=more))
+    assert (run.lora_rank, run.lora_targets) == (16, ("query", "value"))
+    assert (run.precision, run.recompute, run.num_devices) == ("fp16", "none", 8)
+
+
+ROLLED = """\
+MODEL=(--num-layers 4 --hidden-size 256 --num-attention-heads 8 --vocab-size 1024 --swiglu
+  --group-query-attention --num-query-groups 2)
+ray job submit --address=http://127.0.0.1:1 -- python3 train.py \\
+   --actor-num-nodes 2 --actor-num-gpus-per-node 4 --rollout-num-gpus 8 ${MODEL[@]} \\
+   --num-rollout 10 --rollout-batch-size 8 --rollout-max-response-len 1024 \\
+   --global-batch-size 32 --tensor-model-parallel-size 2 --context-parallel-size 2 \\
+   --use-dynamic-batch-size --max-tokens-per-gpu 2048 --sglang-dp-size 4
+"""
+
+
+def test_an_actor_of_reinforcement_has_the_devices_and_lengths_that_its_words_say() -> None:
+    run = read(None, ROLLED)
+    assert (run.num_devices, run.devices_per_node, run.tp, run.cp) == (8, 4, 2, 2)
+    assert (run.sequence, run.micro_batch, run.global_batch) == (1024, 4, 32)
+    assert (run.precision, run.zero, run.unknown) == ("bf16", 1, ())
+    assert run.model is not None
+    assert (run.model.num_heads, run.model.num_kv_heads) == (8, 2)
+
+
+SECTIONS = """\
+system:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  decoder_first_pipeline_num_layers: 1
+  precision: {bf16: true}
+model:
+  num_layers: 4
+  hidden_size: 256
+  num_attention_heads: 8
+  seq_length: 512
+  micro_batch_size: 1
+  global_batch_size: 16
+  optimizer: {lr_scheduler: {lr: 1.0e-4}}
+data:
+  tokenizer: {vocab_size: 1024}
+"""
+EXPERIMENT = """\
+defaults: [{train: small}, _self_]
+experiment:
+  task: {type: train, backend: megatron}
+  runner: {nnodes: 2, nproc_per_node: 4}
+"""
+
+
+def test_arguments_of_megatron_may_stand_in_tables(tmp_path) -> None:
+    (tmp_path / "train").mkdir()
+    inner, outer = tmp_path / "train" / "small.yaml", tmp_path / "train.yaml"
+    inner.write_text(SECTIONS)
+    outer.write_text(EXPERIMENT)
+    assert [job_format(each) for each in (inner, outer)] == ["megatron", "megatron"]
+    run = open_stated(None, inner).run
+    assert (run.tp, run.pp, run.blocks, run.precision) == (2, 2, (1, 3), "bf16")
+    assert (run.num_devices, run.unknown) == (None, ())
+    started = open_stated(None, outer).run
+    assert started == replace(run, num_devices=8, devices_per_node=4)
+    inner.unlink()
+    with pytest.raises(InvalidInput, match=r"give train/small\.yaml"):
+        open_stated(None, outer)
+
+
+def test_text_behind_images_is_as_long_as_the_decoder() -> None:
+    words = (
+        "torchrun train.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 "
+        "--vocab-size 64 --micro-batch-size 1 --seq-length 576 --decoder-seq-length 1024"
+    )
+    assert read("megatron", f"{words} --language-model-type=mine").sequence == 1024
+    assert read("megatron", words).sequence == 576
+
+
+def test_null_on_a_command_line_is_what_is_not_set() -> None:
+    chunks = "actor_rollout_ref.actor.megatron.virtual_pipeline_model_parallel_size"
+    text = (
+        "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer "
+        "data.max_prompt_length=64 data.max_response_length=64 "
+        "actor_rollout_ref.model.path=Qwen/Qwen3-8B "
+        f"actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 {chunks}="
+    )
+    assert read(None, text + "null").virtual_stages == 1
+    assert read(None, text + "2").virtual_stages == 2
+
+
+SUBMITTED = """\
+#!/bin/bash
+python submit.py --pool big --num_nodes 2 -- source env.sh \\&\\& accelerate launch \\
+    --mixed_precision bf16 --num_processes 8 --use_deepspeed \\
+    --deepspeed_config_file {file} finetune.py \\
+    --model_name_or_path Qwen/Qwen3-8B --max_seq_length 2048 \\
+    --per_device_train_batch_size 1 --gradient_accumulation_steps 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "moved"),
+    [("zero3_no_offload.json", ()), ("stage3_offload.json", ("optimizer to cpu",))],
+)
+def test_what_is_submitted_is_what_stands_behind_the_dashes(file, moved) -> None:
+    run = read(None, SUBMITTED.format(file=file))
+    assert (run.num_devices, run.zero, run.offload) == (8, 3, moved)
+    assert (run.precision, run.reduce_dtype) == ("bf16", "bf16")
+    assert (run.model_name, run.batch_per_replica, run.sequence) == ("Qwen/Qwen3-8B", 2, 2048)
+    assert any("--num_nodes): give --nodes" in note for note in run.notes)
+    assert any(f"{file} is not beside" in note for note in run.notes)
+
+
+def test_a_format_that_accelerate_is_told_counts_where_the_trainer_is_told_none() -> None:
+    words = "train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 1"
+    assert read("trl", f"accelerate launch --mixed_precision bf16 {words}").precision == "bf16"
+    own = f"accelerate launch --mixed_precision bf16 {words} --fp16 true"
+    assert read("trl", own).precision == "fp16"
+    assert read("trl", f"accelerate launch {words}").precision == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("said", "reduced"),
+    [
+        ("mixed_precision: PURE", "bf16"),
+        ("mixed_precision: DEFAULT", None),
+        ("mixed_precision: {reduce_dtype: bf16}", "bf16"),
+        ("limit_all_gathers: true", None),
+    ],
+)
+def test_composer_sums_gradients_in_what_fsdp_is_told(said, reduced) -> None:
+    text = (
+        "train_loader: {}\nglobal_train_batch_size: 8\nmax_seq_len: 128\nprecision: amp_bf16\n"
+        "model: {pretrained_model_name_or_path: Qwen/Qwen3-8B}\nfsdp_config: {" + said + "}\n"
+    )
+    assert read(None, text, Beside(name="a.yaml")).reduce_dtype == reduced
+
+
+@pytest.mark.parametrize(("said", "reduced"), [("{}", "bf16"), ("{precision: mixed}", None)])
+def test_olmo_sums_gradients_in_16_bit_unless_it_is_told_to_mix(said, reduced) -> None:
+    text = (
+        "model: {d_model: 64, n_layers: 2, n_heads: 2, vocab_size: 64}\nprecision: amp_bf16\n"
+        f"global_train_batch_size: 8\nfsdp: {said}\n"
+    )
+    assert read(None, text, Beside(name="a.yaml")).reduce_dtype == reduced
+
+
+SPACES = """\
+num_layers: 4
+hidden_size: 64
+num_attention_heads: 6
+vocab_size: 512
+pos_emb: none
+norm: rmsnorm
+seq_length: 128
+train_micro_batch_size_per_gpu: 1
+attention_config: {config}
+"""
+
+
+def test_state_spaces_of_neox_are_mixers_alone() -> None:
+    space = read("neox", SPACES.format(config='[[["mamba"], 4]]')).model
+    assert space is not None
+    plain = catalog_of(num_hidden_layers=4, hidden_size=64, vocab_size=512)
+    assert count_parameters(space) == count_parameters(plain)
+    mixed = read("neox", SPACES.format(config='[[["mamba", "global"], 2]]')).model
+    assert mixed is not None
+    assert mixed.choice_of_layer == (0, 1, 0, 1)
+    assert [choice.attends for choice in mixed.choices] == [False, True]
+
+
+def catalog_of(**keys: int):
+    from trainwright.formats.hf_config import read_config
+
+    return read_config({"model_type": "mamba", **keys}, name="space").config
+
+
+def test_axes_of_maxtext_that_are_all_stated_are_the_devices() -> None:
+    text = "base_config: base.yml\nici_fsdp_parallelism: 8\n"
+    assert read(None, text, Beside(name="a.yml")).num_devices is None
+    run = read(None, f"{text}dcn_data_parallelism: 4\n", Beside(name="a.yml"))
+    assert (run.num_devices, run.devices_per_node, run.state_copies) == (32, 8, 4)
+    filled = text.replace("8", "-1") + "dcn_data_parallelism: 4\n"
+    assert read(None, filled, Beside(name="a.yml")).num_devices is None
+
+
+def test_a_registry_whose_trainer_has_a_class_of_its_own_is_one() -> None:
+    text = (
+        "class _Config(Trainer.Config):\n    pass\n\n\ndef small() -> Trainer.Config:\n"
+        "    return _Config(training=TrainingConfig(local_batch_size=2, seq_len=512))\n"
+    )
+    run = read(None, text, Beside(name="config_registry.py"))
+    assert (run.batch_per_replica, run.sequence) == (2, 512)
+
+
+def test_a_model_that_is_asked_for_is_asked_for_with_the_way_to_give_it(tmp_path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("base_model: nobody/has-this\nsequence_len: 128\nmicro_batch_size: 1\n")
+    with pytest.raises(InvalidInput, match=r"as MODEL --from FORMAT FILE.*nobody/has-this"):
+        stated_model(open_stated(None, path), None)
+    given = stated_model(open_stated(None, path), "qwen3-8b").config
+    assert given == catalog.open_model("qwen3-8b").config
