@@ -237,3 +237,117 @@ def test_a_model_that_is_asked_for_is_asked_for_with_the_way_to_give_it(tmp_path
         stated_model(open_stated(None, path), None)
     given = stated_model(open_stated(None, path), "qwen3-8b").config
     assert given == catalog.open_model("qwen3-8b").config
+
+
+PRESET = """\
+exp_name: mine
+modules:
+  pre_trainer:
+    framework: megatron
+    model: {model}.yaml
+    overrides:
+      tensor_model_parallel_size: 1
+      micro_batch_size: 1
+      global_batch_size: 8
+      seq_length: 512
+      {more}
+"""
+
+
+def priced(tmp_path, model: str, more: str):
+    path = tmp_path / "job.yaml"
+    path.write_text(PRESET.format(model=model, more=more))
+    job = open_stated(None, path)
+    return stated_model(job, None).config, job
+
+
+def test_sizes_beside_a_preset_replace_its_own_and_nothing_else(tmp_path) -> None:
+    same = "{num_layers: 24, hidden_size: 2880, num_attention_heads: 64, vocab_size: 201088}"
+    model, job = priced(tmp_path, "gpt_oss_20B", same.strip("{}").replace(", ", "\n      "))
+    assert model == catalog.open_model("gpt-oss-20b").config
+    assert (job.run.model_changes, job.warnings) == (None, ())
+    shorter, job = priced(tmp_path, "deepseek_v3", "num_layers: 8\n      mtp_num_layers: null")
+    assert (shorter.num_layers, shorter.num_mtp_layers) == (8, 0)
+    own = catalog.open_model("deepseek-v3").config
+    assert replace(shorter, num_layers=61, num_mtp_layers=1) == own
+
+
+def test_what_a_preset_cannot_be_is_named(tmp_path) -> None:
+    more = "multi_latent_attention: false\n      num_experts: 64"
+    model, job = priced(tmp_path, "deepseek_v3", more)
+    assert model == catalog.open_model("deepseek-v3").config
+    said = [text.partition(": ")[2] for text in job.warnings]
+    assert "multi_latent_attention False: what the preset has is priced" in said
+    assert "num_experts 64: what the preset has is priced" in said
+
+
+def test_a_tokenizer_beside_a_preset_decides_its_vocabulary(tmp_path) -> None:
+    model, job = priced(tmp_path, "gpt_oss_20B", "tokenizer_type: Llama3Tokenizer")
+    assert model.vocabulary_size == 128_256
+    assert any("vocabulary of 128256" in text for text in job.warnings)
+
+
+def test_steps_of_rollouts_share_what_they_answer() -> None:
+    steps = "--n-samples-per-prompt 6 --num-steps-per-rollout 3"
+    assert read(None, ROLLED.replace("--global-batch-size 32", steps)).global_batch == 16
+
+
+def test_arrays_of_a_script_that_asks_for_something_are_no_job() -> None:
+    asks = 'MASTER=${MASTER:-}\nif [ -z "$MASTER" ]; then\n  echo "give MASTER"\n  exit 1\nfi\n'
+    arrays, _, start = ROLLED.partition("ray job")
+    script = f"#!/bin/bash\n{arrays}{asks}ray job{start}"
+    with pytest.raises(InvalidInput, match=r'status 1 after "give MASTER"'):
+        read(None, script)
+    assert read(None, script, Beside(variables={"MASTER": "a"})).num_devices == 8
+
+
+def test_neox_trains_in_fp32_where_no_format_is_enabled() -> None:
+    run = read("neox", SPACES.format(config='[[["global"], 4]]'))
+    assert run.precision == "fp32"
+    assert any("neither fp16 nor bf16" in note for note in run.notes)
+    half = SPACES.format(config='[[["global"], 4]]') + "bf16: {enabled: true}\n"
+    assert read("neox", half).precision == "bf16"
+
+
+NANO = """\
+parallelism: {dp: 2, tp: 1, pp: 1}
+tokens: {micro_batch_size: 1, sequence_length: 128}
+model:
+  dtype: bfloat16
+  model_config: {is_mamba_config: true, d_model: 64, num_hidden_layers: 4, vocab_size: 512,
+    ssm_cfg: {d_state: 16, expand: 2, dt_rank: auto, dt_max: 0.1}, rms_norm: true}
+optimizer: {zero_stage: 0}
+"""
+
+
+def test_state_spaces_of_nanotron_are_those_of_the_library() -> None:
+    run = read(None, NANO, Beside(name="a.yaml"))
+    assert run.model is not None
+    plain = catalog_of(num_hidden_layers=4, hidden_size=64, vocab_size=512)
+    assert count_parameters(run.model) == count_parameters(plain)
+    assert run.unknown == ()
+
+
+def test_adapters_of_axolotl_may_lie_beside_experts_alone() -> None:
+    text = "base_model: Qwen/Qwen3-30B-A3B\nadapter: lora\nsequence_len: 64\n"
+    paths = "lora_target_parameters: [mlp.experts.gate_up_proj, mlp.experts.down_proj]\n"
+    experts = ("expert_gate", "expert_up", "expert_down")
+    assert read(None, text + paths, Beside(name="a.yaml")).lora_targets == experts
+    both = text + paths + "lora_target_modules: [q_proj]\n"
+    assert read(None, both, Beside(name="a.yaml")).lora_targets == ("query", *experts)
+
+
+def test_a_loss_without_logits_is_named_with_the_option_that_comes_near() -> None:
+    text = "base_model: Qwen/Qwen3-8B\nplugins: [axolotl.integrations.cut_cross_entropy.A]\n"
+    notes = read(None, text, Beside(name="a.yaml")).notes
+    assert any("give --loss-chunk" in note for note in notes)
+
+
+def test_an_expression_in_a_program_is_no_name_of_a_model() -> None:
+    text = (
+        "from trl import SFTConfig, SFTTrainer\n"
+        "trainer = SFTTrainer(model=args.model_name_or_path, args=SFTConfig(max_length=128))\n"
+    )
+    run = read(None, text, Beside(name="train.py"))
+    assert run.model_name is None
+    assert any("model_name_or_path is not written out" in note for note in run.notes)

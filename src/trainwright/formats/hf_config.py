@@ -397,7 +397,7 @@ TARGETS: Final = {
     "key_value_up": ("kv_b_proj",),
 }
 # Of routed experts, whose weights are one tensor, as `target_parameters` names them.
-_OF_EXPERTS: Final = {
+EXPERT_PRODUCTS: Final = {
     "gate_up_proj": ("expert_gate", "expert_up"),
     "down_proj": ("expert_down",),
 }
@@ -458,11 +458,11 @@ def _expert_targets(keys: KeyReader) -> tuple[str, ...]:
     """Those of experts, each named by the end of its path."""
     stated = keys.value("target_parameters", None) or []
     names = [str(each).rpartition(".")[2] for each in stated] if isinstance(stated, list) else [""]
-    if unknown := [name for name in names if name not in _OF_EXPERTS]:
-        known = ", ".join(_OF_EXPERTS)
+    if unknown := [name for name in names if name not in EXPERT_PRODUCTS]:
+        known = ", ".join(EXPERT_PRODUCTS)
         keys.refuse("target_parameters", f'must be a list of {known}, got "{unknown[0]}"')
         return ()
-    return tuple(dict.fromkeys(target for name in names for target in _OF_EXPERTS[name]))
+    return tuple(dict.fromkeys(target for name in names for target in EXPERT_PRODUCTS[name]))
 
 
 def _targets(keys: KeyReader) -> tuple[str, ...]:

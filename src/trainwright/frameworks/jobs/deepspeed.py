@@ -150,6 +150,16 @@ def sharding_beside(path: str, beside: Beside, notes: list[str]) -> Sharding | N
     )  # fmt: skip
 
 
+def sharding_told(found: Settings) -> Sharding:
+    """What a program's own arguments say of DeepSpeed's settings, as those of DeepSpeed-Chat."""
+    offload = ("params to cpu", "optimizer to cpu") if found.switch("offload") else ()
+    return Sharding(
+        zero=found.count("zero_stage", least=0, most=3) or 0, precision=None, batch=None,
+        micro_batch=None, steps=None, offload=offload, optimizer=None, tensor=None,
+        sequence_parallel=None, overlap={},
+    )  # fmt: skip
+
+
 ENGINE: Final = "deepspeed"
 
 

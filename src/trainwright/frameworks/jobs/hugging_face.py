@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
+from trainwright.formats.hf_config import EXPERT_PRODUCTS
 from trainwright.frameworks.jobs.deepspeed import (
     ENGINE,
     STAGE_IN_NAME,
@@ -28,6 +29,7 @@ from trainwright.frameworks.jobs.deepspeed import (
     reduced_in,
     sharding_beside,
     sharding_of,
+    sharding_told,
 )
 from trainwright.frameworks.jobs.script import (
     Devices,
@@ -102,7 +104,7 @@ _UNMODELLED: Final = (
     "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
     "freeze_multi_modal_projector", "freeze_mm_modules", "freeze_trainable_modules", "enable_ema",
     "use_llama_pro", "use_adam_mini", "use_v1_kernels", "use_kt", "use_asft_loss", "use_eaft_loss",
-    "quantize_moe_experts", "lora_target_parameters", "experts_implementation", "use_sonicmoe",
+    "quantize_moe_experts", "experts_implementation", "use_sonicmoe",
     "liger_rms_norm_gated", "use_onebitllms", "lisa_n_layers", "ebft", "diffusion", "gptq",
     "use_dsv4_kernels", "use_glm_dsa_kernels", "dsv4_fp4_grouped_mode", "max_packed_sequence_len",
     "fused_attn_kernel", "expert_parallel_token_capacity", "zero_hpz_partition_size",
@@ -184,7 +186,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
     changes, kind = _overrides(found), found.text("model_type")
     dropout = found.number("dropout") if own else None
-    sharding = _own_sharding(found) if own else sharding
+    sharding = sharding_told(found) if own else sharding
     if any(name in flags for name in _OF_LLAMAFACTORY):
         run = _llamafactory(found, beside, sharding)
     else:
@@ -262,8 +264,11 @@ def _program(text: str, beside: Beside) -> StatedRun:
             except ValueError:
                 unknown.append(own)
                 continue
-            if own != "model_name_or_path" or isinstance(read, str):
+            is_name = isinstance(read, str) and not isinstance(words[word], ast.Attribute)
+            if own != "model_name_or_path" or is_name:
                 given.setdefault(own, read)
+            else:
+                unknown.append(own)
     made_by_trl = re.search(r"\b(?:SFT|DPO|ORPO|KTO|GRPO|Reward)Config\(", text) is not None
     if made_by_trl:
         run = _recipe(given, beside, loaded_in=None if loads else "fp32")
@@ -355,16 +360,6 @@ def _overrides(found: Settings) -> dict[str, Any]:
         found.fault("config_overrides", f'must be KEY=VALUE,…, got "{given}"')
         return {}
     return parse_yaml("\n".join(f"{name.strip()}: {value}" for name, value in pairs) or "{}")
-
-
-def _own_sharding(found: Settings) -> Sharding:
-    """What a program's own arguments say of DeepSpeed's settings, as those of DeepSpeed-Chat."""
-    offload = ("params to cpu", "optimizer to cpu") if found.switch("offload") else ()
-    return Sharding(
-        zero=found.count("zero_stage", least=0, most=3) or 0, precision=None, batch=None,
-        micro_batch=None, steps=None, offload=offload, optimizer=None, tensor=None,
-        sequence_parallel=None, overlap={},
-    )  # fmt: skip
 
 
 def _started_so(
@@ -569,7 +564,9 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
     adapter = found.text("adapter")
     linear = found.switch("lora_target_linear")
-    modules = found.texts("lora_target_modules")
+    paths = (each.rpartition(".")[2] for each in found.texts("lora_target_parameters"))
+    inside = [product for name in paths for product in EXPERT_PRODUCTS.get(name, ())]
+    modules = (*found.texts("lora_target_modules"), *inside)
     adapters = _adapters(
         found,
         on=adapter in ("lora", "qlora"),
@@ -595,6 +592,8 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     offload = _offloaded(found)
     said = "dp" in degrees or shards is None
     notes = [] if said else [f"dp_shard_size {shards}: replicas are those of --nodes"]
+    if "cut_cross_entropy" in str(found.value("plugins")) and found.is_absent("cut_cross_entropy"):
+        notes.append("CutCrossEntropyPlugin keeps no logits: not modelled; give --loss-chunk 1024")
     if shards and shards > 1 and replicas > 1:
         degrees["state_copies"] = replicas
     run = _trainer(

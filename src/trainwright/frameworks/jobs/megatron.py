@@ -246,6 +246,9 @@ def _of_rollouts(flags: Mapping[str, Any]) -> dict[str, Any]:
     if found.switch("use_dynamic_batch_size") and tokens and length:
         ranks = found.count("context_parallel_size") or 1
         given["micro_batch_size"] = max(1, tokens * ranks // length)
+    answers = (found.count("rollout_batch_size") or 1) * (found.count("n_samples_per_prompt") or 1)
+    if (steps := found.count("num_steps_per_rollout")) is not None:
+        given["global_batch_size"] = max(1, answers // steps)
     found.check()
     return {**given, **dict.fromkeys(filter(_ROLLED_HARMLESS.fullmatch, flags))}
 

@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 from trainwright.errors import Fault, InvalidInput
+from trainwright.formats.catalog import changed_model, open_model
 from trainwright.frameworks.jobs.settings import Beside, Settings, vocabulary_of
 from trainwright.frameworks.megatron import PART_LETTERS
 from trainwright.model import DeltaRule, Mixer, StateSpace, TransformerConfig
@@ -321,3 +322,68 @@ def _routed(found: Settings, pattern: str, num_layers: int) -> list[int]:
         found.fault("moe_layer_freq", f'{wanted}, got "{pattern}"')
         return [1] * num_layers
     return listed
+
+
+# Sizes of a model as Megatron's arguments, and the same as keys of a `config.json`, where every
+# family has the key; of presets a file may replace any.
+OF_PRESETS: Final = {
+    "num_layers": "num_hidden_layers", "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads", "num_query_groups": "num_key_value_heads",
+    "ffn_hidden_size": "intermediate_size", "vocab_size": "vocab_size", "num_experts": None,
+    "moe_router_topk": "num_experts_per_tok", "moe_ffn_hidden_size": "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size": None, "kv_channels": None,
+    "mtp_num_layers": "num_nextn_predict_layers", "multi_latent_attention": None,
+    "tokenizer_type": None, "tokenizer_model": None,
+}  # fmt: skip
+
+
+def preset_changes(found: Settings, known: str, beside: Beside, notes: list[str]) -> dict[str, Any]:
+    """Keys that overrides give another value than the preset has; what cannot be so is noted."""
+    stated = {*found}
+    others = {"multi_latent_attention", "tokenizer_type", "tokenizer_model"}
+    wanted = {key: found.count(key, least=0) or 0 for key in sorted(stated - others)}
+    if "vocab_size" not in wanted and {"tokenizer_type", "tokenizer_model"} & stated:
+        kind, name = found.text("tokenizer_type"), found.text("tokenizer_model")
+        if (size := beside.vocabulary or vocabulary_of(kind, name)) is not None:
+            wanted["vocab_size"] = size
+            notes.append(f"the vocabulary of {size} is that of {name or kind}")
+    found.check()
+    model = open_model(known).config
+    changes: dict[str, Any] = {
+        key: value
+        for name, value in wanted.items()
+        if value not in _sizes_of(model, name) and (key := OF_PRESETS[name]) is not None
+    }
+    for left in (changes, {}):
+        try:
+            model, changes = changed_model(known, left).config, left
+            break
+        except InvalidInput:  # of a model whose layers are listed one by one
+            continue
+    lost = [name for name, value in wanted.items() if value not in _sizes_of(model, name)]
+    latent = found.switch("multi_latent_attention", default=True)
+    if not latent and model.latent is not None:
+        lost.append("multi_latent_attention")
+    notes += [f"{name} {found.value(name)}: what the preset has is priced" for name in lost]
+    return changes
+
+
+def _sizes_of(model: TransformerConfig, name: str) -> tuple[int, ...]:
+    """What an argument of Megatron would be for a model; of widths any that it has."""
+    experts = model.experts
+    if name.startswith("moe_") or name == "num_experts":
+        if experts is None:
+            return (0,)
+        of_experts = {
+            "num_experts": experts.num_experts, "moe_router_topk": experts.experts_per_token,
+            "moe_ffn_hidden_size": experts.ffn_size,
+        }  # fmt: skip
+        return (of_experts.get(name, experts.shared_ffn_size),)
+    return {
+        "num_layers": (model.num_layers,), "hidden_size": (model.hidden_size,),
+        "num_attention_heads": (model.num_heads,), "vocab_size": (model.vocabulary_size,),
+        "num_query_groups": (model.num_kv_heads, *((1,) if model.latent else ())),
+        "ffn_hidden_size": (model.ffn_size, *(() if experts is None else (experts.ffn_size,))),
+        "kv_channels": (model.latent.value_head_size if model.latent else model.head_size,),
+        "mtp_num_layers": (model.num_mtp_layers,),
+    }[name]  # fmt: skip

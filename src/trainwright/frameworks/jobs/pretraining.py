@@ -20,6 +20,7 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.frameworks.jobs.bridge import adapters_of, run_of
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of, sharding_of
 from trainwright.frameworks.jobs.megatron import layers_named, read_arguments, settings_of
+from trainwright.frameworks.jobs.megatron_model import OF_PRESETS, preset_changes
 from trainwright.frameworks.jobs.script import (
     is_beside_others,
     is_maxtext_script,
@@ -115,6 +116,9 @@ def read_neox(text: str, beside: Beside = NOTHING) -> StatedRun:
     is_full = found.switch("checkpoint_activations")
     found.count("checkpoint_num_layers")
     precision = found.text("precision") or sharding.precision
+    if precision is None:
+        notes.append("neither fp16 nor bf16 is enabled: priced in fp32, as it trains then")
+        precision = "fp32"
     words = {"bfloat16": "bf16", "fp16": "fp16", "fp32": "fp32", "bf16": "bf16"}
     dropouts = [found.number(name) for name in ("hidden_dropout", "attention_dropout")]
     untied = found.switch("no_weight_tying")
@@ -263,11 +267,11 @@ _NANOTRON_HARMLESS: Final = re.compile(
     r"limit_.*|train_steps|val_check_interval|batch_size_rampup|tp_recompute_allgather|"
     r"tp_linear_async_communication|max_position_embeddings|attention_bias|no_rope_layer|"
     r"router_.*|layer_norm.*|token_dispatcher_type|flex_attention_mask|scale_.*|"
-    r"moe_z_loss.*|moe_loss.*|moe_aux.*|expert_parallel_size|log_attn_probs|layers_block_type)"
+    r"moe_z_loss.*|moe_loss.*|moe_aux.*|expert_parallel_size|log_attn_probs|layers_block_type|"
+    r"dt_.*|use_fast_path|fused_add_norm|residual_in_fp32|dtype|pad_vocab.*)"
 )
 _NANOTRON_UNMODELLED: Final = (
     *("sliding_window_size", "moe_glu", "grouped_gemm_imple", "batch_size_rampup"),
-    "is_mamba_config",
 )
 
 
@@ -344,6 +348,8 @@ def _nanotron_model(
     shared = moe.switch("enable_shared_expert")
     shared_width = moe.count("shared_expert_intermediate_size")
     factor = found.number(found.first("moe_capacity_factor", "capacity_factor"))
+    if found.switch("is_mamba_config") and layers is not None:
+        return _nanotron_mamba(found, beside, layers), None
     if layers is None or hidden is None or heads is None:
         return None, None
     routed = None
@@ -371,6 +377,39 @@ def _nanotron_model(
         rotary=True,
         experts=routed,
     ), factor
+
+
+def _nanotron_mamba(found: Settings, beside: Beside, layers: int) -> TransformerConfig | None:
+    """The model of nanotron's `examples/mamba/config.py`: state spaces alone, the head tied."""
+    hidden, inside = found.count("d_model"), found.table("ssm_cfg")
+    vocabulary = beside.vocabulary or found.count("vocab_size")
+    rank, is_rms = inside.text("dt_rank") or "auto", found.switch("rms_norm", default=True)
+    if hidden is None or vocabulary is None:
+        return None
+    mixer = StateSpace(
+        inner_size=int((inside.number("expand") or 2) * hidden),
+        state_size=inside.count("d_state") or 16,
+        kernel=inside.count("d_conv") or 4,
+        convolution_bias=inside.switch("conv_bias", default=True),
+        bias=inside.switch("bias"),
+        time_rank=int(rank) if rank.isdecimal() else -(-hidden // 16),
+    )
+    return TransformerConfig(
+        family="nanotron",
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=1,
+        num_kv_heads=1,
+        head_size=1,
+        ffn_size=1,
+        vocabulary_size=vocabulary,
+        norm=Norm.RMS if is_rms else Norm.LAYER,
+        activation=Activation.SILU,
+        tied_embeddings=True,
+        rotary=False,
+        choices=(BlockChoice(mixer=mixer, attends=False, mlp=False),),
+        choice_of_layer=(0,) * layers,
+    )
 
 
 # LLM-foundry and OLMo, both on Composer's names
@@ -894,10 +933,17 @@ def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None
     tensor = values.get("tensor_model_parallel_size")
     if "sequence_parallel" not in values and isinstance(tensor, int) and tensor > 1:
         values["sequence_parallel"] = True  # as its base configuration has it
-    layers = None if name is None else layers_named(name)
+    known = None if name is None else catalog_name(name)
+    changes, said = {}, list[str]()
+    layers = None
+    if known is not None:
+        changes = preset_changes(
+            settings_of({k: v for k, v in values.items() if k in OF_PRESETS}), known, beside, said
+        )
+        layers = changes.get("num_hidden_layers") or layers_named(known)
+        values = {key: value for key, value in values.items() if key not in OF_PRESETS}
     run = read_arguments(settings_of(values), beside, num_layers=layers)
-    known = layers is not None
-    described = run.model is not None or not known
+    described = known is None or run.model is not None
     notes = tuple(note for note in run.notes if described or UNDESCRIBED not in note)
     if algorithm is not None:
         from trainwright.plans.capability import capability_of
@@ -907,4 +953,6 @@ def _primus_megatron(overrides: dict[str, Any], beside: Beside, name: str | None
         run = replace(run, schedule=named.get(str(algorithm), run.schedule))
     if isinstance(again, list):
         run = replace(run, recompute=None, recomputed_blocks=tuple(again))
-    return replace(run, **adapters, notes=notes, model_name=None if run.model else name)
+    name = None if run.model else name
+    notes = (*said, *notes)
+    return replace(run, **adapters, notes=notes, model_name=name, model_changes=changes or None)

@@ -78,7 +78,8 @@ def read_launch(text: str, beside: Beside) -> Launch:
         arguments=beside.arguments,
         variables=beside.variables,
     )
-    is_whole = not run.not_sourced  # else what it sources may start the trainer
+    # else what it sources may start the trainer, or what it asks for is missing
+    is_whole = not run.not_sourced and run.end is None
     if not run.trainers and is_whole and (words_of_arrays := tuple(_arrays(run))):
         return Launch(program="", words=words_of_arrays)
     call = run.trainer()
