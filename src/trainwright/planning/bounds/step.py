@@ -54,6 +54,7 @@ from trainwright.planning.question.layouts import (
     ReplicaGroups,
     is_replicated,
     is_worth_copying,
+    joined,
     layouts_of,
     with_copies,
     with_mappings,
@@ -793,12 +794,12 @@ def _layouts_at(
     return with_copies(found, allowed.state_copies, point, levels)
 
 
-_Alike: TypeAlias = tuple[int, int, bool, int]
+_Alike: TypeAlias = tuple[int, bool, int]
 
 
-def _alike(point: Point, size: int) -> _Alike:
+def _alike(point: Point) -> _Alike:
     """What of a point decides how many candidates there are; see `is_replicated`."""
-    return size, point.devices, point.context > 1, point.expert_devices
+    return point.devices, point.context > 1, point.expert_devices
 
 
 @dataclass(slots=True)
@@ -810,8 +811,9 @@ class PointPairs:
     schedules: tuple[Schedule, ...]
     space: Space = field(init=False)
     _layouts: dict[tuple[int, int, int], Layouts] = field(default_factory=dict)
-    _counts: dict[_Alike, int] = field(default_factory=dict)
-    _any: dict[_Alike, bool] = field(default_factory=dict)
+    _at_one: dict[tuple[int, int], Layouts] = field(default_factory=dict)
+    _counts: dict[tuple[_Alike, tuple[int, ...]], int] = field(default_factory=dict)
+    _any: dict[tuple[_Alike, int], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         asked = self.question
@@ -829,12 +831,27 @@ class PointPairs:
         return any(schedule.family in BRAIDED for schedule in self.schedules)
 
     def of(self, point: Point) -> Layouts:
-        """All pairs of a point."""
+        """All pairs of a point: of those for one sequence, whose replicas share its microbatches.
+
+        Raises `ValueError` where its microbatches do not divide the batch.
+        """
         key = (point.microbatch_size, point.devices, point.expert_devices)
         if key not in self._layouts:
+            batch, size = self.question.workload.global_batch, point.microbatch_size
+            if batch % size:
+                raise ValueError(f"microbatches of {size} do not divide a batch of {batch}")
+            every = self._of_one(point)
+            own = every.at(batch // size % every.data == 0)
+            self._layouts[key] = replace(own, num_microbatches=batch // size // own.data)
+        return self._layouts[key]
+
+    def _of_one(self, point: Point) -> Layouts:
+        """All pairs of the point for microbatches of one sequence."""
+        key = (point.devices, point.expert_devices)
+        if key not in self._at_one:
             asked, own = self.question, self.question.allowed
-            self._layouts[key] = _layouts_at(
-                point,
+            self._at_one[key] = _layouts_at(
+                replace(point, microbatch_size=1),
                 Allowed(
                     pipeline=own.pipeline,
                     data=own.data,
@@ -846,22 +863,19 @@ class PointPairs:
                 asked.workload.global_batch,
                 asked.cluster.levels,
             )
-        return self._layouts[key]
+        return self._at_one[key]
 
-    def num_candidates(self, point: Point, sizes: Iterable[int]) -> int:
+    def num_candidates(self, point: Point, sizes: Sequence[int]) -> int:
         """Candidates at a point with microbatches of each of these sizes."""
-        found = 0
-        for size in sizes:
-            key = _alike(point, size)
-            if key not in self._counts:
-                own = replace(point, microbatch_size=size)
-                self._counts[key] = self.space.num_candidates(own, self.of(own))
-            found += self._counts[key]
-        return found
+        key = _alike(point), tuple(sizes)
+        if key not in self._counts:
+            every = joined([self.of(replace(point, microbatch_size=size)) for size in sizes])
+            self._counts[key] = self.space.num_candidates(point, every)
+        return self._counts[key]
 
     def has_candidates(self, point: Point, size: int) -> bool:
         """Whether there are any with microbatches of a size, which takes less than to count."""
-        key = _alike(point, size)
+        key = _alike(point), size
         if key not in self._any:
             own = replace(point, microbatch_size=size)
             self._any[key] = self.space.has_candidates(own, self.of(own))

@@ -85,15 +85,27 @@ class VProblem:
     limit_s: float
 
     @classmethod
-    def of(cls, question: SplitQuestion, *, limit_s: float, exchanging: bool = True) -> VProblem:
-        """Of steps within the limit, with what replicas add to every microbatch or without it."""
+    def of(
+        cls,
+        question: SplitQuestion,
+        *,
+        limit_s: float,
+        exchanging: bool = True,
+        is_even: bool = False,
+    ) -> VProblem:
+        """Of steps within the limit, with what replicas add to every microbatch or without it.
+
+        Where only nearly even splits are asked for, longer stages than theirs are left out.
+        """
         kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
         p, m = degrees.pipeline, question.num_microbatches
         times, limit_s = LayerTimes.of(kinds), limit_s - question.overhead_s
         replicas = group_replicas(cluster.pool_of(), degrees)
         sharing = Sharing.of(kinds, replicas)
-        longest = longest_stage(kinds, kinds.num_layers - 2 * p + 1, limit_s / m)
-        fronts = packed_fronts(kinds, longest)
+        even, most = nearly_even(kinds.profile, 2 * p), kinds.num_layers - 2 * p + 1
+        if is_even and even is not None:
+            most = min(most, int(even.most.max()) + kinds.num_layers - even.num_blocks)
+        fronts = packed_fronts(kinds, longest_stage(kinds, most, limit_s / m))
         return cls(
             kinds=kinds,
             fronts=_with_added(fronts, kinds, sharing) if exchanging else fronts,
@@ -106,7 +118,7 @@ class VProblem:
             by_kind=_peel_kinds(kinds, replicas, sharing, cluster),
             transfer_s=least_transfers_s(kinds, degrees, cluster, tuple(range(p))),
             ranks=_Ranks.of(kinds, limit_s / m),
-            even=nearly_even(kinds.profile, 2 * p),
+            even=even,
             overhead_s=question.overhead_s,
             floor_s=m * float(busiest_work_s(kinds)[p]),
             limit_s=limit_s,
@@ -406,7 +418,7 @@ _LAST_LIMIT: Final = 4.0  # from there on in one go
 
 def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """The bound of `best_v_split` alone, in half of the time: of nearly even splits."""
-    problem = VProblem.of(question, limit_s=limit_s)
+    problem = VProblem.of(question, limit_s=limit_s, is_even=True)
     space = problem.published()
     if space is None:
         return Split(bound_s=math.inf)
