@@ -8,9 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.formats import catalog
-from trainwright.planning.bounds.step import Batch, Space
-from trainwright.planning.question.layouts import layouts_of, schedules_of, with_copies
-from trainwright.planning.question.question import Allowed, Point, Span
+from trainwright.planning.bounds.step import Batch, PointPairs, Space
+from trainwright.planning.question.layouts import (
+    layouts_of,
+    schedules_of,
+    with_copies,
+    with_mappings,
+)
+from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
+    Point,
+    Span,
+    StepAim,
+    Workload,
+)
+from trainwright.plans.plan import AXIS_ORDERS
 
 LEVELS = catalog.cluster("dgx-h100").with_nodes(4).levels
 FAMILIES = (("1f1b",), ("1f1b", "interleaved"), ("interleaved", "zb-v", "v-half"), None)
@@ -102,3 +115,42 @@ def test_pairs_as_they_are_keep_their_chunks(zero_stage):
     batch = Batch.under(schedule, zero_stage, layouts)
     assert batch.layouts is layouts
     assert set(batch.zero_stage.tolist()) == {zero_stage}
+
+
+@given(
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([Span(), Span.only(1), Span(least=2, most=4)]),
+    st.sampled_from([Span(), Span(least=2, most=8)]),
+)
+def test_pairs_of_larger_microbatches_are_picked_from_those_of_one(tensor, expert, copies, data):
+    allowed = Allowed(data=data, state_copies=copies, mappings=AXIS_ORDERS)
+    cluster = catalog.cluster("dgx-h100").with_nodes(8)
+    question = ModelQuestion(
+        model=catalog.model("mixtral-8x7b").config,
+        cluster=cluster,
+        workload=Workload(global_batch=96, sequence_length=1024),
+        num_devices=64,
+        allowed=allowed,
+    )
+    schedules = schedules_of(allowed)
+    pairs = PointPairs(question, StepAim(), schedules)
+    sizes, total = (1, 2, 3, 8), 0
+    for size in sizes:
+        point = Point(microbatch_size=size, tensor=tensor, expert=expert)
+        own = layouts_of(
+            point,
+            allowed,
+            num_devices=64,
+            num_blocks=question.model.num_layers,
+            num_microbatches=96 // size,
+        )
+        own = with_mappings(own, allowed.mappings, point, cluster.levels)
+        own = with_copies(own, copies, point, cluster.levels)
+        found = pairs.of(point)
+        for name in ("pipeline", "data", "num_microbatches", "virtual_stages", "inside", "copies"):
+            assert getattr(found, name).tolist() == getattr(own, name).tolist()
+        total += pairs.space.num_candidates(point, own)
+    assert pairs.num_candidates(Point(microbatch_size=1, tensor=tensor, expert=expert), sizes) == (
+        total
+    )

@@ -287,7 +287,10 @@ def lines_s(lines: tuple[Lines, Lines], sizes: Floats) -> Floats:
     for group, ways in enumerate(lines):
         if ways:
             own = sizes[..., group]
-            each = np.min([start_s + own * byte_s for start_s, byte_s in ways], axis=0)
+            (start_s, byte_s), *others = ways
+            each = start_s + own * byte_s
+            for start_s, byte_s in others:
+                each = np.minimum(each, start_s + own * byte_s)
             total += np.where(own > 0, each, 0.0)
     return total
 

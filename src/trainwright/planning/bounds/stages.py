@@ -244,13 +244,14 @@ class Sharing:
 
     @classmethod
     def of(cls, kinds: StageKinds, replicas: Replicas, used: Ints | None = None) -> Sharing:
-        """Of whole stages: of the kinds `used`, or of all."""
-        sizes = (
-            kinds.sync_bytes,
-            kinds.static_bytes[:, :, StaticKind.WEIGHT],
-            kinds.trained_bytes,
-        )
-        sync, weights, trained = sizes if used is None else (each[used] for each in sizes)
+        """Of whole stages: of the kinds `used`, or of all, which is kept."""
+        if used is None:
+            if replicas not in kinds.shared:
+                every = np.arange(len(kinds.counts))
+                kinds.shared[replicas] = cls.of(kinds, replicas, every)
+            return kinds.shared[replicas]
+        weights = kinds.static_bytes[used, :, StaticKind.WEIGHT]
+        sync, trained = kinds.sync_bytes[used], kinds.trained_bytes[used]
         return cls(
             zero_stage=replicas.zero_stage,
             overlap=kinds.overlap,
@@ -369,6 +370,7 @@ class StageKinds:
     times: LayerTimes | None = None
     busiest_s: Floats | None = None
     pairs: StagePairs | None = None
+    shared: dict[Replicas, Sharing] = field(default_factory=dict)
     of_ranks_in_v: dict[Replicas, _core.PeelKinds] = field(default_factory=dict)
     packed: dict[int, PackedFronts] = field(default_factory=dict)
     ways: dict[tuple[tuple[int, tuple[int, ...]], ...], Ways] = field(default_factory=dict)

@@ -68,7 +68,7 @@ from trainwright.step.pipeline import slices_of
 from trainwright.step.stages import head_times_s, head_work_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from numpy.typing import ArrayLike
 
@@ -270,6 +270,7 @@ def recomputed_work_s(
         held_bytes + np.minimum(1.0, gathered) * work.weights.with_largest[layouts.pipeline]
     )
     work_s = np.empty(layouts.size)
+    known: dict[Callable[[Ints], Ints], Floats] = {}
     for family, own in batch.families:
         p, held = (
             layouts.pipeline[own],
@@ -280,8 +281,10 @@ def recomputed_work_s(
         if family in ON_HOST:  # ranks need not hold a microbatch all at once
             own_bytes = np.where(room_bytes < 0, room_bytes, np.inf)
         if family in in_flight:
-            shares = batch.warm_up_shares(in_flight[family])
-            own_bytes = _room_in_warm_up(p, batch.count[own], held, usable_bytes, shares)
+            warm_up = in_flight[family]
+            if warm_up not in known:
+                known[warm_up] = batch.warm_up_rooms(warm_up)
+            own_bytes = _room_in_warm_up(p, batch.count[own], held, usable_bytes, known[warm_up])
         work_s[own] = work.trade.least_s(own_bytes)
         if likely and family in WHOLE_GROUPS:
             chunks = layouts.virtual_stages[own]
@@ -296,17 +299,17 @@ def _held_at_once(*, likely: bool) -> Mapping[str, Callable[[Ints], Ints]]:
 
 
 def _room_in_warm_up(
-    p: Ints, count: Ints, held_bytes: Floats, usable_bytes: float, shares: Floats
+    p: Ints, count: Ints, held_bytes: Floats, usable_bytes: float, rooms: Floats
 ) -> Floats:
     """Bytes that one microbatch may keep over all ranks; all state lies on the first ranks.
 
     The last x ranks have Σ 1 / w of one device's room; `x` need not be whole. `count` [N] says
-    which of the rows of `shares` a pair has (`Batch.warm_up_shares`).
+    which of the rows of `rooms` a pair has (`Batch.warm_up_rooms`).
     """
-    sums = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
     left = np.maximum(0.0, p - held_bytes / usable_bytes)
     whole = left.astype(np.int64)
-    room = sums[count, whole] + (left - whole) * shares[count, whole]
+    of_all, of_next = rooms[:, count, whole]
+    room = of_all + (left - whole) * of_next
     return np.where(held_bytes > p * usable_bytes * _ABOVE_ONE, -1.0, room * usable_bytes)
 
 
@@ -722,11 +725,17 @@ class Batch:
             families=tuple(families),
         )
 
-    def warm_up_shares(self, warm_up: Callable[[Ints], Ints]) -> Floats:
-        """1 / w of the last rank, of the one before it and so on, and 0; by counts, [M, p + 1]."""
+    def warm_up_rooms(self, warm_up: Callable[[Ints], Ints]) -> Floats:
+        """Σ 1 / w of the last x ranks and 1 / w of the one before them, 0 of none: [2, M, p + 1].
+
+        By the numbers of microbatches, `counts`.
+        """
         ranks = np.arange(1, int(self.layouts.pipeline.max(initial=0)) + 1)
-        shares = 1 / np.minimum(warm_up(ranks), self.counts[:, np.newaxis])
-        return np.pad(shares, ((0, 0), (0, 1)))
+        rooms = np.zeros((2, len(self.counts), len(ranks) + 1))
+        shares = rooms[1, :, :-1]
+        shares[:] = 1 / np.minimum(warm_up(ranks), self.counts[:, np.newaxis])
+        np.cumsum(shares, axis=1, out=rooms[0, :, 1:])
+        return rooms
 
     def of_pairs(self, table: Floats) -> Floats:
         """From a table by ZeRO stage and kind of replicas, [4, D, ...], the value of each pair."""

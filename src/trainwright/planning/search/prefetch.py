@@ -54,6 +54,7 @@ from trainwright.units import GIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
 
+    from trainwright.cluster import Cluster
     from trainwright.execution.executor import Crew, Parcel
     from trainwright.planning.bounds.layers import LeastLayers
     from trainwright.planning.question.question import Candidate, ModelQuestion
@@ -97,6 +98,7 @@ class Shelf:
     braided: dict[Point, Hidden] = field(default_factory=dict)
     in_parts: dict[tuple[Point, int], Sliced] = field(default_factory=dict)
     alike: dict[bytes, StageKinds] = field(default_factory=dict)
+    rooms: dict[Candidate, Cluster] = field(init=False, default_factory=dict)  # its own question's
 
     @classmethod
     def of(cls, question: ModelQuestion) -> Shelf:
@@ -182,6 +184,13 @@ class Shelf:
         if point not in self.braided:
             self.braided[point] = Hidden.of(self.profile(point))
         return self.braided[point]
+
+    def room_of(self, candidate: Candidate) -> Cluster:
+        """The cluster with what a plan of the candidate may fill of it."""
+        if candidate not in self.rooms:
+            profile = self.profile(candidate.point)
+            self.rooms[candidate] = room_of_candidate(self.question, candidate, profile)
+        return self.rooms[candidate]
 
     def head_of(self, candidate: Candidate) -> CutHead | None:
         """What each rank has of a head that the candidate's schedule cuts."""
@@ -323,7 +332,7 @@ def asked_of(shelf: Shelf, candidate: Candidate) -> SplitQuestion:
         head=shelf.head_of(candidate),
         hosted=shelf.hosted_of(candidate),
         degrees=candidate.degrees,
-        cluster=room_of_candidate(question, candidate, shelf.profile(candidate.point)),
+        cluster=shelf.room_of(candidate),
         family=candidate.schedule,
         num_microbatches=slices_of(candidate.schedule, candidate.pipeline)
         * candidate.num_microbatches(question.workload),
@@ -502,7 +511,7 @@ class SplitAnswers:
         if found is not None:
             return found
         shelf, degrees = self.foresight.shelf, candidate.degrees
-        room = room_of_candidate(shelf.question, candidate, shelf.profile(candidate.point))
+        room = shelf.room_of(candidate)
         count = candidate.num_microbatches(shelf.question.workload)
         whole = count % degrees.pipeline == 0
         found = (
