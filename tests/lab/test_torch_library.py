@@ -420,3 +420,14 @@ def test_a_class_that_needs_another_library_says_which() -> None:
 def test_what_the_library_says_on_a_second_line_is_told_with_the_first() -> None:
     with pytest.raises(InvalidInput, match=r"must be 0, got 256$"):
         count({"model_type": "gemma4_assistant"})
+
+
+def test_a_class_that_the_library_lacks_is_named_beside_the_one_that_is_counted() -> None:
+    drafts = SMALL | {"model_type": "llama", "architectures": ["LlamaForCausalLMOfMine"]}
+    notes = trainwright.describe_model(drafts, sequence=32).document.notes
+    said = "what LlamaForCausalLMOfMine adds or leaves out is not known: counted is the library's"
+    assert any(said in note and "LlamaForCausalLM" in note for note in notes)
+    plain = drafts | {"architectures": ["LlamaForCausalLM"]}
+    assert not any(
+        "not known" in n for n in trainwright.describe_model(plain, sequence=32).document.notes
+    )

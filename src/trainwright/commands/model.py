@@ -195,7 +195,7 @@ def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> Pro
     if not isinstance(model, (str, Path)) or given is None:
         raise refusal
     name, document = _unread(model, refusal, verb="traced")
-    from trainwright.lab.torch_library import known_type, trace_model
+    from trainwright.lab.torch_library import foreign_class, known_type, trace_model
 
     kind = known_type(document)
     if kind is None:
@@ -214,6 +214,8 @@ def _traced(model: object, refusal: UnsupportedFeature, options: Options) -> Pro
     profiles = tuple(profile_of_graph(graph, cluster) for graph in graphs)
     made = profile_input(ProfileFile(profiles=profiles), name=name, point=None, on_cluster=True)
     told = [f"{name}: no rule reads {kind}, its layers are traced from the library's module"]
+    if (other := foreign_class(document)) is not None:
+        told.append(f"{name}: what {other} adds or leaves out beside it is not known")
     layers = [graphs[0].classes[each] for each in graphs[0].layers]
     if idle := sum(layer.num_parameters for layer in layers if layer.is_idle):
         told.insert(0, f"{name}: {idle:,} parameters are held and do no work, with text alone")
@@ -236,12 +238,16 @@ def _content(
 
 def _summary(name: str, counted: CountedModel, document: Mapping[str, Any]) -> ModelSummary:
     from trainwright.documents.model_summary import LayersOfKind, ModelPart, ModelSummary
+    from trainwright.lab.torch_library import foreign_class
 
     flops, notes = counted.forward_flops, []
     stated = document.get("model_type")
     if isinstance(stated, str) and stated != counted.model_type:
         own = f'model_type "{stated}" is not the library\'s'
         notes.append(f"{own}: counted is its class {counted.class_name}")
+    elif (other := foreign_class(document)) is not None:
+        own = f"what {other} adds or leaves out is not known"
+        notes.append(f"{own}: counted is the library's class {counted.class_name}")
     if flops is None:
         # Two FLOPs for each parameter that a token meets; attention's scores are missing.
         flops = 2 * counted.active_parameters * counted.tokens

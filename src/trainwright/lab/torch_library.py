@@ -322,6 +322,13 @@ def _trace_once(
 # -----------------------------------------------------------------------------------------
 
 
+def foreign_class(document: Mapping[str, Any]) -> str | None:
+    """The class that a file names where the library has none of its classes, else None."""
+    names = document.get("architectures")
+    first = names[0] if isinstance(names, list) and names else None
+    return first if isinstance(first, str) and _stated_class(document) is None else None
+
+
 def _stated_class(document: Mapping[str, Any]) -> Any:
     names = document.get("architectures")
     for name in names if isinstance(names, list) else ():
