@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import trainwright
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.frameworks.jobs import read
@@ -351,3 +352,42 @@ def test_an_expression_in_a_program_is_no_name_of_a_model() -> None:
     run = read(None, text, Beside(name="train.py"))
     assert run.model_name is None
     assert any("model_name_or_path is not written out" in note for note in run.notes)
+
+
+TOWERED = "model_name_or_path: {model}\nstage: sft\nfinetuning_type: full\ncutoff_len: 64\n"
+
+
+def test_what_takes_images_does_not_train_in_full_unless_it_is_said(tmp_path) -> None:
+    from trainwright.frameworks.read_job import job_of_model
+
+    def frozen(text: str) -> tuple[str, ...] | None:
+        path = tmp_path / "job.yaml"
+        path.write_text(text)
+        job = open_stated(None, path)
+        return job_of_model(job, stated_model(job, None).config).run.freeze
+
+    seen = TOWERED.format(model="Qwen/Qwen2-VL-7B-Instruct")
+    assert frozen(seen) == ("patch_embedding", "encoder_block", "projector")
+    assert frozen(seen + "freeze_multi_modal_projector: false\n") == (
+        "patch_embedding",
+        "encoder_block",
+    )
+    assert frozen(seen.replace("full", "lora")) is None
+    assert frozen(TOWERED.format(model="Qwen/Qwen3-8B")) is None
+
+
+def test_a_file_that_ends_in_yaml_and_is_none_is_refused_by_its_line(tmp_path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("base_model: a\n  b: c\n")
+    with pytest.raises(InvalidInput, match="line 2: is not YAML"):
+        job_format(path)
+
+
+def test_experts_that_need_more_devices_are_told_how_many_nodes_hold_them(tmp_path) -> None:
+    text = SECTIONS.replace("tensor_model_parallel_size: 2", "expert_model_parallel_size: 16")
+    path = tmp_path / "job.yaml"
+    path.write_text(text.replace("  seq_length", "  num_experts: 16\n  seq_length"))
+    with pytest.raises(InvalidInput, match="got 16 x 1; 4 nodes hold as many"):
+        trainwright.estimate(source=("megatron", path), cluster="dgx-h100")
+    found = trainwright.estimate(source=("megatron", path), cluster="dgx-h100", nodes=4)
+    assert found.document.devices_used == 32

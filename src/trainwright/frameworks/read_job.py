@@ -52,7 +52,10 @@ class StatedJob:
 
 
 def job_format(path: str | Path) -> str | None:
-    """The format of a file of a framework's job, told by its content; None where it is none."""
+    """The format of a file of a framework's job, told by its content; None where it is none.
+
+    Raises `InvalidInput` naming the line of a file that ends in .yaml and is not YAML.
+    """
     from trainwright.frameworks.jobs.detect import format_of
 
     where = Path(path)
@@ -64,7 +67,15 @@ def job_format(path: str | Path) -> str | None:
     text = _FRAME.sub("", _as_started(text))  # a trace names programs that nobody starts there
     if not text or (where.suffix == ".json" and not any(key in text for key in _OF_JOBS)):
         return None
-    return format_of(text, where.name, where.parent)
+    found = format_of(text, where.name, where.parent)
+    if found is None and where.suffix.lower() in (".yaml", ".yml"):
+        from trainwright.frameworks.jobs.settings import parse_yaml
+
+        try:
+            parse_yaml(text)
+        except InvalidInput as error:
+            raise InvalidInput(error.faults, source=str(path)) from None
+    return found
 
 
 def failure_of(path: str | Path) -> OutOfMemory | None:
@@ -326,11 +337,14 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
 
     Of the products that adapters are asked for, those count that the model has, as for their
     libraries, and a warning names the others. Where it has none, known ones stay, to be refused,
-    and of names that nobody knows adapters lie beside every product.
+    and of names that nobody knows adapters lie beside every product. Parts before its text are
+    frozen only where it has some.
     """
     from trainwright.model.transformer import adapter_targets
     from trainwright.plans.capability_table import PRODUCTS
 
+    if job.run.freeze is not None and not model.towers:
+        job = replace(job, run=replace(job.run, freeze=None))
     wanted, offered = job.run.lora_targets or (), adapter_targets(model)
     kept = tuple(each for each in wanted if each in offered)
     if kept == wanted or wanted == (ALL_TARGETS,):

@@ -7,6 +7,7 @@ blocks do not divide, the ends hold fewer (`stage_blocks`), unless the split is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -166,9 +167,13 @@ def _devices(configuration: Configuration, model: Trained, pool: Pool) -> Iterat
     used = configuration.parallelism.num_devices
     if used > pool.num_devices:
         wanted = f"tp x pp x dp x cp must be at most the {pool.num_devices} devices"
-        nodes = -(-used // pool.devices_per_node)
-        enough = f"; {nodes} nodes hold as many" if nodes > pool.num_nodes else ""
-        yield Fault("devices", f"{wanted}, got {used}{enough}")
+        yield Fault("devices", f"{wanted}, got {used}{_enough(used, pool)}")
+
+
+def _enough(devices: int, pool: Pool) -> str:
+    """How many nodes hold so many devices, where that is more than there are."""
+    nodes = -(-devices // pool.devices_per_node)
+    return f"; {nodes} nodes hold as many" if nodes > pool.num_nodes else ""
 
 
 def _batch(configuration: Configuration, model: Trained, pool: Pool) -> Iterator[Fault]:
@@ -202,7 +207,9 @@ def _experts(configuration: Configuration, model: Trained, pool: Pool) -> Iterat
     spanned = degrees.expert * degrees.expert_shards
     if degrees.devices_per_rank % spanned:
         wanted = f"x expert-tensor must divide tp x cp x dp ({degrees.devices_per_rank})"
-        yield Fault("expert", f"{wanted}, got {degrees.expert} x {degrees.expert_shards}")
+        least = degrees.pipeline * math.lcm(spanned, degrees.tensor * degrees.context)
+        given = f"got {degrees.expert} x {degrees.expert_shards}"
+        yield Fault("expert", f"{wanted}, {given}{_enough(least, pool)}")
     elif model.experts is not None and degrees.adjacent_devices % spanned:
         inside = degrees.adjacent_devices
         wanted = f"x expert-tensor must divide the {inside} devices that lie inside the pipeline"

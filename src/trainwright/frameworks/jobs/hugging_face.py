@@ -13,6 +13,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,9 +101,9 @@ _UNMODELLED: Final = (
     "tiled_mlp", "use_scattermoe", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel",
     "fp8_enable_fsdp_float8_all_gather", "shift_attn", "freeze_trainable_layers",
     "flex_attention", "mixture_of_depths", "use_cce",
-    "freeze_vision_tower", "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
+    "unfrozen_parameters", "lora_modules_to_save", "modules_to_save",
     "layer_freezing", "use_dft_loss", "fsdp_activation_offload", "sparsification",
-    "freeze_multi_modal_projector", "freeze_mm_modules", "freeze_trainable_modules", "enable_ema",
+    "freeze_mm_modules", "freeze_trainable_modules", "enable_ema",
     "use_llama_pro", "use_adam_mini", "use_v1_kernels", "use_kt", "use_asft_loss", "use_eaft_loss",
     "quantize_moe_experts", "experts_implementation", "use_sonicmoe",
     "liger_rms_norm_gated", "use_onebitllms", "lisa_n_layers", "ebft", "diffusion", "gptq",
@@ -464,11 +465,9 @@ def _offloaded(found: Settings) -> tuple[str, ...]:
     return (f"activations to {'nvme' if way == 'disk' else 'cpu'}",)
 
 
-_OFFLOADED: Final = "activation_offloading: what blocks keep is priced in the host's memory"
-
-
 def _with_offloaded(run: StatedRun, offload: tuple[str, ...]) -> StatedRun:
-    notes = (_OFFLOADED,) if offload else ()
+    note = "activation_offloading: what blocks keep is priced in the host's memory"
+    notes = (note,) if offload else ()
     return replace(run, offload=(*run.offload, *offload), notes=(*run.notes, *notes))
 
 
@@ -480,6 +479,11 @@ def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
     return _llamafactory(found, beside, None)
 
 
+# What of a model that takes images does not train where it trains in full, unless it is said.
+_FROZEN: Final = {
+    "freeze_vision_tower": ("patch_embedding", "encoder_block"),
+    "freeze_multi_modal_projector": ("projector",),
+}
 _OF_LLAMAFACTORY: Final = ("cutoff_len", "finetuning_type", "quantization_bit")
 
 
@@ -496,8 +500,9 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
         on=kind in ("lora", "oft"),
         rank="lora_rank",
         usual_rank=8,
-        targets=_split(found.texts("lora_target") or ("all",)),
+        targets=tuple(map(str.strip, ",".join(found.texts("lora_target") or ("all",)).split(","))),
     )
+    frozen = [part for key, part in _FROZEN.items() if found.switch(key, default=True)]
     bits = found.count("quantization_bit")
     off = found.switch("disable_gradient_checkpointing")
     if found.switch("use_muon"):
@@ -507,7 +512,7 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
         notes.append("finetuning_type freeze: changes the answer, not modelled; give --freeze")
     elif kind not in ("lora", "full"):
         notes.append(f"finetuning_type {kind}: priced as low-rank adapters of rank 8")
-    return _trainer(
+    run = _trainer(
         found,
         beside,
         sequence=found.count("cutoff_len") or sum(parts) or None,
@@ -521,6 +526,7 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
         loaded_in="bf16" if adapters or found.switch("pure_bf16") else "fp32",
         more_notes=notes,
     )
+    return replace(run, freeze=tuple(chain(*frozen)) or None) if kind == "full" else run
 
 
 def _megatron_degrees(found: Settings) -> dict[str, Any]:
@@ -962,10 +968,6 @@ def _adapters(
 def _bits(found: Settings) -> int | None:
     four, eight = found.switch("load_in_4bit"), found.switch("load_in_8bit")
     return 4 if four else 8 if eight else None
-
-
-def _split(words: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(part.strip() for word in words for part in word.split(","))
 
 
 def _fsdp(found: Settings) -> tuple[int | None, tuple[str, ...]]:

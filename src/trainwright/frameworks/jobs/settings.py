@@ -690,6 +690,7 @@ class StatedRun:
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] | None = None
     lora_dropout: float | None = None
+    freeze: tuple[str, ...] | None = None
     reference: bool | None = None
     activation_input_dtype: str | None = None
     loss_chunk: int | None = None
