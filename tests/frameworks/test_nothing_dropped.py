@@ -265,6 +265,7 @@ USUAL = {
     "dispatch_dtype": ["fp8"],
     "token_dispatcher": [TokenDispatcher.HIERARCHICAL],
     "activation_input_dtype": ["fp8"],
+    "fused_update": [False],
     "loss_chunk": [256, 1024],
     "mlp_tile": [4096],
     "cuda_graph": [CudaGraph.LOCAL, CudaGraph.FULL_ITERATION],

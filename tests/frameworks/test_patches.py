@@ -223,7 +223,7 @@ _ROOMY: dict[str, tuple[str, str, set[str]]] = {
         "axolotl.yaml",
         "base_model: Qwen/Qwen3-8B\nsequence_len: 4096\nmicro_batch_size: 2\n"
         "gradient_checkpointing: true\nbf16: true\noptimizer: adamw_torch\ndatasets: x\n",
-        {"host activations", "moments int8", "optimizer adafactor"}
+        {"host activations", "moments int8", "optimizer adafactor", "update fused"}
         | {"adapters LoRA", "adapters QLoRA"},
     ),
     "llamafactory": (
@@ -266,7 +266,7 @@ def test_what_makes_room_is_written_and_read_back(dialect: str, tmp_path: Path) 
     beside |= {"model": "gpt2", "sequence": 1024} if dialect == "deepspeed" else {}
     file, model, cluster, run = opened(path, **{**NOTHING, **beside})
     assert file.dialect == dialect
-    rooms = {"loss", "feed-forward", "host", "exchange", "graphs"}
+    rooms = {"loss", "feed-forward", "host", "exchange", "graphs", "update"}
     said = set()
     for move in (*moves(run, model, with_host(cluster).pool_of()), *trainings(run, model)):
         if move.dimension not in rooms and not is_another_training((move.dimension,)):

@@ -376,6 +376,28 @@ def test_a_program_says_how_its_model_is_loaded(call: str, numbers: dict[str, ob
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "fused"),
+    [("", None), ("optim: adamw_torch\n", False), ("optim: adamw_torch_fused\n", None)],
+)
+def test_an_update_is_fused_unless_the_file_names_the_one_that_is_not(
+    said: str, fused: bool | None
+) -> None:
+    """transformers 5, training_args: adamw_torch_fused is the default."""
+    assert read_trl(_RECIPE + said).fused_update is fused
+    assert read_llamafactory("model_name_or_path: gpt2\n" + said).fused_update is fused
+
+
+@pytest.mark.parametrize("target", ["trl", "axolotl", "llamafactory"])
+def test_an_update_that_is_not_fused_is_written_and_read_again(target: str, tmp_path: Path) -> None:
+    run = {"cluster": "dgx-h100", "devices": 8, "global_batch": 8, "sequence": 2048, "top": 0}
+    made = tw.plan("qwen3-0.6b", **run, framework=target, fused_update=False)
+    found = tw.export(made, target, output=tmp_path).document
+    assert not any("fused" in each for each in found.not_represented)
+    said = " ".join(path.read_text() for path in tmp_path.glob("*.yaml"))
+    assert "adamw_torch\n" in said
+
+
 def test_the_command_of_trl_in_a_script_has_its_defaults() -> None:
     run = read_trl("trl sft --model_name_or_path gpt2 --per_device_train_batch_size 2\n")
     assert (run.recompute, numbers_of(run)) == ("full", CAST)

@@ -191,3 +191,34 @@ def test_replicas_hold_a_copy_of_all_gradients_in_buckets() -> None:
     alone, among = (of_hugging_face(each) for each in (RUN, run))
     step = price_configuration(MODEL, CLUSTER, run)
     assert among - alone == step.stages[0].memory.gradient_bytes
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_update_that_is_not_fused_makes_the_roots_of_all_second_moments(
+    dtype: str, fused: bool
+) -> None:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from trainwright.lab.rank_program import Held, watched
+
+    numbers = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    held = Held()
+    with FakeTensorMode(), watched(held), held:
+        own = [
+            torch.nn.Parameter(torch.zeros(512, 512, dtype=numbers[dtype], device="cuda"))
+            for _ in range(8)
+        ]
+        optimizer = torch.optim.AdamW(own, fused=fused, foreach=not fused)
+        for weight in own:
+            weight.grad = torch.zeros_like(weight)
+        optimizer.step()  # which makes its states
+        before = held.total
+        held.forget_peak()
+        optimizer.step()
+    parameters = sum(weight.numel() for weight in own)
+    recipe = Recipe(moment_dtypes=(dtype,), fused_update=fused)
+    least = recipe.update_copy_bytes * parameters
+    assert least <= held.peak - before < least + 0.02 * parameters

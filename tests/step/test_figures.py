@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trainwright as tw
 from trainwright.cluster import Accelerator, Cluster, Pool
 from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share, figure_in
 from trainwright.errors import InvalidInput
@@ -392,3 +393,26 @@ def test_a_step_of_one_microbatch_has_no_gradients_at_its_loss(
     largest = 2.0 * model.vocabulary_size * model.hidden_size  # which another is added to
     assert (alone < several) is is_anew
     assert several - alone <= gradients + largest
+
+
+@pytest.mark.parametrize(("zero", "devices"), [(0, 1), (3, 2), (2, 8)])
+def test_an_update_that_is_not_fused_needs_a_copy_of_a_moment_of_a_rank(
+    zero: int, devices: int
+) -> None:
+    """Where activations, which are gone then, held less; the allocator wants room for both."""
+    run = {"cluster": "dgx-a100", "devices": devices, "zero": zero, "sequence": 512, "top": 0}
+    run |= {"global_batch": devices, "micro_batch": 1, "recompute": "full", "software": "trl"}
+    run |= {"main_weight_dtype": "none", "gradient_dtype": "bf16", "moment_dtype": "bf16"}
+    run |= {"precision": "bf16", "changes": False}
+    del run["top"]
+    whole, copied = (
+        tw.estimate("mistral-7b", **run, fused_update=fused).document for fused in (True, False)
+    )
+    least = 2 * 7.24e9 / (devices if zero else 1)
+    assert copied.reserved_bytes - whole.reserved_bytes >= 0.95 * least
+    assert copied.allocated_bytes >= (10 if zero != 2 else 8) * 7.24e9 / devices
+    in_8_bit = {**run, "moment_dtype": "int8"}
+    assert (
+        tw.estimate("mistral-7b", **in_8_bit, fused_update=False).document.device_bytes
+        == tw.estimate("mistral-7b", **in_8_bit).document.device_bytes
+    )

@@ -371,6 +371,8 @@ _OPTIM: Final = {
 
 def _optim_of(job: Job) -> str | None:
     """The optimizer as trainers around transformers name it; None for their default."""
+    if job.recipe.update_copy_bytes:
+        return "adamw_torch"
     moments = job.recipe.moment_dtypes[0] if job.recipe.optimizer.num_moments else "fp32"
     return _OPTIM.get((str(job.recipe.optimizer), moments))
 

@@ -121,6 +121,8 @@ STATE_BYTES: Final = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1
 ALL_IN_16_BIT: Final[Mapping[str, Any]] = MappingProxyType(
     {"main_weight_dtype": "none", "gradient_dtype": "bf16", "moment_dtypes": ("bf16",)}
 )
+# Of those that PyTorch's own updates keep moments in.
+_OF_PYTORCH: Final = frozenset({"fp32", "bf16", "fp16"})
 # Of those in which tokens can travel to experts; in 8 bit with a float32 scale per 128 numbers, as
 # DeepSeek-V3 (2024, section 3.3) and its communication library have it.
 DISPATCH_BYTES: Final = MappingProxyType(
@@ -231,8 +233,9 @@ class Recipe:
     which tokens travel to their experts, and gradients to them in the backward pass; that of
     activations where absent, as is what comes back from experts in both passes.
     `activation_input_dtype` is what the input of a feed-forward activation waits in for its
-    backward; as it came where absent. `dropout` replaces the model's rates; `offload` lies on the
-    host, nothing where absent. The rest is described at `RunShape`.
+    backward; as it came where absent. Without a `fused_update` PyTorch's Adam makes the roots of
+    all second moments at once. `dropout` replaces the model's rates; `offload` lies on the host,
+    nothing where absent. The rest is described at `RunShape`.
     """
 
     precision: str | None = None
@@ -251,6 +254,7 @@ class Recipe:
     dispatch_dtype: str | None = None
     token_dispatcher: TokenDispatcher = TokenDispatcher.ALL_TO_ALL
     activation_input_dtype: str | None = None
+    fused_update: bool = field(default=True, metadata={RARE: True})
     loss_chunk: int | None = None
     mlp_tile: int | None = None
     offload: Offload | None = None
@@ -332,6 +336,16 @@ class Recipe:
             "cuda_graph": self.cuda_graph,
             "cuda_graph_modules": self.cuda_graph_modules,
         }
+
+    @property
+    def update_copy_bytes(self) -> float:
+        """What an update makes for each parameter that it changes, beside its states.
+
+        Source: torch/optim/adam.py, _multi_tensor_adam, from PyTorch 2.1 on; before, a copy more.
+        """
+        last = self.moment_dtypes[-1]
+        makes = self.optimizer is Optimizer.ADAM and not self.fused_update
+        return STATE_BYTES[last] if makes and last in _OF_PYTORCH else 0.0
 
     @property
     def dispatches_once(self) -> bool:

@@ -613,6 +613,12 @@ ROWS += section(
         at="recipe.activation_input_dtype",
     ),
     row(
+        "fused-update",
+        SWITCH,
+        "One kernel updates all; without it Adam makes a copy of a moment. On if absent.",
+        at="recipe.fused_update",
+    ),
+    row(
         "loss-chunk",
         COUNT_OR_NONE,
         "Tokens whose logits are there at once, computed again backward; 0 for all, as is usual.",

@@ -512,6 +512,8 @@ def _matters(name: str, job: Job) -> bool:
             return has_experts and degrees.expert > 1
         case "activation_input_dtype":
             return _keeps_narrow(job.recipe)
+        case "fused_update":
+            return job.recipe.update_copy_bytes > 0
     return True
 
 

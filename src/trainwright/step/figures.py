@@ -237,7 +237,8 @@ def missing_bytes(
 def keeps_beside(account: FrameworkMemory, recipe: Recipe) -> bool:
     """Whether a device holds more, or less, than the tensors of the model's own account."""
     casts = recipe.precision in {each.name for each in AUTOCAST}
-    return not account.keeps_nothing_beside or casts or recipe.cuda_graph is not CudaGraph.NONE
+    more = casts or recipe.update_copy_bytes > 0 or recipe.cuda_graph is not CudaGraph.NONE
+    return more or not account.keeps_nothing_beside
 
 
 def fullest_figures(
@@ -580,7 +581,8 @@ def _update_bytes(
     if degrees.data * degrees.context == 1 or degrees.zero_stage >= account.buckets_from:
         bucket = 0.0
     update = account.update_bytes if degrees.zero_stage else account.plain_update_bytes
-    return bucket + update * own * (numbers.gradient_bytes <= 2)
+    copied = run.recipe.update_copy_bytes * own
+    return bucket + update * own * (numbers.gradient_bytes <= 2) + copied
 
 
 def _beside_bytes(

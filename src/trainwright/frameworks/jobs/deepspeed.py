@@ -195,6 +195,8 @@ def optimizer_of(name: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {"optimizer": str(kind)}
     if dtype is not None and kind.num_moments:
         found["moment_dtypes"] = (dtype,)
+    if name == "adamw_torch":  # of transformers, beside adamw_torch_fused
+        found["fused_update"] = False
     return found
 
 

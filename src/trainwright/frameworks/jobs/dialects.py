@@ -185,12 +185,13 @@ def _room_of(run: Configuration) -> dict[str, Any]:
         "moments": recipe.moment_dtypes,
         "gradients": recipe.gradient_dtype,
         "reduction": recipe.reduce_dtype,
+        "update": recipe.fused_update,
     }
 
 
 _ROOM: Final = frozenset(
     {"loss", "feed-forward", "host activations", "host optimizer", "host gradients", "exchange"}
-    | {"graphs", "optimizer", "moments", "gradients", "reduction"}
+    | {"graphs", "optimizer", "moments", "gradients", "reduction", "update"}
 )
 
 
@@ -531,6 +532,7 @@ def _optim(key: str) -> tuple[Saving, ...]:
     return (
         Saving(decided=_ADAM_8BIT, words={key: "adamw_bnb_8bit"}),
         Saving(decided=_FACTORED, words={key: "adafactor"}),
+        Saving(decided={"update": True}, words={key: "adamw_torch_fused"}),
     )
 
 

@@ -648,7 +648,10 @@ _SWITCHES: Final = ("sequence_parallel", "use_distributed_optimizer")
 
 
 def _alike(found: Configuration, wanted: Configuration, model: TransformerConfig) -> bool:
-    """Whether two runs are one, however their stages are said."""
+    """Whether two runs are one, however their stages are said, or an update that copies nothing."""
+    if found.recipe.update_copy_bytes == wanted.recipe.update_copy_bytes:
+        own = replace(found.recipe, fused_update=wanted.recipe.fused_update)
+        found = replace(found, recipe=own)
     same = replace(
         found,
         parallelism=replace(

@@ -45,6 +45,8 @@ _TUNE_UNMODELLED: Final = (
     "encoder_trainable", "decoder_trainable", "fusion_trainable", "quantizer",
 )  # fmt: skip
 _PAIRED: Final = ("dpo", "ppo", "grpo", "rso")
+# Where nothing says that they are fused, they work on lists of all parameters (torch/optim).
+_COPYING: Final = ("torch.optim.AdamW", "torch.optim.Adam")
 
 
 # What a recipe prints before it starts: its class, then its settings as YAML, up to an empty line
@@ -95,6 +97,7 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
     dtype = found.text("dtype") or "bf16"
     table = found.table("optimizer")
     optimizer = table.text("_component_")
+    is_plain = optimizer in _COPYING and not table.switch("fused")
     eight = found.switch("enable_fp8_training")
     packed = (
         found.table("dataset").switch("packed")
@@ -151,6 +154,7 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
         num_devices=1 if alone else None,
         model_name=name,
         **{**pure, **optimizer_of(optimizer), **adapters},
+        fused_update=False if is_plain and not inside else None,
         unknown=unknown,
         notes=(*notes, *changing),
     )
@@ -244,7 +248,9 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     if "FusedLinear" in loss:
         notes.append("loss_fn FusedLinearCrossEntropy: changes the answer, not modelled")
     sender = model.table("backend").text("dispatcher") if "backend" in model else None
-    optimizer = found.table("optimizer").text("_target_")
+    table = found.table("optimizer")
+    optimizer = table.text("_target_")
+    is_plain = optimizer in _COPYING and not table.switch("fused")
     notes += odd_optimizer(optimizer)
     offload = ("params to cpu", "optimizer to cpu") if "offload_policy" in mesh else ()
     reduced = mesh.table("mp_policy").text("reduce_dtype")
@@ -275,6 +281,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
         weight_bits=bits,
         model_name=hub,
         **{**pure, **optimizer_of(optimizer), **adapters},
+        fused_update=False if is_plain else None,
         unknown=unknown,
         notes=(*notes, *changing),
     )

@@ -681,6 +681,7 @@ class StatedRun:
     reduce_dtype: str | None = None
     main_weight_dtype: str | None = None
     moment_dtypes: tuple[str, ...] | None = None
+    fused_update: bool | None = None
     dropout: float | None = None
     capacity_factor: float | None = None
     token_dispatcher: str | None = None

@@ -177,6 +177,8 @@ def _changed_settings(run: Configuration, other: Configuration) -> Iterator[str]
         yield "--flash-attention"
     if other.fused_cross_entropy != run.fused_cross_entropy:
         yield "--fused-cross-entropy"
+    if other.recipe.fused_update != run.recipe.fused_update:
+        yield "--fused-update" if other.recipe.fused_update else "--no-fused-update"
     before, after = run.recipe, other.recipe
     for field, flag in _OF_RECIPE.items():
         if (value := getattr(after, field)) != getattr(before, field) and value is not None:
@@ -319,6 +321,9 @@ def _kernels(run: Configuration) -> Iterator[Move]:
     if not run.fused_cross_entropy:
         new = replace(run, fused_cross_entropy=True)
         yield Move(dimension="cross entropy", choice="fused", run=new)
+    if run.recipe.update_copy_bytes:
+        new = replace(run, recipe=replace(run.recipe, fused_update=True))
+        yield Move(dimension="update", choice="fused", run=new)
 
 
 _MLP_TILE: Final = 8192
@@ -912,3 +917,6 @@ def _leaner_kernels(run: Configuration) -> Iterator[tuple[str, str, Configuratio
     if not run.fused_cross_entropy:
         changed = replace(run, fused_cross_entropy=True)
         yield "--fused-cross-entropy", "fused cross entropy", changed
+    if run.recipe.update_copy_bytes:
+        changed = replace(run, recipe=replace(run.recipe, fused_update=True))
+        yield "--fused-update", "one kernel for the update", changed
