@@ -8,10 +8,9 @@ from trainwright.cluster.calibration import SoftwareClass, software_named
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import read
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
-from trainwright.frameworks.jobs.hugging_face import products_of
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.script import flags_of, read_launch
-from trainwright.frameworks.jobs.settings import NOTHING, Beside, parse_yaml
+from trainwright.frameworks.jobs.settings import NOTHING, Beside, parse_yaml, products_of
 from trainwright.frameworks.jobs.torchtitan import read_torchtitan
 from trainwright.frameworks.launch import to_yaml
 from trainwright.frameworks.read_job import (
@@ -664,3 +663,15 @@ def test_speed_is_that_of_the_program_that_runs(tmp_path, name, text, kind):
     assert software_named(job.software).kind is kind
     assert not any("compile" in note for note in job.run.notes)
     assert known_target(job.software or "") == known_target(job.run.program or job.framework or "")
+
+
+def test_recomputation_by_operator_repeats_experts_in_torchtitan() -> None:
+    """It saves no output of their grouped products (distributed/activation_checkpoint.py)."""
+    text = (
+        '[model]\nname = "{}"\nflavor = "{}"\n\n[training]\nlocal_batch_size = 4\nseq_len = 4096\n'
+        '\n[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "{}"\n'
+    )
+    of = read_torchtitan(text.format("deepseek_v3", "16B", "op"))
+    assert of.options["recompute_module"] == ("norm", "mlp_activation", "moe")
+    for other in (("llama3", "8B", "op"), ("deepseek_v3", "16B", "2")):
+        assert "recompute_module" not in read_torchtitan(text.format(*other)).options

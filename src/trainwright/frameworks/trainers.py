@@ -580,7 +580,10 @@ def _automodel(job: Job) -> dict[str, Any]:
         "step_scheduler": {"global_batch_size": job.global_batch, "local_batch_size": local},
         "distributed": mesh,
         "packed_sequence": {"packed_sequence_size": job.sequence_length},
-        "optimizer": {"_target_": "torch.optim.AdamW"},
+        "optimizer": {
+            "_target_": "torch.optim.AdamW",
+            **({"fused": True} if job.recipe.fused_update else {}),
+        },
     }
 
 

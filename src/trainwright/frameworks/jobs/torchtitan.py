@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.formats import catalog
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
 from trainwright.frameworks.jobs.settings import (
     NOTHING,
@@ -31,6 +32,7 @@ from trainwright.frameworks.pytorch import KIND
 from trainwright.frameworks.torchtitan import ROTATES, TITAN_02, TITAN_03, blocks_of
 from trainwright.model import TransformerConfig
 from trainwright.model.config import BESIDE_BLOCKS, Activation, Experts, LatentAttention, Norm
+from trainwright.model.operator import usual_modules
 from trainwright.plans.plan import DEFAULT_SCHEDULE, usual_schedule
 
 _HARMLESS: Final = re.compile(
@@ -183,6 +185,7 @@ def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
         "token_dispatcher": _DISPATCHERS.get(backend),
         "context_exchange": _EXCHANGES.get(rotates),
         "recompute": mode if mode in ("none", "selective", "full") else None,
+        "recompute_modules": _recomputed(named[0]) if (mode, every) == ("selective", "") else None,
         "precision": precision,
         "offload": offload if training.switch("enable_cpu_offload") else (),
         **optimizer_of(optimizer),
@@ -457,6 +460,19 @@ def _recompute(checkpoint: Settings) -> tuple[str, str]:
     mode = checkpoint.one_of("mode", _MODES, "selective")
     every = checkpoint.value("selective_ac_option")
     return mode, str(every) if every not in (None, "op") else ""
+
+
+def _recomputed(model: str | TransformerConfig | None) -> tuple[str, ...] | None:
+    """What recomputation by operator repeats of blocks with experts: all of these, too.
+
+    Outputs of their grouped products are not among those that it saves
+    (torchtitan/distributed/activation_checkpoint.py), while those of exchanges are, which is left
+    out.
+    """
+    known = catalog_name(model) if isinstance(model, str) else None
+    config = catalog.model(known).config if known else model
+    has_experts = isinstance(config, TransformerConfig) and config.experts is not None
+    return (*usual_modules(fused_attention=True), "moe") if has_experts else None
 
 
 _EIGHT: Final = re.compile(r"float8|mxfp8|\bmx\b|fp8", re.IGNORECASE)
