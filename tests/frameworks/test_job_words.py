@@ -391,3 +391,81 @@ def test_experts_that_need_more_devices_are_told_how_many_nodes_hold_them(tmp_pa
         trainwright.estimate(source=("megatron", path), cluster="dgx-h100")
     found = trainwright.estimate(source=("megatron", path), cluster="dgx-h100", nodes=4)
     assert found.document.devices_used == 32
+
+
+def test_state_spaces_of_nemo_are_told_by_their_groups() -> None:
+    text = (
+        "trainer: {devices: 1, num_nodes: 1, precision: bf16}\n"
+        "model:\n  mcore_gpt: true\n  num_layers: 4\n  hidden_size: 256\n  ffn_hidden_size: 512\n"
+        "  num_attention_heads: 4\n  vocab_size: 512\n  encoder_seq_length: 128\n"
+        "  micro_batch_size: 1\n  global_batch_size: 8\n  tensor_model_parallel_size: 1\n"
+    )
+    spaces = "  mamba_ssm_ngroups: 2\n  hybrid_override_pattern: null\n"
+    file = Beside(name="nemo.yaml")
+    plain, hybrid = (read(None, each, file).model for each in (text, text + spaces))
+    assert plain is not None
+    assert hybrid is not None
+    assert plain.choices == ()
+    assert [choice.attends for choice in hybrid.choices] == [False]
+    assert hybrid.choices[0].mixer.num_groups == 2  # type: ignore[union-attr]
+    own = spaces.replace("null", '"M*M-"')
+    assert read(None, text + own, file).model.choice_of_layer == (0, 1, 0, 2)  # type: ignore[union-attr]
+
+
+def test_modules_that_recompute_may_stand_in_brackets() -> None:
+    words = (
+        "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 2 "
+        "--vocab-size 64 --seq-length 64 --micro-batch-size 1 --recompute-granularity selective "
+        "--recompute-modules "
+    )
+    plain, bare = (
+        read("megatron", words + each) for each in ("'[mlp layernorm]'", "mlp layernorm")
+    )
+    assert plain.recompute_modules == bare.recompute_modules == ("mlp", "norm")
+    assert not any("recompute-modules" in note for note in plain.notes)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "precision"),
+    [("mxfp8", "mxfp8"), ("block", "fp8_blockwise"), ("current", "fp8_delayed")],
+)
+def test_products_that_automodel_leaves_to_another_library_may_be_in_8_bit(
+    recipe, precision
+) -> None:
+    text = (
+        "step_scheduler: {local_batch_size: 1}\ndistributed: {strategy: fsdp2}\n"
+        "model: {pretrained_model_name_or_path: Qwen/Qwen3-8B, backend: {linear: te%s}}\n"
+    )
+    eight = text % (", te_fp8: {recipe: " + recipe + "}")
+    assert read(None, eight, Beside(name="a.yaml")).precision == precision
+    assert read(None, text % "", Beside(name="a.yaml")).precision == "bf16"
+
+
+def test_parts_before_text_do_not_train_in_the_trainer_that_wraps_megatron() -> None:
+    seen = SWIFT.format(each=1, model="Qwen/Qwen2.5-VL-7B-Instruct", more="{}")
+    assert read(None, seen.format("")).freeze == ("patch_embedding", "encoder_block", "projector")
+    assert read(None, seen.format("--freeze_vit false --freeze_aligner false")).freeze is None
+    assert read(None, seen.format("--tuner_type lora")).freeze is None
+
+
+REGISTRY = """\
+def small() -> Trainer.Config:
+    return Trainer.Config(
+        loss=ChunkedLossWrapper.Config(num_chunks=4),
+        optimizer=OptimizersContainer.Config(param_groups=[
+            ParamGroupConfig(pattern="w", optimizer_name="DistMuon"),
+            ParamGroupConfig(pattern=".*", optimizer_name="AdamW"),
+        ]),
+        training=TrainingConfig(local_batch_size=2, seq_len=512),
+    )
+"""
+
+
+def test_groups_of_parameters_name_their_optimizers() -> None:
+    run = read(None, REGISTRY, Beside(name="config_registry.py"))
+    assert run.optimizer == "muon"
+    assert any("logits of 1 of 4 parts" in note for note in run.notes)
+    plain = REGISTRY.replace("DistMuon", "AdamW").replace("ChunkedLossWrapper", "Loss")
+    run = read(None, plain, Beside(name="config_registry.py"))
+    assert run.optimizer in (None, "adam")
+    assert not any("parts" in note for note in run.notes)

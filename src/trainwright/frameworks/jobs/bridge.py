@@ -206,6 +206,11 @@ def _of_nemo_one(values: Values) -> Values:
     hybrid, narrow = found.pop("fp8_hybrid", False), found.pop("fp8_e4m3", False)
     if found.pop("fp8", False) is True:
         found["fp8_format"] = "e4m3" if narrow and not hybrid else "hybrid"
+    if (groups := found.pop("mamba_ssm_ngroups", None)) is not None:  # NeMo 1's state spaces
+        layers, letters = found.get("num_layers"), found.get("hybrid_override_pattern")
+        found |= {"mamba_num_groups": groups}
+        if letters is None and isinstance(layers, int) and not found.get("hybrid_attention_ratio"):
+            found["hybrid_override_pattern"] = "M" * layers
     strategy = found.pop("fsdp_sharding_strategy", "full")
     if found.pop("fsdp", False) is True:
         found["use_megatron_fsdp"] = True

@@ -186,6 +186,10 @@ _AUTO_UNMODELLED: Final = (
 _SENDERS: Final = {"torch": "all_to_all", "deepep": "hierarchical", "hybridep": "hierarchical"}
 
 
+# Recipes of Transformer Engine; weights stay in 16 bit beside those of one scale for a tensor.
+_SCALED: Final = {"mxfp8": "mxfp8", "block": "fp8_blockwise", "current": "fp8_delayed"}
+
+
 def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     """A recipe of NeMo Automodel: FSDP2 unless it names another, on a mesh it fills with shards."""
     found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
@@ -247,7 +251,9 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     loss = str(found.table("loss_fn").value("_target_") or "")
     if "FusedLinear" in loss:
         notes.append("loss_fn FusedLinearCrossEntropy: changes the answer, not modelled")
-    sender = model.table("backend").text("dispatcher") if "backend" in model else None
+    backend = model.table("backend")
+    sender, scaled = backend.text("dispatcher"), backend.table("te_fp8")
+    scaling = _SCALED.get(scaled.text("recipe") or "current", "fp8_delayed")
     table = found.table("optimizer")
     optimizer = table.text("_target_")
     is_plain = optimizer in _COPYING and not table.switch("fused")
@@ -276,7 +282,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
         batch_per_replica=None if whole else local,
         sequence=sequence or _SEQUENCE,
         recompute=recompute,
-        precision="fp8" if eight else "bf16",
+        precision="fp8" if eight else scaling if "te_fp8" in backend else "bf16",
         offload=offload,
         weight_bits=bits,
         model_name=hub,

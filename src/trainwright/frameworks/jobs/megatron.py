@@ -223,7 +223,7 @@ _ROLLED_HARMLESS: Final = re.compile(
     r"train_(?:memory|env|backend)|megatron_to_hf|variable_seq|num_epoch|"
     r"(?:no_)?offload(?:_train|_rollout)?$|"
     r"loss_type|gamma|lambd|normalize|get_mismatch|tis_|buffer|start_rollout|multimodal_keys|"
-    r"only_train|ci_|router|slime|keep_old|calculate_per|num_steps_per|save_debug|load_debug).*"
+    r"only_train|ci_|model_name|router|slime|keep_old|calculate_per|num_steps_per|save_debug|load_debug).*"
 )
 _ROLLED_NOTE: Final = (
     "what the actor trains is priced, of sequences at their longest; generating is not"
@@ -275,6 +275,12 @@ _SWIFT_HARMLESS: Final = re.compile(
     r"hub_.*|push_.*|metric_.*|greater_.*|group_by_length|lazy_tokenize|check_model|callbacks|"
     r"attn_impl|cached_.*|packing|padding_free|add_non_thinking_prefix|enable_thinking|response_.*"
 )
+# What does not train of a model that takes images, unless it is said; its text does.
+_TEXT: Final = "freeze_llm"
+_OF_PARTS: Final = {
+    "freeze_vit": ("patch_embedding", "encoder_block"), "freeze_aligner": ("projector",),
+    _TEXT: ("embedding", "block", "final_norm", "lm_head"),
+}  # fmt: skip
 _FULL_PRECISION: Final = {"float16": "fp16", "float32": None}
 
 
@@ -295,10 +301,11 @@ def _read_swift(launch: Launch, flags: Mapping[str, Any], beside: Beside) -> Sta
         del values["recompute_granularity"]
     if values.get("use_megatron_fsdp"):
         values.setdefault("data_parallel_sharding_strategy", "optim_grads_params")
-    adapters: dict[str, Any] = {}
+    frozen = [part for key, part in _OF_PARTS.items() if said.switch(key, default=key != _TEXT)]
+    adapters: dict[str, Any] = {"freeze": tuple(chain(*frozen)) or None}
     if str(tuned).startswith("lora"):
         adapters = {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}
-    for key in ("torch_dtype", "max_length", "lora_rank", "lora_alpha", "target_modules"):
+    for key in ("torch_dtype", "max_length", "lora_rank", "target_modules", *_OF_PARTS):
         values.pop(key, None)
     kept = {key: value for key, value in values.items() if not _SWIFT_HARMLESS.fullmatch(key)}
     run = read_arguments(
@@ -691,7 +698,8 @@ def _recompute(found: Settings, notes: list[str]) -> dict[str, Any]:
     if granularity is None:
         return {"recompute": "none"}
     if granularity == "selective":
-        given = tuple(chain.from_iterable(each.split() for each in modules)) or ("core_attn",)
+        given = tuple(chain.from_iterable(each.strip("[]").split() for each in modules))
+        given = given or ("core_attn",)
         known = {*(capability_of("megatron").modules or {}).values()} | {"moe_act"}
         notes += [
             f"--recompute-modules {name} is not priced: it repeats a whole module"

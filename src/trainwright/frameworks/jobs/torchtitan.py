@@ -163,7 +163,7 @@ def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
     experts = _degree(places, "expert")
     expert_tensor = _degree(places, "expert_tensor")
     precision, converted = _converters(found, half)
-    optimizer = found.table("optimizer").text("name")
+    optimizer = _optimizer(found.table("optimizer"))
     offload = ("params, gradients and optimizer to cpu",)
     run = {
         "tp": tensor,
@@ -195,6 +195,7 @@ def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
     }
     notes = (
         *named[1],
+        *_chunked(found.value("loss")),
         *accumulated,
         *converted,
         *odd_optimizer(optimizer),
@@ -501,6 +502,26 @@ def _converters(found: Settings, half: str) -> tuple[str | None, tuple[str, ...]
         elif name.strip():
             notes.append(f"converter {name}: changes the answer, not modelled")
     return ("fp8" if old else precision), tuple(notes)
+
+
+def _optimizer(found: Settings) -> str | None:
+    """The name of the optimizer; where groups of parameters have their own, Muon before others."""
+    groups = found.value("param_groups")
+    found.value("optimizer_factory_kwargs_by_name")
+    names = [
+        str(group["optimizer_name"])
+        for group in (groups if isinstance(groups, list) else ())
+        if isinstance(group, dict) and "optimizer_name" in group
+    ]
+    if any("muon" in name.lower() for name in names):
+        return "muon"
+    return found.text("name") or next(iter(names), None)
+
+
+def _chunked(loss: object) -> Iterator[str]:
+    if isinstance(loss, dict) and loss.get("_class") == "ChunkedLossWrapper":
+        parts = loss.get("num_chunks", 8)
+        yield f"the loss has logits of 1 of {parts} parts at once: not modelled; give --loss-chunk"
 
 
 def _notes(places: tuple[Settings, ...], mode: str, every: str) -> Iterator[str]:
