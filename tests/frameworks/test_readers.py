@@ -8,6 +8,7 @@ from trainwright.cluster.calibration import SoftwareClass, software_named
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import read
 from trainwright.frameworks.jobs.deepspeed import read_deepspeed
+from trainwright.frameworks.jobs.hugging_face import read_trl
 from trainwright.frameworks.jobs.megatron import read_megatron
 from trainwright.frameworks.jobs.script import flags_of, read_launch
 from trainwright.frameworks.jobs.settings import NOTHING, Beside, parse_yaml, products_of
@@ -675,3 +676,56 @@ def test_recomputation_by_operator_repeats_experts_in_torchtitan() -> None:
     assert of.options["recompute_module"] == ("norm", "mlp_activation", "moe")
     for other in (("llama3", "8B", "op"), ("deepseek_v3", "16B", "2")):
         assert "recompute_module" not in read_torchtitan(text.format(*other)).options
+
+
+@pytest.mark.parametrize(
+    ("command", "devices", "of_a_node"),
+    [
+        ("deepspeed --include localhost:4,5,6,7 train.py", 4, 4),
+        ("deepspeed --include a:0,1@b:0,1,2 train.py", 5, 3),
+        ("deepspeed --include a@b:0,2 train.py", None, None),
+        ("deepspeed --num_gpus 8 --include localhost:0,1 train.py", 8, 8),
+        ("CUDA_VISIBLE_DEVICES=2,3 deepspeed train.py", 2, 2),
+        ("CUDA_VISIBLE_DEVICES=0,1,2 accelerate launch train.py", 3, 3),
+        ("CUDA_VISIBLE_DEVICES=0,1,2 accelerate launch --num_processes 2 train.py", 2, None),
+        ("CUDA_VISIBLE_DEVICES=$GPUS accelerate launch train.py", None, None),
+    ],
+)
+def test_devices_are_those_that_a_launcher_is_given_or_sees(
+    command: str, devices: int | None, of_a_node: int | None
+) -> None:
+    run = read_trl(f"{command} --model_name_or_path gpt2 --per_device_train_batch_size 1\n")
+    assert (run.num_devices, run.devices_per_node) == (devices, of_a_node)
+
+
+@pytest.mark.parametrize(
+    ("command", "total"),
+    [
+        ("llamafactory-cli train a.yaml", None),
+        ("CUDA_VISIBLE_DEVICES=0,1 llamafactory-cli train a.yaml", 2),
+        ("FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=4 llamafactory-cli train a.yaml", 8),
+        ("CUDA_VISIBLE_DEVICES=0 axolotl train a.yaml", 1),
+        ("trl sft --config a.yaml", None),
+        ("swift sft --model gpt2", 1),
+    ],
+)
+def test_programs_that_start_themselves_take_every_device_that_they_see(
+    command: str, total: int | None
+) -> None:
+    assert read_launch(command + "\n", NOTHING).devices.total == total
+
+
+@pytest.mark.parametrize(
+    ("said", "precision"),
+    [
+        ("--fp16 True --bf16 False", "fp16"),
+        ("--bf16 False", "fp32"),
+        ("--bf16 no --fp16 true", "fp16"),
+        ("--bf16 True --fp16 False", "bf16"),
+        ("--bf16", "bf16"),
+    ],
+)
+def test_a_switch_of_a_script_that_is_turned_off_is_off(said: str, precision: str) -> None:
+    start = "torchrun --nproc_per_node=5 train.py --model_name_or_path gpt2"
+    run = read_trl(f'{start} --per_device_train_batch_size 1 {said} --fsdp "full_shard"\n')
+    assert run.precision == precision

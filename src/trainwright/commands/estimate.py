@@ -142,9 +142,12 @@ def _told(source: Source | None, model: Priceable | None) -> Told:
     if source is None:
         if not isinstance(model, (str, Path)):
             return None, model, None, None
-        from trainwright.frameworks.read_job import job_format
+        from trainwright.frameworks.read_job import failure_of, job_format
 
         if (known := job_format(model)) is None:
+            is_text = Path(model).suffix not in (".json", ".toml")
+            if is_text and (failure := failure_of(model)) is not None:
+                raise _unstated(failure, "model")
             return None, model, None, None
         source, model = (known, model), None
     from trainwright.frameworks.read_job import failure_of, job_format, snapshot_of
@@ -155,7 +158,7 @@ def _told(source: Source | None, model: Priceable | None) -> Told:
     if failure is None or job_format(source[1]) is not None:
         return source, model, failure, None
     if model is None:
-        raise _unstated(failure)
+        raise _unstated(failure, "--from")
     if isinstance(model, (str, Path)) and (own := job_format(model)) is not None:
         return (own, model), None, failure, None
     return None, model, failure, None
@@ -193,19 +196,21 @@ def _opened(
     return no_placement(open_model_of(model, options, given=overrides), model), None, options
 
 
-def _unstated(failure: OutOfMemory) -> InvalidInput:
-    """What a log says of its end, where nothing says what was run."""
+def _unstated(failure: OutOfMemory, path: str) -> InvalidInput:
+    """What a log at `path` says of its end, where nothing says what was run."""
     from trainwright.units import format_bytes
 
     where = "" if failure.rank is None else f" on rank {failure.rank}"
     where += "" if failure.phase is None else f" in {failure.phase}"
     if failure.tried_bytes is not None:
         where += f", {format_bytes(failure.missing_bytes)} short"
-    return InvalidInput.of(
-        "--from",
-        f"says that the job ran out of memory{where}, and not what was run: give the "
-        "model before it, and --cluster, degrees and batch, or the job's own file",
+    fix = (
+        "give the model before it, and --cluster, degrees and batch, or the job's own file"
+        if path == "--from"
+        else "give that here, a model or the job's own file, and the log by --from FORMAT FILE"
     )
+    problem = f"says that the job ran out of memory{where}, and not what was run: {fix}"
+    return InvalidInput.of(path, problem)
 
 
 def _estimate_profile(

@@ -881,7 +881,8 @@ def _verdict(document: ModelEstimateResult) -> Iterator[str]:
         yield f"fits: {peak} of {limit}, {left} left after margins{chance}"
         return
     heaviest = document.memory[document.heaviest_rank]
-    yield f"{document.verdict}: {peak} of {limit} on rank {heaviest.rank}"
+    shown = "" if document.failure is None else ", as the job showed"
+    yield f"{document.verdict}{shown}: {peak} of {limit} on rank {heaviest.rank}"
     if document.fit_probability is not None:
         yield f"  {account_words(document.memory_account)} it {fit_line(document)}"
     for rank in document.memory:

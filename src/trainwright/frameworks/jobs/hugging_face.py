@@ -204,8 +204,8 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         run = _started_so(run, launch.accelerate, beside, notes)
     return replace(
         run,
-        num_devices=devices.total or run.num_devices,
-        devices_per_node=devices.per_node,
+        num_devices=devices.total or run.num_devices or devices.visible,
+        devices_per_node=devices.per_node or devices.visible,
         notes=(*notes, *devices.notes, *run.notes),
     )
 
@@ -582,7 +582,6 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     )
     loaded = _bits(found)
     bits = 4 if adapter == "qlora" and loaded is None else loaded
-    checkpointing = found.value("gradient_checkpointing")
     wrapped = _wraps_checkpoints(found)
     tensor = found.count("tensor_parallel_size") or 1
     context = found.count(found.first("sequence_parallel_degree", "context_parallel_size")) or 1
@@ -607,7 +606,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
         beside,
         sequence=found.count("sequence_len"),
         usual_sequence=512,
-        recompute=wrapped or checkpointing not in (None, False, "false"),
+        recompute=wrapped or found.is_on("gradient_checkpointing"),
         adapters=adapters,
         bits=bits,
         sharding=sharding,
@@ -909,16 +908,15 @@ def _unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
 
 def _precision(found: Settings) -> str:
     eight = found.switch("fp8")
-    half = found.value("bf16")
-    whole = found.value("fp16")
+    half, whole = found.is_on("bf16"), found.is_on("fp16")
     kept = _loaded_in(found)
     float16, _ = found.switch("float16"), found.switch("float32")
     pure = found.switch("pure_bf16") or found.value("bf16") == "full" or found.switch("bfloat16")
     if eight:
         return "fp8"
-    if half not in (None, False, "false") or pure:
+    if half or pure:
         return "bf16"
-    if whole not in (None, False, "false"):
+    if whole:
         return "fp16"
     if kept == "bf16":
         return "bf16"
@@ -943,7 +941,7 @@ def _loaded_in(found: Settings) -> str | None:
 def _trains_in_bf16(found: Settings) -> bool:
     """Whether weights are bf16 and nothing is mixed: gradients and moments are like them."""
     said = found.value("bf16")
-    is_mixed = said not in (False, "false") or found.value("fp16") not in (None, False, "false")
+    is_mixed = said is None or found.is_on("bf16") or found.is_on("fp16")
     return (
         found.switch("pure_bf16")
         or said == "full"

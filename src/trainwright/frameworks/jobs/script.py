@@ -30,10 +30,14 @@ _OWN_COUNTS: Final = ("NUM_GPUS", "NGPUS", "N_GPUS", "NUM_GPU", "GPU_NUM", "TOTA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """Devices as a launcher or Slurm states them; None for what they leave open."""
+    """Devices as a launcher or Slurm states them; None for what they leave open.
+
+    `visible` are those of a node that the environment lists, where a file says how many are used.
+    """
 
     total: int | None = None
     per_node: int | None = None
+    visible: int | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -166,22 +170,48 @@ def _devices(call: TrainerCall, run: ScriptRun) -> Devices:
         each = 1 if each is None and call.processes_per_node is None else each
         nodes = 1 if nodes is None and call.nodes is None else nodes
         return Devices(total=_product(nodes, each), per_node=each)
+    visible = _visible(call)
     if "deepspeed" in names:
-        return Devices(total=_product(nodes or 1, each) or _own_count(run), per_node=each)
+        stated, of_nodes = _product(nodes or 1, each) or _own_count(run), _included(call)
+        if stated is None and (listed := of_nodes or (visible and (visible,))):
+            return Devices(total=sum(listed), per_node=max(listed))
+        return Devices(total=stated, per_node=each)
     if names & {"srun", "mpirun", "flux", "jsrun", "aprun"}:
         return _of_slurm(run, nodes=nodes, tasks_per_node=each)
     if call.is_distributed:
-        return Devices(total=_product(nodes or 1, each), per_node=each)
+        return Devices(total=_product(nodes or 1, each), per_node=each, visible=visible)
     if batch.directives:
         return _of_slurm(run, nodes=None, tasks_per_node=None)
-    if posixpath.basename(call.program.shown()) in _START_THEMSELVES:
+    program = posixpath.basename(call.program.shown())
+    if program in _START_THEMSELVES | _START_ON_ALL:
         nodes, each = (_whole(call.environment.get(each)) for each in ("NNODES", "NPROC_PER_NODE"))
-        return Devices(total=(nodes or 1) * (each or 1), per_node=each or 1)
+        each = each or (visible if program in _START_ON_ALL else 1)
+        return Devices(total=_product(nodes or 1, each), per_node=each)
     return Devices(total=1, per_node=1)
 
 
-# Programs that start torchrun themselves, with numbers of the environment.
+# Programs that start torchrun themselves, with numbers of the environment; others start a process
+# on every device that they see (llamafactory/launcher.py, axolotl/cli/train.py, trl/cli).
 _START_THEMSELVES: Final = frozenset({"megatron", "swift"})
+_START_ON_ALL: Final = frozenset({"axolotl", "llamafactory-cli", "trl"})
+_LISTED: Final = re.compile(r"[0-9]+(?:,[0-9]+)*")
+
+
+def _visible(call: TrainerCall) -> int | None:
+    """How many devices of a node a program sees, where the script lists them."""
+    listed = call.environment.get("CUDA_VISIBLE_DEVICES")
+    text = "" if listed is None else (listed.text or "")
+    return len(text.split(",")) if _LISTED.fullmatch(text) else None
+
+
+def _included(call: TrainerCall) -> tuple[int, ...]:
+    """Of each node that DeepSpeed is told to take, as `NODE:0,1@NODE:2`; empty if one is whole."""
+    said = next((e.option("include") for e in call.launchers if e.name == "deepspeed"), None)
+    nodes = [] if said is None or said.text is None else said.text.split("@")
+    slots = [node.partition(":")[2] for node in nodes]
+    if not all(_LISTED.fullmatch(each) for each in slots):
+        return ()
+    return tuple(len(each.split(",")) for each in slots)
 
 
 def _of_slurm(run: ScriptRun, *, nodes: int | None, tasks_per_node: int | None) -> Devices:

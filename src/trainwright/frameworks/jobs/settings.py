@@ -195,6 +195,11 @@ class Settings:
         self._wrong(name, "true or false", value)
         return default
 
+    def is_on(self, name: str) -> bool:
+        """Whether something stands there that is no "no": also "auto", or a way to do it."""
+        value = self.value(name)
+        return value is not None and str(value).lower() not in _FALSE
+
     @property
     def is_enabled(self) -> bool:
         """Whether its `enabled` is true; "auto" counts as absent, which is false."""
