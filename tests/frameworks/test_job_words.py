@@ -469,3 +469,12 @@ def test_groups_of_parameters_name_their_optimizers() -> None:
     run = read(None, plain, Beside(name="config_registry.py"))
     assert run.optimizer in (None, "adam")
     assert not any("parts" in note for note in run.notes)
+
+
+def test_a_blank_that_a_script_leaves_is_filled_by_what_is_given() -> None:
+    blank = 'IMAGE=""\nif [ -z "$IMAGE" ]; then\n  echo "set IMAGE"\n  exit 1\nfi\n'
+    arrays, _, start = ROLLED.partition("ray job")
+    script = f"#!/bin/bash\n{arrays}{blank}ray job{start}"
+    with pytest.raises(InvalidInput, match='after "set IMAGE"'):
+        read(None, script)
+    assert read(None, script, Beside(variables={"IMAGE": "a.sqsh"})).num_devices == 8

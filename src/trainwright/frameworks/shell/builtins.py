@@ -58,10 +58,21 @@ def _assign(shell: Session, raw: str, line: int, *, by_name: bool = False) -> No
     assert found is not None, "the word is an assignment"
     name, index, more = found[1], found[2], bool(found[3])
     value = raw[found.end() :]
+    if index is None and not more and value in _LEFT_EMPTY and _is_given(shell, name):
+        return  # a blank that whoever starts the script is to fill in
     if index is None and value.startswith("("):
         _assign_array(shell, name, value, line, more=more, by_name=by_name)
         return
     _assign_text(shell, name, index, shell.expander.one(value, line), line, more=more)
+
+
+_LEFT_EMPTY: Final = ('""', "''")
+
+
+def _is_given(shell: Session, name: str) -> bool:
+    """Whether a variable has a value that came from outside of the script."""
+    variable = shell.state.variables.get(name)
+    return variable is not None and not variable.by_script and bool(variable.text)
 
 
 def _assign_text(
