@@ -55,6 +55,8 @@ from trainwright.frameworks.jobs.settings import catalog_name, vocabulary_of
         ("google/gemma-3-1b-it", "gemma3-1b"),
         ("gpt2-medium", "gpt2-medium"),
         ("allenai/Olmo-3-7B-Instruct-SFT", "olmo3-7b"),
+        ("nemotron_3_nano", "nemotron-3-nano-30b-a3b"),
+        ("NVIDIA-Nemotron-3-Nano-4B", None),
         ("mistralai/Magistral-Small-2509", None),
         ("Qwen/Qwen3-5B", None),
         ("someone/a-model-of-my-own", None),

@@ -561,7 +561,8 @@ def _forms(name: str) -> Iterator[str]:
 def _spellings(word: str) -> tuple[str, ...]:
     """A form and the same with the name of its release replaced, the longest first."""
     found = [word]
-    for given, same in sorted(_SAME.items(), key=lambda each: -len(each[0])):
+    named = {_squeezed(given): same for given, same in _SAME.items()}
+    for given, same in sorted(named.items(), key=lambda each: -len(each[0])):
         if word == given or word.startswith(f"{given}-"):
             found.append(_squeezed(same + word[len(given) :]))
             break
