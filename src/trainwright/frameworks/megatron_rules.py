@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from trainwright.errors import Fault
 from trainwright.plans.capability import RecomputeForm
 from trainwright.plans.plan import PIPELINE_INSIDE
+from trainwright.plans.schedule import Placing
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job
@@ -45,7 +46,8 @@ class MegatronSetup:
     """Names are those of Megatron's arguments, shortened; nothing is checked here.
 
     `layout` lists the letters of every stage; `first_layers` and `last_layers` are the counts of
-    the outer stages. `pipeline_inside` is `use_tp_pp_dp_mapping`, `max_connections` the variable
+    the outer stages. Two stages of a rank that lie `in_v` run in no groups, as Primus runs them.
+    `pipeline_inside` is `use_tp_pp_dp_mapping`, `max_connections` the variable
     CUDA_DEVICE_MAX_CONNECTIONS.
     """
 
@@ -72,6 +74,7 @@ class MegatronSetup:
     account_embedding: bool = False
     account_loss: bool = False
     group: int | None = None
+    in_v: bool = False
     p2p_overlap: bool = True
     experts: int | None = None
     grouped_gemm: bool = False
@@ -156,6 +159,7 @@ def setup_of(job: Job, *, letters: tuple[str, ...] | None) -> MegatronSetup:
         virtual_stages=chunks if chunks > 1 and letters is None else None,
         layout=letters,
         group=degrees.pipeline if chunks > 1 else None,
+        in_v=job.shape.placing is Placing.V,
         experts=None if model.experts is None else model.experts.num_experts,
         grouped_gemm=model.experts is not None,
         latent_attention=model.latent is not None,
@@ -383,7 +387,7 @@ def _interleaving(s: MegatronSetup) -> Iterator[str]:
 
 
 def _groups_of_microbatches(s: MegatronSetup) -> Iterator[str]:
-    if s.chunks == 1 or s.pp == 1:
+    if s.chunks == 1 or s.pp == 1 or s.in_v:
         return
     m, group = s.microbatches, s.group or s.pp
     if not s.pp <= group <= m:
