@@ -64,6 +64,28 @@ def test_a_program_without_further_tokens_takes_the_model_without_them(
     assert "mtp-layers: must be at most 1, as qwen3.5-27b has, got 2" in more.err
 
 
+@pytest.mark.parametrize(
+    ("target", "model", "options"),
+    [
+        ("automodel", "llama3-8b", ("--pp", "3", "--devices", "24", "--tp", "1")),
+        ("automodel", "gemma2-2b", ("--pp", "2", "--cp", "2", "--tp", "1", "--zero", "0,2")),
+        ("torchtitan@0.3", "deepseek-v2-lite", ("--pp", "1", "--ep", "8", "--zero", "0,2")),
+        ("primus", "gemma2-2b", ("--pp", "2", "--dp", "8", "--schedule", "v-half")),
+    ],
+)
+def test_a_plan_for_a_framework_is_one_that_it_exports(
+    run: Callable[..., Any], tmp_path: Path, target: str, model: str, options: tuple[str, ...]
+) -> None:
+    asked = ("plan", model, "--cluster", "dgx-h100", "--global-batch", "24", "--sequence", "2048")
+    asked += ("--micro-batch", "1", "--recompute", "none")
+    given = asked if "--devices" in options else (*asked, "--devices", "16")
+    document = str(tmp_path / "plan.json")
+    planned = run(*given, *options, "--framework", target, "--top", "0", "-o", document)
+    assert planned.code == 0
+    assert "framework:" not in planned.err
+    assert run("export", document, "--to", target, "-o", str(tmp_path / "out")).code == 0
+
+
 def test_names_of_strangers_reach_no_reader_raw(
     run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,10 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 
+import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import trainwright
 from trainwright.errors import InvalidInput
@@ -16,6 +19,7 @@ from trainwright.formats import catalog
 from trainwright.options.clusters import expected
 from trainwright.options.inputs import resolve_model
 from trainwright.options.question import model_call
+from trainwright.planning.question.layouts import Layouts, RunnableDegrees
 from trainwright.planning.question.question import (
     Allowed,
     ModelQuestion,
@@ -118,9 +122,12 @@ def test_what_one_part_of_a_space_found_is_to_beat_in_the_next_and_changes_no_an
     assert (free.priced[0].plan, free.lower_bound_s) == (led.priced[0].plan, 0.0)
 
 
-@pytest.mark.parametrize("pipeline", [pytest.param(2, marks=pytest.mark.slow), 4])
-def test_a_plan_for_a_framework_that_splits_layers_itself_has_its_stages(pipeline):
-    question = asked("nanotron", **NARROW | {"pipeline": Span.only(pipeline)})
+@pytest.mark.parametrize(
+    ("target", "pipeline"),
+    [pytest.param("nanotron", 2, marks=pytest.mark.slow), ("nanotron", 4), ("automodel", 4)],
+)
+def test_a_plan_for_a_framework_that_splits_layers_itself_has_its_stages(target, pipeline):
+    question = asked(target, **NARROW | {"pipeline": Span.only(pipeline)})
     model = replace(question.model, num_layers=30)  # the best split of these is another
     cluster = question.cluster.with_memory(60 * 2**30)
     question = replace(question, model=model, cluster=cluster)
@@ -132,10 +139,69 @@ def test_a_plan_for_a_framework_that_splits_layers_itself_has_its_stages(pipelin
     for priced in found.priced:
         names = {layer.id: layer.name for layer in priced.profile.structure.layers}
         blocks = [[names[x] for x in s.layers].count("block") for s in priced.plan.stages]
-        assert tuple(blocks) == own_split(model, pipeline)
+        assert tuple(blocks) == own_split(target, model, pipeline)
         first, last = ({names[x] for x in priced.plan.stages[at].layers} for at in (0, -1))
         assert "embedding" in first
         assert len(last) > 1
+
+
+def test_one_that_deals_blocks_out_gives_the_first_stages_one_more():
+    model = replace(catalog.model("llama3-8b").config, num_layers=30)
+    assert own_split("automodel", model, 4) == (8, 8, 7, 7)
+    assert own_split("nanotron", model, 4) != (8, 8, 7, 7)  # whose last stage has a large head
+
+
+DEALT_OUT = st.builds(
+    Point,
+    microbatch_size=st.just(1),
+    tensor=st.sampled_from((1, 2, 4)),
+    context=st.sampled_from((1, 2)),
+    expert=st.sampled_from((1, 2, 4)),
+    expert_tensor=st.sampled_from((1, 2, 4)),
+)
+
+
+@given(
+    target=st.sampled_from(tuple(TARGETS)),
+    point=DEALT_OUT,
+    pair=st.tuples(*[st.sampled_from((1, 2, 4, 8))] * 3),
+    zero_stage=st.integers(0, 3),
+)
+def test_pairs_that_a_search_leaves_are_those_whose_degrees_a_framework_runs(
+    target, point, pair, zero_stage
+):
+    pipeline, data, copies = pair
+    assume(data % copies == 0 and point.devices * data % (point.expert_devices * copies) == 0)
+    model = catalog.model("qwen3-30b-a3b").config
+    question = replace(asked(target), model=model)
+    layouts = Layouts(
+        pipeline=np.array([pipeline]),
+        data=np.array([data]),
+        num_microbatches=np.array([8]),
+        virtual_stages=np.array([1]),
+        inside=np.array([False]),
+        copies=np.array([copies]),
+    )
+    found = RunnableDegrees.of(question)
+    alone = Demands(has_experts=True, precision="bf16")
+    whole = replace(
+        alone,
+        parallelism=Parallelism(
+            tensor=point.tensor,
+            pipeline=pipeline,
+            data=data,
+            context=point.context,
+            expert=point.expert,
+            expert_tensor=point.expert_tensor,
+            sequence_parallel=point.tensor > 1,
+            zero_stage=zero_stage,
+            state_copies=copies,
+        ),
+    )
+    more = {gap.field for gap in unsupported(whole, target)} - {
+        gap.field for gap in unsupported(alone, target)
+    }
+    assert found.runs(point, zero_stage, layouts).tolist() == [not more]
 
 
 def test_zero_ends_where_a_framework_says_and_only_beside_a_pipeline():

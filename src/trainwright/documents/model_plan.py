@@ -23,7 +23,7 @@ from trainwright.documents.profile_plan import (
     read_plan,
 )
 from trainwright.documents.reasons import Reasons, remake_reasons
-from trainwright.documents.runs import able_targets, planned_job, range_of
+from trainwright.documents.runs import able_targets, gaps_of, planned_job, range_of
 from trainwright.errors import Fault, InvalidInput, refuse
 from trainwright.formats.catalog import accelerator, known_layouts
 from trainwright.model import precision_named
@@ -70,7 +70,6 @@ from trainwright.planning.search.plans import (
 from trainwright.planning.search.prefetch import Shelves
 from trainwright.planning.search.search import FAR, NUM_ALTERNATIVES
 from trainwright.plans import Plan
-from trainwright.plans.capability import unsupported
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     USUAL_FIT_PROBABILITY,
@@ -759,7 +758,7 @@ def _launchable(
     if target is None:
         return None
     job = planned_job(document, question.config, question.cluster)
-    gap = next(iter(unsupported(job.demands, target)), None)
+    gap = next(iter(gaps_of(job, target)), None)
     asked = replace(question, allowed=replace(question.allowed, framework=target))
     found = plan_runnable(
         asked, budget, num_alternatives=0, is_bounded=False, shelves=shelves
@@ -778,7 +777,7 @@ def launch_gaps(document: PlannedModel, question: ModelQuestion) -> tuple[str, .
     if (framework := question.allowed.framework) is None:
         return ()
     job = planned_job(document, question.config, question.cluster)
-    found = (*(gap.fault for gap in unsupported(job.demands, framework)),)
+    found = (*(gap.fault for gap in gaps_of(job, framework)),)
     found += (*unsaid_training(job.model, job.recipe, framework),)
     return tuple(f"framework: {fault}" for fault in found)
 

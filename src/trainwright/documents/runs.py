@@ -19,7 +19,7 @@ from trainwright.model import (
 )
 from trainwright.options.question import call_of, trained_in
 from trainwright.planning.bounds.pools import common_precision
-from trainwright.plans.capability import OTHER_TARGETS, TARGETS, unsupported
+from trainwright.plans.capability import OTHER_TARGETS, TARGETS, capability_of, unsupported
 from trainwright.plans.configuration import (
     DEFAULT_OVERLAP,
     NO_OVERHEADS,
@@ -279,10 +279,8 @@ def gaps_of(job: Job, target: str) -> tuple[Gap, ...]:
 
 
 def _gaps_of(job: Job, demands: Demands, target: str) -> tuple[Gap, ...]:
-    if (
-        target == "nanotron" and job.parallelism is not None
-    ):  # its own split is what must not differ
-        demands = replace(demands, uneven_stages=not splits_alike(job), ends_apart=False)
+    if capability_of(target).splits_itself and job.parallelism is not None:
+        demands = replace(demands, uneven_stages=not splits_alike(job, target), ends_apart=False)
     return unsupported(demands, target)
 
 
@@ -292,11 +290,12 @@ def able_targets(job: Job) -> tuple[str, ...]:
     return tuple(name for name in TARGETS if not _gaps_of(job, demands, name))
 
 
-def splits_alike(job: Job) -> bool:
-    """Whether nanotron would cut the model as the plan does."""
+def splits_alike(job: Job, target: str) -> bool:
+    """Whether a framework that takes no stages would cut the model as the plan does."""
     if job.degrees.pipeline == 1:
         return True
-    return job.has_usual_ends and job.blocks_per_stage == own_split(job.model, len(job.stages))
+    own = own_split(target, job.model, len(job.stages))
+    return job.has_usual_ends and job.blocks_per_stage == own
 
 
 def runs_on(run: Configuration, model: Trained, cluster: Cluster, target: str) -> bool:

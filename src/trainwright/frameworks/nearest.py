@@ -32,6 +32,7 @@ from trainwright.plans.capability import (
     capability_of,
     copy_features,
     dispatch_features,
+    unsupported,
 )
 from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import even_blocks, own_split
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from trainwright.plans.capability import Capability
     from trainwright.plans.configuration import Configuration
     from trainwright.plans.job import ExportBundle, Job
+    from trainwright.plans.plan import Parallelism
 
 _HARD: Final = frozenset({"pipeline", "tensor", "context", "expert", "parallelism"})
 _REGULAR: Final = frozenset(
@@ -123,9 +125,10 @@ def _base(job: Job, own: Capability) -> Configuration:
     regular = job if job.recompute_form in _REGULAR else _without_recompute(job)
     run = regular.configuration()
     degrees = run.parallelism
-    stages = own.zero_stages(degrees.pipeline)
-    zero = min(stages, key=lambda z: (abs(z - degrees.zero_stage), -z))
-    degrees = replace(degrees, zero_stage=zero)
+    sharded = [replace(degrees, zero_stage=z) for z in own.zero_stages(degrees.pipeline)]
+    known = [each for each in sharded if _is_sharded_so(job, each, own)] or sharded
+    wanted = degrees.zero_stage
+    degrees = min(known, key=lambda each: (abs(each.zero_stage - wanted), -each.zero_stage))
     if degrees.tensor > 1 and not own.can(Feature.NO_SEQUENCE_PARALLEL):
         degrees = replace(degrees, sequence_parallel=True)
     if job.model.experts is not None and not own.can(Feature.EXPERT_TENSOR):
@@ -148,10 +151,16 @@ def _base(job: Job, own: Capability) -> Configuration:
     keeps_stages = own.can(Feature.UNEVEN_STAGES) and len(blocks) == run.num_stages
     if run.num_stages > 1:
         even = even_blocks(job.model.num_layers, run.num_stages)
-        if own.target == "nanotron":
-            even = own_split(job.model, run.num_stages)
+        if own.splits_itself:
+            even = own_split(own.target, job.model, run.num_stages)
         run = replace(run, blocks_per_stage=blocks if keeps_stages else even)
     return replace(run, recompute_blocks=None, recompute_modules=None)
+
+
+def _is_sharded_so(job: Job, degrees: Parallelism, own: Capability) -> bool:
+    """Whether the framework shards what these degrees do, beside each other."""
+    demands = replace(job.demands, parallelism=degrees)
+    return "zero_stage" not in {gap.field for gap in unsupported(demands, own.target)}
 
 
 def _dispatched(recipe: Recipe, job: Job, own: Capability) -> Recipe:

@@ -529,10 +529,6 @@ AUTOMODEL: Final = "automodel.yaml"
 
 def export_automodel(job: Job, stamp: Stamp) -> ExportBundle:
     """The sections that a plan decides."""
-    degrees, sharding = job.degrees, job.demands.zero_stage
-    if not sharding and degrees.data > 1 and degrees.pipeline > 1:
-        fault = Fault("zero", "0: automodel shards what lies beside a pipeline (ZeRO 2 or 3)")
-        raise Inexpressible("automodel", (fault,), alternatives=())
     return _bundle(
         "automodel",
         stamp,

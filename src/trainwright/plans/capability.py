@@ -7,7 +7,7 @@ A cell holds how the framework says it, or why it cannot. Facts are those of the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
@@ -193,6 +193,11 @@ class Capability:
         """Whether the framework expresses the feature."""
         return self.cells[feature].is_possible
 
+    @property
+    def splits_itself(self) -> bool:
+        """Whether it runs a pipeline but takes no stages; see `configuration.own_split`."""
+        return self.can(Feature.PIPELINE) and not self.can(Feature.UNEVEN_STAGES)
+
     def zero_stages(self, pipeline: int) -> tuple[int, ...]:
         """The ZeRO stages at that many pipeline ranks."""
         return tuple(z for z in range(4) if all(map(self.can, _zero_features(z, pipeline))))
@@ -252,6 +257,13 @@ def alternatives(feature: Feature) -> tuple[str, ...]:
 def unsupported(demands: Demands, target: str) -> tuple[Gap, ...]:
     """Everything demanded that `target` cannot express; empty where it can run the plan."""
     return tuple(_gaps(demands, capability_of(target)))
+
+
+def gaps_of_degrees(demands: Demands, target: str) -> tuple[Gap, ...]:
+    """What `target` cannot express of the degrees demanded, and could of one device."""
+    alone = replace(demands, parallelism=_ONE_DEVICE)
+    fields = {"schedule", *(gap.field for gap in unsupported(alone, target))}
+    return tuple(gap for gap in unsupported(demands, target) if gap.field not in fields)
 
 
 def _gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
@@ -362,6 +374,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield Feature.UNSHARDED_BESIDE, "zero_stage", "0"
     if not demands.zero_stage and degrees.data > 1 and degrees.tensor > 1:
         yield Feature.UNSHARDED_TENSOR, "zero_stage", "0"
+    if not demands.zero_stage and degrees.data > 1 and degrees.pipeline > 1:
+        yield Feature.UNSHARDED_PIPELINE, "zero_stage", "0"
     for feature in _zero_features(demands.zero_stage, degrees.pipeline):
         yield feature, "zero_stage", str(demands.zero_stage)
     yield _RECOMPUTE[demands.recompute], "recompute", demands.recompute.value

@@ -48,6 +48,7 @@ class Feature(StrEnum):
     ZERO_3_PIPELINE = "ZeRO 3 with pipeline"
     UNSHARDED_BESIDE = "ZeRO 0 beside context or expert parallel"
     UNSHARDED_TENSOR = "ZeRO 0 replicas beside tensor parallel"
+    UNSHARDED_PIPELINE = "ZeRO 0 replicas beside a pipeline"
     HYBRID_SHARD = "state sharded inside groups of replicas"
     HYBRID_SHARD_EXPERTS = "such groups with ZeRO 2 or 3 beside split experts"
     OFFLOAD = "optimizer state on the host"
@@ -269,6 +270,7 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "no needs sharded replicas beside tensor parallel",
         "yes",
     ),
+    Feature.UNSHARDED_PIPELINE: (*("yes",) * 7, _NO_PP, "yes"),
     Feature.HYBRID_SHARD: (
         *("yes num_distributed_optimizer_instances",) * 3,
         *("yes data_parallel_replicate_degree",) * 2,
@@ -494,6 +496,7 @@ _DERIVED: Final[tuple[tuple[int, dict[Feature, str]], ...]] = (
                 (Feature.ZERO_3, Feature.ZERO_3_PIPELINE), "yes reshard_after_forward true"
             ),
             Feature.UNSHARDED_TENSOR: "no needs sharded replicas beside tensor parallel",
+            Feature.UNSHARDED_PIPELINE: "no shards what lies beside a pipeline (ZeRO 2 or 3)",
             Feature.HYBRID_SHARD: "yes dp_replicate_size",
             Feature.HYBRID_SHARD_EXPERTS: "no is not known to copy experts that are split",
             Feature.OFFLOAD: "no moves weights too, where it moves anything (offload_policy)",

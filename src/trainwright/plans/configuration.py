@@ -442,18 +442,24 @@ def even_blocks(num_blocks: int, num_stages: int) -> tuple[int, ...]:
         counts[stage] += 1
     counts[0] -= 1
     counts[-1] -= 1
-    if min(counts) >= 0:
-        return tuple(counts)
+    return tuple(counts) if min(counts) >= 0 else _dealt_out(num_blocks, num_stages)
+
+
+def _dealt_out(num_blocks: int, num_stages: int) -> tuple[int, ...]:
     share, rest = divmod(num_blocks, num_stages)
     return tuple(share + (stage < rest) for stage in range(num_stages))
 
 
-def own_split(model: TransformerConfig, num_stages: int) -> tuple[int, ...]:
-    """The blocks that nanotron gives each stage.
+def own_split(target: str, model: TransformerConfig, num_stages: int) -> tuple[int, ...]:
+    """The blocks that a framework which takes no stages gives each of them.
 
-    A stage ends after the block with which the running sum of costs passes its share: that of a
-    block by its matrices, of the head by its own; nothing else counts.
+    nanotron ends a stage after the block with which the running sum of costs passes its share: that
+    of a block by its matrices, of the head by its own; nothing else counts. Others deal blocks out
+    alike, the first stages getting what is over, as NeMo Automodel names modules of Hugging Face's
+    models.
     """
+    if target != "nanotron":
+        return _dealt_out(model.num_layers, num_stages)
     hidden, heads = model.hidden_size, model.num_heads
     block = 4 * heads * (hidden // heads) * hidden + 3 * model.ffn_size * hidden
     head = model.vocabulary_size * hidden

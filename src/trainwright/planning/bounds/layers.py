@@ -698,11 +698,8 @@ def _expert_floor_s(operator: Operator, phase: Phase, device: Accelerator, dtype
 
 
 def _run_at(question: ModelQuestion, point: Point) -> RunShape:
-    device = question.cluster.pool_of().accelerator
-    recipe = question.settings.recipe
-    name = question.workload.precision or recipe.precision or device.default_precision
     run = run_of(point, question.workload.sequence_length)
-    return question.settings.shape(run, precision=name)
+    return question.settings.shape(run, precision=question.precision)
 
 
 def _exchange_s(question: ModelQuestion, point: Point) -> float:

@@ -52,6 +52,7 @@ from trainwright.planning.question.layouts import (
     WHOLE_GROUPS,
     Layouts,
     ReplicaGroups,
+    RunnableDegrees,
     is_replicated,
     is_worth_copying,
     joined,
@@ -628,6 +629,7 @@ class Space(NamedTuple):
     num_blocks: int
     allowed: Allowed
     sequence_length: int = 0
+    runnable: RunnableDegrees | None = None
 
     def num_candidates(self, point: Point, layouts: Layouts) -> int:
         """How many candidates some pairs are."""
@@ -656,10 +658,13 @@ class Space(NamedTuple):
         """Which pairs are looked at under each ZeRO stage."""
         first, *others = self.allowed.zero_stages
         replicated, copies = is_replicated(point, layouts), self.allowed.state_copies
-        return [
+        found = [
             (first, is_worth_copying(layouts, first, copies)),
             *((zero, replicated & is_worth_copying(layouts, zero, copies)) for zero in others),
         ]
+        if (own := self.runnable) is None:
+            return found
+        return [(zero, kept & own.runs(point, zero, layouts)) for zero, kept in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -803,12 +808,14 @@ def _layouts_at(
     return with_copies(found, allowed.state_copies, point, levels)
 
 
-_Alike: TypeAlias = tuple[int, bool, int]
+_Alike: TypeAlias = tuple[int, bool, int, tuple[bytes, ...]]
 
 
-def _alike(point: Point) -> _Alike:
+def _alike(point: Point, space: Space) -> _Alike:
     """What of a point decides how many candidates there are; see `is_replicated`."""
-    return point.devices, point.context > 1, point.expert_devices
+    own, stages = space.runnable, space.allowed.zero_stages
+    runs = () if own is None else tuple(own.at(point, zero).tobytes() for zero in stages)
+    return point.devices, point.context > 1, point.expert_devices, runs
 
 
 @dataclass(slots=True)
@@ -827,7 +834,8 @@ class PointPairs:
     def __post_init__(self) -> None:
         asked = self.question
         blocks, length = asked.model.num_layers, asked.workload.sequence_length
-        self.space = Space(self.schedules, blocks, asked.allowed, length)
+        runnable = RunnableDegrees.of(asked)
+        self.space = Space(self.schedules, blocks, asked.allowed, length, runnable)
 
     @property
     def cuts_head(self) -> bool:
@@ -876,7 +884,7 @@ class PointPairs:
 
     def num_candidates(self, point: Point, sizes: Sequence[int]) -> int:
         """Candidates at a point with microbatches of each of these sizes."""
-        key = _alike(point), tuple(sizes)
+        key = _alike(point, self.space), tuple(sizes)
         if key not in self._counts:
             every = joined([self.of(replace(point, microbatch_size=size)) for size in sizes])
             self._counts[key] = self.space.num_candidates(point, every)
@@ -884,7 +892,7 @@ class PointPairs:
 
     def has_candidates(self, point: Point, size: int) -> bool:
         """Whether there are any with microbatches of a size, which takes less than to count."""
-        key = _alike(point), size
+        key = _alike(point, self.space), size
         if key not in self._any:
             own = replace(point, microbatch_size=size)
             self._any[key] = self.space.has_candidates(own, self.of(own))

@@ -16,6 +16,8 @@ import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.question.question import ANY, Span
+from trainwright.plans.capability import gaps_of_degrees
+from trainwright.plans.job import training_demands
 from trainwright.plans.plan import (
     DATA_INSIDE,
     DEFAULT_SCHEDULE,
@@ -24,6 +26,7 @@ from trainwright.plans.plan import (
     Parallelism,
 )
 from trainwright.plans.schedule import Placing
+from trainwright.profile.measured_model import MeasuredModel
 from trainwright.profile.profile import divisors
 from trainwright.scheduling.families import ALIASES, FAMILIES, family_named
 from trainwright.scheduling.families.family import Searched
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Flags, Floats, Ints
     from trainwright.cluster import Cluster, NetworkLevel
-    from trainwright.planning.question.question import Allowed, Point
+    from trainwright.errors import Fault
+    from trainwright.planning.question.question import Allowed, ModelQuestion, Point
+    from trainwright.plans.capability import Demands
     from trainwright.step.zero import Replicas
 
 # The schedule families that plans are searched under, and what bounds and splits ask of them
@@ -513,6 +518,56 @@ def _chunks(family: str, allowed: Span) -> Span | None:
     return (
         None if allowed.most is not None and allowed.most < least else replace(allowed, least=least)
     )
+
+
+@dataclass(slots=True, eq=False)
+class RunnableDegrees:
+    """Which degrees a framework runs beside each other; what is `known` of a point is kept.
+
+    `demands` are what the question asks of it whatever the degrees.
+    """
+
+    target: str
+    demands: Demands
+    known: dict[tuple[object, ...], Flags] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, question: ModelQuestion) -> RunnableDegrees | None:
+        """Those of the framework that the question names; None where any plan will do."""
+        target, recipe = question.allowed.framework, question.settings.recipe
+        if target is None or isinstance(question.model, MeasuredModel):
+            return None
+        return cls(target, training_demands(question.model, recipe, question.precision))
+
+    def at(self, point: Point, zero_stage: int) -> Flags:
+        """[8]: with a pipeline (1), with replicas (2) and with copies of state (4), or without."""
+        key = (point.tensor, point.context, point.expert, point.expert_tensor, zero_stage)
+        if key not in self.known:
+            found = [not self.faults(point, zero_stage, more) for more in range(8)]
+            self.known[key] = np.array(found)
+        return self.known[key]
+
+    def faults(self, point: Point, zero_stage: int, more: int) -> tuple[Fault, ...]:
+        """Why one of those cannot be run; empty where it can."""
+        degrees = Parallelism(
+            tensor=point.tensor,
+            pipeline=2 if more & 1 else 1,
+            data=2 * point.expert_devices if more & 2 else 1,  # so that experts have replicas, too
+            context=point.context,
+            expert=point.expert,
+            expert_tensor=point.expert_tensor,
+            sequence_parallel=point.tensor > 1,
+            zero_stage=zero_stage,
+            state_copies=2 if more & 4 else 1,
+        )
+        demands = replace(self.demands, parallelism=degrees)
+        return tuple(gap.fault for gap in gaps_of_degrees(demands, self.target))
+
+    def runs(self, point: Point, zero_stage: int, layouts: Layouts) -> Flags:
+        """Which pairs can be run, [N]."""
+        piped, replicated, copied = layouts.pipeline > 1, layouts.data > 1, layouts.copies > 1
+        found: Flags = self.at(point, zero_stage)[piped + 2 * replicated + 4 * copied]
+        return found
 
 
 def is_replicated(point: Point, layouts: Layouts) -> Flags:

@@ -391,6 +391,12 @@ class ModelQuestion:
         return model.head is Head.LANGUAGE and not model.num_mtp_layers
 
     @property
+    def precision(self) -> str:
+        """The number format that is stated, or the usual one of the devices of the one pool."""
+        stated = self.workload.precision or self.settings.recipe.precision
+        return stated or self.cluster.accelerator.default_precision
+
+    @property
     def program(self) -> str | None:
         """Whose speed and memory are expected; None where nobody is named."""
         return self.software or self.allowed.framework
@@ -797,10 +803,7 @@ def _most_over_cast(question: ModelQuestion, account: FrameworkMemory) -> float:
     Of p parameters whose shards lie on a device the step's account has all states, s·p bytes, in a
     peak of S, and the framework's w·p fewer: S / (S - w·p) is at most s / (s - w).
     """
-    recipe, workload = question.settings.recipe, question.workload
-    device = question.cluster.accelerator
-    precision = workload.precision or recipe.precision or device.default_precision
-    numbers = recipe.numbers(precision)
+    numbers = question.settings.recipe.numbers(question.precision)
     if not account.casts_shards or max(question.allowed.zero_stages) < _SHARDS_WEIGHTS:
         return 1.0
     states = numbers.weight_bytes + numbers.gradient_bytes + numbers.optimizer_bytes

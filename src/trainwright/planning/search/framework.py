@@ -196,12 +196,10 @@ def in_words(able: Sequence[str], reason: str | None) -> str | None:
 def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
     """What of the question keeps a framework from running any plan that answers it."""
     model, recipe = question.config, question.settings.recipe
-    device = question.cluster.accelerator
-    precision = question.workload.precision or recipe.precision or device.default_precision
     for fault in unwritable(model, target):
         yield replace(fault, problem=f"{fault.problem}, which {target} cannot be told")
     yield from unsaid_training(model, recipe, target)
-    demands = training_demands(model, recipe, precision)
+    demands = training_demands(model, recipe, question.precision)
     yield from (gap.fault for gap in unsupported(demands, target))
     allowed, own = question.allowed, capability_of(target)
     if allowed.searches_orders and not own.can(Feature.CUSTOM_ORDER):
@@ -293,9 +291,7 @@ def _made_anew(question: ModelQuestion) -> Iterator[Allowed]:
 def gradient_bytes(question: ModelQuestion) -> float:
     """All gradients of the model, on one device."""
     shape = RunShape(microbatch_size=1, sequence_length=1)
-    recipe, workload = question.settings.recipe, question.workload
-    device = question.cluster.accelerator
-    numbers = recipe.numbers(workload.precision or recipe.precision or device.default_precision)
+    numbers = question.settings.recipe.numbers(question.precision)
     graph = layer_graph(question.config, shape)
     return numbers.gradient_bytes * graph.num_trainable_parameters
 
@@ -656,9 +652,14 @@ def _by_depth(allowed: Allowed, own: Capability) -> Iterator[Allowed]:
     alone, piped = (
         tuple(z for z in allowed.zero_stages if z in own.zero_stages(p)) for p in (1, 2)
     )
-    if not alone and not piped:
-        offered = ", ".join(str(z) for z in sorted({*own.zero_stages(1), *own.zero_stages(2)}))
-        raise InvalidInput.of("zero_stages", f"must hold one that {own.target} has: {offered}")
+    ranks = [p for p, has in ((1, 1 in allowed.pipeline), (2, allowed.pipeline != _ONE)) if has]
+    offered = {stage for p in ranks for stage in own.zero_stages(p)}
+    if not offered & {*allowed.zero_stages}:
+        beside = " beside a pipeline" if ranks == [2] else ""
+        names = ", ".join(map(str, sorted(offered)))
+        raise InvalidInput.of(
+            "zero_stages", f"must hold one that {own.target} has{beside}: {names}"
+        )
     if alone == piped:
         yield replace(allowed, zero_stages=alone)
         return

@@ -40,7 +40,6 @@ from trainwright.planning.splits.vee_cuts import (
 )
 from trainwright.plans import Plan, Stage
 from trainwright.plans.capability import capability_of
-from trainwright.plans.capability_table import Feature
 from trainwright.plans.configuration import own_split
 from trainwright.plans.plan import AXIS_ORDERS
 from trainwright.profile import Recompute, StaticKind
@@ -493,10 +492,7 @@ def _priced(
 
 def splits_itself(allowed: Allowed) -> bool:
     """Whether the framework, if one is named, runs a pipeline but takes no stages."""
-    if allowed.framework is None:
-        return False
-    own = capability_of(allowed.framework)
-    return own.can(Feature.PIPELINE) and not own.can(Feature.UNEVEN_STAGES)
+    return allowed.framework is not None and capability_of(allowed.framework).splits_itself
 
 
 def price_own_stages(
@@ -507,7 +503,9 @@ def price_own_stages(
     `kinds` may be those of another profile of the same costs.
     """
     workload, degrees = question.workload, candidate.degrees
-    blocks = own_split(question.config, candidate.pipeline)
+    framework = question.allowed.framework
+    assert framework is not None, "one that splits layers itself is named"
+    blocks = own_split(framework, question.config, candidate.pipeline)
     if not all(blocks[:-1]):
         return None
     cuts = cuts_of(profile, blocks)
