@@ -28,6 +28,7 @@ from trainwright.documents.sweep import on_more_devices
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.execution import Budget
 from trainwright.formats import catalog
+from trainwright.options.clusters import calibrated, without_host
 from trainwright.planning.reasons.why import moves_on_pools
 from trainwright.plans.prediction import RankRecord
 from trainwright.plans.status import Status
@@ -350,18 +351,9 @@ def test_reasons_name_what_of_which_pool_would_help_most() -> None:
     assert sum(found.time_by_part_s.values()) == pytest.approx(found.plan.step_time_s)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("memory", "40GiB"),
-        ("nodes", 4),
-        ("calibration", "megatron-core"),
-        ("per_stage_degrees", True),
-    ],
-)
-def test_options_that_speak_of_one_kind_are_refused_by_name(option: str, value: object) -> None:
-    with pytest.raises(UnsupportedFeature, match=rf"^{option.replace('_', '-')}: "):
-        plan("llama3-8b", cluster=two_kinds(), **(NARROW | {option: value}))  # type: ignore[arg-type]
+def test_degrees_of_each_stage_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFeature, match=r"^per-stage-degrees: "):
+        plan("llama3-8b", cluster=two_kinds(), **NARROW, per_stage_degrees=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
@@ -451,6 +443,52 @@ def test_an_estimate_of_a_plans_layout_has_the_figures_of_the_plan(
 STATED = {"global_batch": 32, "sequence": 2048, "tp": 2}
 
 
+def test_memory_and_nodes_are_those_of_every_pool_as_its_file_would_say() -> None:
+    degrees = NARROW | {"pp": 2, "dp": 8}
+    asked = plan("llama3-8b", cluster=two_kinds(), nodes=4, memory="60GiB", **degrees).document  # type: ignore[arg-type]
+    said = plan("llama3-8b", cluster=two_kinds(2).with_memory(60.0 * 2**30), **degrees).document  # type: ignore[arg-type]
+    assert isinstance(asked, MixedPlanResult)
+    assert isinstance(said, MixedPlanResult)
+    assert asked == replace(said, search_s=asked.search_s)
+    assert {group.num_devices for group in asked.groups} == {16}
+    assert max(group.memory_limit_bytes for group in asked.groups) < 60 * 2**30
+    asked_of = {"cluster": two_kinds(), "nodes": 4, "memory": "60GiB"}
+    priced = estimate("llama3-8b", **asked_of, **stated(asked)).document  # type: ignore[arg-type]
+    assert priced.step_time_s == pytest.approx(asked.step_time_s, rel=1e-12)
+    assert priced.ranks[0].margin_bytes == pytest.approx(asked.ranks[0].margin_bytes, rel=1e-12)
+
+
+def test_each_pool_has_the_constants_that_a_calibration_has_of_its_device(tmp_path: Path) -> None:
+    tables = {
+        name: f'[[calibration]]\nline = "own"\naccelerator = "{name}"\n'
+        'source = "runs of our own"\nlow_ratio = 0.9\nhigh_ratio = 1.1\n[calibration.constants]\n'
+        for name in ("A100-80GB-SXM", "H100-80GB-SXM")
+    }
+    gemm = {"A100-80GB-SXM": 0.5, "H100-80GB-SXM": 0.7}
+    path, halves = tmp_path / "both.toml", {}
+    for name, table in tables.items():
+        halves[name] = tmp_path / f"{name}.toml"
+        halves[name].write_text(f"{table}gemm_max = {gemm[name]}\n")
+    path.write_text("".join(each.read_text() for each in halves.values()))
+    found = plan("llama3-8b", cluster=two_kinds(), calibration=path, pp=2, **NARROW).document  # type: ignore[arg-type]
+    assert isinstance(found, MixedPlanResult)
+    pools = planned_mixed(found)[0].cluster.pools
+    assert {pool.accelerator.name: pool.accelerator.efficiency.gemm.max for pool in pools} == gemm
+    for at, pool in enumerate(pools):
+        alone = calibrated(two_kinds().alone(at), halves[pool.accelerator.name])
+        assert without_host(alone).pools == (pool,)
+    priced = estimate(
+        "llama3-8b",
+        cluster=two_kinds(),
+        calibration=path,
+        **stated(found),  # type: ignore[arg-type]
+    ).document
+    assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
+    assert found.step_time_s != document(pp=2).step_time_s
+    with pytest.raises(InvalidInput, match="must hold constants of H100-80GB-SXM; it has own"):
+        plan("llama3-8b", cluster=two_kinds(), calibration=halves["A100-80GB-SXM"], **NARROW)  # type: ignore[arg-type]
+
+
 def test_an_estimate_on_several_pools_is_read_priced_and_exported_like_a_plan(
     tmp_path: Path,
 ) -> None:
@@ -501,7 +539,8 @@ def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> No
         ({"pp": 2, "pool": "0,1", "flash_attention": False}, "^flash-attention: .* several pools"),
         ({"pp": 2, "pool": "0,1", "precision": "fp8"}, "^precision: .* several pools"),
         ({"pool": "0", "sequence_parallel": False}, "^sequence-parallel: .* several pools"),
-        ({"pp": 2, "pool": "0,1", "memory": "60GiB"}, "^memory: .* several pools"),
+        ({"pp": 2, "pool": "0,1", "nodes": 3}, "^nodes: must be dealt out to the pools as 1:1"),
+        ({"pp": 2, "pool": "0,1", "calibration": "x"}, "^calibration: must be a file of"),
         ({"pp": 2, "pool": "0,1", "recompute": "offload"}, "^recompute: .* several pools"),
         ({"pp": 2, "pool": "0,1", "mapping": "tp-cp-ep-pp-dp"}, "^mapping, state-copies: "),
         ({"pp": 2, "pool": "0,1", "schedule": "seq1f1b"}, "^schedule: seq1f1b is not priced"),

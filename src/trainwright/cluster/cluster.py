@@ -458,18 +458,26 @@ class Cluster:
 
         Raises `InvalidInput` where a pool has no whole number of them, and like `with_pool_of`.
         """
-        whole = self.num_devices
-        if any(devices * pool.num_devices % whole for pool in self.pools):
-            shares = ":".join(str(pool.num_devices) for pool in self.pools)
-            problem = f"must be dealt out to the pools as {shares}, got {devices}"
-            raise InvalidInput.of("devices", problem)
-        return self._with_pools(
-            lambda own: own.with_devices(devices * own.num_devices // whole), None
-        )
+        counts = self._dealt_out("devices", devices, [pool.num_devices for pool in self.pools])
+        pools = zip(self.pools, counts, strict=True)
+        return replace(self, pools=tuple(pool.with_devices(count) for pool, count in pools))
 
     def with_nodes(self, nodes: int) -> Cluster:
-        """The same cluster of `nodes` nodes; raises like `Pool.with_nodes` and `pool_of`."""
-        return replace(self, pools=(self.pool_of().with_nodes(nodes),))
+        """The same cluster of `nodes` nodes, the pools in proportion.
+
+        Raises `InvalidInput` where a pool has no whole number of them, and like `Pool.with_nodes`.
+        """
+        counts = self._dealt_out("nodes", nodes, [pool.num_nodes for pool in self.pools])
+        pools = zip(self.pools, counts, strict=True)
+        return replace(self, pools=tuple(pool.with_nodes(count) for pool, count in pools))
+
+    def _dealt_out(self, name: str, count: int, sizes: list[int]) -> list[int]:
+        whole = sum(sizes)
+        if any(count * size % whole for size in sizes):
+            shares = ":".join(map(str, sizes))
+            problem = f"must be dealt out to the pools as {shares}, got {count}"
+            raise InvalidInput.of(name, problem)
+        return [count * size // whole for size in sizes]
 
 
 # A chip template in its surroundings as an accelerator, and many of them as a cluster

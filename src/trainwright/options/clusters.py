@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trainwright.cluster import Cluster, Surroundings
+    from trainwright.cluster import Cluster, Pool, Surroundings
+    from trainwright.cluster.calibration import Calibration
 
 
 NO_CALIBRATION: Final = "none"  # what `--calibration` says for a roofline
@@ -68,7 +69,6 @@ def priced_as_run(
             raise InvalidInput.of("software", problem)
         if str(calibration) == NO_CALIBRATION:
             return cluster
-        refuse_several_pools(cluster, "calibration")
         return calibrated(cluster, calibration)
     if measured:
         return cluster
@@ -136,36 +136,60 @@ def with_host(cluster: Cluster) -> Cluster:
 
 
 def calibrated(cluster: Cluster, calibration: str | Path) -> Cluster:
-    """The cluster with the constants of a file, or of a built-in line for its accelerator.
+    """The cluster with the constants of a file, or of built-in lines of a name, for its devices.
 
-    "none" leaves it as its description says: a roofline.
+    "none" leaves it as its description says: a roofline. Raises `InvalidInput` where there are none
+    of some pool's device.
     """
     from trainwright.formats.atomic_file import exists
-    from trainwright.formats.calibration_toml import built_in_calibrations, load_calibrations
+    from trainwright.formats.calibration_toml import load_calibrations
 
     if str(calibration) == NO_CALIBRATION:
         return cluster
     path = Path(calibration)
+    known = load_calibrations(path) if exists(path) and path.is_file() else None
+    pools: list[Pool] = []
+    faults: list[Fault] = []
+    for at in range(len(cluster.pools)):
+        alone = cluster.alone(at)
+        try:
+            if known is None:
+                alone = _line_of(alone.accelerator.name, str(calibration)).applied(alone)
+            else:
+                alone = _calibrated_by(known, alone)
+        except InvalidInput as error:
+            faults += error.faults
+        pools += alone.pools
+    if faults:
+        raise InvalidInput([*dict.fromkeys(faults)], source=None if known is None else str(path))
+    return replace(cluster, pools=tuple(pools))
+
+
+def _calibrated_by(known: Sequence[Calibration], cluster: Cluster) -> Cluster:
+    """A pool with the constants that a file has of its device."""
     device = cluster.accelerator.name
-    if exists(path) and path.is_file():
-        known = load_calibrations(path)
-        fitting = [c for c in known if c.accelerator == device]
-        if not fitting:
-            offered = ", ".join(sorted({f"{c.line} ({c.accelerator})" for c in known}))
-            wanted = f"must hold constants of {device}; it has {offered or 'none'}"
-            raise InvalidInput.of("calibration", wanted, source=str(path))
-        own = fitting[0]
-        if own.upon is not None:
-            cluster = expected(cluster, read_software(own.upon, "upon"))
-        return own.applied(cluster)
+    own = next((each for each in known if each.accelerator == device), None)
+    if own is None:
+        offered = ", ".join(sorted({f"{c.line} ({c.accelerator})" for c in known}))
+        wanted = f"must hold constants of {device}; it has {offered or 'none'}"
+        raise InvalidInput.of("calibration", wanted)
+    if own.upon is not None:
+        cluster = expected(cluster, read_software(own.upon, "upon"))
+    return own.applied(cluster)
+
+
+def _line_of(device: str, name: str) -> Calibration:
+    """The built-in line of a device that is called so."""
+    from trainwright.formats.calibration_toml import built_in_calibrations
+
     lines = [c for c in built_in_calibrations() if c.accelerator == device and c.replaced]
-    fitting = [c for c in lines if c.line == str(calibration)]
-    if not fitting:
+    own = next((each for each in lines if each.line == name), None)
+    if own is None:
         offered = ", ".join(sorted(c.line for c in lines))
         built_in = f" or a line of {device} that is built in ({offered})" if lines else ""
         wanted = f"must be a file of `calibrate`{built_in}"
-        raise InvalidInput.of("calibration", f'{wanted}, got "{calibration}"')
-    return fitting[0].applied(cluster)
+        raise InvalidInput.of("calibration", f'{wanted}, got "{name}"')
+    return own
 
 
 # What the cluster of a model means: a catalog entry, a file or a noun, sized
@@ -315,24 +339,26 @@ def resolve_pools(
     devices: int | None,
     memory_bytes: float | None = None,
 ) -> tuple[Cluster, int]:
-    """Like `resolve_cluster`, and also a cluster of several pools, which keep their proportion."""
+    """Like `resolve_cluster`, and also a cluster of several pools, which keep their proportion.
+
+    A memory is that of every device of all pools.
+    """
     given = opened(cluster)
     found = given.cluster
     if len(found.pools) == 1:
         return resolve_cluster(given, nodes=nodes, devices=devices, memory_bytes=memory_bytes)
-    for name, value in {"memory": memory_bytes, "nodes": nodes}.items():
-        if value is not None:
-            refuse_several_pools(found, name)
+    if memory_bytes is not None:
+        found = found.with_memory(memory_bytes)
+    if nodes is not None:
+        _refuse_too_many("nodes", nodes)
+        found = found.with_nodes(nodes)
     if devices not in (None, found.num_devices):
         _refuse_too_many("devices", devices)
         found = found.with_devices(devices)
     return found, found.num_devices
 
 
-_IN_FILE: Final = "say it in the cluster file, pool by pool"
-
-
-def refuse_several_pools(cluster: Cluster, option: str, *, alternative: str = _IN_FILE) -> None:
+def refuse_several_pools(cluster: Cluster, option: str, *, alternative: str) -> None:
     """Raise `UnsupportedFeature` naming an option that speaks of one kind of device."""
     if len(cluster.pools) > 1:
         kinds = ", ".join(pool.accelerator.name for pool in cluster.pools)
