@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from itertools import product
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -681,33 +680,20 @@ def _nothing_left(question: ModelQuestion) -> Iterator[Fault]:
 
 
 def _not_run_together(question: ModelQuestion) -> Iterator[Fault]:
-    """What the framework cannot run of the least degrees beside each other, whatever ZeRO does."""
-    from trainwright.planning.question.layouts import RunnableDegrees
-    from trainwright.planning.question.question import Point
+    """What keeps the framework from running any degrees that are allowed, beside each other.
 
-    allowed, own = question.allowed, RunnableDegrees.of(question)
-    if own is None:
+    Nothing where there is one that it cannot run at all: a search says which, and what it can.
+    """
+    from trainwright.planning.question.layouts import RunnableDegrees
+    from trainwright.planning.search.framework import runnable_spaces
+
+    own = RunnableDegrees.of(question)
+    try:
+        runnable_spaces(question.allowed)
+    except InvalidInput:
         return
-    tensor, cuts = allowed.tensor.least, allowed.expert_tensor
-    has_experts = question.config.experts is not None
-    points = [
-        Point(
-            microbatch_size=1,
-            tensor=tensor,
-            context=allowed.context.least,
-            expert=allowed.expert.least,
-            expert_tensor=cut,
-        )
-        for cut in ({1, tensor, cuts.least} if has_experts else (None,))
-        if cut is None or cut in cuts
-    ]
-    spans = enumerate((allowed.pipeline, allowed.data, allowed.state_copies))
-    bits = [[0] * (1 in span) + [1 << bit] * (span.most != 1) for bit, span in spans]
-    more = [sum(each) for each in product(*bits)]
-    tried = [*product(points, allowed.zero_stages, more)]
-    if tried and not any(own.at(point, zero)[at] for point, zero, at in tried):
-        for fault in own.faults(*tried[0]):
-            yield replace(fault, path={**SPANS, "zero_stage": "zero"}.get(fault.path, fault.path))
+    for fault in () if own is None else own.faults_of(question.allowed):
+        yield replace(fault, path={**SPANS, "zero_stage": "zero"}.get(fault.path, fault.path))
 
 
 def _not_measured(question: ModelQuestion, model: MeasuredModel) -> Iterator[Fault]:

@@ -10,12 +10,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.planning.question.question import ANY, Span
+from trainwright.planning.question.question import ANY, Point, Span
 from trainwright.plans.capability import gaps_of_degrees
 from trainwright.plans.job import training_demands
 from trainwright.plans.plan import (
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Flags, Floats, Ints
     from trainwright.cluster import Cluster, NetworkLevel
     from trainwright.errors import Fault
-    from trainwright.planning.question.question import Allowed, ModelQuestion, Point
+    from trainwright.planning.question.question import Allowed, ModelQuestion
     from trainwright.plans.capability import Demands
     from trainwright.step.zero import Replicas
 
@@ -524,7 +525,8 @@ def _chunks(family: str, allowed: Span) -> Span | None:
 class RunnableDegrees:
     """Which degrees a framework runs beside each other; what is `known` of a point is kept.
 
-    `demands` are what the question asks of it whatever the degrees.
+    `demands` are what the question asks of it whatever the degrees. How tokens travel is no matter
+    of degrees: what of that a framework cannot say is said of the plan.
     """
 
     target: str
@@ -532,12 +534,16 @@ class RunnableDegrees:
     known: dict[tuple[object, ...], Flags] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, question: ModelQuestion) -> RunnableDegrees | None:
-        """Those of the framework that the question names; None where any plan will do."""
-        target, recipe = question.allowed.framework, question.settings.recipe
+    def of(cls, question: ModelQuestion, target: str | None = None) -> RunnableDegrees | None:
+        """Those of a target, or of the framework that is named; None where any plan will do."""
+        target, recipe = target or question.allowed.framework, question.settings.recipe
         if target is None or isinstance(question.model, MeasuredModel):
             return None
-        return cls(target, training_demands(question.model, recipe, question.precision))
+        demands = training_demands(question.model, recipe, question.precision)
+        return cls(
+            target,
+            replace(demands, dispatches_once=False, narrow_dispatch=False, context_exchange="ring"),
+        )
 
     def at(self, point: Point, zero_stage: int) -> Flags:
         """[8]: with a pipeline (1), with replicas (2) and with copies of state (4), or without."""
@@ -563,10 +569,36 @@ class RunnableDegrees:
         demands = replace(self.demands, parallelism=degrees)
         return tuple(gap.fault for gap in gaps_of_degrees(demands, self.target))
 
+    def faults_of(self, allowed: Allowed) -> tuple[Fault, ...]:
+        """Why none of the least degrees that are allowed runs; empty where some does."""
+        tensor, cuts = allowed.tensor.least, allowed.expert_tensor
+        shards = {1, tensor, cuts.least} if self.demands.has_experts else (None,)
+        points = [
+            Point(
+                microbatch_size=1,
+                tensor=tensor,
+                context=allowed.context.least,
+                expert=allowed.expert.least,
+                expert_tensor=cut,
+            )
+            for cut in shards
+            if cut is None or cut in cuts
+        ]
+        spans = enumerate((allowed.pipeline, allowed.data, allowed.state_copies))
+        bits = [[0] * (1 in span) + [1 << bit] * (span.most != 1) for bit, span in spans]
+        more = [sum(each) for each in product(*bits)]
+        tried = [*product(points, allowed.zero_stages, more)]
+        if not tried or any(self.at(point, zero)[at] for point, zero, at in tried):
+            return ()
+        return self.faults(*tried[0])
+
     def runs(self, point: Point, zero_stage: int, layouts: Layouts) -> Flags:
         """Which pairs can be run, [N]."""
+        own = self.at(point, zero_stage)
+        if own.all():
+            return np.ones(layouts.size, np.bool_)
         piped, replicated, copied = layouts.pipeline > 1, layouts.data > 1, layouts.copies > 1
-        found: Flags = self.at(point, zero_stage)[piped + 2 * replicated + 4 * copied]
+        found: Flags = own[piped + 2 * replicated + 4 * copied]
         return found
 
 

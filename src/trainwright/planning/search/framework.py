@@ -22,7 +22,11 @@ from trainwright.execution import Budget
 from trainwright.model import RunShape, layer_graph
 from trainwright.model.operator import MLP_ACTIVATION
 from trainwright.planning.bounds.step import any_order_bounds_s
-from trainwright.planning.question.layouts import ONLY_BOUNDED, SEARCHED_UNLESS_NAMED
+from trainwright.planning.question.layouts import (
+    ONLY_BOUNDED,
+    SEARCHED_UNLESS_NAMED,
+    RunnableDegrees,
+)
 from trainwright.planning.question.question import (
     Allowed,
     Span,
@@ -201,6 +205,10 @@ def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
     yield from unsaid_training(model, recipe, target)
     demands = training_demands(model, recipe, question.precision)
     yield from (gap.fault for gap in unsupported(demands, target))
+    spread = replace(demands, parallelism=_spread(question))
+    yield from (gap.fault for gap in unsupported(spread, target) if gap.field in _OF_EXCHANGES)
+    degrees = RunnableDegrees.of(question, target)
+    yield from () if degrees is None else degrees.faults_of(question.allowed)
     allowed, own = question.allowed, capability_of(target)
     if allowed.searches_orders and not own.can(Feature.CUSTOM_ORDER):
         yield Fault("schedule", f"{SEARCHED}: {cannot(own, Feature.CUSTOM_ORDER)}")
@@ -212,6 +220,17 @@ def _unrunnable(question: ModelQuestion, target: str) -> Iterator[Fault]:
         runnable_spaces(replace(allowed, framework=target))
     except InvalidInput as error:
         yield from error.faults
+
+
+# What is asked of exchanges, which degrees of one have none of.
+_OF_EXCHANGES: Final = frozenset({"context_exchange", "dispatch_dtype", "token_dispatcher"})
+
+
+def _spread(question: ModelQuestion) -> Parallelism:
+    """Few degrees that are allowed and have every exchange that plans may have."""
+    allowed, experts = question.allowed, question.config.experts
+    context, expert = (1 if span.most == 1 else 2 for span in (allowed.context, allowed.expert))
+    return Parallelism(context=context, data=2, expert=1 if experts is None else expert)
 
 
 def plan_runnable(
