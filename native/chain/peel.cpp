@@ -54,13 +54,23 @@ struct Pick {
   int32_t far = 0;
 };
 
+// Which ranks are looked for: where time alone counts, such as are no longer than `most_s` and
+// shorter than `below_s`, the shortest or any.
+struct Wanted {
+  double most_s = kInfinite;
+  double below_s = kInfinite;
+  bool is_any = false;
+};
+
 // The longest rank counts.
 struct Shortest {
   static constexpr bool kTimeAlone = true;
   Weights weights(int64_t) const { return {}; }
   double own(const PeelProblem&, const RankTime& rank) const { return rank.step_s; }
   double with(double own, double later) const { return std::max(own, later); }
-  double enough(double least, double limit_s) const { return std::min(least, limit_s); }
+  Wanted wanted(double least, double limit_s) const {
+    return {std::min(least, limit_s), std::min(least, std::nextafter(limit_s, kInfinite))};
+  }
   bool settled(double least, double floor_s) const { return least <= floor_s; }
   bool within(const RankTime& rank, double limit_s) const { return rank.step_s <= limit_s; }
 };
@@ -75,7 +85,7 @@ struct Even {
            square(x.fronts.time_s[rank.points.far] / chunk_s - 1);
   }
   double with(double own, double later) const { return own + later; }
-  double enough(double, double limit_s) const { return limit_s; }
+  Wanted wanted(double, double limit_s) const { return {limit_s}; }
   bool settled(double, double) const { return false; }
   bool within(const RankTime& rank, double limit_s) const { return rank.step_s <= limit_s; }
   static double square(double x) { return x * x; }
@@ -112,7 +122,7 @@ struct Weighted {
            w.ranks[r] * rank.step_s + w.ends[r] * ends_s(x, rank.near, rank.far);
   }
   double with(double own, double later) const { return own + later; }
-  double enough(double, double limit_s) const { return limit_s; }
+  Wanted wanted(double, double limit_s) const { return {limit_s}; }
   bool settled(double, double) const { return false; }
   // Other points of the same kinds may be faster.
   bool within(const RankTime&, double) const { return true; }
@@ -263,7 +273,8 @@ class Peeler {
             for (int64_t far = std::max<int64_t>(1, fewest - near); near + far <= most; ++far) {
               char& is_left = left_[r + 1][at(a + near, b - far)];
               if (is_left || !runs_[at(b - far, b)]) continue;
-              const RankTime own = rank(r, a, a + near, b - far, b, x_.limit_s);
+              const Wanted any{x_.limit_s, std::nextafter(x_.limit_s, kInfinite), true};
+              const RankTime own = rank(r, a, a + near, b - far, b, any);
               is_left = own.points.near >= 0 && aim_.within(own, x_.limit_s);
               is_any = is_any || is_left;
             }
@@ -299,7 +310,7 @@ class Peeler {
         if (!runs_[at(b2, b)]) continue;
         const double later_cost = later[at(a2, b2)];
         if (!(later_cost < least)) continue;
-        const RankTime own = rank(r, a, a2, b2, b, aim_.enough(least, x_.limit_s));
+        const RankTime own = rank(r, a, a2, b2, b, aim_.wanted(least, x_.limit_s));
         if (own.points.near < 0 || !aim_.within(own, x_.limit_s)) continue;
         const double cost = aim_.with(aim_.own(x_, own), later_cost);
         if (cost < least) {
@@ -317,9 +328,10 @@ class Peeler {
     picks_[r][at(a, b)] = pick;
   }
 
-  // A lower bound on the step from rank r alone; infinite where it cannot run or exceeds
-  // `enough_s`.
-  RankTime rank(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b, double enough_s) const {
+  // A lower bound on the step from rank r alone; infinite where it cannot run or is not `wanted`.
+  RankTime rank(int64_t r, int64_t a, int64_t a2, int64_t b2, int64_t b,
+                const Wanted& wanted) const {
+    const double enough_s = wanted.most_s;
     const int64_t near = kind(a, a2), far = kind(b2, b);
     const double m = static_cast<double>(x_.num_microbatches);
     const double least_s = fastest_s(near) + fastest_s(far);
@@ -334,11 +346,11 @@ class Peeler {
     }
     if constexpr (Aim::kTimeAlone) {
       const Lives lives = lives_of(r, a, b2, near, far);
-      const Points points = fastest(r, a, b2, near, far, lives, waits, idle_s);
+      const Points points = fastest(r, a, b2, near, far, lives, waits, idle_s, wanted);
       if (points.near < 0) return {};
       return {points.time_s, r, near, far, points};
     } else {
-      const Points points = fastest(r, a, b2, near, far, {}, waits, 0);
+      const Points points = fastest(r, a, b2, near, far, {}, waits, 0, {});
       if (points.near < 0) return {};
       const double time_s = x_.fronts.time_s[points.near] + x_.fronts.time_s[points.far];
       return {m * time_s + idle_s, r, near, far, points};
@@ -380,14 +392,17 @@ class Peeler {
   // Points count from the first of all kinds. Where time alone counts, `time_s` of those found is
   // what the rank takes in a step, else their weighted seconds.
   Points fastest(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, const Lives& lives,
-                 const Waits& waits, double idle_s) const {
-    Points found;
+                 const Waits& waits, double idle_s, const Wanted& wanted) const {
+    Points found{wanted.below_s};
     const double room = room_bytes(near, far);
     const Weights weights = aim_.weights(r);
     for (int64_t u = last_level(near); u >= x_.fronts.level_offset[near]; --u) {
       for (int64_t v = last_level(far); v >= x_.fronts.level_offset[far]; --v) {
-        const Points own = fastest_of_levels(r, a, b2, u, v, room, weights, lives, waits, idle_s);
-        if (own.time_s < found.time_s) found = own;
+        const Points own = fastest_of_levels(r, a, b2, u, v, room, weights, lives, waits, idle_s,
+                                             {wanted.most_s, found.time_s, wanted.is_any});
+        if (own.near < 0 || !(own.time_s < found.time_s)) continue;
+        found = own;
+        if (wanted.is_any) return found;
       }
     }
     return found;
@@ -395,8 +410,8 @@ class Peeler {
 
   Points fastest_of_levels(int64_t r, int64_t a, int64_t b2, int64_t near, int64_t far, double room,
                            const Weights& weights, const Lives& lives, const Waits& waits,
-                           double idle_s) const {
-    Points found;
+                           double idle_s, const Wanted& wanted) const {
+    Points found{wanted.below_s};
     const double once = room - x_.fronts.transient_bytes[far];
     const double many =
         room -
@@ -431,7 +446,10 @@ class Peeler {
                           x_.fronts.time_s[k]};
           const double waited_s = work_s - idle_s + wait_s(waits, kept);
           const double step_s = std::max({work_s, waited_s, kept_s});
-          if (step_s < found.time_s) found = {step_s, i, k};
+          if (step_s < found.time_s) {
+            found = {step_s, i, k};
+            if (wanted.is_any) return found;
+          }
           if (step_s == work_s) break;
         }
         // A leaner near chunk takes longer with any other.
@@ -548,7 +566,7 @@ class Peeler {
     for (int64_t r = 0; r < p_; ++r) {
       const Pick pick = picks_[r][at(a, b)];
       const int64_t a2 = a + pick.near, b2 = b - pick.far;
-      const RankTime own = rank(r, a, a2, b2, b, kInfinite);
+      const RankTime own = rank(r, a, a2, b2, b, {});
       result.near.push_back(pick.near);
       result.far.push_back(pick.far);
       result.near_point.push_back(own.points.near);
