@@ -19,6 +19,12 @@ constexpr int8_t kNoBlocks = 127;   // more than a stage may have
 constexpr size_t kMostWays = 6000;  // of one rank
 constexpr size_t kAbreast = 8;      // ways that are looked at side by side
 
+// Seconds of ways side by side, two of which a processor works out at a time.
+using Two [[gnu::vector_size(16)]] = double;
+struct Abreast {
+  Two two[kAbreast / 2];
+};
+
 // The ways to deal a rank's blocks that are left, with the step that each has at least.
 struct Left {
   int32_t way;
@@ -42,19 +48,13 @@ class Search {
         after_s_(static_cast<size_t>(ranks_)),
         arrives_s_(graph_.steps.size()),
         end_s_(graph_.steps.size()),
-        rest_s_(graph_.steps.size()),
-        leaves_s_(graph_.steps.size()),
-        consumer_(graph_.steps.size(), 0),
-        next_(graph_.steps.size(), 0),
-        rank_of_(graph_.steps.size(), -1),
-        own_s_(static_cast<size_t>(2 * chunks_) * kAbreast) {
+        stays_s_(graph_.steps.size()),
+        leaves_s_(graph_.steps.size(), -kInfinite),
+        own_s_(static_cast<size_t>(2 * chunks_)) {
     for (size_t i = 1; i < graph_.steps.size(); ++i) {
       const OrderStep& step = graph_.steps[i];
       const auto place = static_cast<int32_t>(i);
       const int64_t stage = step.cost % stages_, rank = orders.rank_of_stage[stage];
-      rank_of_[i] = static_cast<int32_t>(rank);
-      if (step.producer != 0) consumer_[step.producer] = place;
-      if (step.previous != 0) next_[step.previous] = place;
       const int64_t chunk = stage / ranks_ + (step.cost >= stages_ ? chunks_ : 0);
       actions_[rank].push_back({place, static_cast<int32_t>(chunk)});
     }
@@ -159,15 +159,13 @@ class Search {
       arrives_s_[i] = end_s_[step.producer] + hop_s_[step.hop];
       end_s_[i] = std::max(end_s_[step.previous], arrives_s_[i]) + cost_s_[step.cost];
     }
+    // Each place hands on what follows it; where nothing waits for one, nothing ever does.
+    for (int64_t r = 0; r < ranks_; ++r) stays_s_[graph_.last[r]] = after_s_[r];
     for (size_t i = steps.size() - 1; i > 0; --i) {
-      const int32_t consumer = consumer_[i], next = next_[i];
-      double leaves_s = -kInfinite;
-      if (consumer != 0)
-        leaves_s = hop_s_[steps[consumer].hop] + cost_s_[steps[consumer].cost] + rest_s_[consumer];
-      leaves_s_[i] = leaves_s;
-      const double stays_s =
-          next != 0 ? cost_s_[steps[next].cost] + rest_s_[next] : after_s_[rank_of_[i]];
-      rest_s_[i] = std::max(leaves_s, stays_s);
+      const OrderStep& step = steps[i];
+      const double own_s = cost_s_[step.cost], rest_s = std::max(leaves_s_[i], stays_s_[i]);
+      stays_s_[step.previous] = own_s + rest_s;
+      leaves_s_[step.producer] = hop_s_[step.hop] + own_s + rest_s;
     }
     for (int64_t r = 0; r < ranks_; ++r)
       if (graph_.last[r] != 0)
@@ -178,30 +176,31 @@ class Search {
 
   // Of up to so many ways of a rank, side by side, the longest path along the rank.
   void go_along(int64_t rank, std::span<Left> ways) {
-    double after_s[kAbreast] = {}, end_s[kAbreast] = {}, longest_s[kAbreast] = {};
+    Abreast end_s{}, longest_s{};
     for (size_t i = 0; i < kAbreast; ++i) {
-      const int32_t way = ways[std::min(i, ways.size() - 1)].way;
-      const int8_t* blocks = blocks_of(rank, way);
-      after_s[i] = way_after_s_[rank][way];
+      const int8_t* blocks = blocks_of(rank, ways[std::min(i, ways.size() - 1)].way);
       for (int64_t c = 0; c < chunks_; ++c) {
         const int64_t at = (c * ranks_ + rank) * width_ + blocks[c];
-        own_s_[static_cast<size_t>(c) * kAbreast + i] = x_.forward_s[at];
-        own_s_[static_cast<size_t>(chunks_ + c) * kAbreast + i] = x_.backward_s[at];
+        own_s_[static_cast<size_t>(c)].two[i / 2][i % 2] = x_.forward_s[at];
+        own_s_[static_cast<size_t>(chunks_ + c)].two[i / 2][i % 2] = x_.backward_s[at];
       }
     }
     for (const Own& own : actions_[rank]) {
-      const double arrives_s = arrives_s_[own.place], leaves_s = leaves_s_[own.place];
-      const double* own_s = &own_s_[static_cast<size_t>(own.cost) * kAbreast];
-      for (size_t i = 0; i < kAbreast; ++i) {
-        const double begins_s = end_s[i] < arrives_s ? arrives_s : end_s[i];
-        end_s[i] = begins_s + own_s[i];
-        const double path_s = end_s[i] + leaves_s;
-        longest_s[i] = longest_s[i] < path_s ? path_s : longest_s[i];
+      const Two arrives_s = arrives_s_[own.place] - Two{};
+      const Two leaves_s = leaves_s_[own.place] - Two{};
+      const Abreast& own_s = own_s_[static_cast<size_t>(own.cost)];
+      for (size_t i = 0; i < kAbreast / 2; ++i) {
+        const Two begins_s = end_s.two[i] < arrives_s ? arrives_s : end_s.two[i];
+        end_s.two[i] = begins_s + own_s.two[i];
+        const Two path_s = end_s.two[i] + leaves_s;
+        longest_s.two[i] = longest_s.two[i] < path_s ? path_s : longest_s.two[i];
       }
     }
     seen_ += static_cast<int64_t>(actions_[rank].size());
-    for (size_t i = 0; i < ways.size(); ++i)
-      ways[i].step_s = std::max(longest_s[i], end_s[i] + after_s[i]);
+    for (size_t i = 0; i < ways.size(); ++i) {
+      const double after_s = way_after_s_[rank][ways[i].way];
+      ways[i].step_s = std::max(longest_s.two[i / 2][i % 2], end_s.two[i / 2][i % 2] + after_s);
+    }
   }
 
   // Drops ways that are too long or that leave other ranks too many or too few blocks, until no
@@ -288,11 +287,10 @@ class Search {
   std::vector<std::vector<Own>> actions_;  // of each rank, in its order
   std::vector<std::vector<int8_t>> ways_;  // of each rank, [ways, v]
   std::vector<std::vector<double>> way_after_s_;
-  std::vector<double> cost_s_, after_s_;   // of stages, [2S], and ranks
-  std::vector<double> arrives_s_, end_s_;  // by place: of its input, and its own
-  std::vector<double> rest_s_, leaves_s_;  // longest paths after it, and those to another stage
-  std::vector<int32_t> consumer_, next_, rank_of_;
-  std::vector<double> own_s_;  // [2v, abreast]
+  std::vector<double> cost_s_, after_s_;    // of stages, [2S], and ranks
+  std::vector<double> arrives_s_, end_s_;   // by place: of its input, and its own
+  std::vector<double> stays_s_, leaves_s_;  // longest paths after it on its rank, and elsewhere
+  std::vector<Abreast> own_s_;              // [2v]
   std::vector<int64_t> found_;
 };
 
