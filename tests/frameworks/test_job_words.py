@@ -478,3 +478,26 @@ def test_a_blank_that_a_script_leaves_is_filled_by_what_is_given() -> None:
     with pytest.raises(InvalidInput, match='after "set IMAGE"'):
         read(None, script)
     assert read(None, script, Beside(variables={"IMAGE": "a.sqsh"})).num_devices == 8
+
+
+@pytest.mark.parametrize(
+    ("strategy", "is_named"), [("HYBRID_SHARD", True), ("FULL_SHARD", False), ("NO_SHARD", False)]
+)
+def test_copies_of_sharded_state_that_composer_keeps_are_named(strategy, is_named) -> None:
+    text = (
+        "train_loader: {}\nglobal_train_batch_size: 8\nmax_seq_len: 128\n"
+        "model: {pretrained_model_name_or_path: Qwen/Qwen3-8B}\n"
+        f"fsdp_config: {{sharding_strategy: {strategy}}}\n"
+    )
+    notes = read(None, text, Beside(name="a.yaml")).notes
+    assert any("give --state-copies" in note for note in notes) is is_named
+
+
+@pytest.mark.parametrize(("strategy", "is_named"), [("HYBRID_SHARD", True), (4, True), (1, False)])
+def test_copies_of_sharded_state_that_accelerate_keeps_are_named(strategy, is_named) -> None:
+    text = (
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n"
+        f"fsdp_config: {{fsdp_sharding_strategy: {strategy}}}\n"
+    )
+    run = read(None, text, Beside(name="a.yaml"))
+    assert (run.zero, any("give --state-copies" in note for note in run.notes)) == (3, is_named)

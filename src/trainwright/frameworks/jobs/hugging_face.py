@@ -650,6 +650,8 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     recompute = None
     if kind == "FSDP":
         zero = _fsdp_stage(fsdp)
+        if re.search(r"^[45]$|HYBRID", str(fsdp.value("fsdp_sharding_strategy"))):
+            notes.append("HYBRID_SHARD: priced as sharded over all replicas; give --state-copies")
         if fsdp.switch("fsdp_offload_params"):
             offload = ("params to cpu", "optimizer to cpu")
         if fsdp.switch("fsdp_activation_checkpointing"):

@@ -465,6 +465,8 @@ def _composer(
     name = found.table("optimizer").text("name") or default_optimizer
     offload = sharding.switch("activation_cpu_offload")
     notes += odd_optimizer(name)
+    if zero and "HYBRID" in (sharding.text("sharding_strategy") or "").upper():
+        notes.append("HYBRID_SHARD: priced as sharded over all replicas; give --state-copies")
     half = own if own in ("bf16", "fp16") else "bf16" if own == "fp8" else None
     return {
         "reduce_dtype": half if zero and reduces_in_half else None,
