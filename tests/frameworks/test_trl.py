@@ -343,10 +343,9 @@ def test_llama_factory_makes_float32_what_trains(
 def test_axolotl_loads_weights_in_the_format_it_trains_in(
     said: str, numbers: dict[str, object]
 ) -> None:
-    assert (
-        numbers_of(read_axolotl("base_model: Qwen/Qwen3-8B\nsequence_len: 1024\n" + said))
-        == numbers
-    )
+    run = read_axolotl("base_model: Qwen/Qwen3-8B\nsequence_len: 1024\n" + said)
+    assert numbers_of(run) == numbers
+    assert any("are float32 there" in note for note in run.notes) is (numbers == PURE)
 
 
 @pytest.mark.parametrize(

@@ -616,7 +616,12 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
         loaded_in="bf16",  # as it trains (axolotl/utils/config)
         more_notes=notes,
     )
-    return _with_offloaded(run, offload)
+    run = _with_offloaded(run, offload)
+    is_whole = run.options.get("main_weight_dtype") == "none"
+    return replace(run, notes=(*run.notes, _WIDE)) if is_whole and run.loaded_in else run
+
+
+_WIDE: Final = "norms, embedding and what blocks pass on are float32 there, and priced in bf16"
 
 
 def _wraps_checkpoints(found: Settings) -> bool:
@@ -624,10 +629,7 @@ def _wraps_checkpoints(found: Settings) -> bool:
     if not isinstance(found.value("fsdp_config"), dict):
         return False
     table = found.table("fsdp_config")
-    own, prefixed = (
-        table.switch(name) for name in ("activation_checkpointing", "fsdp_activation_checkpointing")
-    )
-    return own or prefixed
+    return table.switch(table.first("fsdp_activation_checkpointing", "activation_checkpointing"))
 
 
 def read_accelerate(text: str, beside: Beside = NOTHING) -> StatedRun:
