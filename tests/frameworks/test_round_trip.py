@@ -136,6 +136,13 @@ def assert_agrees(target: str, read: StatedRun, job: Job, files: dict[str, str])
         if name == "recompute" and wanted["recompute"] == "selective":
             assert value == "selective"
             continue
+        if name == "precision" and read.loaded_in == "fp32":
+            # float32 weights that autocast copies: as many bytes as bf16 ones with their own copy
+            assert value in (wanted[name], f"{wanted[name]}_autocast")
+            continue
+        if name == "recompute_module" and target.startswith("torchtitan") and job.model.experts:
+            assert {*wanted[name]} <= {*value}  # by operator, experts run again, too
+            continue
         if name == "recompute_module":
             routed = {"expert_activation": "mlp_activation"} if job.model.experts else {}
             assert {routed.get(each, each) for each in value} == set(wanted[name])
