@@ -328,12 +328,10 @@ def _recipe(given: dict[str, Any], beside: Beside, *, loaded_in: str | None = "f
     return replace(run, notes=(*notes, *run.notes))
 
 
-def _left_to_trl(given: Mapping[str, Any]) -> dict[str, Any]:
+def _left_to_trl(given: dict[str, Any]) -> dict[str, Any]:
     """What TRL turns on: bf16 wherever neither it nor fp16 is said (trl/trainer/base_config)."""
-    own = {key: value for key, value in _OF_TRL.items() if given.get(key) is None}
-    if given.get("fp16") not in (None, False, "false", "False"):
-        own.pop("bf16", None)
-    return own
+    said = {**given, "bf16": False} if Settings(given).is_on("fp16") else given
+    return {key: value for key, value in _OF_TRL.items() if said.get(key) is None}
 
 
 def _of_chat(flags: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
