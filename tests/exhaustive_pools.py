@@ -10,6 +10,7 @@ from itertools import combinations, pairwise, product
 from mixed_clusters import A100, ETHERNET, with_memory
 from trainwright.cluster import Cluster
 from trainwright.formats import catalog
+from trainwright.model import Optimizer, Recipe
 from trainwright.planning.bounds.pools import (
     Across,
     Beside,
@@ -22,8 +23,16 @@ from trainwright.planning.bounds.pools import (
     beside_grid,
     runs_alike,
 )
-from trainwright.planning.question.question import Allowed, ModelQuestion, Point, Span, Workload
+from trainwright.planning.question.question import (
+    Allowed,
+    ModelQuestion,
+    Point,
+    RunSettings,
+    Span,
+    Workload,
+)
 from trainwright.plans import Parallelism, Plan, ReplicaGroup, Stage
+from trainwright.plans.configuration import Overlap
 from trainwright.profile import Recompute
 from trainwright.step.pools import predict_mixed_step
 
@@ -87,7 +96,9 @@ def every_step_s(
                 )
                 if not allows(plan):
                     continue
-                step = predict_mixed_step(plan, profiles, question.cluster)
+                step = predict_mixed_step(
+                    plan, profiles, question.cluster, overlap=question.settings.overlap
+                )
                 if fits(question, step):
                     found.append(step.step_time_s)
     return found
@@ -190,10 +201,12 @@ def every_candidate(question: ModelQuestion):
                 yield Beside(pools=(0, 1), replicas=(a, b), depth=depth, **shared)
 
 
+_NARROW = {"moment_dtypes": ("bf16",), "gradient_dtype": "bf16", "main_weight_dtype": "bf16"}
+SLOW_JOINT = replace(ETHERNET, bandwidth_bytes_per_s=1e9)
 CASES = {
     "small": asked(pair(), batch=3, zero_stages=(1,), tensor=Span.only(1)),
     "tied": asked(
-        pair(joint=replace(ETHERNET, bandwidth_bytes_per_s=1e9)),
+        pair(joint=SLOW_JOINT),
         batch=3,
         model=replace(TINY, tied_embeddings=True),
         zero_stages=(1,),
@@ -205,9 +218,24 @@ CASES = {
     ),
     "all ZeRO stages": asked(with_memory(pair(), A100, 8.0), microbatch_size=Span.only(1)),
     "slow joint": asked(
-        pair(joint=replace(ETHERNET, bandwidth_bytes_per_s=1e9)),
+        pair(joint=SLOW_JOINT),
         zero_stages=(0, 1),
         microbatch_size=Span.only(1),
+    ),
+    # Nothing hides, and transfers occupy ranks; or gradients hide under all of the backward.
+    "nothing hidden": replace(
+        asked(pair(), batch=3, zero_stages=(0, 1), tensor=Span.only(1)),
+        settings=RunSettings(
+            recipe=Recipe(**_NARROW),
+            overlap=Overlap(gradients=0.0, parameters=0.0, pipeline=0.0),
+        ),
+    ),
+    "all hidden": replace(
+        asked(pair(joint=SLOW_JOINT), batch=3, zero_stages=(1,), tensor=Span.only(1)),
+        settings=RunSettings(
+            recipe=Recipe(optimizer=Optimizer.SGD),
+            overlap=Overlap(gradients=1.0, parameters=1.0),
+        ),
     ),
 }
 

@@ -11,7 +11,7 @@ import trainwright
 from mixed_clusters import two_kinds
 from trainwright.documents.jobs import job_of, stamp_of
 from trainwright.documents.open import recheck
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import InvalidInput
 from trainwright.formats.document_json import encode
 from trainwright.model import DEFAULT_RECIPE
 from trainwright.options.question import call_of
@@ -177,10 +177,12 @@ def _a100():
     return trainwright.plan(MODEL, **{**QUESTION, "cluster": "dgx-a100"}).document.request.cluster
 
 
-def test_several_pools_train_in_the_usual_way_only():
-    question = {"global_batch": 64, "sequence": 2048}
-    with pytest.raises(UnsupportedFeature, match="overlap: old and new has several pools"):
-        trainwright.plan("gpt2", cluster=two_kinds(), **question, overlap={"experts": 1.0})
+def test_a_document_with_a_format_that_one_of_several_pools_has_not_is_refused():
+    narrow = {"global_batch": 32, "sequence": 1024, "tp": 1, "pp": 1, "micro_batch": 1, "cp": 1}
+    found = trainwright.plan("gpt2", cluster=two_kinds(), **narrow, optimizer="sgd").document
+    recipe = replace(found.request.recipe, precision="fp8")
+    with pytest.raises(InvalidInput, match=r"request\.recipe\.precision: A100"):
+        call_of(replace(found.request, recipe=recipe))
 
 
 def test_options_without_effect_are_named():

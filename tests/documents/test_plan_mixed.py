@@ -537,7 +537,8 @@ def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> No
         ({"pool": "0", "dp": 8}, "^pool: must use at most the 8 A100"),
         ({"pp": 2, "pool": "0,1", "blocks": "20,11"}, "^blocks: must add up to the 32 blocks"),
         ({"pp": 2, "pool": "0,1", "flash_attention": False}, "^flash-attention: .* several pools"),
-        ({"pp": 2, "pool": "0,1", "precision": "fp8"}, "^precision: .* several pools"),
+        ({"pp": 2, "pool": "0,1", "precision": "fp8"}, "^precision: A100-80GB-SXM multiplies in"),
+        ({"pp": 2, "pool": "0,1", "offload": {"optimizer": 1.0}}, "^offload: .* several pools"),
         ({"pool": "0", "sequence_parallel": False}, "^sequence-parallel: .* several pools"),
         ({"pp": 2, "pool": "0,1", "nodes": 3}, "^nodes: must be dealt out to the pools as 1:1"),
         ({"pp": 2, "pool": "0,1", "calibration": "x"}, "^calibration: must be a file of"),
@@ -583,8 +584,24 @@ def test_a_jobs_own_file_is_priced_on_several_pools(tmp_path: Path) -> None:
 def test_the_format_that_pools_share_may_be_stated() -> None:
     stated = document(pp=2, dp=4, precision="bf16", gradient_dtype=None)
     assert stated == replace(document(pp=2, dp=4), search_s=stated.search_s)
-    with pytest.raises(UnsupportedFeature, match=r"^optimizer: .* several pools"):
-        planned(precision="bf16", optimizer="muon")
+
+
+def test_a_recipe_and_what_hides_are_of_all_pools(tmp_path: Path) -> None:
+    trained = {"optimizer": "sgd", "gradient_dtype": "bf16", "overlap": {"gradients": 0.0}}
+    options = NARROW | {"pp": 2, "dp": 4} | trained
+    report = plan("llama3-8b", cluster=two_kinds(), **options)  # type: ignore[arg-type]
+    found, usual = report.document, document(pp=2, dp=4)
+    assert isinstance(found, MixedPlanResult)
+    assert found.request.recipe is not None
+    assert found.ranks[0].memory.by_class["optimizer"] < usual.ranks[0].memory.by_class["optimizer"]
+    assert found.exposed_gradient_sync_s != usual.exposed_gradient_sync_s
+    priced = estimate("llama3-8b", cluster=two_kinds(), **stated(found), **trained).document  # type: ignore[arg-type]
+    assert isinstance(priced, MixedPlanResult)
+    assert priced.step_time_s == pytest.approx(found.step_time_s, rel=1e-12)
+    assert priced.ranks[0].margin_bytes == pytest.approx(found.ranks[0].margin_bytes, rel=1e-12)
+    report.save(tmp_path / "plan.json")
+    assert recheck(found) == found
+    assert load_explained_document(tmp_path / "plan.json") == found
 
 
 def test_one_pool_has_no_pool_to_choose() -> None:

@@ -26,7 +26,10 @@ from trainwright.planning.question.question import Point, Span
 from trainwright.planning.search.pools import plan_mixed, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 
-MARKS = {"small": (), "tied": (), "tight A100": pytest.mark.slow, "slow joint": pytest.mark.slow}
+MARKS = {
+    **dict.fromkeys(("small", "tied", "nothing hidden"), ()),
+    **dict.fromkeys(("tight A100", "slow joint", "all hidden"), pytest.mark.slow),
+}
 IN_TURN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.papers)) for name in CASES]
 
 

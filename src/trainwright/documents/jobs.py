@@ -120,8 +120,9 @@ def timelines_of(document: Jobbed, job: Job | None = None) -> tuple[Timeline, ..
     """
     if isinstance(document, MixedPlanResult):
         shelf, plan = planned_mixed(document)
-        kept, profiles = shelf.question.overheads, shelf.profiles_of(plan)
-        works = mixed_works(plan, profiles, shelf.cluster, overheads=kept)
+        question, profiles = shelf.question, shelf.profiles_of(plan)
+        hidden, kept = question.settings.overlap, question.overheads
+        works = mixed_works(plan, profiles, shelf.cluster, overlap=hidden, overheads=kept)
         return tuple(timeline_of(work, layout) for _, work, layout in works)
     job = job_of(document) if job is None else job
     plan, profile, cluster = plan_and_profile(document)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trainwright._version import __version__
@@ -35,7 +34,7 @@ from trainwright.options.space import (
     record_of,
     refuse_no_search,
 )
-from trainwright.options.table import option_of, rows_of
+from trainwright.options.table import option_of
 from trainwright.planning.question.question import ANY
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import MOVES_GRADIENTS, USUAL_LOSS_CHUNK, Feature
@@ -160,9 +159,10 @@ def call_of(request: PlanRequest) -> ModelCall:
     cluster = decode(Cluster, where.content, path="request.cluster.content")
     with inside("request.space"):
         allowed = allowed_of(space)
-    if request.recipe is not None and len(cluster.pools) == 1:
+    if request.recipe is not None:
         with inside("request.recipe"):
-            refuse_formats(request.recipe, cluster.accelerator)
+            for pool in cluster.pools:
+                refuse_formats(request.recipe, pool.accelerator)
     with inside("request"):
         question = ModelQuestion(
             model=model,
@@ -577,13 +577,10 @@ def of_what_is_told_apart(model: Trained, allowed: Allowed, stated: Any = None) 
     return replace(allowed, zero_stages=(0,))
 
 
-_OF_THE_RECIPE: Final = ("recipe.", "overlap")
-
-
 def _settings(options: Options, cluster: Cluster) -> RunSettings:
     """How the model trains; raises `InvalidInput` naming options.
 
-    On several pools all plans train in the usual way: raises `UnsupportedFeature` for another.
+    Raises `UnsupportedFeature` for what lies on the hosts of several pools.
     """
     from trainwright.planning.bounds.pools import common_precision
     from trainwright.planning.question.question import RunSettings
@@ -593,16 +590,12 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
         options = as_program_trains(options, cluster.accelerator)
     with naming_options(QUESTION_OPTION_OF):
         settings = RunSettings(recipe=recipe_of(options), overlap=overlap_of(options))
-        if len(cluster.pools) == 1:
-            refuse_formats(settings.recipe, cluster.accelerator)
-            return settings
-    if settings.recipe.precision == common_precision(cluster, None):
+        for pool in cluster.pools:
+            refuse_formats(settings.recipe, pool.accelerator)
+    if len(cluster.pools) > 1 and settings.recipe.precision == common_precision(cluster, None):
         settings = replace(settings, recipe=replace(settings.recipe, precision=None))
-    usual = RunSettings()
-    for row in rows_of("plan"):
-        for value_of in (attrgetter(p) for p in row.nouns if p.startswith(_OF_THE_RECIPE)):
-            if value_of(settings) != value_of(usual):
-                refuse_several_pools(cluster, row.flag, alternative="plan on each pool alone")
+    if settings.recipe.offload is not None:
+        refuse_several_pools(cluster, "offload", alternative="plan on each pool alone")
     return settings
 
 

@@ -48,7 +48,6 @@ from trainwright.planning.question.question import (
     room_of_devices,
 )
 from trainwright.plans import Plan, Stage
-from trainwright.plans.configuration import DEFAULT_OVERLAP
 from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile.profile import divisors
 from trainwright.step import zero
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
     from trainwright.planning.question.question import Allowed, ModelQuestion
+    from trainwright.plans.configuration import Overlap
     from trainwright.profile import Profile
     from trainwright.step.stages import StageWork
 
@@ -222,7 +222,8 @@ class MixedShelf:
     def kinds(self, pool: int, point: Point) -> StageKinds:
         """The kinds of stages there."""
         if (pool, point) not in self.cut:
-            self.cut[pool, point] = StageKinds.of(self.profile(pool, point))
+            overlap = self.question.settings.overlap
+            self.cut[pool, point] = StageKinds.of(self.profile(pool, point), overlap)
         return self.cut[pool, point]
 
     def work(self, pool: int, point: Point) -> PointWork:
@@ -441,8 +442,8 @@ class MixedWork:
     the least seconds of a layer of each class, of which there are `counts` [C], and `way_s` those
     of a microbatch that passes all layers and comes back, each in the pool that is fastest at it;
     `forward_share` is that of the layer and way with the least. `exchanged` has all layers as one
-    stage, with the longest windows of any pool to hide exchanges in; `usable_bytes` [G] is of a
-    device.
+    stage, with the longest windows of any pool to hide exchanges in, of which `overlap` has the
+    shares; `usable_bytes` [G] is of a device.
     """
 
     cluster: Cluster
@@ -454,6 +455,7 @@ class MixedWork:
     way_s: float
     forward_share: float
     exchanged: StageWork
+    overlap: Overlap
     usable_bytes: tuple[float, ...]
 
     @classmethod
@@ -473,6 +475,7 @@ class MixedWork:
             way_s=_way_s(profiles),
             forward_share=min(map(_forward_share, profiles)),
             exchanged=_exchanged(profiles),
+            overlap=shelf.question.settings.overlap,
             usable_bytes=tuple(shelf.usable_bytes(pool) for pool in pools),
         )
 
@@ -492,7 +495,7 @@ class MixedWork:
 
     def _least_s(self, replicas: Replicas) -> tuple[float, float]:
         (times,) = data_parallel_times(
-            (self.exchanged,), replicas, DEFAULT_OVERLAP, num_microbatches=1
+            (self.exchanged,), replicas, self.overlap, num_microbatches=1
         )
         return times.added_forward_s + times.added_backward_s, times.exposed_sync_s
 
