@@ -267,7 +267,7 @@ class Platform:
             assert tiled is not None, "a device that names its cores has a timer"
             return tiled.operator_s(operator, phase, run)
         dtype = operator.dtype or self.dtype
-        if dtype not in self.accelerator.dtypes and operator.matrix is None:
+        if operator.matrix is None and dtype not in self.accelerator.dtypes:
             dtype = self.dtype  # a device without a slower format has nothing to fall back to
         return operator_time_s(operator, phase, accelerator=self.accelerator, dtype=dtype)
 

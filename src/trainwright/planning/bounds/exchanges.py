@@ -168,7 +168,7 @@ def _byte_s(ways: Ways) -> float:
 # What the ends of a chain still exchange when a gradient is back at its first layer
 # ----------------------------------------------------------------------------------
 
-_CHOICES: Final = ((0, 0), (1, 0), (0, 1), (1, 1))
+_CHOICES: Final = np.array([[0, 1, 0, 1], [0, 0, 1, 1]])  # gradients, parameters
 
 
 class Slopes(NamedTuple):
@@ -243,24 +243,26 @@ class ChainEnd:
 
         `passed_s` [C] is what the way counts of a layer of each class.
         """
-        found = np.zeros_like(exchanges.start_gradients_s)
-        for x, y in _CHOICES:
-            hidden_s = x * overlap.gradients * self.backward_s
-            hidden_s = hidden_s + y * overlap.parameters * self.forward_s
-            layer_s = np.minimum.reduceat(self.spent_s - hidden_s, self.starts) - passed_s
-            layer_s = layer_s + x * exchanges.gradients_s + y * exchanges.parameters_s
-            start_s = x * exchanges.start_gradients_s + y * exchanges.start_parameters_s
-            found = np.maximum(found, start_s + self._least_s(layer_s, least, most))
+        x, y = _CHOICES.reshape(2, -1, 1)
+        hidden_s = x * overlap.gradients * self.backward_s
+        hidden_s = hidden_s + y * overlap.parameters * self.forward_s
+        layer_s = np.minimum.reduceat(self.spent_s - hidden_s, self.starts, axis=1) - passed_s
+        x, y = _CHOICES.reshape(2, -1, 1, 1, 1)
+        layer_s = layer_s[:, np.newaxis, np.newaxis] + x * exchanges.gradients_s
+        layer_s = layer_s + y * exchanges.parameters_s
+        start_s = x[..., 0] * exchanges.start_gradients_s + y[..., 0] * exchanges.start_parameters_s
+        after_s = start_s + self._least_s(layer_s, least, most)
+        found: Floats = after_s.max(axis=0, initial=0.0)
         return found
 
     def _least_s(self, layer_s: Floats, least: int, most: int | None) -> Floats:
-        """Over all ends that stop after a run, [4, D]; between these the sums are linear."""
-        sums_s, layers = np.zeros(layer_s.shape[:2]), 0
+        """Over all ends that stop after a run, [..., 4, D]; between these the sums are linear."""
+        sums_s, layers = np.zeros(layer_s.shape[:-1]), 0
         found = np.full_like(sums_s, np.inf)
         for number, count in self.runs:
             if most is not None and layers >= most:
                 break
-            sums_s = sums_s + count * layer_s[:, :, number]
+            sums_s = sums_s + count * layer_s[..., number]
             layers += count
             if layers >= least:
                 found = np.minimum(found, sums_s)

@@ -337,13 +337,12 @@ def _work_per_second(
     family: str, forward: float, handed_on: float, counts: tuple[int, ...], most_ranks: int
 ) -> Floats:
     """Work of a microbatch that the first p ranks can do in a step of one second, [p + 1, M]."""
-    m = np.array(counts, dtype=np.float64)
+    m, ranks = np.array(counts, dtype=np.float64), np.arange(most_ranks)[:, np.newaxis]
     done = np.zeros((most_ranks + 1, len(m)))
-    for rank in range(most_ranks):
-        left = np.minimum(m, 1 + WEIGHT_GRAD_LAG[family] * rank)
-        after = (1 - handed_on * done[rank]) / (m - (1 - handed_on) * left)
-        own = np.minimum((1 - forward * done[rank]) / m, after)
-        done[rank + 1] = done[rank] + np.maximum(own, 0.0)
+    left = m - (1 - handed_on) * np.minimum(m, 1 + WEIGHT_GRAD_LAG[family] * ranks)
+    for before, own, after in zip(done, left, done[1:], strict=False):
+        least = np.minimum((1 - forward * before) / m, (1 - handed_on * before) / own)
+        np.add(before, np.maximum(least, 0.0), out=after)
     return done
 
 

@@ -558,10 +558,10 @@ def _levels(profile: Profile, counts: Ints) -> tuple[Floats, tuple[tuple[int, ..
     ]
     made: dict[bytes, tuple[int, ...]] = {}
     levels_of = []
-    for mask in counts > 0:
-        key = mask.tobytes()
+    masks = np.packbits(counts > 0, axis=1)  # a row as bytes each
+    for kind, key in enumerate(masks.view((np.void, masks.shape[1])).ravel().tolist()):
         if key not in made:
-            present = [own[c] for c in np.flatnonzero(mask)]
+            present = [own[c] for c in np.flatnonzero(counts[kind])]
             lowest = max(levels[0] for levels in present)
             offered = {level for levels in present for level in levels if level >= lowest}
             made[key] = tuple(sorted(offered))
@@ -598,8 +598,10 @@ def _pareto(kept_bytes: Floats, time_s: Floats) -> Ints:
     order = np.argsort(kept_bytes, kind="stable")  # one key: sums of sorted parts are runs of it
     time_s = time_s[order]
     best_before = np.minimum.accumulate(np.concatenate(([np.inf], time_s[:-1])))
-    found: Ints = order[time_s < best_before]
-    return found[np.diff(kept_bytes[found], append=np.inf) > 0]
+    order = order[time_s < best_before]
+    kept_bytes = kept_bytes[order]
+    found: Ints = order[np.append(kept_bytes[1:] > kept_bytes[:-1], True)[: len(order)]]
+    return found
 
 
 def _is_front(kept_bytes: Floats, time_s: Floats) -> bool:

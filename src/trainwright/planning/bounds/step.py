@@ -692,15 +692,19 @@ class Batch:
         numbers = np.arange(layouts.size)
         picked, chunks, parts, size = [numbers[:0]], [numbers[:0]], [], 0
         for schedule in space.schedules:
-            counts = space.chunks_at(schedule, layouts)
+            counts, least = space.chunks_at(schedule, layouts), schedule.virtual_stages.least
             for zero_stage, kept in stages:
                 own = np.where(kept, counts, 0)
-                after = np.cumsum(own)
-                picked.append(np.repeat(numbers, own))
-                before = np.repeat(after - own, own)
-                chunks.append(schedule.virtual_stages.least + np.arange(len(before)) - before)
-                parts.append(Part(schedule, zero_stage, slice(size, size + len(before))))
-                size += len(before)
+                if schedule.virtual_stages.most == least:  # one number of chunks or none
+                    pairs = np.flatnonzero(own)
+                    before = np.arange(len(pairs))
+                else:
+                    pairs = np.repeat(numbers, own)
+                    before = np.repeat(np.cumsum(own) - own, own)
+                picked.append(pairs)
+                chunks.append(least + np.arange(len(pairs)) - before)
+                parts.append(Part(schedule, zero_stage, slice(size, size + len(pairs))))
+                size += len(pairs)
         every = layouts.at(np.concatenate(picked))
         return cls._joined(replace(every, virtual_stages=np.concatenate(chunks)), parts)
 
