@@ -71,6 +71,7 @@ def test_a_program_without_further_tokens_takes_the_model_without_them(
         ("automodel", "gemma2-2b", ("--pp", "2", "--cp", "2", "--tp", "1", "--zero", "0,2")),
         ("torchtitan@0.3", "deepseek-v2-lite", ("--pp", "1", "--ep", "8", "--zero", "0,2")),
         ("primus", "gemma2-2b", ("--pp", "2", "--dp", "8", "--schedule", "v-half")),
+        ("megatron", "gemma2-2b", ("--pp", "1", "--cp", "1", "--optimizer", "muon")),
     ],
 )
 def test_a_plan_for_a_framework_is_one_that_it_exports(

@@ -378,6 +378,8 @@ def _demanded(demands: Demands) -> Iterator[tuple[Feature, str, str]]:
         yield Feature.UNSHARDED_PIPELINE, "zero_stage", "0"
     for feature in _zero_features(demands.zero_stage, degrees.pipeline):
         yield feature, "zero_stage", str(demands.zero_stage)
+    if demands.zero_stage and demands.optimizer == "muon":
+        yield Feature.SHARDED_MUON, "zero_stage", str(demands.zero_stage)
     yield _RECOMPUTE[demands.recompute], "recompute", demands.recompute.value
     for feature in copy_features(degrees, has_experts=demands.has_experts):
         yield feature, "state_copies", str(degrees.state_copies)

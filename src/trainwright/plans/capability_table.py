@@ -49,6 +49,7 @@ class Feature(StrEnum):
     UNSHARDED_BESIDE = "ZeRO 0 beside context or expert parallel"
     UNSHARDED_TENSOR = "ZeRO 0 replicas beside tensor parallel"
     UNSHARDED_PIPELINE = "ZeRO 0 replicas beside a pipeline"
+    SHARDED_MUON = "ZeRO beside Muon"
     HYBRID_SHARD = "state sharded inside groups of replicas"
     HYBRID_SHARD_EXPERTS = "such groups with ZeRO 2 or 3 beside split experts"
     OFFLOAD = "optimizer state on the host"
@@ -271,6 +272,14 @@ _ROWS: Final[dict[Feature, tuple[str, ...]]] = {
         "yes",
     ),
     Feature.UNSHARDED_PIPELINE: (*("yes",) * 7, _NO_PP, "yes"),
+    Feature.SHARDED_MUON: (
+        *("no excludes the distributed optimizer and FSDP beside Muon",) * 3,
+        *("no has no Muon",) * 2,
+        "yes",
+        "no has no Muon",
+        "yes",
+        "no has no Muon",
+    ),
     Feature.HYBRID_SHARD: (
         *("yes num_distributed_optimizer_instances",) * 3,
         *("yes data_parallel_replicate_degree",) * 2,
