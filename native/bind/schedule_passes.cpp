@@ -162,12 +162,16 @@ void bind_schedule_passes(nb::module_& module) {
   module.def(
       "cyclic_v",
       [](const Table<double>& duration_s, const Array<double>& forward_transfer_s,
-         const Array<double>& backward_transfer_s, const Array<int64_t>& max_activations,
-         double longest_period_s, int64_t width, int64_t rounds) {
-        const size_t p = max_activations.size();
-        if (duration_s.shape(0) != p || duration_s.shape(1) != 6 ||
-            forward_transfer_s.size() + 1 != 2 * p || backward_transfer_s.size() + 1 != 2 * p) {
-          throw std::invalid_argument("a V of p ranks takes 6 times a rank and 2p - 1 transfers");
+         const Array<double>& backward_transfer_s, const Table<double>& delta_bytes,
+         const Table<double>& transient_bytes, const Array<double>& room_bytes,
+         double longest_period_s, int64_t width, int64_t rounds, bool exact) {
+        const size_t p = room_bytes.size();
+        if (duration_s.shape(0) != p || duration_s.shape(1) != 6 || delta_bytes.shape(0) != p ||
+            delta_bytes.shape(1) != 6 || transient_bytes.shape(0) != p ||
+            transient_bytes.shape(1) != 6 || forward_transfer_s.size() + 1 != 2 * p ||
+            backward_transfer_s.size() + 1 != 2 * p) {
+          throw std::invalid_argument(
+              "a V of p ranks takes 6 times, changes and transients a rank and 2p - 1 transfers");
         }
         trainwright::CyclicV found;
         {
@@ -175,16 +179,20 @@ void bind_schedule_passes(nb::module_& module) {
           found = trainwright::cyclic_v({.duration_s = span_of(duration_s),
                                          .forward_transfer_s = span_of(forward_transfer_s),
                                          .backward_transfer_s = span_of(backward_transfer_s),
-                                         .max_activations = span_of(max_activations),
+                                         .delta_bytes = span_of(delta_bytes),
+                                         .transient_bytes = span_of(transient_bytes),
+                                         .room_bytes = span_of(room_bytes),
                                          .longest_period_s = longest_period_s,
                                          .width = width,
-                                         .rounds = rounds});
+                                         .rounds = rounds,
+                                         .exact = exact});
         }
         return std::pair(found.period_s, trainwright::numpy::to_numpy(std::move(found.start_s)));
       },
       nb::kw_only(), nb::arg("duration_s"), nb::arg("forward_transfer_s"),
-      nb::arg("backward_transfer_s"), nb::arg("max_activations"), nb::arg("longest_period_s"),
-      nb::arg("width"), nb::arg("rounds"));
+      nb::arg("backward_transfer_s"), nb::arg("delta_bytes"), nb::arg("transient_bytes"),
+      nb::arg("room_bytes"), nb::arg("longest_period_s"), nb::arg("width"), nb::arg("rounds"),
+      nb::arg("exact"));
 
   module.def(
       "one_machine_s",

@@ -6,13 +6,14 @@
 #include <limits>
 #include <numeric>
 
+#include "schedule/cyclic_path.hpp"
+
 namespace trainwright {
 
 namespace {
 
-constexpr int64_t kActions = 6;
-enum Letter : int64_t { kF0, kF1, kI1, kI0, kW1, kW0 };
-using Starts = std::array<double, kActions>;
+constexpr int64_t kActions = kCyclicActions;
+using Starts = CyclicStarts;
 
 // How a beam looks: what waits cost, those of F0 and I0, which delay fewer ranks than those of F1
 // and I1, and those of weight gradients, which delay one; and where ranks may have their slack. No
@@ -42,11 +43,7 @@ struct State {
 class Search {
  public:
   Search(const CyclicProblem& problem, double period_s, Look look)
-      : x_(problem), period_s_(period_s), look_(look), p_(num_ranks(problem)) {}
-
-  static int64_t num_ranks(const CyclicProblem& problem) {
-    return static_cast<int64_t>(problem.max_activations.size());
-  }
+      : x_(problem), period_s_(period_s), look_(look), p_(problem.num_ranks()) {}
 
   // Starts of all ranks of the first end of the beam within the limits; none where there is none.
   std::vector<double> run() {
@@ -55,7 +52,8 @@ class Search {
     for (int64_t r = 0; r + 1 < p_; ++r) beam.push_back(next(r, beam.back()));
     for (size_t end = 0; end < beam.back().size(); ++end) {
       std::vector<double> starts = unrolled(beam, end);
-      if (fits(starts)) return starts;
+      const std::vector<double> over = bytes_beyond(x_, period_s_, starts);
+      if (std::ranges::all_of(over, [](double bytes) { return bytes <= 0; })) return starts;
     }
     return {};
   }
@@ -63,10 +61,7 @@ class Search {
  private:
   const double* own_s(int64_t r) const { return x_.duration_s.data() + r * kActions; }
 
-  double modulo(double time_s) const {
-    const double shifted = time_s + kHair * period_s_;
-    return shifted - period_s_ * std::floor(shifted / period_s_) - kHair * period_s_;
-  }
+  double modulo(double time_s) const { return cyclic_modulo(time_s, period_s_); }
 
   double slack_s(int64_t r) const {
     return std::max(0.0, period_s_ - std::accumulate(own_s(r), own_s(r) + kActions, 0.0));
@@ -198,57 +193,12 @@ class Search {
 
   // One microbatch along its path, each action at its phase.
   std::vector<double> unrolled(const std::vector<std::vector<State>>& beam, size_t end) const {
-    std::vector<const State*> on(static_cast<size_t>(p_));
+    std::vector<Starts> on(static_cast<size_t>(p_));
     for (int64_t r = p_ - 1; r >= 0; --r) {
-      on[r] = &beam[r][end];
-      end = static_cast<size_t>(on[r]->from);
+      on[r] = beam[r][end].phase;
+      end = static_cast<size_t>(beam[r][end].from);
     }
-    std::vector<double> starts(static_cast<size_t>(p_ * kActions));
-    double now_s = on[0]->phase[kF0];
-    const auto run = [&](int64_t r, Letter action, double from_s) {
-      const double start_s = from_s + modulo(on[r]->phase[action] - from_s);
-      starts[r * kActions + action] = start_s;
-      return start_s + own_s(r)[action];
-    };
-    for (int64_t r = 0; r < p_; ++r) {
-      now_s = run(r, kF0, now_s);
-      if (r + 1 < p_) now_s += x_.forward_transfer_s[r];
-    }
-    for (int64_t r = p_ - 1; r >= 0; --r) {
-      now_s = run(r, kF1, now_s);
-      if (r > 0) now_s += x_.forward_transfer_s[2 * p_ - 1 - r];
-    }
-    for (int64_t r = 0; r < p_; ++r) {
-      now_s = run(r, kI1, now_s);
-      run(r, kW1, now_s);
-      if (r + 1 < p_) now_s += x_.backward_transfer_s[2 * p_ - 2 - r];
-    }
-    for (int64_t r = p_ - 1; r >= 0; --r) {
-      now_s = run(r, kI0, now_s);
-      run(r, kW0, now_s);
-      if (r > 0) now_s += x_.backward_transfer_s[r - 1];
-    }
-    const double origin_s = starts[kF0];
-    for (double& start_s : starts) start_s -= origin_s;
-    return starts;
-  }
-
-  // Whether no rank ever holds more than it may: when one of its forwards starts.
-  bool fits(const std::vector<double>& starts) const {
-    for (int64_t r = 0; r < p_; ++r) {
-      const double* at = starts.data() + r * kActions;
-      const std::array<double, 2> born{at[kF0], at[kF1]};
-      const std::array<double, 2> dead{at[kW0] + own_s(r)[kW0], at[kW1] + own_s(r)[kW1]};
-      for (const double now_s : born) {
-        double held = 0;
-        for (size_t chunk = 0; chunk < 2; ++chunk) {
-          held += std::floor((now_s - born[chunk]) / period_s_ + kHair) -
-                  std::floor((now_s - dead[chunk]) / period_s_ + kHair);
-        }
-        if (held > static_cast<double>(x_.max_activations[r])) return false;
-      }
-    }
-    return true;
+    return cyclic_starts(x_, period_s_, on);
   }
 
   const CyclicProblem& x_;
@@ -257,7 +207,10 @@ class Search {
   int64_t p_;
 };
 
+constexpr int64_t kPriceRounds = 16;
+
 std::vector<double> at_period(const CyclicProblem& problem, double period_s) {
+  if (problem.exact) return cyclic_path(problem, period_s, kPriceRounds);
   for (const Look& look : kLooks) {
     std::vector<double> starts = Search(problem, period_s, look).run();
     if (!starts.empty()) return starts;
@@ -267,9 +220,69 @@ std::vector<double> at_period(const CyclicProblem& problem, double period_s) {
 
 }  // namespace
 
+double cyclic_modulo(double time_s, double period_s) {
+  const double hair_s = kHair * period_s, shifted = time_s + hair_s;
+  return shifted - period_s * std::floor(shifted / period_s) - hair_s;
+}
+
+std::vector<double> cyclic_starts(const CyclicProblem& x, double period_s,
+                                  const std::vector<CyclicStarts>& phases) {
+  const int64_t p = x.num_ranks();
+  std::vector<double> starts(static_cast<size_t>(p * kActions));
+  double now_s = phases[0][kF0];
+  const auto run = [&](int64_t r, Letter action, double from_s) {
+    const double start_s = from_s + cyclic_modulo(phases[r][action] - from_s, period_s);
+    starts[r * kActions + action] = start_s;
+    return start_s + x.duration_s[r * kActions + action];
+  };
+  for (int64_t r = 0; r < p; ++r) {
+    now_s = run(r, kF0, now_s);
+    if (r + 1 < p) now_s += x.forward_transfer_s[r];
+  }
+  for (int64_t r = p - 1; r >= 0; --r) {
+    now_s = run(r, kF1, now_s);
+    if (r > 0) now_s += x.forward_transfer_s[2 * p - 1 - r];
+  }
+  for (int64_t r = 0; r < p; ++r) {
+    now_s = run(r, kI1, now_s);
+    run(r, kW1, now_s);
+    if (r + 1 < p) now_s += x.backward_transfer_s[2 * p - 2 - r];
+  }
+  for (int64_t r = p - 1; r >= 0; --r) {
+    now_s = run(r, kI0, now_s);
+    run(r, kW0, now_s);
+    if (r > 0) now_s += x.backward_transfer_s[r - 1];
+  }
+  const double origin_s = starts[kF0];
+  for (double& start_s : starts) start_s -= origin_s;
+  return starts;
+}
+
+std::vector<double> bytes_beyond(const CyclicProblem& x, double period_s,
+                                 const std::vector<double>& starts) {
+  std::vector<double> beyond;
+  for (int64_t r = 0; r < x.num_ranks(); ++r) {
+    const int64_t first = r * kActions;
+    double most_bytes = 0;  // what a microbatch takes it leaves again, so that differences count
+    for (int64_t now = 0; now < kActions; ++now) {  // as this action starts
+      const double now_s = starts[first + now];
+      double held_bytes = x.transient_bytes[first + now];
+      for (int64_t action = 0; action < kActions; ++action) {
+        const double bytes = x.delta_bytes[first + action];
+        const double since_s =
+            starts[first + action] + (bytes < 0 ? x.duration_s[first + action] : 0.0);
+        held_bytes += bytes * std::floor((now_s - since_s) / period_s + kHair);
+      }
+      most_bytes = std::max(most_bytes, held_bytes);
+    }
+    beyond.push_back(most_bytes - x.room_bytes[r] * (1 + kHair));
+  }
+  return beyond;
+}
+
 CyclicV cyclic_v(const CyclicProblem& problem) {
   double low_s = 0;
-  for (size_t r = 0; r < problem.max_activations.size(); ++r) {
+  for (int64_t r = 0; r < problem.num_ranks(); ++r) {
     const auto own = problem.duration_s.subspan(r * kActions, kActions);
     low_s = std::max(low_s, std::accumulate(own.begin(), own.end(), 0.0));
   }

@@ -19,6 +19,7 @@
 // activations. 480 orders of 1 to 6 placements for each rank, state, period and way to look.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -29,10 +30,16 @@ struct CyclicProblem {
   std::span<const double> duration_s{};           // [p, 6], in the order above
   std::span<const double> forward_transfer_s{};   // [2p - 1] between stages, on one rank 0
   std::span<const double> backward_transfer_s{};  // [2p - 1]
-  std::span<const int64_t> max_activations{};     // [p]
+  std::span<const double> delta_bytes{};          // [p, 6] in the order above: what each action
+                                                  // takes as it starts, or leaves as it ends, < 0
+  std::span<const double> transient_bytes{};      // [p, 6] while it runs
+  std::span<const double> room_bytes{};           // [p]
   double longest_period_s = 0;                    // a longer one is of no use
   int64_t width = 0;                              // states of the beam
   int64_t rounds = 0;                             // periods that are tried at most
+  bool exact = false;                             // by shortest paths instead (cyclic_path.hpp)
+
+  int64_t num_ranks() const { return static_cast<int64_t>(room_bytes.size()); }
 };
 
 struct CyclicV {
@@ -41,5 +48,21 @@ struct CyclicV {
 };
 
 CyclicV cyclic_v(const CyclicProblem& problem);
+
+constexpr int64_t kCyclicActions = 6;
+enum Letter : int64_t { kF0, kF1, kI1, kI0, kW1, kW0 };
+using CyclicStarts = std::array<double, kCyclicActions>;
+
+// The rest of a time by the period; what rounding puts just before a multiple of it counts as none.
+double cyclic_modulo(double time_s, double period_s);
+
+// One microbatch along its path, each action at the phase that its rank has for it: [p, 6].
+std::vector<double> cyclic_starts(const CyclicProblem& problem, double period_s,
+                                  const std::vector<CyclicStarts>& phases);
+
+// By how much each rank ever holds more than it may where starts repeat, [p]; 0 or less where it
+// does not.
+std::vector<double> bytes_beyond(const CyclicProblem& problem, double period_s,
+                                 const std::vector<double>& starts);
 
 }  // namespace trainwright

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, permutations
 
 import numpy as np
 import pytest
@@ -180,29 +180,37 @@ def v_pipelines(draw: st.DrawFn) -> tuple[ScheduleCosts, np.ndarray]:
     return costs, np.array(limits, np.float64)
 
 
-@given(v_pipelines())
-def test_a_timed_block_is_a_path_that_repeats_within_its_limits(drawn):
-    costs, limits = drawn
+def cyclic_v(costs, limits, *, exact, longest_period_s=100.0):
+    """Period and starts [p, 6] of F0, F1, I1, I0, W1 and W0, activations counted."""
     p = len(limits)
     near, far = np.arange(p), np.arange(2 * p)[: -p - 1 : -1]
-    lengths = costs.duration_s[[F, I, W]]
+    stages = (near, far, far, near, far, near)
+    lengths = costs.duration_s
     period_s, starts = _core.cyclic_v(
         duration_s=np.stack(
-            [
-                lengths[kind, own]
-                for kind, own in zip((0, 0, 1, 1, 2, 2), (near, far) * 3, strict=True)
-            ]
-        )[[0, 1, 3, 2, 5, 4]].T.copy(),
+            [lengths[kind, own] for kind, own in zip((F, F, I, I, W, W), stages, strict=True)], 1
+        ),
         forward_transfer_s=costs.forward_transfer_s,
         backward_transfer_s=costs.backward_transfer_s,
-        max_activations=limits.astype(np.int64),
-        longest_period_s=100.0,
+        delta_bytes=np.tile([1.0, 1.0, 0.0, 0.0, -1.0, -1.0], (p, 1)),
+        transient_bytes=np.zeros((p, 6)),
+        room_bytes=limits,
+        longest_period_s=longest_period_s,
         width=4,
         rounds=6,
+        exact=exact,
     )
+    return period_s, starts.reshape(-1, 6)
+
+
+@given(v_pipelines(), st.booleans())
+def test_a_timed_block_is_a_path_that_repeats_within_its_limits(drawn, exact):
+    costs, limits = drawn
+    p = len(limits)
+    near = np.arange(p)
+    period_s, at = cyclic_v(costs, limits, exact=exact)
     if not period_s:
         return  # a limit below what one microbatch after the other needs on its way
-    at = starts.reshape(p, 6)
     start = {
         **{(F, stage): at[stage, 0] for stage in near},
         **{(F, 2 * p - 1 - rank): at[rank, 1] for rank in near},
@@ -245,11 +253,64 @@ def test_a_timed_block_is_a_path_that_repeats_within_its_limits(drawn):
 def test_equal_times_lose_nothing_with_the_activations_of_v_half():
     for p in (4, 6, 8):
         costs = ScheduleCosts.of(Placement.v(p))
-        held = np.full(p, float(v_half_activations(p)))
-        block = timed_block(costs, held, longest_period_s=6.5)
+        held = ScheduleMemory.of(Placement.v(p), limit_bytes=float(v_half_activations(p)))
+        block = timed_block(replace(costs, memory=held), longest_period_s=6.5)
         assert block is not None
         slots = np.stack(block.visits)
         assert np.allclose(slots, slots.round())  # as in a period of six slots
+
+
+def test_no_path_without_pauses_waits_less_than_the_exact_one():
+    """Two ranks that are busy all the time: every order of both, and every shift that may be best.
+
+    With no limit all prices are one, so that the sum of all lives is what is least.
+    """
+    forward_s, weight_grad_s = np.array([2.0, 1.0, 1.5, 1.0]), np.array([1.0, 1.0, 0.5, 0.5])
+    input_grad_s = np.array([2.0, 1.5, 2.5, 1.5])
+    costs = ScheduleCosts.of(
+        Placement.v(2),
+        forward_s=forward_s,
+        input_grad_s=input_grad_s,
+        weight_grad_s=weight_grad_s,
+        transfer_s=0.25,
+    )
+    stages = np.array([[0, 3, 3, 0, 3, 0], [1, 2, 2, 1, 2, 1]])
+    lasts = costs.duration_s[np.array([F, F, I, I, W, W]), stages]
+    period = 8.0
+    assert np.allclose(lasts.sum(axis=1), period)
+    _, found = cyclic_v(costs, np.full(2, np.inf), exact=True, longest_period_s=period + 1)
+
+    def lives(at: np.ndarray) -> float:
+        return float((at[:, 5] + lasts[:, 5] - at[:, 0] + at[:, 4] + lasts[:, 4] - at[:, 1]).sum())
+
+    def next_at(phase: float, ready: float) -> float:
+        return ready + (phase - ready + 1e-9) % period - 1e-9
+
+    def run(phases: np.ndarray) -> float:
+        """The sum of all lives of one microbatch, each action at its phase."""
+        at, now = np.zeros((2, 6)), phases[0, 0]
+        path = ((0, 0), (1, 0), (1, 1), (0, 1), (0, 2), (1, 2), (1, 3), (0, 3))
+        for (rank, letter), (to, _) in zip(path, (*path[1:], (0, 0)), strict=True):
+            at[rank, letter] = next_at(phases[rank, letter], now)
+            now = at[rank, letter] + lasts[rank, letter] + 0.25 * (rank != to)
+        for rank in range(2):
+            for input_grad, weight_grad in ((2, 4), (3, 5)):
+                ready = at[rank, input_grad] + lasts[rank, input_grad]
+                at[rank, weight_grad] = next_at(phases[rank, weight_grad], ready)
+        return lives(at)
+
+    def phases_of(rank: int) -> list[np.ndarray]:
+        orders = [(0, *rest) for rest in permutations(range(1, 6))]
+        ends = [np.concatenate(([0.0], np.cumsum(lasts[rank, list(o)])[:-1])) for o in orders]
+        return [own[np.argsort(order)] for order, own in zip(orders, ends, strict=True)]
+
+    least = min(
+        run(np.stack((one, other + shift)))
+        for one in phases_of(0)[::7]
+        for other in phases_of(1)[::3]
+        for shift in np.arange(0.0, period, 0.25)
+    )
+    assert lives(found) <= least + 1e-6
 
 
 def test_a_timed_block_is_shorter_where_times_differ():

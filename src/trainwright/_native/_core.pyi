@@ -860,10 +860,13 @@ def cyclic_v(
     duration_s: NDArray[np.float64],
     forward_transfer_s: NDArray[np.float64],
     backward_transfer_s: NDArray[np.float64],
-    max_activations: NDArray[np.int64],
+    delta_bytes: NDArray[np.float64],
+    transient_bytes: NDArray[np.float64],
+    room_bytes: NDArray[np.float64],
     longest_period_s: float,
     width: int,
     rounds: int,
+    exact: bool,
 ) -> tuple[float, NDArray[np.float64]]: ...
 def crossings_s(
     *,

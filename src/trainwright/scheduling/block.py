@@ -436,58 +436,80 @@ def _longest_within(
 
 _WIDTH = 8  # of the beam; 64 finds periods shorter by up to 7 %, in five times the time
 _ROUNDS = 8  # periods tried: the last two are within half a percent of each other
-_MANY = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TimedBlock:
-    """Starts of F0, F1, I1 and I0 of microbatch 0, each of shape [p], in sixths of its period."""
+    """Starts of F0, F1, I1, I0, W1 and W0 of microbatch 0, [6, p], in sixths of the period."""
 
-    visits: tuple[Slots, Slots, Slots, Slots]
+    period_s: float
+    starts: Slots
 
     @property
     def num_ranks(self) -> int:
         """p: ranks."""
-        return len(self.visits[0])
+        return int(self.starts.shape[1])
+
+    @property
+    def visits(self) -> Slots:
+        """Those of F0, F1, I1 and I0, [4, p]."""
+        return self.starts[:4]
 
 
 def timed_block(
-    costs: ScheduleCosts, max_activations: Floats, *, longest_period_s: float
+    costs: ScheduleCosts, *, longest_period_s: float, exact: bool = False
 ) -> TimedBlock | None:
     """The block of the shortest period that is found for stages in V, below the longest.
 
-    `max_activations` [p] are what ranks may hold, infinite where there is no limit. None where no
-    period keeps to them. Transfers are taken as free of contention.
+    It keeps to the memory limits of `costs`. None where no period does. Transfers are taken as free
+    of contention. An `exact` search knows the shortest path where no rank pauses, and is worse
+    where ranks have time left (`native/schedule/cyclic_path.hpp`).
     """
-    p = len(max_activations)
-    near, far = np.arange(p), np.arange(2 * p - 1, p - 1, -1)
-    forward_s, input_grad_s, weight_grad_s = costs.duration_s[[_F, _I, _W]]
-    duration_s = np.stack(
-        [
-            forward_s[near],
-            forward_s[far],
-            input_grad_s[far],
-            input_grad_s[near],
-            weight_grad_s[far],
-            weight_grad_s[near],
-        ],
-        axis=1,
-    )
+    memory = costs.memory
+    kinds, stages = _letters(memory.num_ranks)
+
+    def by_rank(values: Floats) -> Floats:
+        return np.ascontiguousarray(values[kinds[:, np.newaxis], stages].T)
+
     period_s, start_s = _core.cyclic_v(
-        duration_s=duration_s,
+        duration_s=by_rank(costs.duration_s),
         forward_transfer_s=costs.forward_transfer_s,
         backward_transfer_s=costs.backward_transfer_s,
-        max_activations=np.minimum(max_activations, _MANY).astype(np.int64),
+        delta_bytes=by_rank(memory.delta_bytes),
+        transient_bytes=by_rank(memory.transient_bytes),
+        room_bytes=memory.limit_bytes - memory.static_bytes,
         longest_period_s=longest_period_s,
         width=_WIDTH,
         rounds=_ROUNDS,
+        exact=exact,
     )
     if not period_s:
         return None
-    forward_0, forward_1, input_grad_1, input_grad_0, *_ = (
-        start_s.reshape(p, 6).T * PERIOD / period_s
+    return TimedBlock(period_s=period_s, starts=start_s.reshape(-1, 6).T * PERIOD / period_s)
+
+
+def _letters(num_ranks: int) -> tuple[Ints, Ints]:
+    """Kinds of F0, F1, I1, I0, W1 and W0, [6], and their stages on every rank, [6, p]."""
+    near, far = np.arange(num_ranks), np.arange(2 * num_ranks)[: -num_ranks - 1 : -1]
+    return np.array((_F, _F, _I, _I, _W, _W)), np.stack((near, far, far, near, far, near))
+
+
+def whole_order(block: TimedBlock, num_microbatches: int) -> Schedule:
+    """The block repeated with its weight gradients: no rank pauses between its microbatches."""
+    p, m = block.num_ranks, num_microbatches
+    kinds, stages = _letters(p)
+    rows = np.empty((p, 6, m, 3), np.int32)
+    rows[..., 0] = kinds[:, np.newaxis]
+    rows[..., 1] = stages.T[:, :, np.newaxis]
+    rows[..., 2] = np.arange(m)
+    times = (block.starts[:, :, None] + PERIOD * np.arange(m)).transpose(1, 0, 2).reshape(p, 6 * m)
+    order = np.argsort(times, axis=1, kind="stable") + 6 * m * np.arange(p)[:, np.newaxis]
+    return Schedule(
+        placement=_placement(p),
+        num_microbatches=m,
+        actions=rows.reshape(-1, 3)[order.ravel()],
+        rank_offsets=6 * m * np.arange(p + 1),
     )
-    return TimedBlock(visits=(forward_0, forward_1, input_grad_1, input_grad_0))
 
 
 def repeated_order(
@@ -533,7 +555,7 @@ def _rewritten(
 def _repeated_slots(block: VBlock | TimedBlock, num_microbatches: int, period: float) -> Slots:
     """Slots of F0, F1, I1, I0, shape [4, p, m]."""
     shifts = period * np.arange(num_microbatches)
-    first: Slots = np.stack(block.visits, dtype=np.float64)
+    first: Slots = np.stack(tuple(block.visits), dtype=np.float64)
     return first[:, :, None] + shifts
 
 

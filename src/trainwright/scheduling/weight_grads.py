@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 _SMALL = 30_000  # above, orders are judged by fewer microbatches and only their ends reordered
 _ENDS = 3  # microbatches per rank of an order whose ends are made by themselves
 _NEAR = 1.005  # times the bound: what is no longer is good enough
+_SHORTER = 1 - 1e-9  # of what is known: no rounding
 _TRIALS = 200_000  # spent on filling orders
 _PASSES = 40  # simulations of the schedule while placing weight gradients, in each round
 _ROUNDS = 4
@@ -73,6 +74,16 @@ class _Trial(NamedTuple):
     def cost(self, objective: Objective) -> tuple[float, float]:
         """The objective, then span and makespan together."""
         return objective.of(self.timeline), self.timeline.span_s + self.timeline.makespan_s
+
+
+class Further(NamedTuple):
+    """Orders that are made where the others are not near the bound.
+
+    `whole` has its weight gradients already, and a middle that repeats; `orders` have none.
+    """
+
+    whole: tuple[Order, ...]
+    orders: tuple[Order, ...]
 
 
 class _Asked(NamedTuple):
@@ -106,7 +117,7 @@ def best_of(
     num_microbatches: int,
     objective: Objective = Objective.SPAN,
     held: Ints | None = None,
-    further: Callable[[float], Sequence[Order]] | None = None,
+    further: Callable[[float], Further] | None = None,
 ) -> Schedule | None:
     """The schedule of least objective within the limits of `costs`; None if none fits.
 
@@ -128,8 +139,27 @@ def best_of(
     if further is None or found is None or found_s <= _NEAR * asked.enough_s:
         return found
     others = further(found_s)
-    other_s, other = best(others) if others else (math.inf, None)
+    for order in others.whole:
+        whole = _of_whole(order, asked)
+        whole_s = math.inf if whole is None else objective.of(simulate(whole, costs))
+        if whole_s < _SHORTER * found_s:
+            found_s, found = whole_s, whole
+    other_s, other = best(others.orders)
     return other if other_s < found_s else found
+
+
+def _of_whole(order: Order, asked: _Asked) -> Schedule | None:
+    """An order with its weight gradients, justified at both ends; None where it does not fit."""
+    placement, costs, num_microbatches, objective, held, _ = asked
+    few = min(_ENDS * placement.num_ranks, num_microbatches)
+    short = order(few)
+    if not simulate(short, costs).fits:
+        return None
+    short = _justified(short, costs, objective, held)
+    whole = lengthen(short, costs, num_microbatches=num_microbatches)
+    if whole is None:
+        whole = _justified(order(num_microbatches), costs, objective, held)
+    return whole if _holds(whole, held) and simulate(whole, costs).fits else None
 
 
 def _best_of_small(orders: Sequence[Order], asked: _Asked) -> Schedule | None:

@@ -27,6 +27,7 @@ from trainwright.scheduling.block import (
     timed_block,
     v_half_block,
     v_min_block,
+    whole_order,
 )
 from trainwright.scheduling.families.family import (
     Family,
@@ -38,14 +39,13 @@ from trainwright.scheduling.families.family import (
 )
 from trainwright.scheduling.orders import reorder
 from trainwright.scheduling.simulate import simulate
-from trainwright.scheduling.weight_grads import best_of
+from trainwright.scheduling.weight_grads import Further, best_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trainwright.plans.schedule import Placement, Schedule
     from trainwright.scheduling.families.family import FamilyRequest
-    from trainwright.scheduling.weight_grads import Order
 
 
 def v_min_order(request: FamilyRequest) -> Schedule | None:
@@ -97,27 +97,35 @@ def _best(
 
 def timed_orders(
     request: FamilyRequest, costs: ScheduleCosts, placement: Placement
-) -> Callable[[float], list[Order]]:
+) -> Callable[[float], Further]:
     """Orders by the times of stages, for steps that take fewer seconds than are given.
 
-    None where so few microbatches run that they are all ends.
+    There are none where so few microbatches run that they are all ends.
     """
     num_microbatches = request.num_microbatches
     fitting = activations_that_fit(costs.memory, placement)
     most = int(min(fitting.min(), 2 * num_microbatches))
 
-    def orders(limit_s: float) -> list[Order]:
+    def orders(limit_s: float) -> Further:
         if num_microbatches < placement.num_ranks:
-            return []
-        block = timed_block(costs, fitting, longest_period_s=limit_s / num_microbatches)
+            return Further((), ())
+        longest_s = limit_s / num_microbatches
+        block = timed_block(costs, longest_period_s=longest_s)
+        if block is not None:
+            longest_s = block.period_s
+        exact = timed_block(costs, longest_period_s=longest_s, exact=True)
+        whole = tuple(partial(whole_order, each) for each in (exact, block) if each is not None)
         if block is None:
-            return []
-        return [
-            partial(rewritten_order, block, warm_up=most, cool_down=most),
-            partial(rewritten_order, block, warm_up=None, cool_down=most),
-            partial(rewritten_order, block, warm_up=most - 1, cool_down=most),
-            partial(repeated_order, block),
-        ]
+            return Further(whole, ())
+        return Further(
+            whole,
+            (
+                partial(rewritten_order, block, warm_up=most, cool_down=most),
+                partial(rewritten_order, block, warm_up=None, cool_down=most),
+                partial(rewritten_order, block, warm_up=most - 1, cool_down=most),
+                partial(repeated_order, block),
+            ),
+        )
 
     return orders
 
