@@ -88,8 +88,10 @@ std::function<bool(double)> asking(const nb::object& poll, std::exception_ptr& r
   };
 }
 
-FoundOrders search(const StreamProblem& problem, const std::vector<OrderArrays>& starts,
-                   SearchPlan plan, nb::object poll) {
+using Search = SearchResult (*)(const StreamProblem&, const std::vector<Words>&, const SearchPlan&);
+
+FoundOrders found_by(Search search, const StreamProblem& problem,
+                     const std::vector<OrderArrays>& starts, SearchPlan plan, nb::object poll) {
   std::exception_ptr raised;
   plan.poll = asking(poll, raised);
   FoundOrders found;
@@ -97,7 +99,7 @@ FoundOrders search(const StreamProblem& problem, const std::vector<OrderArrays>&
     nb::gil_scoped_release release;
     std::vector<Words> words;
     for (const OrderArrays& start : starts) words.push_back(words_of(problem, start.view()));
-    found.result = search_schedule(problem, words, plan);
+    found.result = search(problem, words, plan);
     found.rank_offsets.push_back(0);
     for (const ActionRow& row : rows_of(problem, found.result.words))
       found.actions.insert(found.actions.end(), {row.kind, row.stage, row.microbatch});
@@ -134,6 +136,8 @@ const char* phase_name(const FoundOrders& found) {
       return "annealed offsets";
     case SearchPhase::words:
       return "annealed words";
+    case SearchPhase::repeating:
+      return "repeating words";
   }
   return "none";
 }
@@ -163,15 +167,19 @@ void bind_schedule_search(nb::module_& module) {
       .def_prop_ro("interrupted",
                    [](const FoundOrders& found) { return found.result.interrupted; });
 
-  module.def(
-      "search_schedule",
-      [](const StreamProblem& problem, const std::vector<OrderArrays>& starts, uint64_t seed,
-         int64_t work, double stop_at_s, nb::object poll) {
-        SearchPlan plan{.seed = seed, .work = work, .stop_at_s = stop_at_s, .poll = {}};
-        return search(problem, starts, std::move(plan), std::move(poll));
-      },
-      nb::arg("problem"), nb::arg("starts"), nb::kw_only(), nb::arg("seed"), nb::arg("work"),
-      nb::arg("stop_at_s"), nb::arg("poll").none());
+  const auto define = [&](const char* name, Search search) {
+    module.def(
+        name,
+        [search](const StreamProblem& problem, const std::vector<OrderArrays>& starts,
+                 uint64_t seed, int64_t work, double stop_at_s, nb::object poll) {
+          SearchPlan plan{.seed = seed, .work = work, .stop_at_s = stop_at_s, .poll = {}};
+          return found_by(search, problem, starts, std::move(plan), std::move(poll));
+        },
+        nb::arg("problem"), nb::arg("starts"), nb::kw_only(), nb::arg("seed"), nb::arg("work"),
+        nb::arg("stop_at_s"), nb::arg("poll").none());
+  };
+  define("search_schedule", search_schedule);
+  define("search_repeating", search_repeating);
 
   nb::class_<MovedOrders>(module, "MovedOrders")
       .def_ro("value_s", &MovedOrders::value_s)

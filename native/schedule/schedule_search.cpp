@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/random_source.hpp"
+#include "schedule/repeating_words.hpp"
 #include "schedule/target_search.hpp"
 #include "schedule/word_annealing.hpp"
 
@@ -21,6 +22,17 @@ constexpr size_t kNumSeeds = 2;
 // million actions finds the best known (4 ranks, 8 microbatches) in 29% of 48 cases.
 constexpr int64_t kActionsOfManyRuns = 500;
 constexpr size_t kManyRuns = 24, kFewRuns = 3;
+constexpr double kCooled = 0.6;  // the last temperature of a run, in its first
+
+// Orders that repeat: half of the work for them, longer turns more. From an order that is good they
+// are kept cool, from nothing not; with many actions the latter ends far from the best (12 ranks, a
+// turn of one: at 232 to 306 where the families have 232).
+constexpr double kRepeatingShare = 0.5;
+constexpr int32_t kMostTurns = 6, kMostTurnsOfMany = 4;
+constexpr size_t kNumLike = 3;
+constexpr int64_t kMostActionsAlone = 150;
+constexpr int64_t kManyActions = 2000;  // fewer: longer turns, and two are annealed as words
+constexpr double kHotAlone = 0.4, kHotLike = 0.1, kColdest = 0.01;
 
 // Where word annealing starts: words with their guide, the best that named families and offsets
 // gave, no two equally long. What annealing finds is no seed: runs from it go in circles.
@@ -41,7 +53,58 @@ class Search {
     return std::move(result_);
   }
 
+  SearchResult run_repeating(std::vector<Words> starts) {
+    take_starts(starts);
+    seeds_.clear();
+    int32_t all_turns = 0;
+    for (int32_t turn = 1; turn <= most_turns(); ++turn) all_turns += turn;
+    for (int32_t turn = 1; turn <= most_turns() && !stopped_; ++turn)
+      repeat_every(turn, starts, share(kRepeatingShare * turn / all_turns));
+    WordAnnealing annealing = word_annealing();
+    if (problem_.num_actions > kManyActions && seeds_.size() > 1) seeds_.resize(1);
+    const int64_t left = plan_.work - result_.work;
+    for (size_t at = 0; at < seeds_.size() && !stopped_; ++at)
+      annealing.run(seeds_[at].words, {.work = left / static_cast<int64_t>(seeds_.size()),
+                                       .hot = hot(),
+                                       .cold = kCooled * hot()});
+    result_.work += annealing.work();
+    return std::move(result_);
+  }
+
  private:
+  // Of shorter steps nothing but their ends is left.
+  int32_t most_turns() const {
+    const int32_t most = problem_.num_actions > kManyActions ? kMostTurnsOfMany : kMostTurns;
+    return std::min(most, problem_.num_microbatches / 3);
+  }
+
+  // What it finds joins the starts.
+  void repeat_every(int32_t turn, std::vector<Words>& starts, int64_t work) {
+    RepeatingWords repeating(problem_, random_, turn, [&] { return interrupted(); });
+    WordState state(problem_);
+    const int32_t middle = (problem_.num_microbatches - turn) / 2;
+    std::vector<std::pair<double, size_t>> like;
+    for (size_t i = 0; i < starts.size(); ++i)
+      if (state.load(starts[i]) && repeating.begin_like(state, middle))
+        like.emplace_back(repeating.period_s(), i);
+    std::ranges::sort(like);
+    like.resize(std::min(like.size(), kNumLike));
+    const bool alone = like.empty() || std::ssize(problem_.streams) * turn <= kMostActionsAlone;
+    const int64_t each = work / (std::ssize(like) + alone);
+    if (alone) {
+      repeating.begin_alone();
+      repeating.anneal({.work = each, .hot = kHotAlone, .cold = kColdest});
+    }
+    for (const auto& [period_s, i] : like)
+      if (state.load(starts[i]) && repeating.begin_like(state, middle))
+        repeating.anneal({.work = each, .hot = kHotLike, .cold = kColdest});
+    result_.work += repeating.work();
+    starts.push_back(repeating.unrolled());
+    if (!state.load(starts.back())) return;
+    remember(starts.back(), state.length());
+    offer(SearchPhase::repeating, starts.back(), state.length());
+  }
+
   void take_starts(const std::vector<Words>& starts) {
     WordState state(problem_);
     for (size_t i = 0; i < starts.size() && !stopped_; ++i) {
@@ -66,24 +129,32 @@ class Search {
     result_.work += search.work();
   }
 
-  void search_words() {
-    if (result_.words.empty()) return;
+  // Large instances must not be heated: their orders are good and single moves hardly mend them.
+  // Nearly constant temperatures: colder, a run only polishes what its seed already was.
+  double hot() const {
+    const double size = static_cast<double>(problem_.num_actions) / 192.0;
+    return std::clamp(0.2 * std::pow(size, -0.52), 0.025, 0.2);
+  }
+
+  WordAnnealing word_annealing() {
     const auto found = [&](const WordState& state) {
       if (state.length().value(problem_.objective) > value_s_) return stopped_;
       return offer(SearchPhase::words, state.words(), state.length());
     };
-    WordAnnealing annealing(problem_, random_, found, [&] { return interrupted(); });
-    // Large instances must not be heated: their orders are good and single moves hardly mend them.
-    // Nearly constant temperatures: colder, a run only polishes what its seed already was.
-    const double size = static_cast<double>(problem_.num_actions) / 192.0;
-    const double hot = std::clamp(0.2 * std::pow(size, -0.52), 0.025, 0.2);
+    return WordAnnealing(problem_, random_, found, [&] { return interrupted(); });
+  }
+
+  void search_words() {
+    if (result_.words.empty()) return;
+    WordAnnealing annealing = word_annealing();
     const size_t runs = problem_.num_actions <= kActionsOfManyRuns ? kManyRuns : kFewRuns;
     for (size_t run = 0; run < runs && !stopped_; ++run) {
       const size_t turn = run % (kNumSeeds + 1);
       const Words start = turn < seeds_.size() ? seeds_[turn].words : result_.words;
       const int64_t left = plan_.work - result_.work - annealing.work();
       annealing.run(
-          start, {.work = left / static_cast<int64_t>(runs - run), .hot = hot, .cold = 0.6 * hot});
+          start,
+          {.work = left / static_cast<int64_t>(runs - run), .hot = hot(), .cold = kCooled * hot()});
     }
     result_.work += annealing.work();
   }
@@ -137,6 +208,11 @@ class Search {
 SearchResult search_schedule(const StreamProblem& problem, const std::vector<Words>& starts,
                              const SearchPlan& plan) {
   return Search(problem, plan).run(starts);
+}
+
+SearchResult search_repeating(const StreamProblem& problem, const std::vector<Words>& starts,
+                              const SearchPlan& plan) {
+  return Search(problem, plan).run_repeating(starts);
 }
 
 }  // namespace trainwright

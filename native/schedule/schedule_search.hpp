@@ -21,7 +21,7 @@ struct SearchPlan {
   std::function<bool(double)> poll;  // told the best value now and then; true stops
 };
 
-enum class SearchPhase { none, given, offsets, annealed_offsets, words };
+enum class SearchPhase { none, given, offsets, annealed_offsets, words, repeating };
 
 struct SearchResult {
   Words words;  // empty where nothing legal was found
@@ -34,5 +34,10 @@ struct SearchResult {
 
 SearchResult search_schedule(const StreamProblem& problem, const std::vector<Words>& starts,
                              const SearchPlan& plan);
+
+// The same from orders that repeat every one to six microbatches (repeating_words.hpp), like those
+// starts whose periods are shortest, or from nothing. The best are annealed as words.
+SearchResult search_repeating(const StreamProblem& problem, const std::vector<Words>& starts,
+                              const SearchPlan& plan);
 
 }  // namespace trainwright

@@ -1042,6 +1042,15 @@ def search_schedule(
     stop_at_s: float,
     poll: Callable[[float], bool] | None,
 ) -> FoundOrders: ...
+def search_repeating(
+    problem: StreamProblem,
+    starts: list[Orders],
+    *,
+    seed: int,
+    work: int,
+    stop_at_s: float,
+    poll: Callable[[float], bool] | None,
+) -> FoundOrders: ...
 
 class PlacementLayers:
     def __init__(

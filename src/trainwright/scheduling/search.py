@@ -6,7 +6,8 @@
    annealing of the offsets (`native/schedule/target_search.hpp`).
 3. Annealing on words over streams, starting from the best of both
    (`native/schedule/word_annealing.hpp`).
-4. Families in V whose paths are placed in seconds, and annealing from these.
+4. Families in V whose paths are placed in seconds, and annealing from these; in long steps with
+   little memory half of the work is for orders that repeat (`native/schedule/repeating_words.hpp`).
 5. Where activations may wait on the host, copies by a rule in orders of wider limits, and annealing
    of what comes out.
 
@@ -294,6 +295,9 @@ def _widened(candidate: Candidate, factor: float) -> Candidate | None:
 _FIRST_ROUND = 0.4  # of the work, shared by all candidates; the best of them get the rest
 _FINALISTS = 2
 _FURTHER = 0.25  # of the work, on top of it, from paths in V that are placed in seconds
+_REPEATING = 0.5  # of the work, for orders that repeat
+_STEPS_OF_RANKS = 3  # as many microbatches for each rank at least
+_OPEN = 0.04  # and such a gap of the families
 _ROUNDING = 1e-12  # relative: what sums in another order differ by
 _NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
 _NUM_PAIR_LABELS = 5_000_000  # of that of two ranks: at most some five seconds
@@ -321,8 +325,11 @@ def search_schedule(
     num_labels = _NUM_LABELS // len(attempts)
     attempts = [_sharper(question, attempt, num_labels) for attempt in attempts]
     if len(attempts) == 1:
-        attempts = [_searched(question, attempts[0], 1.0, budget)]
-        attempts = [_from_seconds(question, attempts[0], _FURTHER, budget)]
+        repeats = _repeats(question, attempts[0])
+        share = 1.0 - _REPEATING if repeats else 1.0
+        attempts = [_searched(question, attempts[0], share, budget)]
+        further = _repeating if repeats else _from_seconds
+        attempts = [further(question, attempts[0], _REPEATING if repeats else _FURTHER, budget)]
         attempts = [_justified(question, attempts[0])]
         if question.offload:
             attempts = [_with_host(question, attempts[0], budget)]
@@ -426,10 +433,15 @@ def _from_seconds(
 
     They are no starts of the search itself: it finds more from those that differ most.
     """
+    attempt, starts = _in_seconds(question, attempt)
+    return _annealed(question, attempt, starts, share, budget) if starts else attempt
+
+
+def _in_seconds(question: SearchQuestion, attempt: _Attempt) -> tuple[_Attempt, list[Schedule]]:
+    """The attempt, or the best of these families if that is shorter; and all that fit."""
     candidate = attempt.candidate
-    in_v = candidate.placement == Placement.v(candidate.placement.num_ranks)
-    if not in_v or attempt.interrupted or _is_shortest(attempt):
-        return attempt
+    if not _is_in_v(candidate) or attempt.interrupted or _is_shortest(attempt):
+        return attempt, []
     known = {schedule.actions.tobytes() for _, schedule in attempt.starts}
     starts = []
     for name, schedule in _named(question, candidate, in_slots=False):
@@ -440,7 +452,28 @@ def _from_seconds(
         value_s = question.objective.of(timeline)
         if value_s < attempt.value_s:
             attempt = replace(attempt, timeline=timeline, value_s=value_s, winner=name)
-    return _annealed(question, attempt, starts, share, budget) if starts else attempt
+    return attempt, starts
+
+
+def _is_in_v(candidate: Candidate) -> bool:
+    return candidate.placement == Placement.v(candidate.placement.num_ranks)
+
+
+def _repeats(question: SearchQuestion, attempt: _Attempt) -> bool:
+    """Whether most of a step is its middle, and families in V leave much of it to gain."""
+    num_ranks = attempt.candidate.placement.num_ranks
+    is_long = question.num_microbatches >= _STEPS_OF_RANKS * num_ranks
+    is_open = attempt.value_s > attempt.bound.value_s * (1 + _OPEN)
+    return _is_in_v(attempt.candidate) and is_long and is_open
+
+
+def _repeating(
+    question: SearchQuestion, attempt: _Attempt, share: float, budget: Budget
+) -> _Attempt:
+    """With orders that repeat, like those of families, and a search that starts from the best."""
+    attempt, starts = _in_seconds(question, attempt)
+    starts += [schedule for _, schedule in attempt.starts]
+    return _annealed(question, attempt, starts, share, budget, search=_core.search_repeating)
 
 
 def _justified(question: SearchQuestion, attempt: _Attempt) -> _Attempt:
@@ -470,13 +503,15 @@ def _annealed(
     starts: Sequence[Schedule],
     share: float,
     budget: Budget,
+    *,
+    search: Callable[..., _core.FoundOrders] = _core.search_schedule,
 ) -> _Attempt:
     """With what a search finds that begins with some orders and the best so far."""
     if attempt.interrupted or _is_shortest(attempt):
         return attempt
     candidate = attempt.candidate
     problem = _problem(question, candidate)
-    found = _core.search_schedule(
+    found = search(
         problem,
         [native_orders(schedule) for schedule in (*starts, attempt.timeline.schedule)],
         seed=question.seed,
