@@ -183,11 +183,13 @@ std::unique_ptr<BoundTable> AdditiveBounds::build(BoundKind kind, int32_t degree
   for (int32_t i = 0; i < kLanes; ++i) {
     double total = 0;
     for (int32_t v = 0; v < in.num_layers; ++v) total += phi[int64_t{v} * kLanes + i];
-    table->scale[i] = total > 0 && std::isfinite(total) ? kUnits / total : 0;
+    const double scale = kUnits / total;  // infinite of next to nothing, 0 of memory without end
+    table->scale[i] = total > 0 && std::isfinite(scale) ? scale : 0;
     if (i != BoundTable::kMemoryLane && cut_scale > 0 && total * cut_scale <= kUnits) {
       table->scale[i] = cut_scale;
       table->cut_mask[i] = -1;
     }
+    if (table->scale[i] == 0) continue;  // this lane says nothing
     for (int32_t v = 0; v < in.num_layers; ++v) {
       units[int64_t{v} * kLanes + i] =
           static_cast<int32_t>(phi[int64_t{v} * kLanes + i] * table->scale[i]);

@@ -59,3 +59,17 @@ def test_one_enormous_option_does_not_spoil_the_others():
     file = read_piper(value, source="one")
     answer = solve(file.profiles[0], file.setting)
     assert answer.status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize("memory_bytes", [sys.float_info.max / 2, sys.float_info.max])
+def test_a_degree_that_few_layers_offer_does_not_spoil_huge_memory(memory_bytes):
+    """What says that such a layer never fits is twice the memory, which may be no number."""
+    value = transformer(num_blocks=2)
+    for node in value["nodes"][1:]:
+        node["TMPCs"].pop("4", None)
+    file = read_piper(value, source="few")
+    profile, setting = file.profiles[0], file.setting
+    ordinary = solve(profile, replace(setting, memory_bytes=1e15))
+    answer = solve(profile, replace(setting, memory_bytes=memory_bytes))
+    assert answer.status is Status.OPTIMAL
+    assert answer.plan == ordinary.plan
