@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kOrders = 120;
 constexpr int64_t kWaits = 4;         // of F0, F1, I1 and I0, and as many shifts
+constexpr int64_t kMostTables = 32;   // a megabyte and a few milliseconds each
 constexpr double kStep = 0.35;        // by which prices follow what is over, in activations
 constexpr double kSlower = 0.05;      // and how much less with every round
 constexpr double kLeastPrice = 1e-3;  // of the highest
@@ -42,14 +43,14 @@ class Path {
       : x_(problem), period_s_(period_s), p_(problem.num_ranks()) {}
 
   std::vector<double> run(int64_t rounds) {
-    if (!may_fit()) return {};
-    prepare();
+    if (!may_fit() || !prepare()) return {};
     std::vector<double> price(static_cast<size_t>(p_), 1.0);
     for (int64_t round = 0; round < rounds; ++round) {
       std::vector<double> starts = least(prices(price));
       const std::vector<double> over = bytes_beyond(x_, period_s_, starts);
       if (std::ranges::all_of(over, [](double bytes) { return bytes <= 0; })) return starts;
-      double paid = 0;  // for what is held in the mean, less than at most: above 0 no path fits
+      double paid =
+          0;  // for what is held in the mean, less than at most: above 0 no such path fits
       std::vector<double> mean(static_cast<size_t>(p_));
       for (int64_t r = 0; r < p_; ++r) {
         mean[r] = mean_beyond(r, starts.data() + r * kCyclicActions);
@@ -70,52 +71,36 @@ class Path {
  private:
   // Whether every rank has room for what it would hold if nothing ever waited.
   bool may_fit() const {
-    std::vector<CyclicStarts> at(static_cast<size_t>(p_));
-    double now_s = 0;
-    const auto run = [&](int64_t r, Letter action) {
-      at[r][action] = now_s;
-      now_s += own_s(r)[action];
-      if (action == kI1) at[r][kW1] = now_s;
-      if (action == kI0) at[r][kW0] = now_s;
-    };
-    for (int64_t r = 0; r < p_; ++r) {
-      run(r, kF0);
-      if (r + 1 < p_) now_s += x_.forward_transfer_s[r];
-    }
-    for (int64_t r = p_ - 1; r >= 0; --r) {
-      run(r, kF1);
-      if (r > 0) now_s += x_.forward_transfer_s[2 * p_ - 1 - r];
-    }
-    for (int64_t r = 0; r < p_; ++r) {
-      run(r, kI1);
-      if (r + 1 < p_) now_s += x_.backward_transfer_s[2 * p_ - 2 - r];
-    }
-    for (int64_t r = p_ - 1; r >= 0; --r) {
-      run(r, kI0);
-      if (r > 0) now_s += x_.backward_transfer_s[r - 1];
-    }
+    const auto at_once = [](int64_t, Letter, double ready_s) { return ready_s; };
+    const std::vector<double> starts = path_starts(x_, 0.0, at_once);
     for (int64_t r = 0; r < p_; ++r)
-      if (mean_beyond(r, at[r].data()) > kHopeless * size(r)) return false;
+      if (mean_beyond(r, starts.data() + r * kCyclicActions) > kHopeless * size(r)) return false;
     return true;
   }
 
-  void prepare() {
+  // Tables of all pairs of neighbours that differ; not where they would be too many.
+  bool prepare() {
     static const std::vector<Order> orders = all_orders();
+    std::vector<int64_t> ranks, pairs;  // the first of each
     for (int64_t r = 0; r < p_; ++r) {
-      const auto same = [&](int64_t other) {
+      const auto known = std::ranges::find_if(ranks, [&](int64_t other) {
         return std::equal(own_s(r), own_s(r) + kCyclicActions, own_s(other));
-      };
-      int64_t known = 0;
-      while (known < r && !same(known)) ++known;
-      alike_.push_back(known);
-      phases_.push_back(known < r ? std::vector<CyclicStarts>() : placed(r, orders));
+      });
+      alike_.push_back(known == ranks.end() ? r : *known);
+      if (known == ranks.end()) ranks.push_back(r);
+      if (std::ssize(ranks) > kMostTables) return false;
     }
     for (int64_t r = 0; r + 1 < p_; ++r) {
-      int64_t known = 0;
-      while (known < r && !same_pair(known, r)) ++known;
-      table_of_.push_back(known < r ? table_of_[known] : static_cast<int64_t>(tables_.size()));
-      if (known == r) tables_.push_back(table(r));
+      const auto known =
+          std::ranges::find_if(pairs, [&](int64_t other) { return same_pair(other, r); });
+      table_of_.push_back(known - pairs.begin());
+      if (known == pairs.end()) pairs.push_back(r);
+      if (std::ssize(pairs) > kMostTables) return false;
     }
+    phases_.resize(static_cast<size_t>(p_));
+    for (const int64_t r : ranks) phases_[r] = placed(r, orders);
+    for (const int64_t r : pairs) tables_.push_back(table(r));
+    return true;
   }
 
   const double* own_s(int64_t r) const { return x_.duration_s.data() + r * kCyclicActions; }

@@ -18,8 +18,8 @@
 
 namespace trainwright {
 
-// Starts [p, 6] of the first path within the limits that is found in so many rounds of prices;
-// none where there is none.
+// Starts [p, 6] of the first path within the limits that is found in so many rounds of prices; none
+// where there is none, or where too many neighbours differ.
 std::vector<double> cyclic_path(const CyclicProblem& problem, double period_s, int64_t rounds);
 
 }  // namespace trainwright

@@ -225,13 +225,14 @@ double cyclic_modulo(double time_s, double period_s) {
   return shifted - period_s * std::floor(shifted / period_s) - hair_s;
 }
 
-std::vector<double> cyclic_starts(const CyclicProblem& x, double period_s,
-                                  const std::vector<CyclicStarts>& phases) {
+std::vector<double> path_starts(
+    const CyclicProblem& x, double from_s,
+    const std::function<double(int64_t rank, Letter action, double ready_s)>& start_of) {
   const int64_t p = x.num_ranks();
   std::vector<double> starts(static_cast<size_t>(p * kActions));
-  double now_s = phases[0][kF0];
-  const auto run = [&](int64_t r, Letter action, double from_s) {
-    const double start_s = from_s + cyclic_modulo(phases[r][action] - from_s, period_s);
+  double now_s = from_s;
+  const auto run = [&](int64_t r, Letter action, double ready_s) {
+    const double start_s = start_of(r, action, ready_s);
     starts[r * kActions + action] = start_s;
     return start_s + x.duration_s[r * kActions + action];
   };
@@ -253,6 +254,15 @@ std::vector<double> cyclic_starts(const CyclicProblem& x, double period_s,
     run(r, kW0, now_s);
     if (r > 0) now_s += x.backward_transfer_s[r - 1];
   }
+  return starts;
+}
+
+std::vector<double> cyclic_starts(const CyclicProblem& x, double period_s,
+                                  const std::vector<CyclicStarts>& phases) {
+  const auto at_phase = [&](int64_t r, Letter action, double ready_s) {
+    return ready_s + cyclic_modulo(phases[r][action] - ready_s, period_s);
+  };
+  std::vector<double> starts = path_starts(x, phases[0][kF0], at_phase);
   const double origin_s = starts[kF0];
   for (double& start_s : starts) start_s -= origin_s;
   return starts;

@@ -21,6 +21,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -56,7 +57,12 @@ using CyclicStarts = std::array<double, kCyclicActions>;
 // The rest of a time by the period; what rounding puts just before a multiple of it counts as none.
 double cyclic_modulo(double time_s, double period_s);
 
-// One microbatch along its path, each action at the phase that its rank has for it: [p, 6].
+// One microbatch along its path from a time on, each action when `start_of` says: [p, 6].
+std::vector<double> path_starts(
+    const CyclicProblem& problem, double from_s,
+    const std::function<double(int64_t rank, Letter action, double ready_s)>& start_of);
+
+// The same with each action at the phase that its rank has for it, the first at 0.
 std::vector<double> cyclic_starts(const CyclicProblem& problem, double period_s,
                                   const std::vector<CyclicStarts>& phases);
 

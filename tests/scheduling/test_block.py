@@ -313,6 +313,15 @@ def test_no_path_without_pauses_waits_less_than_the_exact_one():
     assert lives(found) <= least + 1e-6
 
 
+@pytest.mark.parametrize(("spread", "is_found"), [(0.0, True), (1e-3, False)])
+def test_the_exact_path_is_left_out_where_too_many_ranks_differ(spread, is_found):
+    p = 40
+    forward_s = 1 + spread * np.arange(2 * p)
+    costs = ScheduleCosts.of(Placement.v(p), forward_s=forward_s)
+    period_s, _ = cyclic_v(costs, np.full(p, np.inf), exact=True)
+    assert (period_s > 0) == is_found
+
+
 def test_a_timed_block_is_shorter_where_times_differ():
     """With recomputation an input gradient is longer than a forward: V-Min's slots do not fit."""
     p, m = 8, 48
