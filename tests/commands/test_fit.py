@@ -114,6 +114,14 @@ def test_the_table_names_model_devices_and_probability(run):
         ("H100:8", 8, "H100-80GB-SXM"),
         ("RTX 4090 x 2", 2, "RTX-4090"),
         ("L4 * 3", 3, "L4"),
+        ("H200x8", 8, "H200-SXM"),
+        ("MI300Xx8", 8, "MI300X"),
+        ("RTX 8000", 1, "Quadro-RTX-8000"),
+        ("2x3090Ti", 2, "RTX-3090-Ti"),
+        ("A100-40", 1, "A100-40GB-SXM"),
+        ("NVIDIA A100-PCIE-40GB", 1, "A100-40GB-PCIe"),
+        ("RTX A6000 48GB", 1, "RTX-A6000"),
+        ("T4 16GB", 1, "T4"),
     ],
 )
 def test_devices_are_a_number_and_a_name(text, count, name):
@@ -125,8 +133,8 @@ def test_devices_are_a_number_and_a_name(text, count, name):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "0xRTX4090", "2x", "3xVoodoo2", "2x80GB", "RTX 6000", "H20", "3090 Ti", "H100 PCIe"),
-        *("H100:0", "2xH100:2", "1000000xH100"),
+        *("", "0xRTX4090", "2x", "3xVoodoo2", "2x80GB", "RTX 6000", "3080 20GB", "4090 48GB"),
+        *("H100:0", "A100-24", "2xH100:2", "1000000xH100"),
     ],
 )
 def test_other_devices_are_refused_by_name(text):

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from trainwright.cluster import Cluster
     from trainwright.documents.fit import FitResult
 
-# A number before or behind the name: "2xRTX4090", "RTX 4090 x 2", "H100:8".
+# A number before or behind the name: "2xRTX4090", "RTX 4090 x 2", "H200x8", "H100:8".
 _GPU: Final = re.compile(
-    r"\s*(?:(?P<before>\d+)\s*[xX*×]\s*)?(?P<name>\S.*?)(?:\s*(?:[*×:]|\s[xX])\s*(?P<behind>\d+))?\s*"
+    r"\s*(?:(?P<before>\d+)\s*[xX*×]\s*)?(?P<name>\S.*?)"
+    r"(?:\s*(?<![rg]t)[x*×:]\s*(?P<behind>\d+))?\s*",
+    re.IGNORECASE,  # the x of "RTX 8000" counts nothing
 )
 _MOST: Final = 100_000  # devices of a cluster
 SEQUENCE: Final = 4096

@@ -70,7 +70,7 @@ CENTRES: Final[Mapping[str, float]] = {
 }
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "volta": ("V100-SXM2-16GB", "V100-SXM2-32GB"),
-    "turing": ("T4",),
+    "turing": ("T4", "RTX-2080-Ti", "TITAN-RTX", "Quadro-RTX-8000"),
     "ampere": (
         "A100-40GB-SXM",
         "A100-80GB-SXM",
@@ -81,6 +81,14 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "A10",
         "A10G",
         "A40",
+        "A800-80GB-SXM",
+        "A100-40GB-PCIe",
+        "A100-80GB-PCIe",
+        "A30",
+        "RTX-A5000",
+        "RTX-A4000",
+        "RTX-3090-Ti",
+        "RTX-3080-Ti",
     ),
     "hopper": (
         "H100-80GB-SXM",
@@ -89,6 +97,9 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "H200-SXM",
         "H200-NVL",
         "GH200-96GB",
+        "H100-80GB-PCIe",
+        "H100-94GB-NVL",
+        "H20-96GB",
     ),
     "ada": (
         "L40S",
@@ -99,6 +110,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "RTX-6000-Ada",
         "L4",
         "L40",
+        "RTX-4070-Ti",
+        "RTX-4070-Ti-SUPER",
     ),
     "blackwell": (
         "B200",
@@ -109,8 +122,9 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "RTX-5080",
         "RTX-5070-Ti",
         "RTX-PRO-6000",
+        "RTX-5060-Ti-16GB",
     ),
-    "cdna2": ("MI250X-GCD",),
+    "cdna2": ("MI250X-GCD", "MI210"),
     "cdna3": ("MI300X", "MI325X"),
     "cdna4": ("MI355X",),
     "tpu": ("TPU-v4", "TPU-v5e", "TPU-v5p", "TPU-v6e"),
@@ -146,9 +160,10 @@ PRODUCTS: Final[Mapping[str, float]] = {
     "L40": 170.3 / 181.05,
     "L40S": 252.0 / 362.05,
     "RTX-6000-Ada": 278.5 / 364.2,
-    **dict.fromkeys(("RTX-3090", "RTX-3080", "RTX-3060"), 78.0 / 71),
+    **dict.fromkeys(("RTX-3090", "RTX-3080", "RTX-3060", "RTX-3090-Ti", "RTX-3080-Ti"), 78.0 / 71),
     **dict.fromkeys(("RTX-4090", "RTX-4080", "RTX-4070", "RTX-4060-Ti-16GB"), 178.8 / 165.2),
-    **dict.fromkeys(("RTX-5090", "RTX-5080", "RTX-5070-Ti"), 47.0 / 47.4),
+    **dict.fromkeys(("RTX-4070-Ti", "RTX-4070-Ti-SUPER"), 178.8 / 165.2),
+    **dict.fromkeys(("RTX-5090", "RTX-5080", "RTX-5070-Ti", "RTX-5060-Ti-16GB"), 47.0 / 47.4),
 }
 # Whose runs speak for a family; of others the products are held against Hopper's.
 _MEASURED_OF_FAMILY: Final = {"hopper": "H100-80GB-SXM", "ampere": "A100-80GB-SXM"}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from trainwright.errors import Fault, InvalidInput, UnsupportedFeature
+from trainwright.units import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -233,14 +234,16 @@ _MAKERS: Final = frozenset(
     | {"blackwell", "generation", "workstation", "edition", "gpu"}
 )
 _LEFT_OUT: Final = re.compile(r"rtx|tpu|sxm|nvl|gcd|\d+(?:gb|w)")
+_SIZE: Final = re.compile(r"^(\d{1,3})(?:gi?b?)?$")
+_SOLD: Final = 1.1  # GB that a card is sold with over the GiB that a process gets, at most (T4)
 
 
 def cluster_of_accelerator(name: str) -> Cluster | None:
     """The first cluster of the catalog with devices of that name alone; None for no such device.
 
     A name is that of the catalog, or one as drivers show it ("NVIDIA A100-SXM4-80GB"); case, dashes
-    and what tells variants of a device apart do not matter ("h100" is the H100-80GB-SXM, "4090" the
-    RTX-4090). Of two devices with like names ("RTX 6000") it is none.
+    and what tells variants of a device apart do not matter ("h100" is the H100-80GB-SXM, "4090 24G"
+    the RTX-4090). Of two devices with like names ("RTX 6000") it is none.
     """
     from trainwright.formats import catalog
 
@@ -252,17 +255,27 @@ def cluster_of_accelerator(name: str) -> Cluster | None:
             continue
         device = cluster.accelerator.name
         own = _words(device)
-        is_named = wanted <= own and all(_LEFT_OUT.fullmatch(word) for word in own - wanted)
+        told = {word for word in wanted - own if _is_sold_with(word, cluster)}
+        is_named = wanted - told <= own and all(map(_LEFT_OUT.fullmatch, own - wanted))
         if is_named or _plain(device) == _plain(name):
             return cluster
     return None
 
 
 def _words(name: str) -> set[str]:
-    """The words of a name that tell devices apart."""
-    words = re.findall(r"rtx|[a-z]*\d+[a-z]*|[a-z]+", re.sub(r"hbm\d\w*", "", name.lower()))
-    known = (re.sub(r"^sxm\d$", "sxm", re.sub(r"^(\d+)gi?b?$", r"\1gb", word)) for word in words)
+    """The words of a name that tell devices apart; a short number is a size ("A100-40")."""
+    lower = re.sub(r"(?<=\d)ti(?![a-z])", " ti", re.sub(r"hbm\d\w*", "", name.lower()))
+    words = re.findall(r"rtx|[a-z]*\d+[a-z]*|[a-z]+", lower)
+    known = (re.sub(r"^sxm\d$", "sxm", _SIZE.sub(r"\1gb", word)) for word in words)
     return {*known} - _MAKERS
+
+
+def _is_sold_with(word: str, cluster: Cluster) -> bool:
+    """Whether a word is the memory of a device of one size, most of which a process gets."""
+    size, device = _SIZE.fullmatch(word), cluster.accelerator
+    if size is None or any(map(_SIZE.fullmatch, _words(device.name))):
+        return False
+    return 1 <= float(size[1]) * GIB / device.memory_bytes <= _SOLD
 
 
 def accelerators_of_clusters() -> tuple[str, ...]:
