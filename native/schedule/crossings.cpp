@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "schedule/label_set.hpp"
+
 namespace trainwright {
 
 namespace {
@@ -57,13 +59,14 @@ class Crossings {
     std::map<Counts, std::vector<Label>> now, next;
     now[Counts(2 * num_stages_ + kinds_.size())].push_back(Label(kFirst));
     const int64_t layers = 3 * static_cast<int64_t>(num_stages_) * m_;
+    LabelAllowance allowance(num_labels_, layers);
     for (int64_t layer = 0; layer < layers; ++layer) {
       next.clear();
       for (const auto& [counts, labels] : now)
         for (const Label& label : labels) extend(counts, label, next);
-      const int64_t share = num_labels_ / layers / std::max<int64_t>(1, std::ssize(next));
-      const auto kept = static_cast<size_t>(std::clamp<int64_t>(share, 4, 1000));
-      for (auto& [counts, labels] : next) labels = reduced(counts, std::move(labels), kept);
+      thin_layer(next, allowance, 4, 1000, [&](auto& counts, auto&& labels, size_t kept) {
+        return reduced(counts, std::move(labels), kept);
+      });
       std::swap(now, next);
     }
     double least_s = kInfinite;

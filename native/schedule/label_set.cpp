@@ -1,6 +1,7 @@
 #include "schedule/label_set.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -35,6 +36,22 @@ std::vector<TimeLabel> thinned(std::vector<TimeLabel> labels, std::span<const do
     for (size_t t = 0; t < label.size(); ++t) closest[t] = std::min(closest[t], label[t]);
   }
   return best;
+}
+
+int64_t LabelAllowance::per_state(std::vector<int64_t> num_labels) const {
+  std::ranges::sort(num_labels);
+  int64_t room = left_ / layers_, states = std::ssize(num_labels);
+  for (const int64_t num : num_labels) {
+    if (num > room / states) return room / states;
+    room -= num;
+    --states;
+  }
+  return std::numeric_limits<int64_t>::max();
+}
+
+void LabelAllowance::spend(int64_t num_kept) {
+  left_ = std::max<int64_t>(0, left_ - num_kept);
+  --layers_;
 }
 
 }  // namespace trainwright

@@ -104,6 +104,7 @@ class TwoRanks {
     std::map<Counts, std::vector<TimeLabel>> now, next;
     now[Counts(kNumSteps + kinds_.size())].push_back(TimeLabel(kFirst));
     const int64_t layers = 12 * m_;
+    LabelAllowance allowance(num_labels_, layers);
     for (int64_t layer = 0; layer < layers; ++layer) {
       next.clear();
       for (const auto& [counts, labels] : now) {
@@ -115,9 +116,9 @@ class TwoRanks {
         }
         if (std::ssize(next) > num_labels_ / layers) return 0.0;  // not even one of each
       }
-      const int64_t share = num_labels_ / layers / std::max<int64_t>(1, std::ssize(next));
-      const auto kept = static_cast<size_t>(std::clamp<int64_t>(share, 1, 500));
-      for (auto& [counts, labels] : next) labels = reduced(counts, std::move(labels), kept);
+      thin_layer(next, allowance, 1, 500, [&](auto& counts, auto&& labels, size_t kept) {
+        return reduced(counts, std::move(labels), kept);
+      });
       std::swap(now, next);
     }
     double least_s = enough_s_;

@@ -350,6 +350,12 @@ def test_fewer_labels_give_a_bound_that_is_less():
     assert 0 < values_s[0] < values_s[1]
 
 
+def test_labels_that_few_states_need_go_to_those_that_have_many():
+    # In equal shares for all states, of the same number of labels, these prove 7,696.
+    least = least_of(Placement.v(16), (23, 24, 18, 0), 13)
+    assert crossings(least, 48, Objective.MAKESPAN, 2_000_000).value_s == 7762
+
+
 @pytest.mark.parametrize("p", [2, 4, 5, 8, 16])
 def test_the_window_bound_is_the_published_one_for_equal_times(p):
     """Span >= 6m + 6p - 1 - 3k at k <= 2p - 2 (Qi et al., NeurIPS 2024), for F = I = W = 1."""
