@@ -435,13 +435,26 @@ class Peeler {
     const int64_t first = x_.fronts.point_offset[far], last = x_.fronts.point_offset[near + 1] - 1;
     if constexpr (Aim::kTimeAlone) {
       const double m = static_cast<double>(x_.num_microbatches);
+      const auto lives_s = [&](int64_t i, int64_t k) {
+        return lives.near * x_.fronts.kept_bytes[i] + lives.far * x_.fronts.kept_bytes[k] +
+               lives.after_s;
+      };
+      // What keeps no more than a pair that goes goes, too: points up to `fitting` do.
+      const auto goes = [&](int64_t i, int64_t k) {
+        return lives_s(i, k) < wanted.below_s && fits(i, k);
+      };
+      int64_t fitting = first - 1;
+      for (int64_t beyond = j + 1; beyond - fitting > 1;) {
+        const int64_t middle = (fitting + beyond) / 2;
+        (goes(last, middle) ? fitting : beyond) = middle;
+      }
       for (int64_t i = last; i >= x_.fronts.point_offset[near]; --i) {
-        for (int64_t k = j; k >= first; --k) {
+        while (fitting < j && goes(i, fitting + 1)) ++fitting;
+        for (int64_t k = fitting; k >= first; --k) {
           const double work_s = m * (x_.fronts.time_s[i] + x_.fronts.time_s[k]) + idle_s;
           if (work_s >= found.time_s) break;
-          const double kept_s = lives.near * x_.fronts.kept_bytes[i] +
-                                lives.far * x_.fronts.kept_bytes[k] + lives.after_s;
-          if (kept_s >= found.time_s || !fits(i, k)) continue;
+          const double kept_s = lives_s(i, k);
+          if (kept_s >= found.time_s) continue;
           const Kept kept{x_.fronts.kept_bytes[i], x_.fronts.kept_bytes[k], room,
                           x_.fronts.time_s[k]};
           const double waited_s = work_s - idle_s + wait_s(waits, kept);
