@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trainwright.cluster import REFERENCE_DESIGN, Surroundings, networked, template_device
 from trainwright.errors import InvalidInput
+from trainwright.execution import Budget
 from trainwright.formats import catalog
 from trainwright.model import ContextExchange, LowRank, Optimizer, Recipe, TokenDispatcher, Tuning
 from trainwright.planning.bounds.layers import (
@@ -44,9 +45,12 @@ from trainwright.planning.question.question import (
     Point,
     RunSettings,
     Span,
+    StepAim,
     Workload,
     estimate_profile,
 )
+from trainwright.planning.search.frontier import Frontier
+from trainwright.planning.search.prefetch import Shelf
 from trainwright.plans import Plan, Stage
 from trainwright.plans.configuration import Overlap
 from trainwright.step.pipeline import PipelineShape, PipelineTimes, pipeline_ends_s
@@ -213,13 +217,12 @@ def test_no_plan_that_fits_has_a_shorter_step_than_its_coarse_bound(case):
     )
     (schedule,) = schedules_of(Allowed(schedules=(candidate.schedule,)))
     work = PointWork.of(profile)
-    bounds_s = CoarseBounds(question.cluster, overlap).bounds_s(
-        work,
-        point,
-        Batch.under(schedule, candidate.zero_stage, layouts),
-        chain=ChainWork.of(StageKinds.of(profile, overlap)),
-    )
+    coarse = CoarseBounds(question.cluster, overlap)
+    batch = Batch.under(schedule, candidate.zero_stage, layouts)
+    chain = ChainWork.of(StageKinds.of(profile, overlap))
+    bounds_s = coarse.bounds_s(work, point, batch, chain=chain)
     assert bounds_s.shape == (1,)
+    assert coarse.at_least_s(coarse.rough(work, point, batch, chain=chain))[0] <= bounds_s[0]
     assert bounds_s[0] <= step.step_time_s * (1 + 1e-9)
     if question.model.experts is not None:
         least = with_exchanges(question, point, least_layers(question, point))
@@ -246,6 +249,37 @@ def test_no_dealing_of_experts_costs_less_than_its_floor(
     least = with_exchanges(question, point, least_layers(question, point))
     floor_s = sum(each.time_s * each.num_layers for each in least)
     assert 0 < floor_s <= float(work.trade.time_s[-1]) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("likely", [False, True])
+@pytest.mark.parametrize("model", ["tied", "experts"])
+def test_candidates_come_alike_whenever_their_bounds_are_made_sharp(model, likely):
+    """To count them makes all bounds sharp at once, which else are when they are the least."""
+    some = Allowed(tensor=Span.only(2), context=Span.only(1), microbatch_size=Span(least=1, most=2))
+    question = replace(asked(model, 60), allowed=some)
+    schedules = schedules_of(question.allowed)
+    late, soon = (
+        Frontier(question, Shelf.of(question), StepAim(), schedules, likely=likely)
+        for _ in range(2)
+    )
+    assert late.open(Budget())
+    assert soon.open(Budget())
+    bounds_s, last_s = [], -np.inf
+    while np.isfinite(late.least_s) and len(bounds_s) < 80:
+        soon.count_below(np.inf)
+        assert late.least_s == soon.least_s
+        taken = late.take()
+        assert taken == soon.take()
+        if taken is not None:
+            bounds_s.append(taken[0])
+            assert taken[0] >= last_s
+            last_s = taken[0]
+    assert len(bounds_s) == 80
+    families = {"interleaved", "1f1b"}
+    assert late.least_among_s(families) == soon.least_among_s(families)
+    late.set_aside(families)
+    soon.set_aside(families)
+    assert late.num_aside == soon.num_aside > 0
 
 
 @given(st.floats(0, 1), st.sampled_from(sorted(MODELS)))

@@ -407,6 +407,12 @@ class PointWork:
     ends: ChainEnds
 
     @property
+    def main_class(self) -> int:
+        """The class of layers that do most of the work."""
+        times_s = [like.num_layers * like.fastest_s for like in self.classes]
+        return times_s.index(max(times_s))
+
+    @property
     def largest_layer_bytes(self) -> float:
         """What the layer that needs most keeps and needs beside for one microbatch, at least."""
         return max(

@@ -326,6 +326,21 @@ def _transient_bytes(work: PointWork, family: str) -> Floats:
 # --------------------------------------------------------------------------------
 
 
+class RoughBounds(NamedTuple):
+    """What is known of pairs before their bounds are sharp (`CoarseBounds.sharper_s`).
+
+    Least seconds of pipelines, `pipeline_s` [N], and of transfers, `sent_s` [N].
+    """
+
+    work: PointWork
+    point: Point
+    batch: Batch
+    shared: SharedTimes
+    gathered: Floats
+    sent_s: Floats
+    pipeline_s: Floats
+
+
 @dataclass(slots=True)
 class CoarseBounds:
     """Bounds of a point's pairs; groups of replicas are looked up once.
@@ -344,6 +359,12 @@ class CoarseBounds:
 
     def bounds_s(self, work: PointWork, point: Point, batch: Batch, *, chain: ChainWork) -> Floats:
         """Of every pair, [N]."""
+        return self.sharper_s(self.rough(work, point, batch, chain=chain))
+
+    def rough(
+        self, work: PointWork, point: Point, batch: Batch, *, chain: ChainWork
+    ) -> RoughBounds:
+        """Less than half of the work, which is often enough to see that no pair is good."""
         device, layouts = self.cluster.accelerator, batch.layouts
         shared = SharedTimes.of(work, self._groups.of_point(point, batch.groups))
         if layouts.inside.any():
@@ -366,7 +387,6 @@ class CoarseBounds:
         )
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
-        bounds_s = np.maximum(bounds_s, self._busiest_s(work, batch, shared, gathered))
         way_s = np.full(layouts.size, work.way_s)
         for family, own in batch.families:
             ramp_s = _ramp_s(work, chain, work_s[own], layouts.at(own), family)
@@ -378,24 +398,47 @@ class CoarseBounds:
                 way_s[own] = work.forward_s + backward_s[own]
         sent_s = 2 * self._transfers_s(work, point, layouts)
         bounds_s = np.maximum(bounds_s, way_s + sent_s)
+        busiest_s = self._busiest_s(work, batch, shared, gathered, {work.main_class})
+        return RoughBounds(
+            work, point, batch, shared, gathered, sent_s, np.maximum(bounds_s, busiest_s)
+        )
+
+    def sharper_s(self, rough: RoughBounds) -> Floats:
+        """The bounds themselves: of all classes of layers, and of what ends a step, [N]."""
+        work, point, batch, shared, gathered, sent_s, pipeline_s = rough
+        others = {*range(len(work.classes))} - {work.main_class}
+        busiest_s = self._busiest_s(work, batch, shared, gathered, others)
+        bounds_s = np.maximum(pipeline_s, busiest_s)
         ends_s = self._ends_s(work, point, batch, shared, sent_s, below_s=bounds_s)
         update_s = self._update_s(work, batch, shared)
-        found: Floats = np.maximum(bounds_s, ends_s) + update_s + device.step_overhead_s
+        step_s = np.maximum(bounds_s, ends_s) + update_s
+        found: Floats = step_s + self.cluster.accelerator.step_overhead_s
+        return found
+
+    def at_least_s(self, rough: RoughBounds) -> Floats:
+        """Of every pair, no more than its bound, [N]."""
+        found: Floats = rough.pipeline_s + self.cluster.accelerator.step_overhead_s
         return found
 
     def _busiest_s(
-        self, work: PointWork, batch: Batch, shared: SharedTimes, gathered: Floats
+        self,
+        work: PointWork,
+        batch: Batch,
+        shared: SharedTimes,
+        gathered: Floats,
+        classes: Collection[int],
     ) -> Floats:
-        """Of the rank that holds most layers of a class, whichever that is, [N]."""
+        """Of the rank that holds most layers of one of these classes, whichever that is, [N]."""
         layer_held = shared.layer_bytes(work.layer_static_bytes)
         usable_bytes = self.cluster.accelerator.usable_bytes
         ramp = batch.ramp(work.shares)
         held_at_once = batch.counted(_held_at_once(likely=self.likely))
         warm_up = batch.counted(PUBLISHED_WARM_UP if self.likely else WARM_UP)
         most_s = np.zeros(batch.layouts.size)
-        for like, held in zip(work.classes, np.moveaxis(layer_held, 2, 0), strict=True):
+        for layer_class in classes:
+            like = work.classes[layer_class]
             busiest_s = like.busiest_s(
-                Rooms(usable_bytes, batch.of_pairs(held), gathered),
+                Rooms(usable_bytes, batch.of_pairs(layer_held[:, :, layer_class]), gathered),
                 tail_of(like, shared, batch, self.overlap),
                 pipeline=batch.layouts.pipeline,
                 num_microbatches=batch.layouts.num_microbatches,

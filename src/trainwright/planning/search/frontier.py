@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
@@ -24,6 +25,7 @@ from trainwright.planning.bounds.step import (
     Batch,
     CoarseBounds,
     PointPairs,
+    RoughBounds,
     head_bounds_s,
 )
 from trainwright.planning.question.layouts import (
@@ -45,7 +47,7 @@ from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 from trainwright.profile.measured_model import MeasuredModel
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from trainwright.arrays import Floats
     from trainwright.execution import Budget
@@ -89,6 +91,20 @@ class Unbounded:
     point: Point
     work: PointWork
     layouts: Layouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rough:
+    """Pairs of a point whose bounds are not sharp yet: their keys are `keys_of` their seconds.
+
+    They are made sharp when they come to be the least of all, and those of each schedule and ZeRO
+    stage then wait in the places from `tie` on, as if they had been sharp before.
+    """
+
+    family: ClassVar[None] = None
+    bounds: RoughBounds
+    keys_of: Callable[[Floats], Floats]
+    tie: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,7 +168,7 @@ class Single:
         return self.candidate.schedule
 
 
-Node: TypeAlias = Undealt | Unpriced | Unbounded | BoundedPairs | Single
+Node: TypeAlias = Undealt | Unpriced | Unbounded | Rough | BoundedPairs | Single
 
 
 def _is_open(node: Node) -> bool:
@@ -196,6 +212,7 @@ class Frontier:
     _opened: list[tuple[Point, tuple[int, ...]]] = field(default_factory=list)
     _considered: int | None = None
     _waiting: BestFirst[Node] = field(default_factory=BestFirst)
+    _ties: int = 0
 
     def __post_init__(self) -> None:
         self._coarse = CoarseBounds(
@@ -228,7 +245,7 @@ class Frontier:
             )
             # Not of the pairs of the point itself: with its experts elsewhere it may have fewer.
             key = min(self._least_key(each, sizes, least) for each in dealt)
-            self._waiting.add(key, Undealt(point=point, sizes=sizes, least=least))
+            self._add(key, Undealt(point=point, sizes=sizes, least=least))
         return True
 
     @property
@@ -287,15 +304,21 @@ class Frontier:
     @property
     def least_s(self) -> float:
         """No candidate that is left has a lower bound; infinite where none is left."""
+        self._sharpen_first()
         return self._waiting.least
 
     def least_among_s(self, families: Collection[str]) -> float:
         """No candidate that is left under one of these families has a lower bound."""
+        least_s = self._least_sharp_s(families)
+        self._sharpen_below(least_s)
+        return self._least_sharp_s(families)
+
+    def _least_sharp_s(self, families: Collection[str]) -> float:
         return min(
             (
                 bound_s
                 for bound_s, node in self._waiting
-                if node.family is None or node.family in families
+                if not isinstance(node, Rough) and (node.family is None or node.family in families)
             ),
             default=math.inf,
         )
@@ -303,6 +326,7 @@ class Frontier:
     def set_aside(self, families: Collection[str]) -> None:
         """Look at no more candidates of these families."""
         self.aside, self.aside_s = frozenset(families), self.least_s
+        self._sharpen_below(math.inf)
         self._waiting.revise(self._unless_aside)
 
     def _unless_aside(self, bound_s: float, node: Node) -> float | None:
@@ -313,11 +337,16 @@ class Frontier:
 
     def count_below(self, limit_s: float) -> int:
         """Candidates left that may be below the limit; those of an unopened node all count."""
+        self._sharpen_below(limit_s)
         return sum(
-            self._count_in(node, limit_s) for bound_s, node in self._waiting if bound_s < limit_s
+            self._count_in(node, limit_s)
+            for bound_s, node in self._waiting
+            if bound_s < limit_s and not isinstance(node, Rough)
         )
 
-    def _count_in(self, node: Node, limit_s: float) -> int:
+    def _count_in(
+        self, node: Undealt | Unpriced | Unbounded | BoundedPairs | Single, limit_s: float
+    ) -> int:
         match node:
             case BoundedPairs():
                 return node.count_below(limit_s)
@@ -332,6 +361,7 @@ class Frontier:
 
     def take(self) -> tuple[float, Candidate] | None:
         """Open the node of least bound; a candidate and its bound where one was reached."""
+        self._sharpen_first()
         bound_s, node = self._waiting.take()
         match node:
             case Undealt():
@@ -363,7 +393,32 @@ class Frontier:
 
     def put_back(self, bound_s: float, candidate: Candidate) -> None:
         """A candidate that was taken, with what is known of it by now."""
-        self._waiting.add(bound_s, Single(candidate=candidate))
+        self._add(bound_s, Single(candidate=candidate))
+
+    def _add(self, bound_s: float, node: Node) -> None:
+        self._ties += 1
+        self._waiting.add(bound_s, node, tie=self._ties)
+
+    def _sharpen_first(self) -> None:
+        """Sharpen until the least bound is sharp."""
+        while self._waiting and isinstance(self._waiting.first, Rough):
+            _, node = self._waiting.take()
+            assert isinstance(node, Rough)
+            self._push_pairs(node)
+
+    def _sharpen_below(self, limit_s: float) -> None:
+        """Sharpen all bounds that may be below a limit."""
+        rough: list[Rough] = []
+
+        def unless_rough(bound_s: float, node: Node) -> float | None:
+            if isinstance(node, Rough) and bound_s < limit_s:
+                rough.append(node)
+                return None
+            return bound_s
+
+        self._waiting.revise(unless_rough)
+        for node in rough:
+            self._push_pairs(node)
 
     def _deal(self, bound_s: float, node: Undealt) -> None:
         """Deal the experts out in every way."""
@@ -383,7 +438,7 @@ class Frontier:
     def _push_unpriced(self, bound_s: float, node: Unpriced) -> None:
         key = self._least_key(node.point, node.sizes, node.least)
         if math.isfinite(key):
-            self._waiting.add(max(bound_s, key), node)
+            self._add(max(bound_s, key), node)
 
     def _price_next(self, bound_s: float, node: Unpriced) -> None:
         """Price the layers at the smallest microbatch; larger ones wait, if any may fit."""
@@ -406,7 +461,7 @@ class Frontier:
         if whole.largest_layer_bytes > usable_bytes:
             return False
         bound_s = float(self._pairs.least_keys(point, _least_of(work)).min())
-        self._waiting.add(bound_s, Unbounded(point=point, work=work, layouts=layouts))
+        self._add(bound_s, Unbounded(point=point, work=work, layouts=layouts))
         return True
 
     def _bound(self, bound_s: float, node: Unbounded) -> None:
@@ -418,7 +473,7 @@ class Frontier:
         is_far = ~is_near & np.isfinite(keys)
         if is_far.any():
             far = Unbounded(point=point, work=work, layouts=node.layouts.at(is_far))
-            self._waiting.add(float(keys[is_far].min()), far)
+            self._add(float(keys[is_far].min()), far)
         near = node.layouts.at(is_near)
         if self.aside:
             self.num_aside += space.of(self.aside).num_candidates(point, near)
@@ -435,13 +490,11 @@ class Frontier:
             chain = self.shelf.chain(point, without=cuts_head)
             if cuts_head:
                 body = PointWork.of(self.shelf.body(point))
-                bounds_s = self._coarse.bounds_s(body, point, batch, chain=chain)
-                bounds_s += head_bounds_s(self.shelf.profile(point), batch)
+                with_head = partial(np.add, head_bounds_s(self.shelf.profile(point), batch))
+                self._push_rough(self._coarse.rough(body, point, batch, chain=chain), with_head)
             else:
-                bounds_s = self._coarse.bounds_s(work, point, batch, chain=chain)
-                self._take_off_hidden(point, batch, bounds_s)
-            devices = point.devices * batch.layouts.pipeline * batch.layouts.data
-            self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
+                braided = partial(self._without_hidden, point, batch)
+                self._push_rough(self._coarse.rough(work, point, batch, chain=chain), braided)
 
         for family in sorted(SLICED.intersection(each.family for each in left.schedules)):
             slices = slices_at(family, near.pipeline)  # each is bounded as a microbatch
@@ -451,44 +504,63 @@ class Frontier:
                 if not batch.parts:
                     continue
                 own = self.shelf.sliced(point, count)
-                bounds_s = self._coarse.bounds_s(own.work, point, batch, chain=own.chain)
-                devices = point.devices * batch.layouts.pipeline * batch.layouts.data
-                self._push_pairs(point, batch, self.aim.keys(bounds_s, devices))
+                self._push_rough(self._coarse.rough(own.work, point, batch, chain=own.chain))
 
-    def _take_off_hidden(self, point: Point, batch: Batch, bounds_s: Floats) -> None:
-        """What braided orders may hide, from the bounds of their pairs, in place."""
-        least_s = self._coarse.cluster.accelerator.step_overhead_s
+    def _without_hidden(self, point: Point, batch: Batch, bounds_s: Floats) -> Floats:
+        """What braided orders may hide, off the bounds of their pairs."""
+        least_s, bounds_s = self._coarse.cluster.accelerator.step_overhead_s, bounds_s.copy()
         for family, own in batch.families:
             if family in BRAIDED:
                 hidden, m = self.shelf.hidden(point), batch.layouts.num_microbatches[own]
                 work_s = m / batch.layouts.pipeline[own] * hidden.work_s
                 bounds_s[own] = np.maximum(hidden.bound_s(bounds_s[own], m), work_s + least_s)
+        return bounds_s
 
-    def _push_pairs(self, point: Point, batch: Batch, keys: Floats) -> None:
+    def _push_rough(
+        self, bounds: RoughBounds, steps_of: Callable[[Floats], Floats] = np.asarray
+    ) -> None:
+        """Pairs wait with what is known of them; `steps_of` such bounds are those of their steps.
+
+        They have a place for each schedule and ZeRO stage.
+        """
+        point, batch = bounds.point, bounds.batch
+        devices = point.devices * batch.layouts.pipeline * batch.layouts.data
+
+        def keys_of(bounds_s: Floats) -> Floats:
+            return self.aim.keys(steps_of(bounds_s), devices)
+
+        key = float(keys_of(self._coarse.at_least_s(bounds)).min())
+        if math.isfinite(key):
+            tie = self._ties + 1
+            self._waiting.add(key, Rough(bounds=bounds, keys_of=keys_of, tie=tie), tie=tie)
+            self._ties += len(batch.parts)
+
+    def _push_pairs(self, rough: Rough) -> None:
         """Those of each schedule and ZeRO stage that have a finite bound."""
+        batch, keys = rough.bounds.batch, rough.keys_of(self._coarse.sharper_s(rough.bounds))
         number = np.repeat(np.arange(len(batch.parts)), [part.size for part in batch.parts])
         order = np.lexsort((keys, number))
         layouts, keys = batch.layouts.at(order), keys[order]
-        for part in batch.parts:
+        for tie, part in enumerate(batch.parts, rough.tie):
             bounds_s = keys[part.own]
             bounds_s = bounds_s[: int(np.isfinite(bounds_s).sum())]
             if len(bounds_s):
                 pairs = BoundedPairs(
-                    point=point,
+                    point=rough.bounds.point,
                     zero_stage=part.zero_stage,
                     schedule=part.schedule,
                     layouts=layouts,
                     first=part.own.start,
                     bounds_s=bounds_s,
                 )
-                self._waiting.add(float(bounds_s[0]), pairs)
+                self._waiting.add(float(bounds_s[0]), pairs, tie=tie)
 
     def _next_of(self, pairs: BoundedPairs) -> Candidate:
         """The next pair; those after it wait with their own bounds."""
         found = pairs.candidate(pairs.done)
         pairs.done += 1
         if pairs.num_left:
-            self._waiting.add(float(pairs.bounds_s[pairs.done]), pairs)
+            self._add(float(pairs.bounds_s[pairs.done]), pairs)
         return found
 
 
