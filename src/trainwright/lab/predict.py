@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,7 +27,7 @@ from trainwright.model import (
     TransformerConfig,
     layer_graph,
 )
-from trainwright.plans import Parallelism, StageMemory, StepPrediction
+from trainwright.plans import Parallelism, Plan, StageMemory, StepPrediction
 from trainwright.plans.configuration import (
     USUAL_OVERHEADS,
     Configuration,
@@ -46,6 +47,7 @@ from trainwright.step.figures import (
     memory_figures,
     missing_bytes,
 )
+from trainwright.step.memory import Tape
 from trainwright.step.predict import plan_of, profile_of_run
 from trainwright.step.zero import with_offload
 from trainwright.units import MIB
@@ -287,7 +289,7 @@ def _loss_phase_bytes(question: Question) -> float:
 # Memory of a megatron-core process as its allocator reports it: more than weights and activations
 # ------------------------------------------------------------------------------------------------
 #     static = parameters · bytes + matrix libraries' workspaces + tensors between stages
-#              + one shared buffer + what rounding of blocks adds
+#              + one shared buffer + what blocks of states hold beyond them
 #     peak   = static + activations in flight + loss + final norm
 #
 # Sizes were read in public training code or inferred from public golden values (the accuracy page
@@ -295,7 +297,8 @@ def _loss_phase_bytes(question: Question) -> float:
 # else 8.125 MiB; one of Transformer Engine, four more with grouped products; input and gradient of
 # every model chunk behind a stage boundary; the largest of local attention's scores, the gathered
 # input of sequence parallelism and the gathered tokens of experts. With fp16 a float32 copy of the
-# gradients outlives the optimizer step, so that it counts as static and not at the peak.
+# gradients outlives the optimizer step, so that it counts as static and not at the peak. Blocks
+# follow from the states and the allocator's rules (`step.memory`), with nothing fitted.
 
 _LARGE_WORKSPACE: Final = 32 * MIB
 _SMALL_WORKSPACE: Final = 8.125 * MIB
@@ -303,8 +306,8 @@ _LARGE_DEVICES: Final = ("H100", "H200")
 _BLACKWELL: Final = ("B200", "GB200", "B300", "GB300")
 _ENGINE_WORKSPACE: Final = {"A100": 4 * MIB}
 _GROUPED_WORKSPACES: Final = 4
-_ROUNDING_ALONE, _ROUNDING_PIPELINED = 2.7 * MIB, 3.7 * MIB
 _MAIN_STATE_BYTES: Final = 12
+_MAIN_BYTES: Final = 4  # of each of a parameter's main copy and its two moments
 _LOSS_BYTES: Final = {False: 6, True: 10}
 _MIXTURE_COPIES: Final = 6
 
@@ -317,16 +320,68 @@ class ProcessMemory:
     peak_bytes: float
 
 
-def megatron_memory(run: MeasuredRun, question: Question, stage: StageMemory) -> ProcessMemory:
+def megatron_memory(
+    run: MeasuredRun, question: Question, plan: Plan, stage: StageMemory
+) -> ProcessMemory:
     """Memory of the last pipeline rank, which is the one that reports."""
     optimizer = stage.optimizer_bytes * (run.number("num_distributed_optimizer_instances") or 1)
     parameters = stage.weight_bytes + stage.gradient_bytes + optimizer
     copy = 4 / _MAIN_STATE_BYTES * optimizer if run.precision == "fp16" else 0.0
     fixed = _workspaces(run) + _between_stages(question) + _shared_buffer(run, question)
-    fixed += _ROUNDING_PIPELINED if run.pipeline > 1 else _ROUNDING_ALONE
+    fixed += _beyond_states(run, question, plan)
     peak = parameters + fixed + stage.activation_bytes + _loss(question)
     peak += 2 * _hidden(question) + _copies(run, question, stage.microbatches_in_flight)
     return ProcessMemory(static_bytes=parameters + copy + fixed, peak_bytes=peak)
+
+
+def _beyond_states(run: MeasuredRun, question: Question, plan: Plan) -> float:
+    """What the blocks of the last rank's states hold beyond them.
+
+    In the order of `DistributedDataParallel` and the optimizers of megatron-core: weights one by
+    one; gradients as one buffer, and, with a distributed optimizer, the weights as another in their
+    place; main copies one by one, or the last shard of each; moments at the first step.
+    """
+    asked = question.configuration
+    device = question.cluster.accelerator
+    shape = run_shape(asked, precision=asked.recipe.precision or device.default_precision)
+    graph, degrees, tape = layer_graph(question.model, shape), asked.parallelism, Tape()
+    precision = graph.run.precision
+    chunks = plan.stages[degrees.pipeline - 1 :: degrees.pipeline]
+    layers = [graph.classes[graph.layers[number]] for own in chunks for number in own.layers]
+    each = [parameter for layer in layers for parameter in layer.parameters]
+    held = {parameter.shared or (number,): parameter for number, parameter in enumerate(each)}
+    for name, parameter in held.items():
+        tape.hold("weights", name, precision.weight_bytes * parameter.count_per_device)
+    shards = []
+    for expert, replicas in ((False, degrees.data * degrees.context), (True, degrees.expert_data)):
+        counts = [p.count_per_device for p in held.values() if p.expert is expert and p.trainable]
+        if degrees.zero_stage:
+            tape.hold("buffers", ("weights", expert), precision.weight_bytes * sum(counts))
+            instances = int(run.number("num_distributed_optimizer_instances") or 1)
+            own = _last_shard(counts, replicas // instances)
+        else:
+            own = counts
+        tape.hold("buffers", ("gradients", expert), precision.gradient_bytes * sum(counts))
+        shards += own
+    if degrees.zero_stage:
+        tape.clear("weights")
+    for state in ("main", "first moment", "second moment"):
+        for number, count in enumerate(shards):
+            tape.hold(state, number, _MAIN_BYTES * count)
+    return tape.given_out - tape.now
+
+
+def _last_shard(counts: Sequence[float], replicas: int) -> list[float]:
+    """What the last of so many equal parts of a buffer holds of each tensor in it.
+
+    Buffers are filled backwards, so that the last part lies in the first tensors.
+    """
+    left, own = sum(counts) / replicas, []
+    for count in counts:
+        if left > 0:
+            own.append(min(count, left))
+            left -= count
+    return own
 
 
 def _has_large_workspace(run: MeasuredRun) -> bool:
@@ -436,10 +491,10 @@ class RunPrediction:
 
 def predict(question: Question) -> RunPrediction:
     """Price one question; raises like `Estimator.profile` and `predict_step`."""
-    step = price(question)
+    plan, step = _priced(question)
     time_s = step.step_time_s
     spread = time_range(question.model, question.cluster, question.configuration)
-    peak, static_bytes = _memory(question, step)
+    peak, static_bytes = _memory(question, plan, step)
     return RunPrediction(
         step_time_s=time_s,
         step_time_low_s=time_s * spread.low_ratio,
@@ -459,7 +514,7 @@ def _fits(question: Question, step: StepPrediction) -> bool:
     return missing_bytes(question.model, asked, step, device, account) <= 0
 
 
-def _memory(question: Question, step: StepPrediction) -> tuple[Ranged, float]:
+def _memory(question: Question, plan: Plan, step: StepPrediction) -> tuple[Ranged, float]:
     """Peak of the rank that the table reports, as the figure that it names; static bytes."""
     run, account = question.run, framework_memory(question.line.software.name)
     degrees = question.configuration.parallelism
@@ -467,7 +522,7 @@ def _memory(question: Question, step: StepPrediction) -> tuple[Ranged, float]:
     stated = figure_in(run.setting("memory_kind"))
     ranks: tuple[MemoryFigures, ...]
     if run.states_arguments:
-        found = megatron_memory(run, question, step.stages[-1].memory)
+        found = megatron_memory(run, question, plan, step.stages[-1].memory)
         ranks, static_bytes = (figures_of(found.peak_bytes, account, degrees),), found.static_bytes
     elif question.line.caches_dummy_gradients:
         ranks = (figures_of(engine_peak_bytes(question, step), account, degrees),)
@@ -503,8 +558,13 @@ def _fuses_loss(question: Question) -> bool:
 
 def price(question: Question) -> StepPrediction:
     """The step of a question, stage by stage."""
+    return _priced(question)[1]
+
+
+def _priced(question: Question) -> tuple[Plan, StepPrediction]:
     model, asked = question.model, question.configuration
     cluster = with_offload(question.cluster, asked.recipe)
     profile = profile_of_run(model, cluster, asked)
     plan = plan_of(asked, profile)
-    return predict_step(plan, profile, cluster, overlap=asked.overlap, overheads=asked.overheads)
+    step = predict_step(plan, profile, cluster, overlap=asked.overlap, overheads=asked.overheads)
+    return plan, step

@@ -267,6 +267,11 @@ class Pool:
                     self.blocks[found[side]][3 - side] = block
         insort(self.free, (own[0], block))
 
+    @property
+    def given_out(self) -> float:
+        """Bytes of the blocks that are taken, with what was too little to be split off."""
+        return self.reserved - sum(size for size, _ in self.free)
+
     def _made(self, size: float, before: int | None, after: int | None) -> int:
         self.made += 1
         self.blocks[self.made] = [size, before, after, True]
@@ -298,6 +303,11 @@ class Tape:
     def reserved(self) -> float:
         """Bytes of all segments."""
         return float(sum(pool.reserved for pool in self.pools.values()))
+
+    @property
+    def given_out(self) -> float:
+        """Bytes of all blocks that hold a tensor, which the allocator counts as allocated."""
+        return float(sum(pool.given_out for pool in self.pools.values()))
 
     def hold(self, owner: object, name: object, size: float, *, tensors: int = 1) -> None:
         """Allocate so many tensors of `size` bytes together; a name that is held already grows."""
