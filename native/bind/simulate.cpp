@@ -9,6 +9,7 @@
 #include "bind/numpy_arrays.hpp"
 #include "bind/schedule.hpp"
 #include "schedule/fixed_order.hpp"
+#include "schedule/peak_rows.hpp"
 #include "schedule/simulate.hpp"
 
 namespace nb = nanobind;
@@ -120,4 +121,22 @@ void bind_simulate(nb::module_& module) {
         return to_numpy(trainwright::peak_bytes(orders.view(), memory.view(), &times));
       },
       nb::arg("orders"), nb::arg("memory"), nb::arg("costs").none() = nb::none());
+  module.def(
+      "undominated_rows",
+      [](Table<int64_t> rows) {
+        return to_numpy(
+            trainwright::undominated_rows(span_of(rows), static_cast<int64_t>(rows.shape(1))));
+      },
+      nb::arg("rows"));
+  module.def(
+      "fullest_rows",
+      [](Table<int32_t> actions, Array<int64_t> owned, Table<int64_t> kinds) {
+        const auto row = [&](size_t number) {
+          return span_of(kinds).subspan(number * kinds.shape(1), kinds.shape(1));
+        };
+        if (actions.shape(1) != 3 || kinds.shape(0) != 4) throw nb::value_error("wrong shapes");
+        return to_numpy(trainwright::fullest_rows(span_of(actions), span_of(owned),
+                                                  {row(0), row(1), row(2), row(3)}));
+      },
+      nb::arg("actions"), nb::arg("owned"), nb::arg("kinds"));
 }

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from random_cases import cases
 from trainwright.plans.schedule import Schedule
 from trainwright.scheduling.families import FamilyRequest, family_named
-from trainwright.step import memory
 from trainwright.step.memory import StageActivations, peak_rows, rank_peaks, undominated
 
 counts = st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=40, unique=True)
 
 
-@given(rows=counts.map(np.array), few=st.sampled_from([0, 64]))
-def test_rows_that_are_left_are_those_no_other_has_as_much_of_everything_as(rows, few):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "_FEW", few)
-        found = undominated(rows).tolist()
+@given(rows=counts.map(np.array))
+def test_rows_that_are_left_are_those_no_other_has_as_much_of_everything_as(rows):
+    found = undominated(rows).tolist()
     left = [
         row.tolist()
         for row in rows

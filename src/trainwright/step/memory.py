@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trainwright._native import _core
 from trainwright.plans.schedule import ActionKind
 from trainwright.units import MIB
 
@@ -34,8 +35,7 @@ _F, _I, _W, _B, _R, _O, _D, _L, _V, _T = ActionKind
 _BEGINS, _ENDS, _FREES, _HANDS_ON = (
     np.isin(list(ActionKind), kinds) for kinds in ((_F, _L), (_B, _I, _D), (_B, _W, _D), (_B, _I))
 )
-_EXACT: Final = 2**62
-_FEW: Final = 64  # rows that are all compared at once
+_KEPT_BY_KIND = np.stack((_BEGINS, _ENDS, _FREES, _HANDS_ON)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,51 +69,14 @@ def peak_rows(schedule: Schedule) -> PeakRows:
 
 def _rank_rows(schedule: Schedule, rank: int) -> NDArray[np.int64]:
     """Of each chunk: kept until input gradient, until weight gradient, transients."""
-    actions = schedule.actions[schedule.rows_of(rank)]
-    kind, stage = actions[:, 0], actions[:, 1]
-    mine = stage[:, np.newaxis] == np.array(schedule.placement.stages_of_rank[rank])
-    hands_on = mine & _HANDS_ON[kind, np.newaxis]
-    freed_by_input = mine & _ENDS[kind, np.newaxis]
-    freed_by_weight = mine & _FREES[kind, np.newaxis]
-    begun = np.cumsum(mine & _BEGINS[kind, np.newaxis], axis=0)
-    counts = np.concatenate(
-        [
-            begun - np.cumsum(freed_by_input, axis=0) + freed_by_input,
-            begun - np.cumsum(freed_by_weight, axis=0) + freed_by_weight,
-            hands_on,
-        ],
-        axis=1,
-    )
-    # A forward leaves no more than the action after it begins with, and a weight gradient begins
-    # with no more than the action before it does.
-    fullest = _HANDS_ON[kind]
-    fullest[[0, -1]] = True
-    return undominated(_distinct(counts[fullest]))
-
-
-def _distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows that differ, of counts: read as the digits of one number each where that is exact."""
-    digits = rows.max(axis=0) + 1
-    if math.prod(digits.tolist()) >= _EXACT:
-        return np.unique(rows, axis=0)
-    weights = np.append(np.cumprod(digits[:0:-1])[::-1], 1)
-    _, first = np.unique(rows @ weights, return_index=True)
-    return rows[first]
+    owned = schedule.placement.stages_of_rank[rank]
+    actions = np.ascontiguousarray(schedule.actions[schedule.rows_of(rank)])
+    return _core.fullest_rows(actions, np.array(owned), _KEPT_BY_KIND).reshape(-1, 3 * len(owned))
 
 
 def undominated(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Of distinct rows [k, c] those of which no other has at least as much of everything."""
-    order = np.argsort(-rows.sum(axis=1), kind="stable")
-    if len(rows) <= _FEW:
-        left = rows[order]
-        no_more = (left[:, np.newaxis] <= left).all(axis=2)
-        alone: NDArray[np.bool_] = no_more.sum(axis=1) == 1  # no more than itself
-        return left[alone]
-    left, kept = rows[order], []
-    while len(left):
-        kept.append(left[0])  # of the largest sum: nothing that is left has as much of everything
-        left = left[(left > left[0]).any(axis=1)]
-    return np.array(kept)
+    return rows[_core.undominated_rows(np.ascontiguousarray(rows))]
 
 
 # What a rank holds when its memory is fullest, from the orders of its schedule
