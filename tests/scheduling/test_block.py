@@ -22,6 +22,9 @@ from trainwright.plans.schedule import (
 from trainwright.plans.status import Objective
 from trainwright.scheduling import BuildingBlock, Pace, path_block, repeat
 from trainwright.scheduling.block import (
+    PERIOD,
+    blocks_within,
+    in_flight,
     repeated_order,
     rewritten_order,
     timed_block,
@@ -350,3 +353,28 @@ def test_a_timed_block_is_shorter_where_times_differ():
     validate(schedule)
     assert max(schedule.peak_activations) <= most
     assert simulate(schedule, costs).makespan_s < 0.93 * slots_s
+
+
+@given(num_ranks=st.integers(2, 7), more=st.integers(0, 6), num_microbatches=st.integers(1, 20))
+def test_what_is_in_flight_are_counts_that_no_other_instant_exceeds(
+    num_ranks, more, num_microbatches
+):
+    for block in blocks_within(num_ranks, v_min_activations(num_ranks) + more):
+        near, far = in_flight(block, num_microbatches)
+        begun = block.forward_0, block.forward_1
+        freed = block.input_grad_0 + 1, block.input_grad_1 + 1
+        for rank in range(num_ranks):
+
+            def held(chunk: int, at: int, rank: int = rank) -> int:
+                first, last = int(begun[chunk][rank]), int(freed[chunk][rank])  # noqa: B023
+                starts = PERIOD * np.arange(num_microbatches)
+                return int(((first + starts <= at) & (last + starts > at)).sum())
+
+            at = {int(own[rank]) + PERIOD * m for own in begun for m in range(num_microbatches)}
+            every = {(held(0, instant), held(1, instant)) for instant in at}
+            most = {
+                own
+                for own in every
+                if not any(o != own and o[0] >= own[0] and o[1] >= own[1] for o in every)
+            }
+            assert set(zip(near[:, rank].tolist(), far[:, rank].tolist(), strict=True)) == most

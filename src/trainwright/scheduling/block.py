@@ -655,21 +655,18 @@ def in_flight(block: VBlock, num_microbatches: int) -> tuple[Ints, Ints]:
         -1, block.num_ranks
     )
     held = _so_far(at, begun, enough) - _so_far(at, freed, enough)
-    rows = [_undominated(held[:, :, rank].T) for rank in range(block.num_ranks)]
-    most = max(map(len, rows))
-    padded = np.stack([own[np.minimum(np.arange(most), len(own) - 1)] for own in rows], axis=1)
-    return padded[:, :, 0], padded[:, :, 1]
+    # By the first count, then by the second: no larger second comes after those that are kept.
+    base = int(held[1].max()) + 1
+    near, far = np.divmod(np.sort(base * held[0] + held[1], axis=0), base)
+    most_far = np.maximum.accumulate(far[::-1])[::-1]
+    kept = np.append(far[:-1] > most_far[1:], np.ones((1, block.num_ranks), dtype=bool), axis=0)
+    counts = kept.sum(axis=0)
+    places = np.minimum(np.arange(int(counts.max()))[:, np.newaxis], counts - 1)
+    rows = np.take_along_axis(np.argsort(~kept, axis=0, kind="stable"), places, axis=0)
+    return np.take_along_axis(near, rows, axis=0), np.take_along_axis(far, rows, axis=0)
 
 
 def _so_far(at: Ints, first: Ints, count: int) -> Ints:
     """How many of `count` events a period apart happened at these times or before, [2, N, p]."""
     happened: Ints = np.clip((at - first[:, np.newaxis]) // PERIOD + 1, 0, count)
     return happened
-
-
-def _undominated(rows: Ints) -> Ints:
-    """Those of rows [N, 2] of which no other has at least as much of both."""
-    rows = np.unique(rows, axis=0)
-    best = np.maximum.accumulate(rows[::-1, 1])[::-1]
-    kept: Ints = rows[np.append(rows[:-1, 1] > best[1:], True)]
-    return kept
