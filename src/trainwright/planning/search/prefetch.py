@@ -485,8 +485,8 @@ class SplitAnswers:
 
     def find(self, search: SplitSearch, candidate: Candidate, *, limit_s: float) -> Split:
         """What the search finds of steps below a limit in seconds."""
-        ask = self.unanswered(search, candidate, limit_s=limit_s)
         alike = self._alike_to(search, candidate)
+        ask = self._unanswered(alike, search, candidate, limit_s)
         if ask is not None:
             self._known[alike] = limit_s, self.foresight.split(ask)
             return self._known[alike][1]
@@ -499,7 +499,11 @@ class SplitAnswers:
         self, search: SplitSearch, candidate: Candidate, *, limit_s: float
     ) -> SplitAsk | None:
         """What `find` would have to ask; None where the answer is known."""
-        alike = self._alike_to(search, candidate)
+        return self._unanswered(self._alike_to(search, candidate), search, candidate, limit_s)
+
+    def _unanswered(
+        self, alike: Hashable, search: SplitSearch, candidate: Candidate, limit_s: float
+    ) -> SplitAsk | None:
         known_s, known = self._known.get(alike, (0.0, None))
         if known is not None and not (known_s <= known.bound_s and known_s < limit_s):
             return None

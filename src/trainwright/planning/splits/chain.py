@@ -55,7 +55,7 @@ from trainwright.step.pipeline import PipelineShape
 from trainwright.step.stages import RankSpacing, group_replicas, head_work_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trainwright.arrays import Flags, Floats, Ints
     from trainwright.cluster import Cluster, NetworkLevel
@@ -434,25 +434,23 @@ def chain_tables(
     used, own = _numbered(kinds, can_be)
     rows, orders = fullest_instants(shape), rank_orders(shape)
     tables = {id(site): _kind_times(site, used, rows) for site in places}
-    times = [tables[id(site)] for site in sites]
     splits = np.array([[order.splits_backward] for order in orders])
-    weight_grads = {id(site): _weight_grad_s(site.kinds)[used] for site in places}
+
+    def of_ranks(of_site: Callable[[Site, KindTimes], Floats]) -> Floats:
+        """From the table [p, K] of every place, the rows of the ranks there."""
+        made = {id(site): of_site(site, tables[id(site)]) for site in places}
+        if len(places) == 1:
+            return made[id(places[0])]
+        return np.stack([made[id(site)][rank] for rank, site in enumerate(sites)])
+
     return ChainTables(
         used=used,
         kind_of=own,
-        forward_s=np.stack([each.forward_s[rank] for rank, each in enumerate(times)]),
-        weight_grad_s=np.stack([weight_grads[id(site)] for site in sites]) * splits,
-        time_s=np.stack(
-            [
-                np.where(_is_barred(site, used), np.inf, each.time_s[rank])
-                for rank, (site, each) in enumerate(zip(sites, times, strict=True))
-            ]
-        ),
-        tail_s=np.stack(
-            [
-                each.tail_s[rank] + site.tied_s * (kinds.counts[used, site.tied_to] == 0)
-                for rank, (site, each) in enumerate(zip(sites, times, strict=True))
-            ]
+        forward_s=of_ranks(lambda _, times: times.forward_s),
+        weight_grad_s=of_ranks(lambda site, _: _weight_grad_s(site.kinds)[used] * splits),
+        time_s=of_ranks(lambda site, times: np.where(_is_barred(site, used), np.inf, times.time_s)),
+        tail_s=of_ranks(
+            lambda site, times: times.tail_s + site.tied_s * (kinds.counts[used, site.tied_to] == 0)
         ),
         transfer_s=transfers,
         order=_counts_of(orders),
