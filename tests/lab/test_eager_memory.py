@@ -11,7 +11,8 @@ import pytest
 
 from trainwright.formats import catalog
 from trainwright.formats.calibration_toml import framework_memory
-from trainwright.model import Recipe
+from trainwright.model import Recipe, Tuning
+from trainwright.model.config import LowRank
 from trainwright.plans.configuration import NO_OVERHEADS, Configuration
 from trainwright.plans.plan import Parallelism
 from trainwright.profile import Recompute
@@ -45,6 +46,7 @@ RUN = Configuration(
 
 
 WORDS = MODEL.vocabulary_size
+ON_ATTENTION = ("query", "key", "value", "attention_output")
 
 
 def of_hugging_face(
@@ -222,3 +224,112 @@ def test_an_update_that_is_not_fused_makes_the_roots_of_all_second_moments(
     recipe = Recipe(moment_dtypes=(dtype,), fused_update=fused)
     least = recipe.update_copy_bytes * parameters
     assert least <= held.peak - before < least + 0.02 * parameters
+
+
+def of_adapters(blocks: int, again: bool, *, upcast: bool) -> float:
+    """What the account has of adapters on attention beside 4-bit weights, four sequences."""
+    low_rank = LowRank(rank=16, targets=ON_ATTENTION, bits=4)
+    model = replace(MODEL, num_layers=blocks, tuning=Tuning(low_rank=low_rank))
+    run = replace(
+        RUN,
+        microbatch_size=4,
+        global_batch=8,
+        recompute=Recompute.FULL if again else Recompute.NONE,
+        recipe=Recipe(precision="bf16"),
+    )
+    account = replace(framework_memory("hugging-face"), upcasts_quantized=upcast)
+    step = price_configuration(model, CLUSTER, run)
+    (rank,) = memory_figures(model, run, step, account, device=CLUSTER.accelerator)
+    return rank.allocated.typical_bytes
+
+
+def counted_with_adapters(blocks: int, again: bool, *, upcast: bool) -> float:
+    """The same on modules of transformers whose products work as those of bitsandbytes do.
+
+    They multiply in 16 bit by weights that stay as they are (here in 16 bit), and give out numbers
+    of the type that came in. With `upcast`, norms are float32, as trl leaves them in bf16.
+    """
+    import torch
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from trainwright.lab.rank_program import Held, watched
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(weight)
+            return nn.functional.linear(x, weight)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+            (weight,) = ctx.saved_tensors
+            return grads[0].to(weight.dtype) @ weight, None
+
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Linear, *, rank: int) -> None:
+            super().__init__()
+            self.weight, self.rank = base.weight, rank
+            if rank:
+                self.down = nn.Linear(base.in_features, rank, bias=False, dtype=torch.float32)
+                self.up = nn.Linear(rank, base.out_features, bias=False, dtype=torch.float32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", enabled=False):
+                out: torch.Tensor = Product.apply(x.to(self.weight.dtype), self.weight)
+                out = out.to(x.dtype)
+            return out + self.up(self.down(x)) if self.rank else out
+
+    config = Qwen3Config(
+        hidden_size=MODEL.hidden_size,
+        num_attention_heads=MODEL.num_heads,
+        num_key_value_heads=MODEL.num_kv_heads,
+        head_dim=MODEL.head_size,
+        intermediate_size=MODEL.ffn_size,
+        vocab_size=WORDS,
+        num_hidden_layers=blocks,
+        tie_word_embeddings=False,
+        attn_implementation="sdpa",
+        use_cache=False,
+    )
+    held = Held()
+    with FakeTensorMode(allow_non_fake_inputs=True), watched(held), held:
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            model = Qwen3ForCausalLM(config).train()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for name, weight in model.named_parameters():
+            weight.requires_grad = False
+            if upcast and "norm" in name:
+                weight.data = weight.data.float()
+        for layer in model.model.layers:
+            for part, rank in ((layer.self_attn, 16), (layer.mlp, 0)):
+                for name, each in list(part.named_children()):
+                    if isinstance(each, nn.Linear):
+                        setattr(part, name, Adapted(each, rank=rank))
+        if again:
+            old = model.gradient_checkpointing_enable
+            switch = getattr(model, "activation_checkpointing_enable", old)
+            switch({"use_reentrant": False})
+        words = torch.zeros(4, RUN.sequence_length, dtype=torch.long)
+        held.forget_peak()
+        with torch.autocast("cpu", torch.bfloat16):
+            masks = {"full_attention": None}
+            loss = model(input_ids=words, attention_mask=masks, labels=words).loss
+        loss.backward()
+    return float(held.peak)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("again", [False, True])
+def test_beside_quantized_weights_blocks_pass_on_float32(again: bool) -> None:
+    pytest.importorskip("transformers")
+    blocks = 32 if again else 8
+    wide, narrow = (
+        counted_with_adapters(blocks, again, upcast=True),
+        counted_with_adapters(blocks, again, upcast=False),
+    )
+    more = of_adapters(blocks, again, upcast=True) - of_adapters(blocks, again, upcast=False)
+    assert more == pytest.approx(wide - narrow, rel=0.05)

@@ -76,7 +76,8 @@ class FrameworkMemory:
     beside its product; with `keeps_tiles` a part that works on some tokens at a time keeps what
     all of them need backward.
     Where `softmax_bytes` are set, attention without a fused kernel keeps its softmax with so many
-    bytes a number beside the narrower one that it multiplies.
+    bytes a number beside the narrower one that it multiplies. With `upcasts_quantized` all but
+    weights of 4 or 8 bits is float32 where adapters train beside these, unless ZeRO-3 shards them.
     With `reuses_buffers` a compiler places every tensor by its lifetime: logits lie where the
     tensors of blocks lie later, and the gradient of an activation's input where that input was.
     With `casts_shards` ZeRO-3 keeps shards of weights that train in float32 alone, and casts what
@@ -119,6 +120,7 @@ class FrameworkMemory:
     keeps_activated: bool = False
     keeps_tiles: bool = False
     softmax_bytes: float = 0.0
+    upcasts_quantized: bool = False
     reuses_buffers: bool = False
     gathers_ahead: bool = True
     keeps_attended: bool = True
@@ -178,6 +180,7 @@ class FrameworkMemory:
             self.keeps_activated,
             self.keeps_tiles,
             self.softmax_bytes,
+            self.upcasts_quantized,
             self.may_hold_less,
         )
         return not any(kept)

@@ -33,7 +33,7 @@ from trainwright.model import CudaGraph, LayerKind, layer_graph
 from trainwright.model.config import Activation, Norm
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import NORM
-from trainwright.model.recipe import is_recorded, unusual
+from trainwright.model.recipe import ADAPTER_MARK, is_recorded, unusual
 from trainwright.model.run_shape import AUTOCAST
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
@@ -671,8 +671,10 @@ def _eager_bytes(
 
     Under autocast they keep 16-bit copies of weights from forward to backward, a norm works on a
     float32 hidden state, and each product copies what it reads, queries, keys and values apart.
+    Beside quantized weights (`upcasts_quantized`) blocks pass on float32 hidden states, and in fp16
+    embedding and head are float32, too.
     """
-    casts = graph.run.precision.casts
+    casts, wide = graph.run.precision.casts, _upcast_share(graph, model, run, account)
     if not (account.norm_bytes or account.keeps_activated or account.keeps_tiles or casts):
         return 0.0
     added = 0.0
@@ -681,18 +683,38 @@ def _eager_bytes(
     if run.recompute is not Recompute.NONE:
         again = min(most, run.recompute_blocks or most)
         blocks += 1 - held.microbatches_in_flight * again
-    kept = [
-        _eager_layer_bytes(layer, graph, model, account)
-        for layer in graph.classes
-        if layer.kind is LayerKind.BLOCK
-    ]
+        hidden = graph.run.tokens * model.hidden_size / graph.run.sequence_shards
+        added += wide * _HALF * hidden * held.microbatches_in_flight * again
+    own = [layer for layer in graph.classes if layer.kind is LayerKind.BLOCK]
+    kept, widened = (
+        max((_eager_layer_bytes(c, graph, model, account, wide=share) for c in own), default=0.0)
+        for share in (0.0, wide)
+    )
     kept_tiles = _tile_bytes(graph, model, account) if account.keeps_tiles else 0.0
-    added += blocks * (max(kept, default=0.0) + kept_tiles)
+    added += blocks * (kept + kept_tiles)
+    if run.recompute is not Recompute.NONE:  # one block is there again, when logits are gone
+        logits = held.logits_bytes + _loss_bytes(graph, model, run, account) if ends.last else 0.0
+        added += max(0.0, widened - kept - logits)
+        blocks -= 1
+    added += blocks * (widened - kept)
+    if wide and graph.run.precision.name == "fp16":
+        apart = [c for c in graph.classes if c.kind is not LayerKind.BLOCK and ends.hold(c.kind)]
+        added += wide * _HALF * sum(p.count_per_device for c in apart for p in c.parameters)
     if not casts:
         return added
     ended = [c for c in graph.classes if ends.last and c.kind is LayerKind.LM_HEAD]
     added += sum(_HALF * _multiplied(layer) for layer in ended)
     return added + _cached_casts(graph, model, run, ends)
+
+
+def _upcast_share(
+    graph: LayerGraph, model: TransformerConfig, run: Configuration, account: FrameworkMemory
+) -> float:
+    """By how much of themselves 16-bit numbers grow beside weights that are quantized and whole."""
+    low_rank, whole = model.tuning.low_rank, run.parallelism.zero_stage < _SHARDS_WEIGHTS
+    is_quantized = low_rank is not None and low_rank.bits is not None and whole
+    is_narrow = graph.run.precision.activation_bytes == _HALF and not graph.run.precision.casts
+    return float(account.upcasts_quantized and is_quantized and is_narrow)
 
 
 def _cached_casts(
@@ -753,12 +775,20 @@ _OF_SEVERAL: Final = {"query_key_value.input": 3, "mlp_norm.output": 2}  # produ
 
 
 def _eager_layer_bytes(
-    layer: LayerClass, graph: LayerGraph, model: TransformerConfig, account: FrameworkMemory
+    layer: LayerClass,
+    graph: LayerGraph,
+    model: TransformerConfig,
+    account: FrameworkMemory,
+    *,
+    wide: float,
 ) -> float:
+    """Of one block; with `wide` its feed-forward part is float32, and adapters copy inputs."""
     shape, added = graph.run, 0.0
     casts, products = shape.precision.casts, (FeedForward.MLP, FeedForward.SHARED_EXPERT)
     stream = _WORKED if casts else shape.precision.activation_bytes  # of a hidden state
     gated = {f"{part.last}.input" for part in products if model.gated and account.keeps_activated}
+    inside = wide * (1.5 if gated else 1.0)  # what an activation reads, and makes
+    by_adapters = {tensor.name: 0.0 for tensor in layer.saved}  # the first copy is priced
     for operator in layer.operators:
         trains = any(parameter.trainable for parameter in operator.parameters)
         for tensor in operator.saved:
@@ -770,6 +800,10 @@ def _eager_layer_bytes(
                     copied = max(account.norm_bytes - stream, 0.0)
                     added += numbers * (copied + stream * trains)
             added += size * (tensor.name in gated)
+            added += inside * size * (tensor.name == f"{FeedForward.MLP}_activation.input")
+            if ADAPTER_MARK in operator.name:
+                added += by_adapters[tensor.name]
+                by_adapters[tensor.name] = wide * size
     if casts:
         read = {tensor.name: tensor.bytes_per_device(shape) for tensor in layer.saved}
         added += sum((n - 1) * read.get(name, 0.0) for name, n in _OF_SEVERAL.items())
