@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.frameworks.read_job import failure_of, job_format
+from trainwright.frameworks.jobs.detect import pasted_in
+from trainwright.frameworks.read_job import failure_of, job_format, open_stated
 from trainwright.frameworks.training_logs import read_out_of_memory
 from trainwright.plans.status import OutOfMemory, Phase
 from trainwright.units import GIB, MIB
@@ -284,3 +285,102 @@ def test_where_no_bytes_are_told_a_segment_of_the_allocator_is_missing_at_least(
 
 def test_a_script_that_catches_the_error_has_not_failed() -> None:
     assert read_out_of_memory("try:\n    step()\nexcept torch.cuda.OutOfMemoryError:\n") is None
+
+
+# Settings that stand in a log or in an issue, among other lines
+# --------------------------------------------------------------
+
+FACTORY = """\
+### model
+model_name_or_path: /nfs/Meta-Llama-3.1-8B-Instruct
+
+### method
+stage: sft
+finetuning_type: lora
+lora_target: all
+deepspeed: examples/deepspeed/ds_z3_config.json
+
+### train
+cutoff_len: 15000
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 8
+bf16: true
+"""
+AXOLOTL = """\
+base_model: NousResearch/Llama-2-70b-chat-hf
+load_in_4bit: true
+datasets:
+  - path: yahma/alpaca-cleaned
+    type: alpaca
+adapter: qlora
+sequence_len: 512
+lora_r: 32
+lora_target_linear: true
+micro_batch_size: 1
+gradient_checkpointing: true
+deepspeed: ds.json
+"""
+ENGINE = '{\n  "zero_optimization": {"stage": 2},\n  "bf16": {"enabled": true}\n}\n'
+ISSUE = (
+    f"### System Info\n- `llamafactory` version: 0.9.1\n\n```yaml\n{FACTORY}```\n\n```\n{NEW}```\n"
+)
+LOG = f"[2024-04-17 01:02:03] [INFO] starting\n{AXOLOTL}\n{OLD}\nMy file of DeepSpeed:\n{ENGINE}"
+
+
+def test_an_issue_is_read_by_the_settings_in_its_fence(tmp_path: Path) -> None:
+    log = tmp_path / "issue.md"
+    log.write_text(ISSUE)
+    assert job_format(log) == "llamafactory"
+    job = open_stated(None, log)
+    assert (job.run.sequence, job.run.micro_batch, job.run.lora_rank) == (15000, 2, 8)
+    assert "the settings are those of llamafactory that stand in it" in job.warnings[0]
+    failed = failure_of(log)
+    assert failed is not None
+    assert failed.phase is Phase.BACKWARD
+
+
+def test_settings_in_a_log_take_the_engine_that_stands_beside_them(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(LOG)
+    found = pasted_in(LOG)
+    assert found is not None
+    assert (found.format, found.left) == ("axolotl", ())
+    run = open_stated("log", log).run
+    assert (run.zero, run.weight_bits, run.lora_rank, run.sequence) == (2, 4, 32, 512)
+    assert not run.unknown
+
+
+def test_settings_that_are_left_out_are_named() -> None:
+    found = pasted_in(f"```\n{FACTORY}```\n\n```\ndistributed_type: FSDP\nnum_processes: 3\n```\n")
+    assert found is not None
+    assert (found.format, found.left) == ("llamafactory", ("accelerate",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NEW,
+        OLD,
+        f"```\n{FACTORY}```\nand now\n```\n{FACTORY.replace('15000', '8192')}```\n",
+        "base_model: a name, said in a sentence.\nNothing else is there.\n",
+        '{"loss": 1.25, "grad_norm": 0.5}\n' * 50,
+        "step: 1 loss: 2.5\n" * 50,
+    ],
+    ids=["trace", "old trace", "two of them", "prose", "lines of JSON", "lines of steps"],
+)
+def test_what_states_no_single_job_is_none(text: str) -> None:
+    assert pasted_in(text) is None
+
+
+def test_settings_that_stand_twice_are_one() -> None:
+    found = pasted_in(f"```\n{AXOLOTL}```\nand once more\n{AXOLOTL}")
+    assert found is not None
+    assert found.format == "axolotl"
+
+
+def test_a_log_is_not_edited(tmp_path: Path) -> None:
+    from trainwright.frameworks.jobs import Beside
+    from trainwright.frameworks.jobs.edit import job_text
+
+    made = job_text(None, tmp_path / "job.log", LOG, Beside(), lambda text: pytest.fail(text))
+    assert (made.dialect, made.can_edit) == ("axolotl", False)

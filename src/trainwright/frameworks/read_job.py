@@ -30,7 +30,6 @@ _OF_JOBS: Final = (
     "trainwright_stages",
 )
 _LARGEST_LOG: Final = 2**28
-_FRAME: Final = re.compile(r"""^.*\bFile ".*", line \d+.*$""", re.MULTILINE)
 _COMPOSED: Final = ("llm-foundry", "olmo")
 _ASKED: Final = "must be given beside this file (as MODEL --from FORMAT FILE)"
 
@@ -56,7 +55,7 @@ def job_format(path: str | Path) -> str | None:
 
     Raises `InvalidInput` naming the line of a file that ends in .yaml and is not YAML.
     """
-    from trainwright.frameworks.jobs.detect import format_of
+    from trainwright.frameworks.jobs.detect import format_of, pasted_in, untraced
 
     where = Path(path)
     try:
@@ -64,10 +63,12 @@ def job_format(path: str | Path) -> str | None:
         text = where.read_text() if is_small else ""
     except (OSError, ValueError):
         return None
-    text = _FRAME.sub("", _as_started(text))  # a trace names programs that nobody starts there
+    text = untraced(_as_started(text))
     if not text or (where.suffix == ".json" and not any(key in text for key in _OF_JOBS)):
         return None
     found = format_of(text, where.name, where.parent)
+    if found is None and (pasted := pasted_in(text, where.name, where.parent)) is not None:
+        return pasted.format
     if found is None and where.suffix.lower() in (".yaml", ".yml"):
         from trainwright.frameworks.jobs.settings import parse_yaml
 
@@ -145,7 +146,7 @@ def open_stated(
     from trainwright.cluster.calibration import as_compiled
     from trainwright.cluster.framework_memory import on_engine
     from trainwright.frameworks.jobs import Beside, read
-    from trainwright.frameworks.jobs.detect import format_of
+    from trainwright.frameworks.jobs.detect import format_of, pasted_in
     from trainwright.frameworks.launch import predicted_for
 
     where = Path(path)
@@ -158,6 +159,9 @@ def open_stated(
         function=function,
     )
     text = text_of(path) if text is None else text
+    pasted = pasted_in(text, where.name, where.parent)
+    if pasted is not None and framework in (None, "log", pasted.format):
+        framework, text = pasted.format, pasted.text
     try:
         run = read(framework, text, beside)
     except InvalidInput as error:
@@ -168,6 +172,10 @@ def open_stated(
         each = run.devices_per_node
         run = replace(run, dp=None, num_devices=None if each is None else nodes * each)
     warnings = tuple(_warnings(run, where.name, names_model=names_model))
+    if pasted is not None:
+        left = f", but not those of {' and '.join(pasted.left)}" if pasted.left else ""
+        said = f"{where.name}: the settings are those of {pasted.format} that stand in it{left}"
+        warnings = (said, *warnings)
     named = format_of(text, where.name, where.parent) or framework
     return StatedJob(
         name=where.stem,

@@ -12,6 +12,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -327,3 +328,96 @@ def _leaves(words: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, f"{under}{key}.")
         else:
             yield under + key, value
+
+
+# Settings that somebody pasted into a log or an issue
+# ----------------------------------------------------
+# What stands in a fence, lines that read as a mapping, and objects of JSON. The settings of one
+# trainer are taken as its file; more of them, which differ, could be either, and are none.
+
+_FENCED: Final = re.compile(r"^[ \t>]*```[^\n]*\n(.*?)^[ \t>]*```", re.MULTILINE | re.DOTALL)
+_FRAME: Final = re.compile(r"""^.*\bFile ".*", line \d+.*$""", re.MULTILINE)
+_KEYED: Final = re.compile(
+    r"""(?!\S*Error:)(?:([A-Za-z_][\w.-]*)|"([^"\n]+)"|'([^'\n]+)'):(?:\s.*)?"""
+)
+_WITHIN: Final = re.compile(r"\s+\S.*|-\s.*|\s*#.*|\s*")
+_OBJECT: Final = re.compile(r"^\{", re.MULTILINE)
+_FIRST_KEYS: Final = {key.partition(".")[0] for _, keys in _KEYS for key in keys}
+_MOST_PASTED: Final = 64  # blocks of a text, and objects, that are tried
+_LONGEST_PASTED: Final = 2**16  # characters
+_BESIDE: Final = ("deepspeed", "accelerate")  # how a trainer's run is sharded, not the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pasted:
+    """Settings found in a text: their format, their text, and formats of others that it has."""
+
+    format: str
+    text: str
+    left: tuple[str, ...] = ()
+
+
+def untraced(text: str) -> str:
+    """A log without the frames of its traces, which name programs that nobody starts there."""
+    return _FRAME.sub("", text)
+
+
+def pasted_in(text: str, name: str = "", folder: Path | None = None) -> Pasted | None:
+    """The settings of one job that stand in a text; None where it is a job's file itself.
+
+    None, too, where what stands there is not of one job.
+    """
+    text = untraced(text)
+    if format_of(text, name, folder) is not None:
+        return None
+    found: dict[str, tuple[str, str]] = {}
+    for block in islice(_blocks(text), _MOST_PASTED):
+        kind = _of_mapping(block)
+        if kind is not None:
+            found.setdefault(json.dumps(parse_settings(block), default=str), (kind, block))
+    trained = [each for each in found.values() if each[0] not in _BESIDE]
+    others = [each for each in found.values() if each[0] in _BESIDE]
+    if len(trained or others) != 1:
+        return None
+    ((kind, block),) = trained or others
+    engines = [other for known, other in others if known == "deepspeed" and trained]
+    tables = parse_settings(block)
+    if len(engines) == 1 and isinstance(tables.get("deepspeed"), str):
+        block = json.dumps({**tables, "deepspeed": parse_settings(engines[0])}, default=str)
+        others = [each for each in others if each[1] != engines[0]]
+    left = tuple(dict.fromkeys(known for known, _ in others if trained))
+    return Pasted(format=kind, text=block, left=left)
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Parts of a text that may be settings: objects, and lines that read as a mapping."""
+    for fence in _FENCED.finditer(text):
+        yield from _mappings(fence[1])
+    yield from _mappings(_FENCED.sub("\n```\n", text))
+
+
+def _mappings(text: str) -> Iterator[str]:
+    ends = 0
+    for start in islice(_OBJECT.finditer(text), _MOST_PASTED):
+        if start.start() >= ends:
+            part = text[start.start() : start.start() + _LONGEST_PASTED]
+            try:
+                _, length = json.JSONDecoder().raw_decode(part)
+            except (ValueError, RecursionError):
+                continue
+            ends = start.start() + length
+            if any(f'"{key}"' in part[:length] for key in _FIRST_KEYS):
+                yield part[:length]
+    lines: list[str] = []
+    keys: set[str] = set()
+    for line in (*text.splitlines(), "{"):  # which ends a mapping
+        keyed = _KEYED.fullmatch(line)
+        if keyed is not None:
+            key = next(each for each in keyed.groups() if each is not None)
+            keys.add(key.replace("-", "_"))
+        if keyed is not None or (lines and _WITHIN.fullmatch(line)):
+            lines.append(line)
+            continue
+        if len(keys) > 1 and keys & _FIRST_KEYS:
+            yield "\n".join(lines)[:_LONGEST_PASTED]
+        lines, keys = [], set()

@@ -21,7 +21,7 @@ import yaml
 
 from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside
-from trainwright.frameworks.jobs.detect import format_of
+from trainwright.frameworks.jobs.detect import format_of, pasted_in
 from trainwright.frameworks.jobs.dialects import DIALECTS, Words, changed_words, decisions_of, plain
 from trainwright.frameworks.jobs.fine_tuning import logged_recipe
 from trainwright.frameworks.jobs.hugging_face import is_trainer_program, is_trainer_script
@@ -521,8 +521,12 @@ def job_text(
 ) -> JobText:
     """The file of a job, of a format or of that which its content says."""
     where = Path(path)
+    pasted = pasted_in(text, where.name, where.parent)
+    if pasted is not None:  # a log is read only, and its settings name what is changed
+        text, framework = pasted.text, pasted.format
     name = framework or format_of(text, where.name, where.parent)
     dialect, under, is_script, can_edit = _told(name, text, where.name, beside)
+    can_edit &= pasted is None
     return JobText(
         path=where,
         text=text,
