@@ -73,6 +73,7 @@ def held_by_engine(asked):
         "allgather_bucket_size": asked["bucket"],
         "stage3_prefetch_bucket_size": 0,
         "stage3_max_reuse_distance": 0,
+        **({"sub_group_size": asked["group"]} if "group" in asked else {}),
     }
     settings = {
         "train_micro_batch_size_per_gpu": 1,

@@ -109,3 +109,14 @@ def test_the_account_of_its_engine_is_what_it_holds(stage: int) -> None:
 def one_bucket(stage: int) -> float:
     """At stage 3 a bucket stays."""
     return 2 * BUCKET / (LAYERS * WIDTH**2) if stage == 3 else 0.0
+
+
+def test_zero_3_updates_group_by_group() -> None:
+    """Groups of two of sixteen parts: an eighth of what an update makes is there at once."""
+    asked = {"stage": 3, "devices": RANKS, "layers": LAYERS, "width": WIDTH, "bucket": BUCKET}
+    at_once, by_group = (
+        checked(asked | more)["update"] for more in ({}, {"group": 2 * WIDTH**2 // RANKS})
+    )
+    account = framework_memory("trl with deepspeed")
+    spared = account.update_bytes / RANKS * 7 / 8
+    assert at_once - by_group == pytest.approx(spared, rel=0.15)

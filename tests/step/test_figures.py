@@ -416,3 +416,39 @@ def test_an_update_that_is_not_fused_needs_a_copy_of_a_moment_of_a_rank(
         tw.estimate("mistral-7b", **in_8_bit, fused_update=False).document.device_bytes
         == tw.estimate("mistral-7b", **in_8_bit).document.device_bytes
     )
+
+
+@pytest.mark.parametrize(("zero", "is_cut"), [(2, False), (3, True)])
+def test_zero_3_of_deepspeed_updates_group_by_group(zero: int, is_cut: bool) -> None:
+    """A group has 1e9 parameters, of which a rank of two has nearly four here."""
+    run = Configuration(
+        parallelism=Parallelism(data=2, zero_stage=zero),
+        microbatch_size=1,
+        global_batch=32,
+        sequence_length=512,
+        recompute=Recompute.FULL,
+        recipe=Recipe(precision="bf16", gradient_dtype="bf16", fused_update=False),
+        overheads=USUAL_OVERHEADS,
+    )
+    model, cluster = catalog.model("qwen-7b").config, catalog.cluster("dgx-a100")
+    step = price_configuration(model, cluster, run)
+    account, device = framework_memory("trl with deepspeed"), cluster.accelerator
+    by_group, at_once = (
+        fullest_figures(model, run, step, device, replace(account, update_parameters=size))
+        for size in (account.update_parameters, 0.0)
+    )
+    own = step.stages[0].memory.optimizer_bytes / 12
+    spared = at_once.reserved.typical_bytes - by_group.reserved.typical_bytes
+    least = (account.update_bytes + 4) * (own - account.update_parameters)
+    assert spared == (pytest.approx(account.reserved.typical * least) if is_cut else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("software", "zero", "dtype"),
+    [("trl with deepspeed", 2, "bf16"), ("trl with deepspeed", 0, "fp32"), ("trl", 2, "fp32")],
+)
+def test_gradients_under_deepspeed_are_of_16_bit(software: str, zero: int, dtype: str) -> None:
+    run = {"cluster": "dgx-a100", "devices": 2, "global_batch": 2, "sequence": 512, "zero": zero}
+    found = tw.estimate("llama3.2-1b", software=software, **run).document
+    said = tw.estimate("llama3.2-1b", software=software, gradient_dtype=dtype, **run).document
+    assert found.allocated_bytes == said.allocated_bytes

@@ -59,7 +59,8 @@ class FrameworkMemory:
     Tensors of a rank. `kept_gradient_bytes` per parameter are 16-bit gradients that lie beside
     float32 accumulators from backward to the update; `update_bytes` per parameter of a rank's
     share of the states are what an update makes where gradients accumulate in 16 bit, and
-    `plain_update_bytes` are that where nothing is sharded; `bucket_parameters` are copied into a
+    `plain_update_bytes` are that where nothing is sharded; where ZeRO-3 updates group by group, one
+    has `update_parameters` at most; `bucket_parameters` are copied into a
     buffer to be reduced, from the ZeRO stage `buckets_from` on into two of 16 bit during the
     backward pass. Below the ZeRO stage `frees_gradients_below` gradients go with an update and come
     again in the backward pass after it. With `copies_gradients` replicas that shard nothing reduce
@@ -107,6 +108,7 @@ class FrameworkMemory:
     kept_gradient_bytes: float = 0.0
     update_bytes: float = 0.0
     plain_update_bytes: float = 0.0
+    update_parameters: float = 0.0
     bucket_parameters: float = 0.0
     buckets_from: int = 2
     frees_gradients_below: int = 0
@@ -199,6 +201,11 @@ EAGER, COMPILED = "-eager", "-compiled"  # ends of a program's name that say how
 def on_engine(program: str | None, engine: str | None) -> str | None:
     """A program that a library shards, as software: "trl with deepspeed"."""
     return program if engine is None else f"{program}{_ENGINE}{engine}"
+
+
+def is_sharded_by_deepspeed(software: str) -> bool:
+    """Whether ZeRO of DeepSpeed shards the model of another program, with 16-bit gradients."""
+    return software.partition(_ENGINE)[2] == "deepspeed"
 
 
 def without_engine(software: str) -> str:

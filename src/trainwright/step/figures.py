@@ -581,6 +581,8 @@ def _update_bytes(
     if degrees.data * degrees.context == 1 or degrees.zero_stage >= account.buckets_from:
         bucket = 0.0
     update = account.update_bytes if degrees.zero_stage else account.plain_update_bytes
+    if degrees.zero_stage == _SHARDS_WEIGHTS:
+        own = min(own, account.update_parameters or own)
     copied = run.recipe.update_copy_bytes * own
     return bucket + update * own * (numbers.gradient_bytes <= 2) + copied
 
