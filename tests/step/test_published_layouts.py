@@ -19,8 +19,10 @@ OF_ATTENTION = "query,key,value,attention_output"
 SHARDED = {"zero": 3, "software": "transformers"}
 # Stanford Alpaca's command: 512 tokens, FSDP over decoder layers, attention of eager transformers.
 ALPACA = {**SHARDED, "sequence": 512, "recompute": "none", "flash_attention": False}
+PLAIN = {"fused_update": False}  # adamw_torch, the default of transformers until it was fused
 # LLaMA-Factory recomputes blocks unless told otherwise.
 FACTORY = {
+    **PLAIN,
     "software": "llamafactory with deepspeed",
     "sequence": 1024,
     "micro_batch": 1,
@@ -57,7 +59,7 @@ V100, A100_40, A100_80 = "dgx2-v100", "dgx-a100-40gb", "dgx-a100"
 class Layout:
     """`said` is where; `wrong` is why `estimate` says otherwise, of rows that it judges wrong.
 
-    `peak` is the most that tensors held, in GiB, or what the allocator did where it is `reserved`.
+    `peak` is the most that was held, in GiB, of the figure that `held` names, within `off` of it.
     """
 
     said: str
@@ -66,17 +68,13 @@ class Layout:
     run: dict[str, Any] = field(default_factory=dict)
     wrong: str | None = None
     peak: float | None = None
-    reserved: bool = False
+    held: str = "allocated"
+    off: float = 0.10
 
 
 OLD_FSDP = "FSDP of early 2023 gathers ahead without a limit (limit_all_gathers), several blocks"
 OLD_LOSS = "transformers 4.41, which it names, has two more copies of the logits in float32"
-OLD_ADAM = (
-    "PyTorch before 2.1 makes a second copy of a moment: asked for with 28.28 GiB taken, as many "
-    "as our account has with the first one"
-)
 PURE = {"main_weight_dtype": "none", "gradient_dtype": "bf16", "moment_dtype": "bf16"}
-PLAIN = {"fused_update": False}  # adamw_torch, the default of transformers until it was fused
 TITAN = {
     "software": "torchtitan",
     "devices": 8,
@@ -145,8 +143,7 @@ LAYOUTS = [
         said="hiyouga/LlamaFactory issue 1221: LLaMA-7B, ZeRO-2 on 8 V100 of 32 GB, in the update",
         ran=False,
         model="llama2-7b",
-        run={**FACTORY, **PLAIN, "cluster": V100, "devices": 8, "zero": 2, "global_batch": 8},
-        wrong=OLD_ADAM,
+        run={**FACTORY, "cluster": V100, "devices": 8, "zero": 2, "global_batch": 8},
     ),
     Layout(
         said="hiyouga/LlamaFactory issue 1221: the same by ZeRO-3",
@@ -166,7 +163,7 @@ LAYOUTS = [
             "global_batch": 8,
             "sequence": 512,
         },
-        wrong="the issue does not say in which phase: nine devices are named for eight processes",
+        wrong="even by our account; nine devices are named for eight processes, and no phase",
     ),
     Layout(
         said="hiyouga/LlamaFactory issue 5545: QLoRA of 51,974 tokens on one H100",
@@ -538,7 +535,6 @@ NEW = [
         model="llama2-7b",
         run={
             **FACTORY,
-            **PLAIN,
             "cluster": A100_40,
             "devices": 4,
             "zero": 2,
@@ -676,7 +672,7 @@ NEW = [
         model="deepseek-v2-lite",
         run={**TITAN, "ep": 8, "global_batch": 32, "micro_batch": 4},
         peak=73.32,
-        reserved=True,
+        held="reserved",
     ),
     Layout(
         said="pytorch/torchtitan issue 1789: the same with 8 sequences, no expert parallelism",
@@ -692,7 +688,7 @@ NEW = [
             model="deepseek-v2-lite",
             run={**ON_B200, "sequence": length, "global_batch": 8 * size, "micro_batch": size},
             peak=peak,
-            reserved=True,
+            held="reserved",
         )
         for size, length, ran, peak in (
             (4, 4096, True, None),
@@ -761,8 +757,230 @@ NEW += [
 ]
 
 
+# A third search, asked before anything was changed. The same benchmark at 04702cc9f, in fp16 with
+# 4-bit weights: trl casts the rest to float32 where nothing is sharded; a plugin does not, as
+# axolotl, and FSDP cannot.
+CAST_BACK = "axolotl"
+QUANTIZED = (
+    *(("mistral-7b", 1, 4, "trl", 21.26), ("mistral-7b", 1, 8, "trl", 37.51)),
+    *(("mixtral-8x7b", 1, 4, "trl", 43.23), ("mixtral-8x7b", 1, 8, "trl", 62.48)),
+    *(("llama2-70b", 1, 4, "trl", None), ("llama2-70b", 1, 8, "trl", None)),
+    *(("mistral-7b", 1, 4, CAST_BACK, 14.77), ("mistral-7b", 1, 8, CAST_BACK, 25.01)),
+    *(("mixtral-8x7b", 1, 4, CAST_BACK, 33.73), ("mixtral-8x7b", 1, 8, CAST_BACK, 43.97)),
+    *(("llama2-70b", 1, 4, CAST_BACK, 63.48), ("llama2-70b", 1, 8, CAST_BACK, None)),
+    *(("mistral-7b", 2, 2, "trl", 9.29), ("mistral-7b", 2, 4, "trl", 15.45)),
+    *(("mixtral-8x7b", 2, 2, "trl", 20.40), ("mixtral-8x7b", 2, 4, "trl", 27.35)),
+    *(("llama2-70b", 2, 2, "trl", 43.33), ("llama2-70b", 2, 4, "trl", None)),
+)
+SHARDED_4_BIT = "FSDP of 2024 held 10 GiB more over 4-bit weights of 70B; a block of today does not"
+ADAPTERS = {"recompute": "full", "lora_targets": "all", "loss_chunk": 0}
+FRESH = [
+    Layout(
+        said=f"fms-acceleration: QLoRA of {model} by {software}, {n} A100, {size} on each",
+        ran=peak is not None,
+        model=model,
+        run=PLAIN
+        | ADAPTERS
+        | {"lora_rank": 16, "lora_targets": OF_ATTENTION, "weight_bits": 4}
+        | {"precision": "fp16", "software": software, "cluster": A100_80, "devices": n}
+        | {"zero": 3 if n > 1 else 0, "sequence": 4096}
+        | {"global_batch": n * size, "micro_batch": size},
+        wrong=SHARDED_4_BIT if (model, n, size) == ("llama2-70b", 2, 4) else None,
+        peak=peak,
+        off=0.25 if n == 2 or model == "mixtral-8x7b" else 0.10,
+    )
+    for model, n, size, software, peak in QUANTIZED
+]
+# AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md: a loop of its own, adapters of rank 64 on all
+# products; model, cards, bits, tokens, sequences on each, GiB that the allocator took.
+AT_HOME = (
+    *(("llama2-7b", "rtx-3090", 2, 4, *row) for row in ((512, 1, 4.98), (2048, 1, 5.21))),
+    *(("llama2-7b", "rtx-4090", 2, 4, *row) for row in ((2048, 4, 11.22), (2048, 10, 20.97))),
+    *(("llama2-7b", "rtx-3090", 2, None, *row) for row in ((512, 1, 10.24), (2048, 1, 10.22))),
+    *(("llama2-7b", "rtx-4090", 2, None, *row) for row in ((2048, 4, 16.14), (2048, 6, 21.35))),
+    ("yi-34b", "rtx-3090", 2, 4, 2048, 2, 23.05),
+    *(("llama2-70b", "rtx-a5000", n, 4, 2048, 1, None) for n in (4, 8)),
+    *(("llama2-70b", "rtx-6000-ada", n, 4, 2048, size, None) for n, size in ((2, 2), (4, 3))),
+    *(("llama2-70b", A100_40, n, 4, 2048, size, None) for n, size in ((2, 1), (4, 4), (8, 4))),
+    ("llama2-70b", "dgx-h100", 4, 4, 2048, 8, None),
+)
+FRESH += [
+    Layout(
+        said=f"fsdp_qlora: {model} in {bits or 16} bits, {n} {cluster}, {size} of {length} tokens",
+        ran=True,
+        model=model,
+        run=ADAPTERS
+        | {"lora_rank": 64, "software": CAST_BACK, "cluster": cluster, "devices": n, "zero": 3}
+        | ({} if bits is None else {"weight_bits": bits})
+        | {"sequence": length, "global_batch": n * size, "micro_batch": size},
+        peak=peak,
+        held="reserved",
+        off=0.30,
+    )
+    for model, cluster, n, bits, length, size, peak in AT_HOME
+]
+# QwenLM/Qwen README at 03cd81f5e, Qwen-7B on A100 of 80 GB: GB by 256, 512, ... 8,192 tokens;
+# its 4-bit weights are GPTQ's, beside which nothing is cast.
+OF_QWEN = (
+    ("LoRA", "transformers", (20.1, 20.4, 21.5, 23.8, 29.7, 36.6)),
+    ("QLoRA", "transformers with deepspeed", (11.5, 11.5, 12.3, 13.9, 16.9, 23.5)),
+)
+FRESH += [
+    Layout(
+        said=f"Qwen README: {name} of Qwen-7B, {256 << at} tokens",
+        ran=True,
+        model="qwen-7b",
+        run=PLAIN
+        | ADAPTERS
+        | {"lora_rank": 64, "lora_dropout": 0.05, "software": software, "cluster": A100_80}
+        | ({"weight_bits": 4} if name == "QLoRA" else {})
+        | {"devices": 1, "zero": 0, "sequence": 256 << at, "global_batch": 8},
+        peak=peak,
+        held="device",
+        off=0.15,
+    )
+    for name, software, peaks in OF_QWEN
+    for at, peak in enumerate(peaks)
+]
+WHOLE_72 = {**ADAPTERS, "lora_rank": 64, "cluster": A100_80, "devices": 4, "global_batch": 32}
+ENGINE = "transformers with deepspeed"
+OF_70B = {**ADAPTERS, "lora_rank": 8, "lora_dropout": 0.1, "sequence": 2048, "zero": 3}
+EIGHT = {**OF_70B, "cluster": "dgx-h100", "devices": 8, "micro_batch": 8, "global_batch": 256}
+TWO = {**OF_70B, "weight_bits": 4, "devices": 2, "micro_batch": 2, "global_batch": 8}
+ALONE = {"recompute": "full", "devices": 1, "zero": 2, "global_batch": 1, "software": ENGINE}
+TUNE = {"software": "torchtune", "loss_chunk": 512, "lora_targets": "all", "sequence": 2048}
+NODE = {"cluster": A100_80, "devices": 8, "zero": 3}
+FRESH += [
+    *(
+        Layout(said=said, ran=ran, model=model, run=run, peak=peak, held="device", off=off)
+        for said, ran, model, run, peak, off in (
+            (
+                "Qwen README: all of Qwen-7B on 2 A100, 512 tokens",
+                *(True, "qwen-7b"),
+                {**ALONE, **PLAIN, "zero": 3, "devices": 2, "cluster": A100_80}
+                | {"sequence": 512, "global_batch": 32},
+                *(74.0, 0.10),
+            ),
+            (
+                "Qwen README: LoRA of 72B on 4 A100, nothing sharded",
+                *(False, "qwen2-72b", {**WHOLE_72, "zero": 0, "sequence": 256}, None, 0.0),
+            ),
+            (
+                "peft, docs/source/accelerate/fsdp.md: LoRA of 70B on 8 H100, 72 to 80 GB",
+                *(True, "llama2-70b", {**EIGHT, "software": "trl"}, 76 / 1.0737, 0.25),
+            ),
+            (
+                "peft, docs/source/accelerate/deepspeed.md: LoRA of 70B on 8 H100",
+                *(True, "llama2-70b", {**EIGHT, "software": "trl with deepspeed"}),
+                *(64 / 1.0737, 0.15),
+            ),
+            (
+                "peft, docs/source/accelerate/fsdp.md: QLoRA of 70B on 2 devices, no offload",
+                *(True, "llama2-70b", {**TWO, "software": "trl", "cluster": A100_40}),
+                *(35.6 / 1.0737, 0.15),
+            ),
+            (
+                "peft, docs/source/accelerate/deepspeed.md: QLoRA of 70B on 2 devices of 40 GB",
+                *(True, "llama2-70b"),
+                {**TWO, "software": "trl with deepspeed", "cluster": A100_40},
+                *(36.6 / 1.0737, 0.15),
+            ),
+            (
+                "OpenRLHF issue 698: Llama-3-8B by ZeRO-2 on one A100, in the update",
+                *(False, "llama3-8b", {**ALONE, "cluster": A100_80, "sequence": 128}, None, 0.0),
+            ),
+            (
+                "OpenRLHF issue 698: the same with --adam_offload",
+                *(True, "llama3-8b"),
+                {**ALONE, "cluster": A100_80, "sequence": 128}
+                | {"offload": {"optimizer": 1.0, "gradients": 1.0}},
+                *(None, 0.0),
+            ),
+            (
+                "lqtrung1998/mwp_ReFT issue 12: CodeLlama-7B by ZeRO-2 on one A800, in the update",
+                *(False, "llama2-7b", {**ALONE, "cluster": "hgx-a800", "sequence": 1024}),
+                *(None, 0.0),
+            ),
+            (
+                "LlamaFactory issue 3631: LoRA of Llama-3-8B by ZeRO-3 on 8 A800, 6 of 8,192",
+                *(False, "llama3-8b"),
+                {**FACTORY, **ADAPTED, "lora_targets": "query,value", "precision": "bf16"}
+                | {"cluster": "hgx-a800", "devices": 8, "zero": 3, "sequence": 8192}
+                | {"micro_batch": 6, "global_batch": 384},
+                *(None, 0.0),
+            ),
+        )
+    ),
+    *(
+        Layout(
+            said=f"LlamaFactory issue 6531: LoRA by ZeRO-3 on 4 L20, {size} of 15,000 tokens",
+            ran=size == 1,
+            model="llama3-8b",
+            run={**FACTORY, **ADAPTED, "precision": "bf16", "cluster": "l40", "devices": 4}
+            | {"zero": 3, "sequence": 15000, "micro_batch": size, "global_batch": 32 * size},
+        )
+        for size in (1, 2)
+    ),
+    *(
+        Layout(
+            said=f"OPPO-PersonalAI/Agent_Foundation_Models issue 5: 7B on 8 A100, {length} tokens",
+            ran=length == 16384,
+            model="qwen2.5-7b",
+            run={**FACTORY, **NODE, "precision": "bf16", "sequence": length, "global_batch": 32},
+            peak=55 / 1.0737 if length == 16384 else None,
+            held="device",
+            off=0.30,
+        )
+        for length in (16384, 32768)
+    ),
+    *(
+        Layout(
+            said=f"huggingface/open-r1 issue 506: Qwen2.5-1.5B on 8 H20, {size} of 16,384 tokens",
+            ran=size == 2,
+            model="qwen2.5-1.5b",
+            run={"software": "trl with deepspeed", "recompute": "full", "loss_chunk": 0}
+            | {**NODE, "cluster": "hgx-h20", "sequence": 16384}
+            | {"micro_batch": size, "global_batch": 8 * size},
+        )
+        for size in (2, 16)
+    ),
+    *(
+        Layout(
+            said=f"NeMo-Aligner, in NeMo RL issue 366: 8B by tensor 4 on 8 H100, {size} of 4,096",
+            ran=size == 4,
+            model="llama3-8b",
+            run={"software": "nemo", "cluster": "dgx-h100", "devices": 8, "tp": 4, "zero": 1}
+            | {"sequence_parallel": False, "recompute": "none", "sequence": 4096}
+            | {"micro_batch": size, "global_batch": 128},
+        )
+        for size in (4, 8)
+    ),
+    *(
+        Layout(
+            said=f"torchtune README at 0031bfb08: {model}, adapters of {rank}, {cluster}",
+            ran=True,
+            model=model,
+            run={**TUNE, "lora_rank": rank, "cluster": cluster, "devices": n, **more}
+            | {"micro_batch": 2, "global_batch": 2 * n, "zero": 3 if n > 1 else 0},
+            peak=peak,
+            off=off,
+        )
+        for model, rank, cluster, n, more, peak, off in (
+            ("llama3-8b", 8, "rtx-4090", 1, {"recompute": "full"}, 16.2, 0.10),
+            ("llama3-8b", 8, "rtx-a6000", 1, {"recompute": "none"}, 30.3, 0.15),
+            ("llama3-8b", 8, "rtx-4090", 1, {"recompute": "full", "weight_bits": 4}, 7.4, 0.10),
+            ("llama3-70b", 16, A100_80, 8, {"recompute": "full"}, 27.6, 0.10),
+            ("llama3-405b", 16, A100_80, 8, {"recompute": "full", "weight_bits": 4}, 41.7, 0.30),
+        )
+    ),
+]
+
+
+ALL = LAYOUTS + NEW + FRESH
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [pytest.param(each, id=each.said) for each in LAYOUTS + NEW])
+@pytest.mark.parametrize("layout", [pytest.param(each, id=each.said) for each in ALL])
 def test_a_published_layout_is_said_to_fit_where_it_ran(layout: Layout) -> None:
     """Those that are judged wrong, too, so that a row is moved when its cause is mended."""
     found = tw.estimate(layout.model, **layout.run).document
@@ -772,9 +990,9 @@ def test_a_published_layout_is_said_to_fit_where_it_ran(layout: Layout) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "layout", [pytest.param(each, id=each.said) for each in NEW if each.peak is not None]
+    "layout", [pytest.param(each, id=each.said) for each in ALL if each.peak is not None]
 )
-def test_a_published_peak_is_met_within_ten_percent(layout: Layout) -> None:
+def test_a_published_peak_is_met(layout: Layout) -> None:
     found = tw.estimate(layout.model, **layout.run).document
-    held = found.reserved_bytes if layout.reserved else found.allocated_bytes
-    assert held / 2**30 == pytest.approx(layout.peak, rel=0.10)
+    held = getattr(found, f"{layout.held}_bytes")
+    assert held / 2**30 == pytest.approx(layout.peak, rel=layout.off)
