@@ -40,6 +40,13 @@ struct State {
   int32_t from = 0;
 };
 
+// The beginning of a cyclic order: where the last action ends, the slack that is left, and the most
+// that any part of the beginning costs, as rounding may take a hair off again.
+struct Begun {
+  State state;
+  double now_s = 0, slack_s = 0, most = 0;
+};
+
 class Search {
  public:
   Search(const CyclicProblem& problem, double period_s, Look look)
@@ -128,45 +135,71 @@ class Search {
           at[kI1] + d[kI1] + x_.backward_transfer_s[far],  // its I1 then or later
           at[kI0] - x_.backward_transfer_s[r] - e[kI0],    // its I0 then or before
       };
-      std::array<int64_t, kActions> order{kF0, kF1, kI1, kI0, kW1, kW0};
-      do {
-        if (order[0] > kI0) break;  // the orders that begin with a weight gradient come last
-        for (int64_t mode = first_mode; mode < after_mode; ++mode) {
-          State one{{}, states[from].cost, static_cast<int32_t>(from)};
-          double now_s = target[order[0]], slack_s = whole_slack_s;
-          one.phase[order[0]] = now_s;
-          now_s += e[order[0]];
-          for (int64_t k = 1; k < kActions && one.cost < enough; ++k) {
-            const int64_t action = order[k];
-            const bool is_outward = action == kF1 || action == kI0;
-            const double ahead_s = action <= kI0 ? modulo(target[action] - now_s) : 0.0;
-            double moved_s = 0;
-            if (mode >= kGap) {
-              moved_s = mode == kGap + k - 1 ? whole_slack_s : 0.0;
-            } else if (ahead_s > 0) {
-              moved_s = ahead_s <= slack_s ? ahead_s : mode == kLate && is_outward ? slack_s : 0.0;
-            }
-            now_s += moved_s;
-            slack_s -= moved_s;
-            if (action <= kI0) {
-              const double waits_s =
-                  modulo(is_outward ? target[action] - now_s : now_s - target[action]);
-              one.cost += (action == kF0 || action == kI0 ? look_.outer : 1.0) * waits_s;
-            }
-            one.phase[action] = now_s;
-            now_s += e[action];
-          }
-          if (one.cost >= enough) continue;
-          one.cost += own_cost(r + 1, one.phase);
-          if (one.cost >= enough) continue;
-          found.push_back(one);
-          if (found.size() < 2 * most) continue;
-          std::nth_element(found.begin(), found.begin() + static_cast<int64_t>(most), found.end(),
-                           is_less);
-          found.resize(most);
-          enough = std::max_element(found.begin(), found.end(), is_less)->cost;
+      // Orders with the same beginning share what it costs; letters ascend, so that those which
+      // begin with a weight gradient, and need not be looked at, come last.
+      std::array<std::array<Begun, kGap + kActions>, kActions> begun;
+      const auto start = [&](int64_t action, int64_t mode) {
+        Begun& one = begun[0][mode];
+        one.state = {{}, states[from].cost, static_cast<int32_t>(from)};
+        one.state.phase[action] = target[action];
+        one.now_s = target[action] + e[action];
+        one.slack_s = whole_slack_s;
+        one.most = one.state.cost;
+      };
+      const auto follow = [&](int64_t k, int64_t action, int64_t mode) {
+        Begun& one = begun[k][mode];
+        one = begun[k - 1][mode];
+        if (one.most >= enough) return;
+        const bool is_outward = action == kF1 || action == kI0;
+        const double ahead_s = action <= kI0 ? modulo(target[action] - one.now_s) : 0.0;
+        double moved_s = 0;
+        if (mode >= kGap) {
+          moved_s = mode == kGap + k - 1 ? whole_slack_s : 0.0;
+        } else if (ahead_s > 0) {
+          moved_s = ahead_s <= one.slack_s        ? ahead_s
+                    : mode == kLate && is_outward ? one.slack_s
+                                                  : 0.0;
         }
-      } while (std::next_permutation(order.begin(), order.end()));
+        one.now_s += moved_s;
+        one.slack_s -= moved_s;
+        if (action <= kI0) {
+          const double waits_s =
+              modulo(is_outward ? target[action] - one.now_s : one.now_s - target[action]);
+          one.state.cost += (action == kF0 || action == kI0 ? look_.outer : 1.0) * waits_s;
+        }
+        one.state.phase[action] = one.now_s;
+        one.now_s += e[action];
+        one.most = std::max(one.most, one.state.cost);
+      };
+      const auto keep = [&](const Begun& whole) {
+        if (whole.most >= enough) return;
+        State one = whole.state;
+        one.cost += own_cost(r + 1, one.phase);
+        if (one.cost >= enough) return;
+        found.push_back(one);
+        if (found.size() < 2 * most) return;
+        std::nth_element(found.begin(), found.begin() + static_cast<int64_t>(most), found.end(),
+                         is_less);
+        found.resize(most);
+        enough = std::max_element(found.begin(), found.end(), is_less)->cost;
+      };
+      const auto go_on = [&](const auto& self, int64_t k, unsigned used) -> void {
+        for (int64_t action = 0; action < (k == 0 ? kW1 : kActions); ++action) {
+          if (used >> action & 1) continue;
+          double least = std::numeric_limits<double>::infinity();
+          for (int64_t mode = first_mode; mode < after_mode; ++mode) {
+            k == 0 ? start(action, mode) : follow(k, action, mode);
+            least = std::min(least, begun[k][mode].most);
+          }
+          if (least >= enough) continue;
+          if (k + 1 < kActions) {
+            self(self, k + 1, used | 1u << action);
+            continue;
+          }
+          for (int64_t mode = first_mode; mode < after_mode; ++mode) keep(begun[k][mode]);
+        }
+      };
+      go_on(go_on, 0, 0u);
     }
     return kept(std::move(found), x_.width);
   }
@@ -222,6 +255,9 @@ std::vector<double> at_period(const CyclicProblem& problem, double period_s) {
 
 double cyclic_modulo(double time_s, double period_s) {
   const double hair_s = kHair * period_s, shifted = time_s + hair_s;
+  // Mostly within a period of 0, where no quotient need be rounded down.
+  if (shifted >= 0 && shifted < period_s) return shifted - hair_s;
+  if (shifted < 0 && shifted >= -period_s) return shifted + period_s - hair_s;
   return shifted - period_s * std::floor(shifted / period_s) - hair_s;
 }
 
