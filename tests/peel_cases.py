@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
@@ -43,6 +44,7 @@ def problem(rng, *, size: int, num_ranks: int, num_kinds: int = 6, tight: float 
         "gathered_share": 0.5,
         "floor_s": 0.0,
         "limit_s": math.inf,
+        "weighs_tails_before": False,
         "kind_of": kind_of,
         "forward_s": each(),
         "input_grad_s": np.zeros(num_kinds),
@@ -111,6 +113,7 @@ def chain_of_stages(rng, *, num_ranks: int, num_microbatches: int, max_activatio
         "gathered_share": 0.0,
         "floor_s": 0.0,
         "limit_s": math.inf,
+        "weighs_tails_before": False,
         "kind_of": kind_of,
         "forward_s": forward_s,
         "input_grad_s": input_grad_s,
@@ -133,10 +136,47 @@ def chain_of_stages(rng, *, num_ranks: int, num_microbatches: int, max_activatio
     }
 
 
-def drawn_order_s(x, rng) -> float:
-    """The makespan of an order that is drawn: a rank's streams in a random order of urgency.
+def merged(x, num_ranks: int):
+    """The chain of 2p' stages cut for fewer ranks: each interval of them is a stage."""
+    size = len(x["kind_of"])
+    intervals = [(a, b) for a in range(size) for b in range(a + 1, size + 1)]
+    kind_of = np.full((size, size + 1), len(intervals))
+    for kind, interval in enumerate(intervals):
+        kind_of[interval] = kind
+    summed = {name: np.array([x[name][a:b].sum() for a, b in intervals]) for name in BY_KIND}
+    count, one = len(intervals), np.ones((num_ranks, size + 1))
+    return (
+        x
+        | summed
+        | {
+            "num_ranks": num_ranks,
+            "kind_of": kind_of,
+            "level_offset": np.minimum(np.arange(count + 2), count),
+            **dict.fromkeys(("transient_bytes", "beside_bytes", "front_bytes"), np.zeros(count)),
+            "front_offset": np.arange(count + 1),
+            "front_time_s": sum(
+                summed[f"{name}_s"] for name in ("forward", "input_grad", "weight_grad")
+            ),
+            "transfer_s": x["transfer_s"][: num_ranks - 1],
+            "rank_time_s": np.zeros(1),
+            "rank_forward_s": np.full(1, np.inf),
+            "near_in_flight": one,
+            "far_in_flight": one,
+        }
+    )
 
-    The rank that can start first goes on. Of its places some are for the near chunk alone.
+
+def stages_of(x, cuts):
+    """The merged chain with these cuts, as `drawn_order_s` takes it."""
+    kinds = [x["kind_of"][a, b] for a, b in pairwise(cuts)]
+    return x | {name: x[name][kinds] for name in BY_KIND}
+
+
+def drawn_order_s(x, rng) -> float:
+    """The step in an order that is drawn: a rank's streams in a random order of urgency.
+
+    The rank that can start first goes on. Of its places some are for the near chunk alone. After
+    its last action a rank exchanges what its stages leave exposed.
     """
     p, m, k = x["num_ranks"], x["num_microbatches"], x["max_activations"]
     last, free, done = 2 * p - 1, [0.0] * p, {}
@@ -181,7 +221,7 @@ def drawn_order_s(x, rng) -> float:
         done[kind, stage, next_of[kind, stage]] = free[r]
         next_of[kind, stage] += 1
         held[stage] += (kind == "F") - (kind == "W")
-    return max(free)
+    return max(free[r] + x["tail_s"][r] + x["tail_s"][last - r] for r in range(p))
 
 
 def room_bytes(x, kinds: tuple[int, int]) -> float:

@@ -54,6 +54,7 @@ void bind_peel(nb::module_& module) {
       .number("gathered_share", &PeelProblem::gathered_share)
       .number("floor_s", &PeelProblem::floor_s)
       .number("limit_s", &PeelProblem::limit_s)
+      .number("weighs_tails_before", &PeelProblem::weighs_tails_before)
       .table("kind_of", &PeelProblem::kind_of)
       .array("forward_before_s", &PeelProblem::forward_before_s)
       .array("input_grad_before_s", &PeelProblem::input_grad_before_s)

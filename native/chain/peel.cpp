@@ -258,25 +258,42 @@ class Peeler {
 
   // What can be left to each rank and those after it if every rank before it stays within the
   // limit: mostly a few of all pairs, and often none. False where nothing is left to some rank.
+  //
+  // Beside it, the least of all splits that leave it, of how long the step goes on from when the
+  // chain back is at layer 0: on rank u it is over by the input gradients before u sooner, and then
+  // the last weight gradient of the near chunk and what the rank exchanges at last are still due.
+  //
+  //   H_r(a, b) = min over splits, max over u < r, of W_u + tail_u - (input gradients before u)
   bool list_left() {
-    left_.assign(p_, std::vector<char>(static_cast<size_t>((size_ + 1) * (size_ + 1)), 0));
-    left_[0][at(0, size_)] = 1;
+    const size_t states = static_cast<size_t>((size_ + 1) * (size_ + 1));
+    left_.assign(p_, std::vector<double>(states, kInfinite));
+    left_[0][at(0, size_)] = 0;
     for (int64_t r = 0; r + 1 < p_; ++r) {
       bool is_any = false;
       const int64_t inner = p_ - 1 - r;
       for (int64_t a = r; a <= size_; ++a) {
         for (int64_t b = a + 2 * (p_ - r); b <= size_ - r; ++b) {
-          if (!left_[r][at(a, b)]) continue;
+          const double after_s = left_[r][at(a, b)];
+          if (after_s == kInfinite) continue;
+          const double before_s = x_.input_grad_before_s[a] + reached_[r];
           const int64_t fewest = std::max<int64_t>(2, b - a - inner * most_);
           const int64_t most = std::min(most_, b - a - 2 * inner);
           for (const int64_t near : near_lengths_[a]) {
             for (int64_t far = std::max<int64_t>(1, fewest - near); near + far <= most; ++far) {
-              char& is_left = left_[r + 1][at(a + near, b - far)];
-              if (is_left || !runs_[at(b - far, b)]) continue;
+              if (!runs_[at(b - far, b)]) continue;
+              double& left_s = left_[r + 1][at(a + near, b - far)];
+              const int64_t k = kind(a, a + near), l = kind(b - far, b);
+              const double own_s = x_.weighs_tails_before
+                                       ? x_.kinds.weight_grad_s[k] + x_.kinds.tail_s[k] +
+                                             x_.kinds.tail_s[l] - before_s
+                                       : 0.0;
+              const double both_s = std::max(after_s, own_s);
+              if (both_s >= left_s) continue;
               const Wanted any{x_.limit_s, std::nextafter(x_.limit_s, kInfinite), true};
               const RankTime own = rank(r, a, a + near, b - far, b, any);
-              is_left = own.points.near >= 0 && aim_.within(own, x_.limit_s);
-              is_any = is_any || is_left;
+              if (own.points.near < 0 || !aim_.within(own, x_.limit_s)) continue;
+              left_s = both_s;
+              is_any = true;
             }
           }
         }
@@ -294,7 +311,8 @@ class Peeler {
       const int64_t fewest = std::max<int64_t>(2, left - inner * most_);
       const int64_t most = std::min(most_, left - 2 * inner);
       for (int64_t a = r; a + left <= size_ - r; ++a) {
-        if (left_[r][at(a, a + left)]) fill_state(r, a, a + left, fewest, most, later, best);
+        if (left_[r][at(a, a + left)] < kInfinite)
+          fill_state(r, a, a + left, fewest, most, later, best);
       }
     }
   }
@@ -492,7 +510,7 @@ class Peeler {
     w.first_back_s = x_.forward_before_s[size_] + across_s * 2 + behind_input_s + reached_[r];
     w.through_s =
         x_.input_grad_before_s[b] - x_.input_grad_before_s[a2] + 2 * (across_s - reached_[r]);
-    w.reached_end_s = x_.input_grad_before_s[a] + reached_[r];
+    w.reached_end_s = x_.input_grad_before_s[a] + reached_[r] + left_[r][at(a, b)];
     w.slowest_far_s = x_.fronts.time_s[x_.fronts.point_offset[last_level(far)]];
     w.near_forward_s = x_.kinds.forward_s[near];
     w.forward_s = w.near_forward_s + x_.kinds.forward_s[far];
@@ -601,7 +619,8 @@ class Peeler {
   std::vector<double> reached_;  // transfers from rank 0 to each
   std::vector<char> runs_;       // stages by first layer and layer after the last
   std::vector<std::vector<int64_t>> near_lengths_;  // of stages that run, by first layer
-  std::vector<std::vector<char>> left_;             // what may be left to rank r and those after it
+  // Infinite where layers [a, b) cannot be left to rank r and those after it.
+  std::vector<std::vector<double>> left_;
   std::vector<std::vector<Pick>> picks_;
 };
 

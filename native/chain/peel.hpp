@@ -50,6 +50,7 @@ struct PeelProblem {
   double gathered_share = 0;         // layers whose weights are gathered (common/zero.hpp)
   double floor_s = 0;                // no split is shorter, so that what is no longer is as good
   double limit_s = 0;                // longer ranks are of no interest
+  bool weighs_tails_before = false;  // of ranks that the last input gradients still pass
   std::span<const int64_t> kind_of;  // [L, L + 1] by first layer and the one after the last
   std::span<const double> forward_before_s;     // [L + 1] of all layers before one
   std::span<const double> input_grad_before_s;  // [L + 1]

@@ -17,7 +17,9 @@ from peel_cases import (
     chain_of_stages,
     drawn_order_s,
     fitting,
+    merged,
     problem,
+    stages_of,
     until_near_s,
 )
 from random_cases import cases
@@ -98,6 +100,47 @@ def test_no_order_of_a_split_in_v_ends_before_its_bound(
     least_s = min(drawn_order_s(x, rng) for _ in range(6))
     for limit_s in (math.inf, least_s * (1 + 1e-9)):
         assert _core.peel(asked_of_peel(x).replace(limit_s=limit_s)).cost <= least_s * (1 + 1e-9)
+
+
+@cases(40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    num_ranks=st.integers(2, 3),
+    more=st.integers(0, 2),
+    num_microbatches=st.integers(1, 6),
+    max_activations=st.integers(2, 10),
+    tails=st.sampled_from((0.0, 0.5, 3.0)),
+)
+def test_no_split_in_v_exchanges_its_last_gradients_before_the_bound(
+    seed, num_ranks, more, num_microbatches, max_activations, tails
+):
+    rng = np.random.default_rng(seed)
+    layers = chain_of_stages(
+        rng,
+        num_ranks=num_ranks + more,
+        num_microbatches=num_microbatches,
+        max_activations=max_activations,
+    )
+    layers["tail_s"] = tails * rng.uniform(0, 1, 2 * (num_ranks + more)) ** 3
+    x = merged(layers, num_ranks)
+    least_s = min(
+        drawn_order_s(stages_of(x, cuts), rng)
+        for cuts in every_cut(2 * (num_ranks + more), 2 * num_ranks)
+        for _ in range(2)
+    )
+    asked = asked_of_peel(x | {"weighs_tails_before": True})
+    for limit_s in (math.inf, least_s * (1 + 1e-9)):
+        assert _core.peel(asked.replace(limit_s=limit_s)).cost <= least_s * (1 + 1e-9)
+
+
+def test_what_the_first_rank_exchanges_follows_the_last_input_gradients_of_the_others():
+    x = chain_of_stages(
+        np.random.default_rng(0), num_ranks=3, num_microbatches=8, max_activations=2
+    )
+    x["tail_s"] = np.array([9.0, 0, 0, 0, 0, 0])
+    asked = asked_of_peel(x)
+    weighed = asked.replace(weighs_tails_before=True)
+    assert _core.peel(weighed).cost > _core.peel(asked).cost + 1
 
 
 def test_a_far_chunk_waits_for_all_ranks_between():

@@ -370,6 +370,7 @@ class PeelProblem:
         gathered_share: float,
         floor_s: float,
         limit_s: float,
+        weighs_tails_before: bool,
         kind_of: NDArray[np.int64],
         forward_before_s: NDArray[np.float64],
         input_grad_before_s: NDArray[np.float64],
@@ -391,6 +392,7 @@ class PeelProblem:
         gathered_share: float = ...,
         floor_s: float = ...,
         limit_s: float = ...,
+        weighs_tails_before: bool = ...,
         kind_of: NDArray[np.int64] = ...,
         forward_before_s: NDArray[np.float64] = ...,
         input_grad_before_s: NDArray[np.float64] = ...,
@@ -416,6 +418,8 @@ class PeelProblem:
     def floor_s(self) -> float: ...
     @property
     def limit_s(self) -> float: ...
+    @property
+    def weighs_tails_before(self) -> bool: ...
     @property
     def kind_of(self) -> NDArray[np.int64]: ...
     @property

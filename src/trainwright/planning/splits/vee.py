@@ -158,6 +158,7 @@ class VProblem:
             gathered_share=self.gathered_share,
             floor_s=self.floor_s,
             limit_s=self.limit_s,
+            weighs_tails_before=False,
             kind_of=self.kinds.kind_of,
             forward_before_s=self.times.forward_before_s,
             input_grad_before_s=self.times.input_grad_before_s,
@@ -426,9 +427,13 @@ def bound_v_splits(question: SplitQuestion, *, limit_s: float = math.inf) -> Spl
 
 
 def bound_every_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
-    """A bound on all splits in any order of the family."""
+    """A bound on all splits in any order of the family.
+
+    It also weighs what ranks still exchange once the last input gradients have passed them. Splits
+    that are looked for are not chosen by that: what is good for it waits more in the middle.
+    """
     problem = VProblem.of(question, limit_s=limit_s)
-    shortest = shortest_split(problem, problem.in_any_order())
+    shortest = shortest_split(problem, problem.in_any_order().replace(weighs_tails_before=True))
     return Split(bound_s=min(shortest.cost + problem.overhead_s, limit_s))
 
 
