@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.frameworks.jobs.detect import pasted_in
-from trainwright.frameworks.read_job import failure_of, job_format, open_stated
+from trainwright.frameworks.read_job import failure_of, job_format, open_stated, stated_in
 from trainwright.frameworks.training_logs import read_out_of_memory
 from trainwright.plans.status import OutOfMemory, Phase
 from trainwright.units import GIB, MIB
@@ -339,6 +339,12 @@ def test_an_issue_is_read_by_the_settings_in_its_fence(tmp_path: Path) -> None:
     assert failed.phase is Phase.BACKWARD
 
 
+def test_an_issue_that_comes_as_text_is_read_alike() -> None:
+    job = stated_in(ISSUE, "pasted.txt")
+    assert (job.framework, job.run.sequence) == ("llamafactory", 15000)
+    assert "that stand in it" in job.warnings[0]
+
+
 def test_settings_in_a_log_take_the_engine_that_stands_beside_them(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text(LOG)
@@ -384,3 +390,39 @@ def test_a_log_is_not_edited(tmp_path: Path) -> None:
 
     made = job_text(None, tmp_path / "job.log", LOG, Beside(), lambda text: pytest.fail(text))
     assert (made.dialect, made.can_edit) == ("axolotl", False)
+
+
+COMMAND = """\
+accelerate launch --config_file=recipes/zero3.yaml src/sft.py \\
+    --model_name_or_path Qwen/Qwen2.5-1.5B-Instruct \\
+    --max_seq_length 16384 \\
+    --per_device_train_batch_size 16 \\
+    --gradient_checkpointing --bf16
+"""
+
+
+def test_a_command_among_sentences_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "issue.md"
+    log.write_text(f"I'm running the example, and it's out of memory.\n\n```\n{COMMAND}```\nWhy?\n")
+    assert job_format(log) == "trl"
+    run = open_stated(None, log).run
+    assert (run.sequence, run.micro_batch, run.zero) == (16384, 16, 3)
+
+
+def test_quotes_of_an_answer_are_taken_off() -> None:
+    quoted = "".join(f"> {line}\n" for line in f"see here:\n```\n{FACTORY}```".splitlines())
+    found = pasted_in(quoted)
+    assert found is not None
+    assert found.format == "llamafactory"
+    ticked = pasted_in(f"still the same error.\n\n`{AXOLOTL.rstrip()}`\n")
+    assert ticked is not None
+    assert ticked.format == "axolotl"
+
+
+@pytest.mark.parametrize("name", ["run.sh", "train.py", "config.yaml", "notes.toml"])
+def test_files_of_settings_and_programs_are_read_as_such(name: str) -> None:
+    assert pasted_in(f"I'm a comment\n```\n{AXOLOTL}```\n{COMMAND}", name) is None
+
+
+def test_a_script_without_an_ending_is_read_as_one() -> None:
+    assert pasted_in(f"export NCCL_DEBUG=INFO\n{COMMAND}", "launch") is None

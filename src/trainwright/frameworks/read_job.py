@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trainwright.cluster import Accelerator
+    from trainwright.frameworks.jobs.detect import Pasted
     from trainwright.frameworks.jobs.settings import StatedRun
     from trainwright.model import TransformerConfig
     from trainwright.options.inputs import ModelInput
@@ -173,9 +174,7 @@ def open_stated(
         run = replace(run, dp=None, num_devices=None if each is None else nodes * each)
     warnings = tuple(_warnings(run, where.name, names_model=names_model))
     if pasted is not None:
-        left = f", but not those of {' and '.join(pasted.left)}" if pasted.left else ""
-        said = f"{where.name}: the settings are those of {pasted.format} that stand in it{left}"
-        warnings = (said, *warnings)
+        warnings = (_said_of(pasted, where.name), *warnings)
     named = format_of(text, where.name, where.parent) or framework
     return StatedJob(
         name=where.stem,
@@ -188,6 +187,11 @@ def open_stated(
     )
 
 
+def _said_of(pasted: Pasted, name: str) -> str:
+    left = f", but not those of {' and '.join(pasted.left)}" if pasted.left else ""
+    return f"{name}: the settings are those of {pasted.format} that stand in it{left}"
+
+
 def stated_in(text: str, name: str) -> StatedJob:
     """A job that came as text alone, as `name`: nothing that it names is looked for.
 
@@ -195,10 +199,13 @@ def stated_in(text: str, name: str) -> StatedJob:
     """
     from trainwright.formats.catalog import model_names
     from trainwright.frameworks.jobs import Beside, read
-    from trainwright.frameworks.jobs.detect import format_of
+    from trainwright.frameworks.jobs.detect import format_of, pasted_in
     from trainwright.frameworks.jobs.settings import catalog_name
 
-    run = read(None, text, Beside(name=name))
+    pasted = pasted_in(text, name)
+    kind = None if pasted is None else pasted.format
+    text = text if pasted is None else pasted.text
+    run = read(kind, text, Beside(name=name))
     if run.model is None and run.model_name is not None:
         known = catalog_name(run.model_name) or run.model_name
         if known not in model_names():
@@ -206,8 +213,10 @@ def stated_in(text: str, name: str) -> StatedJob:
             raise InvalidInput.of("model", problem)
         run = replace(run, model_name=known)
     warnings = tuple(_warnings(run, name, names_model=True))
+    if pasted is not None:
+        warnings = (_said_of(pasted, name), *warnings)
     return StatedJob(
-        name=Path(name).stem, framework=format_of(text, name), run=run, warnings=warnings
+        name=Path(name).stem, framework=kind or format_of(text, name), run=run, warnings=warnings
     )
 
 

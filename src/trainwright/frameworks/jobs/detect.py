@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any, Final
 
 from trainwright.errors import InvalidInput
@@ -35,7 +36,7 @@ from trainwright.frameworks.jobs.script import (
 from trainwright.frameworks.jobs.settings import DEEPEST, Beside, parse_settings, parse_toml
 from trainwright.frameworks.jobs.torchtitan import logged_tables
 from trainwright.frameworks.launch import settings_beside
-from trainwright.frameworks.shell import Value
+from trainwright.frameworks.shell import Value, read_script
 
 if TYPE_CHECKING:
     from trainwright.frameworks.jobs.settings import StatedRun
@@ -333,7 +334,8 @@ def _leaves(words: Mapping[str, Any], under: str = "") -> Iterator[tuple[str, An
 # Settings that somebody pasted into a log or an issue
 # ----------------------------------------------------
 # What stands in a fence, lines that read as a mapping, and objects of JSON. The settings of one
-# trainer are taken as its file; more of them, which differ, could be either, and are none.
+# trainer are taken as its file; more of them, which differ, could be either, and are none. Commands
+# among sentences, which are no bash, are taken as a script of them.
 
 _FENCED: Final = re.compile(r"^[ \t>]*```[^\n]*\n(.*?)^[ \t>]*```", re.MULTILINE | re.DOTALL)
 _FRAME: Final = re.compile(r"""^.*\bFile ".*", line \d+.*$""", re.MULTILINE)
@@ -341,6 +343,14 @@ _KEYED: Final = re.compile(
     r"""(?!\S*Error:)(?:([A-Za-z_][\w.-]*)|"([^"\n]+)"|'([^'\n]+)'):(?:\s.*)?"""
 )
 _WITHIN: Final = re.compile(r"\s+\S.*|-\s.*|\s*#.*|\s*")
+_OF_PROSE: Final = ("", "log", "txt", "md", "out", "err")  # endings of files that are no settings
+_QUOTED: Final = re.compile(r"^(?:> ?)+|^`(?!``)|(?<!`)`$", re.MULTILINE)
+_COMMAND: Final = re.compile(
+    r"^[ \t]*(?:\$ )?((?:[A-Z_][A-Z_0-9]*=\S+[ \t]+)*(?:torchrun|accelerate|deepspeed|"
+    r"llamafactory-cli|axolotl|trl|python3?|srun|mpirun)[ \t](?:[^\n]*\\[ \t]*\n)*[^\n]*)",
+    re.MULTILINE,
+)
+_SAYS: Final = re.compile(r"\s--\w|\.(?:py|ya?ml|json)\b")  # what a command has, and a sentence not
 _OBJECT: Final = re.compile(r"^\{", re.MULTILINE)
 _FIRST_KEYS: Final = {key.partition(".")[0] for _, keys in _KEYS for key in keys}
 _MOST_PASTED: Final = 64  # blocks of a text, and objects, that are tried
@@ -367,9 +377,34 @@ def pasted_in(text: str, name: str = "", folder: Path | None = None) -> Pasted |
 
     None, too, where what stands there is not of one job.
     """
-    text = untraced(text)
-    if format_of(text, name, folder) is not None:
+    ending = name.rpartition(".")[2].lower() if "." in name else ""
+    if ending not in _OF_PROSE or is_script(text, name) or logged_format(text) is not None:
         return None
+    text = untraced(text)
+    known, said = format_of(text, name, folder), _QUOTED.sub("", text)
+    if known is None:
+        return _settings(said) or _commands(said, folder)
+    return _commands(said, folder) if _of_mapping(text) is None else None
+
+
+def _commands(text: str, folder: Path | None) -> Pasted | None:
+    """The commands of a text that is not bash as a whole; None where it is, or has none."""
+    said = dict.fromkeys(each.strip() for each in _COMMAND.findall(text) if _SAYS.search(each))
+    script = "\n".join(("#!/bin/bash", *said, ""))
+    if not said or _is_bash(text) or not _is_bash(script):
+        return None
+    kind = format_of(script, folder=folder)
+    return None if kind is None else Pasted(format=kind, text=script)
+
+
+def _is_bash(text: str) -> bool:
+    try:
+        return not read_script(text).errors
+    except InvalidInput:
+        return False
+
+
+def _settings(text: str) -> Pasted | None:
     found: dict[str, tuple[str, str]] = {}
     for block in islice(_blocks(text), _MOST_PASTED):
         kind = _of_mapping(block)
@@ -392,7 +427,7 @@ def pasted_in(text: str, name: str = "", folder: Path | None = None) -> Pasted |
 def _blocks(text: str) -> Iterator[str]:
     """Parts of a text that may be settings: objects, and lines that read as a mapping."""
     for fence in _FENCED.finditer(text):
-        yield from _mappings(fence[1])
+        yield from _mappings(dedent(fence[1]))
     yield from _mappings(_FENCED.sub("\n```\n", text))
 
 
