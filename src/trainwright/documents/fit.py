@@ -397,8 +397,10 @@ class _Way:
         self.account = framework_memory(request.software)
         self.limit_bytes = cluster.accelerator.memory_bytes
         self.stages = (1, 2, 3) if request.num_devices > 1 else (0,)
-        program = known_target(request.software) or request.software
-        usual = own_choices(program, cluster.accelerator.default_precision)
+        program, precision = request.software, cluster.accelerator.default_precision
+        usual = own_choices(
+            known_target(program) or program, precision, program=program, zero=self.stages[0]
+        )
         self.recipe = Recipe(**{**usual, **state})
 
     def run(

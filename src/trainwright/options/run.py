@@ -83,24 +83,19 @@ def recipe_of(options: Options) -> Recipe:
     return Recipe(**given)
 
 
-_NARROW: Final = ("bf16", "fp16")
-
-
 def as_program_trains(options: Options, device: Accelerator) -> Options:
     """The options with what the program does by itself of which they say nothing.
 
     It is the framework that is named, or else the software.
     """
-    from trainwright.cluster.framework_memory import is_sharded_by_deepspeed
     from trainwright.plans.capability import known_target
     from trainwright.plans.capability_table import own_choices
 
     named = options.get("framework")
     program = (options.get("software") if named in (None, ANY_FRAMEWORK) else named) or ""
     precision = options.get("precision") or device.default_precision
-    own = own_choices(known_target(program) or program, precision)
-    if is_sharded_by_deepspeed(program) and options.get("zero") != 0 and precision in _NARROW:
-        own["gradient_dtype"] = precision
+    target, zero = known_target(program) or program, options.get("zero")
+    own = own_choices(target, precision, program=program, zero=zero)
     return {**options, **{n: each for n, each in own.items() if options.get(n) is None}}
 
 

@@ -250,16 +250,19 @@ def _made(
 
 def _unlike_its_program(request: PlanRequest | ModelEstimateRequest) -> tuple[str, ...]:
     """What says that a run does not do what its program does by itself."""
+    zero = None
     if isinstance(request, PlanRequest):
         program, recipe = request.space.framework or request.software, request.recipe
     else:
         program, recipe = request.framework, request.configuration.recipe
+        zero = request.configuration.parallelism.zero_stage
     if recipe is None or request.cluster is None or program is None:
         return ()
     cluster = decode(Cluster, request.cluster.content)
     precision = recipe.precision or cluster.pools[0].accelerator.default_precision
-    own = own_choices(known_target(program) or program, precision)
+    own = own_choices(known_target(program) or program, precision, program=program, zero=zero)
     words = {
+        "gradient_dtype": ("--gradient-dtype", "fp32"),
         "loss_chunk": ("--loss-chunk", "0"),
         "reduce_dtype": ("--reduce-dtype", recipe.gradient_dtype or "fp32"),
     }

@@ -15,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
+from trainwright.cluster.framework_memory import is_sharded_by_deepspeed
 from trainwright.plans.plan import DATA_INSIDE, PIPELINE_INSIDE
 
 # The features of a plan that frameworks differ in: the rows of the capability table
@@ -640,10 +641,21 @@ def own_reduction(target: str | None, precision: str | None) -> str | None:
     return precision if is_narrow else None
 
 
-def own_choices(target: str | None, precision: str | None) -> dict[str, Any]:
-    """Fields of a recipe as a program has them by itself, where that is not the usual."""
+def own_choices(
+    target: str | None, precision: str | None, *, program: str | None = None, zero: object = None
+) -> dict[str, Any]:
+    """Fields of a recipe as a program has them by itself, where that is not the usual.
+
+    `program` is the whole name of the target's software; under DeepSpeed, from ZeRO 1 on, its
+    gradients are of 16 bit. `zero` is 0 where nothing is sharded.
+    """
     reduced, chunk = own_reduction(target, precision), LOSS_CHUNKS.get(target or "")
-    found = {"reduce_dtype": reduced, "loss_chunk": chunk}
+    narrow = zero != 0 and precision in ("bf16", "fp16") and is_sharded_by_deepspeed(program or "")
+    found = {
+        "reduce_dtype": reduced,
+        "loss_chunk": chunk,
+        "gradient_dtype": precision if narrow else None,
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
