@@ -80,7 +80,7 @@ def test_a_known_layout_has_whole_replicas_of_the_model_it_names_on_devices_of_t
 
 
 # Labelled as assumed.
-WITHOUT_A_SHEET = {"H800-80GB-SXM", "A800-80GB-SXM", "H20-96GB", "H100-96GB-HBM2e-500W"}
+WITHOUT_A_SHEET = {"H800-80GB-SXM", "A800-80GB-SXM", "H20-96GB", "L20", "H100-96GB-HBM2e-500W"}
 
 
 def test_every_accelerator_that_was_promised_is_there() -> None:

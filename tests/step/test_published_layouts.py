@@ -916,7 +916,7 @@ FRESH += [
             said=f"LlamaFactory issue 6531: LoRA by ZeRO-3 on 4 L20, {size} of 15,000 tokens",
             ran=size == 1,
             model="llama3-8b",
-            run={**FACTORY, **ADAPTED, "precision": "bf16", "cluster": "l40", "devices": 4}
+            run={**FACTORY, **ADAPTED, "precision": "bf16", "cluster": "l20", "devices": 4}
             | {"zero": 3, "sequence": 15000, "micro_batch": size, "global_batch": 32 * size},
         )
         for size in (1, 2)

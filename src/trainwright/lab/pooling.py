@@ -112,6 +112,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "L40",
         "RTX-4070-Ti",
         "RTX-4070-Ti-SUPER",
+        "L20",
     ),
     "blackwell": (
         "B200",
