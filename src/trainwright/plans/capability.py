@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -261,9 +261,14 @@ def unsupported(demands: Demands, target: str) -> tuple[Gap, ...]:
 
 def gaps_of_degrees(demands: Demands, target: str) -> tuple[Gap, ...]:
     """What `target` cannot express of the degrees demanded, and could of one device."""
-    alone = replace(demands, parallelism=_ONE_DEVICE)
-    fields = {"schedule", *(gap.field for gap in unsupported(alone, target))}
+    fields = _fields_alone(replace(demands, parallelism=_ONE_DEVICE), target)
     return tuple(gap for gap in unsupported(demands, target) if gap.field not in fields)
+
+
+@lru_cache(maxsize=64)
+def _fields_alone(demands: Demands, target: str) -> frozenset[str]:
+    """What is not a matter of degrees: the order, and all that one device cannot express."""
+    return frozenset({"schedule", *(gap.field for gap in unsupported(demands, target))})
 
 
 def _gaps(demands: Demands, own: Capability) -> Iterator[Gap]:
