@@ -855,6 +855,13 @@ def _layouts_at(
     return with_copies(found, allowed.state_copies, point, levels)
 
 
+@lru_cache(maxsize=512)
+def _busiest_of(num_layers: int, most: int) -> Ints:
+    """⌈n / p⌉ of p ranks by p up to the most, [most + 1]: to look it up beats to divide."""
+    found: Ints = -(-num_layers // np.maximum(1, np.arange(most + 1)))
+    return found
+
+
 _Alike: TypeAlias = tuple[int, bool, int, tuple[bytes, ...]]
 
 
@@ -952,9 +959,11 @@ class PointPairs:
         layouts = self.of(point) if layouts is None else layouts
         p, m = layouts.pipeline, layouts.num_microbatches
         steps_s = m / p * sum(each.time_s * each.num_layers for each in least)
+        alone_counts, most = not self.cuts_head, int(p.max(initial=1))
         for each in least:
-            if each.num_layers > 1 or not self.cuts_head:  # one that is alone may be a cut head
-                steps_s = np.maximum(steps_s, m * each.time_s * -(-each.num_layers // p))
+            if each.num_layers > 1 or alone_counts:  # one that is alone may be a cut head
+                of_busiest = _busiest_of(each.num_layers, most)[p]
+                steps_s = np.maximum(steps_s, m * each.time_s * of_busiest)
         if self.braids:
             steps_s = steps_s * (1 - MOST_HIDDEN)
         steps_s = steps_s + self.question.cluster.accelerator.step_overhead_s
