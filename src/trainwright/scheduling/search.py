@@ -7,7 +7,8 @@
 3. Annealing on words over streams, starting from the best of both
    (`native/schedule/word_annealing.hpp`).
 4. Families in V whose paths are placed in seconds, and annealing from these; in long steps with
-   little memory half of the work is for orders that repeat (`native/schedule/repeating_words.hpp`).
+   little memory half of the work is for orders that repeat (`native/schedule/repeating_words.hpp`),
+   in shorter ones of few actions as much is, on top of it.
 5. Where activations may wait on the host, copies by a rule in orders of wider limits, and annealing
    of what comes out.
 
@@ -298,6 +299,9 @@ _FURTHER = 0.25  # of the work, on top of it, from paths in V that are placed in
 _REPEATING = 0.5  # of the work, for orders that repeat
 _STEPS_OF_RANKS = 3  # as many microbatches for each rank at least
 _OPEN = 0.04  # and such a gap of the families
+_FEWER_STEPS = 2  # or so many, on top of the work, where all of that leaves
+_STILL_OPEN = 0.01  # such a gap
+_FEW_ACTIONS = 1000  # of an order that is annealed quickly
 _ROUNDING = 1e-12  # relative: what sums in another order differ by
 _NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
 _NUM_PAIR_LABELS = 5_000_000  # of that of two ranks: at most some five seconds
@@ -331,6 +335,9 @@ def search_schedule(
         further = _repeating if repeats else _from_seconds
         attempts = [further(question, attempts[0], _REPEATING if repeats else _FURTHER, budget)]
         attempts = [_justified(question, attempts[0])]
+        if not repeats and _repeats_on_top(question, attempts[0]):
+            attempts = [_repeating(question, attempts[0], _REPEATING, budget)]
+            attempts = [_justified(question, attempts[0])]
         if question.offload:
             attempts = [_with_host(question, attempts[0], budget)]
         return _outcome(question, attempts)
@@ -465,6 +472,14 @@ def _repeats(question: SearchQuestion, attempt: _Attempt) -> bool:
     is_long = question.num_microbatches >= _STEPS_OF_RANKS * num_ranks
     is_open = attempt.value_s > attempt.bound.value_s * (1 + _OPEN)
     return _is_in_v(attempt.candidate) and is_long and is_open
+
+
+def _repeats_on_top(question: SearchQuestion, attempt: _Attempt) -> bool:
+    """Whether more than ends are left of a short step, and its orders are small."""
+    is_long = question.num_microbatches >= _FEWER_STEPS * attempt.candidate.placement.num_ranks
+    is_small = attempt.timeline.schedule.num_actions <= _FEW_ACTIONS
+    is_open = attempt.value_s > attempt.bound.value_s * (1 + _STILL_OPEN)
+    return _is_in_v(attempt.candidate) and is_long and is_small and is_open
 
 
 def _repeating(
