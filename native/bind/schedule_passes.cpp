@@ -280,8 +280,9 @@ void bind_schedule_passes(nb::module_& module) {
                                      .backward_transfer_s = std::move(backward_transfer_s),
                                      .held = std::move(held)};
         nb::gil_scoped_release release;
-        return trainwright::two_ranks_s(fold, rank, num_microbatches, makespan, enough_s,
-                                        num_labels);
+        const auto [least_s, is_whole] =
+            trainwright::two_ranks_s(fold, rank, num_microbatches, makespan, enough_s, num_labels);
+        return std::pair(least_s, is_whole);
       },
       nb::kw_only(), nb::arg("forward_s"), nb::arg("input_grad_s"), nb::arg("weight_grad_s"),
       nb::arg("forward_transfer_s"), nb::arg("backward_transfer_s"), nb::arg("pending"),

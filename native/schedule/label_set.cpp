@@ -49,7 +49,8 @@ int64_t LabelAllowance::per_state(std::vector<int64_t> num_labels) const {
   return std::numeric_limits<int64_t>::max();
 }
 
-void LabelAllowance::spend(int64_t num_kept) {
+void LabelAllowance::spend(int64_t num_kept, bool had_more) {
+  was_enough_ &= !had_more;
   left_ = std::max<int64_t>(0, left_ - num_kept);
   --layers_;
 }

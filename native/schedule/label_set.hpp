@@ -26,11 +26,14 @@ class LabelAllowance {
 
   // The most for a state of the next layer, whose states have `num_labels` each.
   int64_t per_state(std::vector<int64_t> num_labels) const;
-  // That layer kept so many.
-  void spend(int64_t num_kept);
+  // That layer kept so many; whether some state had more.
+  void spend(int64_t num_kept, bool had_more);
+  // Whether no state ever had more than it might keep.
+  bool was_enough() const { return was_enough_; }
 
  private:
   int64_t left_, layers_;
+  bool was_enough_ = true;
 };
 
 // Thins the labels of all states of a layer, `reduced(state, labels, kept)`, to at least `fewest`
@@ -42,11 +45,14 @@ void thin_layer(Layer& layer, LabelAllowance& allowance, int64_t fewest, int64_t
   for (const auto& [state, labels] : layer) num_labels.push_back(std::ssize(labels));
   const int64_t kept = std::clamp(allowance.per_state(std::move(num_labels)), fewest, most);
   int64_t num_kept = 0;
+  bool had_more = false;
   for (auto& [state, labels] : layer) {
+    const int64_t num_before = std::ssize(labels);
     labels = reduced(state, std::move(labels), static_cast<size_t>(kept));
     num_kept += std::ssize(labels);
+    had_more |= num_before > kept && std::ssize(labels) == kept;
   }
-  allowance.spend(num_kept);
+  allowance.spend(num_kept, had_more);
 }
 
 }  // namespace trainwright

@@ -100,7 +100,7 @@ class TwoRanks {
     }
   }
 
-  double least_s() {
+  TwoRanksTime least_s() {
     std::map<Counts, std::vector<TimeLabel>> now, next;
     now[Counts(kNumSteps + kinds_.size())].push_back(TimeLabel(kFirst));
     const int64_t layers = 12 * m_;
@@ -114,7 +114,7 @@ class TwoRanks {
               own_head_s() + std::max(label[0] + left_s[0], makespan_ ? label[1] + left_s[1] : 0.0);
           if (ends_s < enough_s_) extend(counts, label, next);
         }
-        if (std::ssize(next) > num_labels_ / layers) return 0.0;  // not even one of each
+        if (std::ssize(next) > num_labels_ / layers) return {0.0, false};  // not even one of each
       }
       thin_layer(next, allowance, 1, 500, [&](auto& counts, auto&& labels, size_t kept) {
         return reduced(counts, std::move(labels), kept);
@@ -127,7 +127,7 @@ class TwoRanks {
         const double own_s = makespan_ ? std::max(label[0], label[1]) : label[0];
         least_s = std::min(least_s, std::max(own_head_s() + own_s, label[kLast]));
       }
-    return least_s;
+    return {least_s, allowance.was_enough()};
   }
 
  private:
@@ -335,8 +335,8 @@ class TwoRanks {
 
 }  // namespace
 
-double two_ranks_s(const Fold& fold, int64_t rank, int64_t num_microbatches, bool makespan,
-                   double enough_s, int64_t num_labels) {
+TwoRanksTime two_ranks_s(const Fold& fold, int64_t rank, int64_t num_microbatches, bool makespan,
+                         double enough_s, int64_t num_labels) {
   return TwoRanks(fold, static_cast<size_t>(rank), num_microbatches, makespan, enough_s, num_labels)
       .least_s();
 }

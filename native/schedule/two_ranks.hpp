@@ -30,9 +30,14 @@ struct Fold {
   std::vector<Held> held;
 };
 
+struct TwoRanksTime {
+  double least_s;
+  bool is_whole;  // whether more labels would prove no more
+};
+
 // Seconds that `num_microbatches` take, or the window of rank a alone if not `makespan`; at most
 // `enough_s`, from where on nothing is looked at. 0 where so few labels are not one per state.
-double two_ranks_s(const Fold& fold, int64_t rank, int64_t num_microbatches, bool makespan,
-                   double enough_s, int64_t num_labels);
+TwoRanksTime two_ranks_s(const Fold& fold, int64_t rank, int64_t num_microbatches, bool makespan,
+                         double enough_s, int64_t num_labels);
 
 }  // namespace trainwright

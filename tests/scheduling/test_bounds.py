@@ -334,6 +334,15 @@ def test_the_best_two_ranks_are_told_with_enough_labels():
     assert two_ranks(least, 8, Objective.MAKESPAN, 5_000_000).value_s == 2043
 
 
+def test_two_ranks_that_labels_help_most_get_them():
+    # Rank 1 looks third best with a third of the labels, behind 4, which they are enough for.
+    least = least_of(Placement.v(6), (54, 80, 51, 1), 5)
+    bound = two_ranks_bound(
+        least, 16, objective=Objective.MAKESPAN, enough_s=8916, num_labels=3_000_000
+    )
+    assert bound.value_s == 8718
+
+
 def test_forwards_and_input_gradients_cross_on_every_stage_of_a_loop():
     # A microbatch takes 8 (F + I) and W, a sixth of that per microbatch where only memory counts.
     # Six that start so far apart do not meet stage by stage: they need nine F + I between them.

@@ -552,8 +552,8 @@ def best_bound(least: LeastCosts, num_microbatches: int, *, objective: Objective
 
 
 _LOOK_SHARE = 10  # of the labels, by which the rank that waits most is found
-_GLANCE_SHARE = 20  # of two ranks: where so few are not one of each state, all would tell little
-_PAIR_LOOK_SHARE = 5  # the same as above of two ranks, where fewer labels mislead
+_GLANCE_SHARE = 12  # of two ranks: where so few are not one of each state, all would tell little
+_PAIR_LOOK_SHARE = 3  # the same as above of two ranks, where fewer labels mislead
 _NUM_PAIRS = 2  # of which all labels are kept
 
 
@@ -602,7 +602,7 @@ def two_ranks_bound(
     ):
         return none
 
-    def of(rank: int, labels: int) -> float:
+    def of(rank: int, labels: int) -> tuple[float, bool]:
         return _core.two_ranks_s(
             forward_s=least.forward_s.tolist(),
             input_grad_s=least.input_grad_s.tolist(),
@@ -620,11 +620,22 @@ def two_ranks_bound(
         )
 
     ranks = sorted({0, min(1, p - 2), p // 2 - 1, p // 2, p - 2} - {p - 1})
-    ranks = [rank for rank in ranks if of(rank, num_labels // _GLANCE_SHARE)]
-    looks = {rank: of(rank, num_labels // _PAIR_LOOK_SHARE) for rank in ranks}
-    best = sorted(ranks, key=lambda rank: looks[rank])[-_NUM_PAIRS:]
-    again = [of(rank, num_labels) for rank in best]
-    return Bound(max([*looks.values(), *again], default=0.0), BoundName.TWO_RANKS)
+    glances = {rank: of(rank, num_labels // _GLANCE_SHARE) for rank in ranks}
+    looks = {
+        rank: glance if glance[1] else of(rank, num_labels // _PAIR_LOOK_SHARE)
+        for rank, glance in glances.items()
+        if glance[0]
+    }
+    # As much more as the labels gave before: a rank whose look is less may catch up.
+    promised_s = {
+        rank: 2 * look_s - glances[rank][0]
+        for rank, (look_s, is_whole) in looks.items()
+        if not is_whole
+    }
+    best = sorted(promised_s, key=lambda rank: promised_s[rank])[-_NUM_PAIRS:]
+    again_s = [of(rank, num_labels)[0] for rank in best]
+    looks_s = [look_s for look_s, _ in looks.values()]
+    return Bound(max([*looks_s, *again_s], default=0.0), BoundName.TWO_RANKS)
 
 
 def _is_limited(least: LeastCosts, rank: int) -> bool:

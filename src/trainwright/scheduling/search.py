@@ -301,10 +301,10 @@ _STEPS_OF_RANKS = 3  # as many microbatches for each rank at least
 _OPEN = 0.04  # and such a gap of the families
 _FEWER_STEPS = 2  # or so many, on top of the work, where all of that leaves
 _STILL_OPEN = 0.01  # such a gap
-_FEW_ACTIONS = 1000  # of an order that is annealed quickly
+_FEW_ACTIONS = 500  # of an order that is annealed quickly
 _ROUNDING = 1e-12  # relative: what sums in another order differ by
 _NUM_LABELS = 2_000_000  # of the bound by crossings: at most some two seconds
-_NUM_PAIR_LABELS = 5_000_000  # of that of two ranks: at most some five seconds
+_NUM_PAIR_LABELS = 3_000_000  # of that of two ranks: at most some five seconds
 _FRONT_SHARE = 20  # of them, for a point of a front
 
 
