@@ -150,6 +150,24 @@ def repeating(question: SearchQuestion, work: int) -> Schedule | None:
     )
 
 
+def test_short_steps_are_searched_for_orders_that_repeat_on_top(monkeypatch):
+    placement = Placement.v(4)
+    costs = ScheduleCosts.of(placement, forward_s=2, input_grad_s=5, weight_grad_s=4, transfer_s=1)
+    question = SearchQuestion(
+        placement="v",
+        num_ranks=4,
+        num_microbatches=8,
+        costs=costs,
+        max_activations=4,
+        evaluations=20_000,
+    )
+    outcome = found(question)
+    monkeypatch.setattr("trainwright.scheduling.search._FEW_ACTIONS", 0)
+    without = found(question)
+    assert outcome.evaluations >= without.evaluations + 9_900
+    assert outcome.value_s <= without.value_s
+
+
 @cases(40)
 @given(questions(), st.integers(3, 9))
 def test_orders_that_repeat_are_legal_and_within_limits(question, num_microbatches):
