@@ -334,6 +334,7 @@ def test_the_best_two_ranks_are_told_with_enough_labels():
     assert two_ranks(least, 8, Objective.MAKESPAN, 5_000_000).value_s == 2043
 
 
+@pytest.mark.slow
 def test_two_ranks_that_labels_help_most_get_them():
     # Rank 1 looks third best with a third of the labels, behind 4, which they are enough for.
     least = least_of(Placement.v(6), (54, 80, 51, 1), 5)
