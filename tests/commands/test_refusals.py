@@ -261,6 +261,13 @@ def test_an_output_that_is_any_other_input_is_refused(run, refused, folder):
     assert 'must not be the input "c.toml"' in refused(*asked)
 
 
+def test_a_document_is_not_written_under_the_name_of_a_page(refused, folder):
+    for name in ("plan.html", "plan.HTM"):
+        message = refused("plan", "small.json", "-o", name)
+        assert "write plan.json, then: trainwright report plan.json -o" in message
+        assert not (folder / name).exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_write_protected_output_is_refused(refused, folder):
     (folder / "plan.json").write_text("mine", encoding="utf-8")

@@ -766,8 +766,8 @@ def command(
     no_front = bool(options.pop("no_pareto", False))
     extras = Extras(pareto=not no_front, recheck_sample=sample or 0, **given_extras)
     check_output(output, recheck, *models)
-    check_output(figure, output, extras.csv)
-    check_output(extras.csv, output, *models)
+    check_output(figure, output, extras.csv, document=False)
+    check_output(extras.csv, output, *models, document=False)
     if stage is not None and stage not in STAGES:
         raise InvalidInput.of("stage", f'must be one of {", ".join(STAGES)}, got "{stage}"')
     if (stage is None) != (artifacts is None):

@@ -387,7 +387,7 @@ def _values(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         values |= _read(rows, read_config(name, path))
     values |= _read(rows, plain)
     if path is not None:
-        check_output(values.get("output"), path)
+        check_output(values.get("output"), path, document=False)
     for row in rows.values():
         if row.default is not None and row.name not in values:
             values[row.name] = row.value(row.default)

@@ -28,10 +28,23 @@ _READER_LEFT = 141  # what a shell reports of a program that SIGPIPE ended
 _CLEAR_LINE = "\r\x1b[K"
 
 
-def check_output(path: Path | None, *inputs: str | Path | None) -> None:
-    """Refuse a path that cannot be written, or is an input, before any work is done for it."""
+_PAGES: Final = (".html", ".htm")
+
+
+def check_output(path: Path | None, *inputs: str | Path | None, document: bool = True) -> None:
+    """Refuse a path that cannot be written, or is an input, before any work is done for it.
+
+    Nor is a document written under the name of a page, which a browser would open.
+    """
     if path is None:
         return
+    if document and path.suffix.lower() in _PAGES:
+        plain = path.with_suffix(".json")
+        problem = (
+            f'is the name of a page, "{path}", and what is written is a document; write {plain},'
+            f" then: trainwright report {plain} -o {path}"
+        )
+        raise InvalidInput.of("output", problem)
     from trainwright.formats.atomic_file import check_writable
 
     for given in inputs:

@@ -188,7 +188,7 @@ def command(
 ) -> None:
     """Write the page; `open` shows it."""
     where = output or Path(documents[0]).with_suffix(".html")
-    check_output(where, *documents)
+    check_output(where, *documents, document=False)
     page = report(*documents, **options)
     save(page.save_html, where)
     emit(page, as_json=as_json, output=None)

@@ -235,7 +235,7 @@ def command(
 ) -> None:
     """Print scores, and end with 4 where a target is missed."""
     check_output(output)
-    check_output(plot)
+    check_output(plot, document=False)
     targets = read_targets(fail_on) if fail_on else {}
     report = validate(*folders, **options)
     if plot is not None:
