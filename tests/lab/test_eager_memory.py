@@ -59,6 +59,41 @@ def of_hugging_face(
     return rank.allocated.typical_bytes
 
 
+def decoder(
+    blocks: int,
+    *,
+    kernel: str = "sdpa",
+    vocabulary: int = WORDS,
+    narrow: bool,
+    again: bool,
+) -> Any:
+    """A Qwen3 of these blocks that trains, its weights in bf16 if `narrow`, else in float32."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(
+        hidden_size=MODEL.hidden_size,
+        num_attention_heads=MODEL.num_heads,
+        num_key_value_heads=MODEL.num_kv_heads,
+        head_dim=MODEL.head_size,
+        intermediate_size=MODEL.ffn_size,
+        vocab_size=vocabulary,
+        num_hidden_layers=blocks,
+        tie_word_embeddings=False,
+        attn_implementation=kernel,
+        use_cache=False,
+    )
+    torch.set_default_dtype(torch.bfloat16 if narrow else torch.float32)
+    try:
+        model = Qwen3ForCausalLM(config).train()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    if again:
+        old = model.gradient_checkpointing_enable  # its name before transformers 5
+        getattr(model, "activation_checkpointing_enable", old)({"use_reentrant": False})
+    return model
+
+
 def predicted(
     weights: str,
     blocks: int,
@@ -93,32 +128,13 @@ def counted(
     """The peak of a step that has states already."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from trainwright.lab.rank_program import Held, watched
 
-    config = Qwen3Config(
-        hidden_size=MODEL.hidden_size,
-        num_attention_heads=MODEL.num_heads,
-        num_key_value_heads=MODEL.num_kv_heads,
-        head_dim=MODEL.head_size,
-        intermediate_size=MODEL.ffn_size,
-        vocab_size=vocabulary,
-        num_hidden_layers=blocks,
-        tie_word_embeddings=False,
-        attn_implementation=kernel,
-        use_cache=False,
-    )
     held = Held()
     with FakeTensorMode(allow_non_fake_inputs=True), watched(held), held:
-        torch.set_default_dtype(torch.bfloat16 if weights == "bf16" else torch.float32)
-        try:
-            model = Qwen3ForCausalLM(config).train()
-        finally:
-            torch.set_default_dtype(torch.float32)
-        if again:
-            old = model.gradient_checkpointing_enable  # its name before transformers 5
-            getattr(model, "activation_checkpointing_enable", old)({"use_reentrant": False})
+        narrow = weights == "bf16"
+        model = decoder(blocks, kernel=kernel, vocabulary=vocabulary, narrow=narrow, again=again)
         own = list(model.parameters())
         optimizer = torch.optim.AdamW(own, fused=True)
         for weight in own:
@@ -252,7 +268,6 @@ def counted_with_adapters(blocks: int, again: bool, *, upcast: bool) -> float:
     import torch
     from torch import nn
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     from trainwright.lab.rank_program import Held, watched
 
@@ -281,25 +296,9 @@ def counted_with_adapters(blocks: int, again: bool, *, upcast: bool) -> float:
                 out = out.to(x.dtype)
             return out + self.up(self.down(x)) if self.rank else out
 
-    config = Qwen3Config(
-        hidden_size=MODEL.hidden_size,
-        num_attention_heads=MODEL.num_heads,
-        num_key_value_heads=MODEL.num_kv_heads,
-        head_dim=MODEL.head_size,
-        intermediate_size=MODEL.ffn_size,
-        vocab_size=WORDS,
-        num_hidden_layers=blocks,
-        tie_word_embeddings=False,
-        attn_implementation="sdpa",
-        use_cache=False,
-    )
     held = Held()
     with FakeTensorMode(allow_non_fake_inputs=True), watched(held), held:
-        torch.set_default_dtype(torch.bfloat16)
-        try:
-            model = Qwen3ForCausalLM(config).train()
-        finally:
-            torch.set_default_dtype(torch.float32)
+        model = decoder(blocks, narrow=True, again=again)
         for name, weight in model.named_parameters():
             weight.requires_grad = False
             if upcast and "norm" in name:
@@ -309,10 +308,6 @@ def counted_with_adapters(blocks: int, again: bool, *, upcast: bool) -> float:
                 for name, each in list(part.named_children()):
                     if isinstance(each, nn.Linear):
                         setattr(part, name, Adapted(each, rank=rank))
-        if again:
-            old = model.gradient_checkpointing_enable
-            switch = getattr(model, "activation_checkpointing_enable", old)
-            switch({"use_reentrant": False})
         words = torch.zeros(4, RUN.sequence_length, dtype=torch.long)
         held.forget_peak()
         with torch.autocast("cpu", torch.bfloat16):
