@@ -49,8 +49,8 @@ class Path {
       std::vector<double> starts = least(prices(price));
       const std::vector<double> over = bytes_beyond(x_, period_s_, starts);
       if (std::ranges::all_of(over, [](double bytes) { return bytes <= 0; })) return starts;
-      double paid =
-          0;  // for what is held in the mean, less than at most: above 0 no such path fits
+      // For what is held in the mean, which is less than at most: above 0 no such path fits.
+      double paid = 0;
       std::vector<double> mean(static_cast<size_t>(p_));
       for (int64_t r = 0; r < p_; ++r) {
         mean[r] = mean_beyond(r, starts.data() + r * kCyclicActions);
