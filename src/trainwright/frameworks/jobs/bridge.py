@@ -61,7 +61,11 @@ _ALSO: Final = {
     "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size",
     "cp": "context_parallel_size", "ep": "expert_model_parallel_size",
     "et": "expert_tensor_parallel_size", "vp": "virtual_pipeline_model_parallel_size",
-    "mb": "micro_batch_size", "gb": "global_batch_size",
+    "mb": "micro_batch_size", "gb": "global_batch_size", "sl": "seq_length",
+    "rl": "recompute_num_layers", "ol": "cpu_offloading_num_layers",
+    "activation_offload_layers": "cpu_offloading_num_layers",
+    "moe_a2a_overlap": "overlap_moe_expert_parallel_comm", "deterministic": "deterministic_mode",
+    "optimizer_type": "optimizer",
     # of NeMo 1
     "activations_checkpoint_granularity": "recompute_granularity",
     "activations_checkpoint_num_layers": "recompute_num_layers",
@@ -377,8 +381,9 @@ def _read_script(text: str, beside: Beside) -> StatedRun:
         short = first[1:] if isinstance(first, str) and re.fullmatch(r"-[a-z]{2}", first) else None
         if short in _ALSO:
             values[short] = second
-    known = {*_ALSO, *_ALSO.values(), "compute_dtype", "peft_scheme", "recompute_num_layers"}
-    values |= {name: value for name, value in flags.items() if name in known}
+    taken = {name: value for name, value in flags.items() if value != "None"}
+    values |= {name: value for name, value in taken.items() if name in _OF_SCRIPTS}
+    _decide(values, taken)
     recipe = next((flags[n] for n in ("recipe", "model_recipe_name") if n in flags), None)
     devices = launch.devices
     total, each = (_count(flags.get(name)) for name in ("num_gpus", "gpus_per_node"))
@@ -386,7 +391,41 @@ def _read_script(text: str, beside: Beside) -> StatedRun:
         devices = Devices(total=total, per_node=each)
     shown = None if recipe is None else str(recipe)
     run = run_of(values, beside, recipe=shown, devices=devices)
-    return replace(run, notes=(*launch.notes, *run.notes))
+    unknown = [f"--{n}" for n in flags if n not in _OF_SCRIPTS and not _HARMLESS.fullmatch(n)]
+    return replace(run, unknown=(*run.unknown, *unknown), notes=(*launch.notes, *run.notes))
+
+
+# Options of the performance scripts, by the names of the fields that they set.
+_OF_SCRIPTS: Final = frozenset(
+    {*_ALSO, *_ALSO.values(), "compute_dtype", "peft_scheme", "use_megatron_fsdp", "nccl_ub"}
+    | {"recompute_modules", "cuda_graph_impl", "cuda_graph_scope", "use_tokendrop", "num_layers"}
+    | {"hidden_size", "num_moe_experts", "pipeline_model_parallel_layout"}
+)
+
+
+# Other options of its scripts: where, how long and what is written; what is read above.
+_HARMLESS: Final = re.compile(
+    r"recipe|model|model_\w+|num_gpus|gpus_per_node|gpu|domain|use_recipes|nemo_home|hf_token|offline|"
+    r"detach|max_\w+|dryrun|task|lr|min_lr|warmup_\w+|data|c4_\w+|dataset\w*|index_\w+|head_only|"
+    r"pretrained_\w+|save_\w+|load_\w+|most_\w+|tokenizer_\w+|vocab_size|account|partition|"
+    r"time_limit|preempt_\w+|container_\w+|custom_\w+|env|gres|additional_\w+|packager|enable_\w+|"
+    r"kubeflow_\w+|csp|lock_\w+|peak_\w+|export_\w+|pytorch_profiler|profiling_\w+|nsys_\w+|record_\w+|"
+    r"wandb_\w+|log\w*|config\w*|step_func|mode|verbose|distributed_timeout\w*|moe_flex_\w+|"
+    r"convergence_\w+|golden_\w+|\w*timing\w*|\w*(?:dir|path|name|seed|checkpoint)"
+)
+
+
+def _decide(values: Values, flags: Mapping[str, Any]) -> None:
+    """What an option sets beside its own field (scripts/performance/utils/overrides.py)."""
+    if str(values.get("use_megatron_fsdp")).lower() == "true":
+        values["data_parallel_sharding_strategy"] = _NEMO_FSDP["full"]
+    if isinstance(modules := values.get("recompute_modules"), str):
+        values["recompute_modules"] = tuple(modules.split(","))
+        values["recompute_granularity"] = "selective"
+    if {"recompute_num_layers", "rl"} & values.keys():
+        values |= {"recompute_granularity": "full", "recompute_method": "block"}
+    if flags.get("task") == "peft":
+        values.setdefault("peft", "lora")
 
 
 def _count(value: object) -> int | None:

@@ -48,7 +48,10 @@ _SCRIPT: Final = re.compile(
     r"^\s*[A-Z][A-Z_0-9]*=\(?\s*$|^\s*--[a-z][\w-]+",
     re.MULTILINE,
 )
-_VERL: Final = re.compile(r"\bmain_ppo\b|\bverl\.trainer\.\w*sft_trainer\b")
+# Its programs and those of its recipes, which take the same settings.
+_VERL: Final = re.compile(
+    r"\bmain_ppo\b|\bverl\.trainer\.\w*sft_trainer\b|(?<![\w.])actor_rollout_ref\.\w+\.\w"
+)
 _REGISTRY: Final = re.compile(r"\b(?:Trainer\.Config\b|config_registry import )")
 # Keys that tell a mapping, all of one line in it; the first line that matches counts.
 _KEYS: Final = (

@@ -357,6 +357,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     notes = []
     if actor.switch("use_dynamic_bsz"):
         tokens = actor.count("ppo_max_token_len_per_gpu")
+        tokens = None if tokens is None else tokens * degrees["cp"]  # each rank has a part
         size = None if tokens is None or not sequence else max(1, tokens // sequence)
         notes.append(f"use_dynamic_bsz: a microbatch is priced as {size or 1} longest sequences")
     shards = fsdp.count("fsdp_size", also=-1)
@@ -411,7 +412,8 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     if data.switch("use_dynamic_bsz", default=bool(engine.text(CHOSEN))):
         cut = degrees["tp"] * degrees["pp"] * degrees["cp"]
         each = batch // max(1, (devices or cut) // cut)
-        size = next(n for n in range(max(1, tokens // sequence), 0, -1) if each % n == 0 or n == 1)
+        most = max(1, tokens * degrees["cp"] // sequence)  # each rank has a part
+        size = next(n for n in range(most, 0, -1) if each % n == 0 or n == 1)
         notes.append(f"use_dynamic_bsz: a microbatch is priced as {size} longest sequences")
     again = model.switch("enable_gradient_checkpointing", default=True)
     fsdp = model.table("fsdp_config")

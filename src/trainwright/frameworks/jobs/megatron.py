@@ -100,7 +100,7 @@ _UNMODELLED: Final = (
     "moe_shared_expert_overlap", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
     "fine_grained_activation_offloading", "offload_modules", "moe_pad_expert_input_to_capacity",
     "moe_router_padding_for_fp8", "moe_router_padding_for_quantization",
-    "linear_attention_type",
+    "linear_attention_type", "retro_add_retriever", "language_model_type",
     "experimental_attention_variant", "heterogeneous_layers_config_path", "window_size",
     "window_attn_skip_freq", "checkpoint_in_cpu",
     "distribute_saved_activations", "distribute_checkpointed_activations", "cpu_torch_adam",

@@ -9,6 +9,7 @@ from trainwright.errors import Fault, InvalidInput
 from trainwright.formats.catalog import changed_model, open_model
 from trainwright.frameworks.jobs.settings import Beside, Settings, vocabulary_of
 from trainwright.frameworks.megatron import PART_LETTERS
+from trainwright.frameworks.shell.values import Value
 from trainwright.model import DeltaRule, Mixer, StateSpace, TransformerConfig
 from trainwright.model.config import Activation, BlockChoice, Experts, LatentAttention, Norm
 
@@ -159,6 +160,8 @@ def _vocabulary(found: Settings, beside: Beside, kind: str, notes: list[str]) ->
     if tokenizer is None and patched is None and found.is_absent("vocab_file"):
         usual = ""
     spoken = patched or tokenizer or usual
+    if isinstance(model, Value) and model.parts:
+        model = model.parts[-1]  # the end of a path is enough, wherever it lies
     size = vocabulary_of(spoken, model if isinstance(model, str) else None)
     if size is not None:
         notes.append(f"the vocabulary of {size} is that of {spoken}; --vocab-size replaces it")

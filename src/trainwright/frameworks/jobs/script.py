@@ -187,7 +187,7 @@ def _devices(call: TrainerCall, run: ScriptRun) -> Devices:
         nodes, each = (_whole(call.environment.get(each)) for each in ("NNODES", "NPROC_PER_NODE"))
         each = each or (visible if program in _START_ON_ALL else 1)
         return Devices(total=_product(nodes or 1, each), per_node=each)
-    return Devices(total=1, per_node=1)
+    return Devices() if SUBMITTER in names else Devices(total=1, per_node=1)
 
 
 # Programs that start torchrun themselves, with numbers of the environment; others start a process
@@ -314,15 +314,22 @@ def _one_or_more(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+# Its program; or two of its settings as words. One of them alone may be a variable of any script.
 _OF_MAXTEXT: Final = re.compile(
-    r"^[^#\n]*(?:(?<![\w.])per_device_batch_size=|\bpython3?\s[^\n]*\bmaxtext\b)",
-    re.MULTILINE | re.IGNORECASE,
+    r"^[^#\n]*\bpython3?\s[^\n]*\bmaxtext\b", re.MULTILINE | re.IGNORECASE
+)
+_TOLD_TO_MAXTEXT: Final = re.compile(
+    r"^[^#\n]*?(?<![\w.])(per_device_batch_size|max_target_length|remat_policy|base_emb_dim|"
+    r"(?:ici|dcn)_\w+_parallelism|base_output_directory)=",
+    re.MULTILINE,
 )
 
 
 def is_maxtext_script(text: str) -> bool:
     """Whether a script gives settings of MaxText as words."""
-    return _OF_MAXTEXT.search(text) is not None
+    if _OF_MAXTEXT.search(text) is not None:
+        return True
+    return len({*_TOLD_TO_MAXTEXT.findall(text)}) > 1
 
 
 _CALLED: Final = re.compile(

@@ -618,14 +618,21 @@ _TOKENIZERS: Final = (
 def vocabulary_of(kind: str | None, name: str | None) -> int | None:
     """The size of a tokenizer's vocabulary: by the hub's name, else by its kind.
 
-    None where neither is known: it has to be given.
+    None where neither is known: it has to be given. A kind that reads any file of pieces stands for
+    none whose file is called otherwise.
     """
     if name is not None:
         whole = name.rstrip("/").lower()
+        last = whole.rpartition("/")[2]
         for pattern, size in _TOKENIZERS:
-            if any(re.fullmatch(pattern, word) for word in (whole, whole.rpartition("/")[2])):
+            if any(re.fullmatch(pattern, word) for word in (whole, last)):
                 return size
+        if last.endswith(".model") and not _OF_LLAMA.search(last):
+            return None
     return _KINDS.get((kind or "").lower())
+
+
+_OF_LLAMA: Final = re.compile(r"^tokenizer\.model$|llama|mistral")
 
 
 # A run as the configuration of a framework states it: what is not stated is absent

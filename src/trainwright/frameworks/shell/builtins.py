@@ -829,7 +829,7 @@ def _inner(
         if len(text) > 1 and "\0" in text:
             return False
     else:
-        text = texts[inner.script]
+        text = texts[inner.script][inner.skipped :]
         if arguments:
             name, arguments = arguments[0], arguments[1:]
     if only_soft(text) or (is_hard(text) and len(text.strip()) == 1):

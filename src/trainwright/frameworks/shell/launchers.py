@@ -414,8 +414,9 @@ class InnerShell:
     """A shell inside a command: where it begins, what it runs, with which arguments.
 
     `script` is the index of the word with the text, or with `is_file` that of the file's name;
-    None stands for all words from `arguments` on, joined, as `ssh` runs them. A shell of the same
-    machine has the exported variables (`has_environment`).
+    None stands for all words from `arguments` on, joined, as `ssh` runs them. The text begins
+    behind the first `skipped` characters of its word. A shell of the same machine has the exported
+    variables (`has_environment`).
     """
 
     at: int
@@ -423,6 +424,7 @@ class InnerShell:
     arguments: int
     is_file: bool = False
     has_environment: bool = True
+    skipped: int = 0
 
 
 def inner_shell(words: Sequence[str]) -> InnerShell | None:
@@ -440,6 +442,8 @@ def inner_shell(words: Sequence[str]) -> InnerShell | None:
         return None
     if name == "sbatch":
         return _batched(words, at)
+    if name in _SUBMITTERS:
+        return _told(words, at, *_SUBMITTERS[name], here=False)
     if name in _SHELLS:
         return _shell(words, at)
     if name.endswith((".sh", ".bash", ".slurm", ".sbatch", ".job")):
@@ -465,10 +469,29 @@ def _shell(words: Sequence[str], at: int) -> InnerShell | None:
     return None
 
 
-def _batched(words: Sequence[str], at: int) -> InnerShell | None:
+# Programs that run the text of an option elsewhere.
+_SUBMITTERS: Final = {"xpk": ("--command",), "gcloud": ("--command",)}
+
+
+def _told(words: Sequence[str], at: int, *options: str, here: bool) -> InnerShell | None:
+    """The shell that runs the text of one of some options: `--wrap TEXT`, or `--wrap=TEXT`.
+
+    It has the exported variables where it runs `here`.
+    """
     for k in range(at + 1, len(words)):
-        if words[k] == "--wrap" and k + 1 < len(words):
-            return InnerShell(at, k + 1, len(words))
+        for option in options:
+            begins = at if here else k
+            if words[k] == option and k + 1 < len(words):
+                return InnerShell(begins, k + 1, len(words), has_environment=here)
+            if words[k].startswith(f"{option}="):
+                skipped = len(option) + 1
+                return InnerShell(begins, k, len(words), has_environment=here, skipped=skipped)
+    return None
+
+
+def _batched(words: Sequence[str], at: int) -> InnerShell | None:
+    if (wrapped := _told(words, at, "--wrap", here=True)) is not None:
+        return wrapped
     script = next(
         (k for k in range(at + 1, len(words)) if re.search(r"\.(sh|slurm|sbatch|bash)$", words[k])),
         None,
@@ -493,7 +516,9 @@ def trainer_call(command: Command) -> TrainerCall | None:
     """
     launchers: list[Launcher] = []
     for words in command.within:
-        layers, _ = peel([_plain(word) for word in words])
+        layers, at = peel([_plain(word) for word in words])
+        if at < len(words) and _base(_plain(words[at])) in _SUBMITTERS:
+            launchers.append(Launcher(SUBMITTER, ()))
         launchers += [_launcher(layer, words) for layer in layers]
     words = command.words
     texts = [_plain(word) for word in words]

@@ -1,0 +1,148 @@
+"""Files of strangers: scripts that look like another trainer's, and launchers of other places."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainwright.frameworks.jobs import Beside, read
+from trainwright.frameworks.jobs.detect import format_of
+from trainwright.frameworks.jobs.settings import StatedRun
+
+TRAINER = """\
+#!/bin/bash
+GPUS=4
+{name}=2
+torchrun --nproc_per_node=$GPUS finetune.py --model_name_or_path Qwen/Qwen2.5-7B-Instruct \\
+  --per_device_train_batch_size ${name} --max_seq_length 4096 --bf16 True
+"""
+ACTOR = """\
+#!/bin/bash
+python3 -m {program} data.max_prompt_length=512 data.max_response_length=1536 \\
+ actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
+ actor_rollout_ref.actor.use_dynamic_bsz=True \\
+ actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048 \\
+ actor_rollout_ref.actor.ulysses_sequence_parallel_size={heads} \\
+ trainer.nnodes=2 trainer.n_gpus_per_node=8
+"""
+MAXTEXT = (
+    "python3 -m MaxText.train MaxText/configs/base.yml model_name=llama3.1-8b "
+    "per_device_batch_size=2 max_target_length=8192 ici_fsdp_parallelism=-1"
+)
+BRIDGE = """\
+#!/bin/bash
+python scripts/performance/setup_experiment.py -mr llama3_8b --model_recipe_name llama3_8b \\
+ --num_gpus 64 --gpus_per_node 4 --compute_dtype bf16 -tp 2 -pp 1 -mb 1 -gb 128 -sl 8192 {more}
+"""
+MEGATRON = (
+    "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 "
+    "--max-position-embeddings 512 --micro-batch-size 1 --global-batch-size 8 "
+    "--tokenizer-type Llama2Tokenizer --tokenizer-model"
+)
+
+
+def said(run: StatedRun) -> str:
+    return " ".join((*run.unknown, *run.notes))
+
+
+@pytest.mark.parametrize("name", ["PER_DEVICE_BATCH_SIZE", "per_device_batch_size"])
+def test_a_variable_that_is_called_as_a_setting_of_maxtext_makes_no_job_of_it(name: str) -> None:
+    text = TRAINER.replace("{name}", name)
+    assert format_of(text, "finetune.sh") == "trl"
+    run = read(None, text, Beside(name="finetune.sh"))
+    assert (run.micro_batch, run.num_devices, run.sequence) == (2, 4, 4096)
+
+
+def test_settings_of_maxtext_are_told_without_its_program() -> None:
+    words = MAXTEXT.partition("base.yml ")[2].replace(" ", " \\\n")
+    assert format_of(f'ARGS="{words}"\npython train.py $ARGS\n', "run.sh") == "maxtext"
+
+
+@pytest.mark.parametrize(
+    "program", ["verl.trainer.main_ppo", "recipe.dapo.main_dapo", "mine.agent.main_agent"]
+)
+def test_recipes_of_verl_take_the_settings_of_verl(program: str) -> None:
+    text = ACTOR.format(program=program, heads=1)
+    assert format_of(text, "run.sh") == "verl"
+    run = read(None, text, Beside(name="run.sh"))
+    assert (run.model_name, run.num_devices, run.global_batch) == ("Qwen/Qwen3-8B", 16, 32)
+
+
+@pytest.mark.parametrize(("heads", "microbatch"), [(1, 1), (4, 4), (8, 8)])
+def test_ranks_that_share_sequences_fill_a_microbatch_with_the_tokens_of_each(
+    heads: int, microbatch: int
+) -> None:
+    run = read("verl", ACTOR.format(program="verl.trainer.main_ppo", heads=heads))
+    assert (run.cp, run.micro_batch) == (heads, microbatch)
+
+
+@pytest.mark.parametrize("joined", ["=", " "])
+def test_what_a_submitter_is_told_to_run_elsewhere_is_followed(joined: str) -> None:
+    text = f'#!/bin/bash\nxpk workload create --num-slices=1 --command{joined}"set -e && {MAXTEXT}"'
+    run = read(None, text, Beside(name="run.sh"))
+    assert (run.model_name, run.micro_batch, run.sequence) == ("llama3.1-8b", 2, 8192)
+
+
+def test_a_trainer_that_starts_elsewhere_is_on_devices_that_are_not_known() -> None:
+    inner = "python3 train.py --model_name_or_path gpt2 --per_device_train_batch_size 4"
+    assert read(None, f"#!/bin/bash\n{inner}\n").num_devices == 1
+    text = f"#!/bin/bash\ngcloud compute tpus tpu-vm ssh n --command='{inner}'\n"
+    run = read(None, text)
+    assert (run.micro_batch, run.num_devices) == (4, None)
+
+
+@pytest.mark.parametrize("joined", ["=", " "])
+def test_what_slurm_wraps_is_followed(joined: str) -> None:
+    inner = "torchrun --nproc_per_node 8 f.py --model_name_or_path gpt2"
+    inner += " --per_device_train_batch_size 4"
+    run = read(None, f"#!/bin/bash\nsbatch --wrap{joined}'{inner}'\n")
+    assert (run.micro_batch, run.num_devices) == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", {"zero": 1, "recompute": "none", "offload": ()}),
+        ("--use_megatron_fsdp true", {"zero": 3}),
+        ("--use_megatron_fsdp false", {"zero": 1}),
+        ("--activation_offload_layers 16", {"offload": ("0.5 of activations to cpu",)}),
+        ("-ol 8", {"offload": ("0.25 of activations to cpu",)}),
+        ("--recompute_num_layers 3", {"recompute": "full:3"}),
+        ("--recompute_modules mlp", {"recompute": "selective"}),
+        ("--recompute_modules None", {"recompute": "none"}),
+        ("--task peft", {"lora_rank": 32}),
+    ],
+)
+def test_options_of_performance_scripts_set_what_they_set_there(
+    more: str, expected: dict[str, object]
+) -> None:
+    run = read(None, BRIDGE.format(more=more), Beside(name="run.sh"))
+    assert {name: getattr(run, name) for name in expected} == expected
+    assert (run.tp, run.sequence, run.num_devices) == (2, 8192, 64)
+
+
+def test_an_option_of_a_performance_script_that_nobody_knows_is_named() -> None:
+    text = BRIDGE.format(more="--use_warp_drive true --max_retries 2")
+    assert read(None, text, Beside(name="run.sh")).unknown == ("--use_warp_drive",)
+
+
+@pytest.mark.parametrize(
+    ("name", "vocabulary"),
+    [
+        ("tokenizer.model", 32_000),
+        ("/models/llama-2/tokenizer.model", 32_000),
+        ("$SOMEWHERE/tokenizer.model", 32_000),
+        ("our-own-100k.model", None),
+        ("$SOMEWHERE/our-own-100k.model", None),
+    ],
+)
+def test_the_vocabulary_of_another_file_of_pieces_is_asked_for(
+    name: str, vocabulary: int | None
+) -> None:
+    run = read("megatron", f"#!/bin/bash\ntorchrun pretrain_gpt.py {MEGATRON} {name}\n")
+    assert (run.model and run.model.vocabulary_size) == vocabulary
+    assert vocabulary or "--vocab-size" in said(run)
+
+
+def test_layers_that_attend_to_what_was_retrieved_are_named() -> None:
+    text = f"torchrun pretrain_retro.py --retro-add-retriever {MEGATRON} tokenizer.model"
+    assert "retro-add-retriever: changes the answer" in said(read("megatron", text))
