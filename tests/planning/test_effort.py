@@ -9,7 +9,7 @@ import pytest
 import trainwright
 from mixed_clusters import two_kinds
 from trainwright.documents.open import open_model_plan
-from trainwright.errors import InvalidInput, UnsupportedFeature
+from trainwright.errors import InvalidInput
 from trainwright.planning.search.search import THOROUGH
 from trainwright.plans.status import Status
 
@@ -78,6 +78,16 @@ def test_efforts_out_of_range_are_refused(effort):
         planned(effort)
 
 
-def test_effort_is_for_one_kind_of_device():
-    with pytest.raises(UnsupportedFeature, match="effort"):
-        trainwright.plan("gpt2", **{**SMALL, "cluster": two_kinds(), "devices": None}, effort=2)
+@pytest.mark.slow
+def test_effort_is_spent_on_all_pools(tmp_path):
+    job = {"cluster": two_kinds(), "global_batch": 64, "sequence": 1024, "schedule": "1f1b"}
+    job |= {"cp": 1, "recompute": "none", "calibration": "none"}
+    little, usual = (trainwright.plan("llama3-8b", **job, effort=own) for own in (0.01, None))
+    assert (little.document.status, usual.document.status) == (Status.GAP, Status.OPTIMAL)
+    assert little.document.lower_bound_s < usual.document.lower_bound_s
+    assert little.document.left_open.startswith("the effort ended first; --effort 0.04 may win")
+    assert "left open: the effort ended first" in little.explain()
+    assert usual.document.left_open is None
+    little.save(tmp_path / "plan.json")
+    again = open_model_plan(tmp_path / "plan.json")
+    assert (again, again.request.effort) == (little.document, 0.01)

@@ -11,6 +11,7 @@ from trainwright.documents.model_plan import (
     PlannedStep,
     answer_keys,
     estimate_words,
+    how_left_open,
     known_of_others,
     launch_gaps,
     microbatch_of,
@@ -200,7 +201,6 @@ class MixedPlanResult(PlannedStep):
     named_step_time_s: ClassVar[None] = None
     lower_bound_one_stage_s: ClassVar[None] = None
     lower_bound_one_order_s: ClassVar[None] = None
-    left_open: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
     host_bytes_per_rank: ClassVar[tuple[float, ...]] = ()
 
@@ -458,7 +458,8 @@ def plan_mixed_model(
         best = outcome.priced[0]
         # What a framework runs may have been searched mode by mode; the document knows all modes.
         best = replace(best, profiles=MixedShelf.of(question).profiles_of(best.plan))
-        document = with_mixed_plan(document, question, best)
+        left_open = how_left_open(call, outcome, budget)
+        document = replace(with_mixed_plan(document, question, best), left_open=left_open)
         gaps = launch_gaps(document, question)
         document = replace(
             document,

@@ -195,7 +195,8 @@ class PlannedStep(StepDocument):
     """What the plan of a model says on one pool of devices and on several. Seconds and bytes.
 
     `step_time_low_s` and `step_time_high_s` hold nine of ten measured steps. `lower_bound_s` and
-    `gap` are about every plan that the request admits. `ranks` has an entry for each rank of each
+    `gap` are about every plan that the request admits; `left_open` says what ended search and proof
+    where there is a gap. `ranks` has an entry for each rank of each
     chain of like replicas; on one pool there is one chain. `time_by_part_s` says where the step of
     the rank that ends it goes; compute, recompute, tensor, context, expert, data, transfers,
     bubble, optimizer, overhead add up to it. `relaxations` would each make a plan
@@ -210,6 +211,7 @@ class PlannedStep(StepDocument):
     lower_bound_s: float | None = None
     bound_kind: BoundKind | None = None
     gap: float | None = None
+    left_open: str | None = None
     tokens_per_s: float | None = None
     tokens_per_s_per_device: float | None = None
     mfu: float | None = None
@@ -248,11 +250,10 @@ class ModelPlanResult(PlannedStep):
     named, no plan with one stage per rank is faster than `lower_bound_one_stage_s`, which is
     never above the plan's own step. Where layers branch, no plan cut from their order in
     `stages` is faster than `lower_bound_one_order_s`; `lower_bound_s` holds for other orders,
-    too. `left_open` says what ended search and proof where there is a gap. Under the schedule
-    "searched" `order` is what a search found, and `named_step_time_s` the step of the same
-    stages in the order of the family that it began with. Memory of a device of the fullest rank
-    is in three figures as in an estimate, by the account of the framework named. If its layout
-    is `published`, that says by whom and of which run. Of a plan that no framework runs,
+    too. Under the schedule "searched" `order` is what a search found, and `named_step_time_s` the
+    step of the same stages in the order of the family that it began with. Memory of a device of the
+    fullest rank is in three figures as in an estimate, by the account of the framework named. If
+    its layout is `published`, that says by whom and of which run. Of a plan that no framework runs,
     `launchable` is the fastest one found that some framework does.
     """
 
@@ -264,7 +265,6 @@ class ModelPlanResult(PlannedStep):
     kind: str = "model-plan"
     lower_bound_one_stage_s: float | None = None
     lower_bound_one_order_s: float | None = None
-    left_open: str | None = None
     time_per_sample_s: float | None = None
     bubble_of_makespan: float | None = None
     order: SearchedOrder | None = None
@@ -664,7 +664,7 @@ def plan_model(
         _refuse_full_host(question, best)
         document = replace(
             with_plan(document, question, best.plan, best.profile, best.step),
-            left_open=_left_open(call, outcome, budget),
+            left_open=how_left_open(call, outcome, budget),
         )
         told = outcome.priced
         if expects_runs(question):  # another kind may be far away
@@ -803,7 +803,7 @@ def _status(outcome: Outcome[Any]) -> Status:
     return Status.OPTIMAL if gap <= OPTIMAL_TOLERANCE else Status.GAP
 
 
-def _left_open(call: ModelCall, outcome: ModelOutcome, budget: Budget) -> str | None:
+def how_left_open(call: ModelCall, outcome: Outcome[Any], budget: Budget) -> str | None:
     """What ended the search or the proof where it leaves a gap, and the option that buys more."""
     if _status(outcome) is Status.OPTIMAL:
         return None
@@ -815,9 +815,10 @@ def _left_open(call: ModelCall, outcome: ModelOutcome, budget: Budget) -> str | 
     if call.per_stage_degrees or outcome.lower_bound_one_order_s is not None:
         return "no sharper bound is known of this space; more effort does not raise it"
     if (one := outcome.loosest) is not None:
+        ranks = "1 rank" if one.pipeline == 1 else f"{one.pipeline} ranks"
         return (
-            f"no sharper bound is known of {one.schedule} on {one.pipeline} ranks, microbatch "
-            f"{one.microbatch_size}; more effort does not raise it"
+            f"no sharper bound is known of {one.schedule} on {ranks}, "
+            f"microbatch {one.microbatch_size}; more effort does not raise it"
         )
     gap = relative_gap(outcome.priced[0].step.step_time_s, outcome.lower_bound_s)
     more = f"--effort {_MORE_EFFORT * call.question.effort:g}"

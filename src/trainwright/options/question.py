@@ -290,10 +290,6 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     allowed = _of_precision(allowed, settings.recipe.precision)
     effort, named = options.get("effort"), allowed.framework
     program = software_named_by(options, framework=named)
-    if effort is not None:
-        refuse_several_pools(
-            cluster, "effort", alternative="leave it out: the search ends by itself"
-        )
     with naming_options(QUESTION_OPTION_OF):
         overheads = overheads_of(options)
     with naming_options(QUESTION_OPTION_OF):

@@ -20,7 +20,7 @@ from trainwright.planning.bounds.pools import (
     Shape,
     mixed_points,
 )
-from trainwright.planning.question.question import Span, left_bytes
+from trainwright.planning.question.question import Candidate, Span, left_bytes
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces, sketch_runnable
 from trainwright.planning.search.plans import splits_itself
 from trainwright.planning.search.search import Outcome
@@ -167,7 +167,11 @@ _Node: TypeAlias = _AtPoint | BoundedLayouts | _Split
 
 @dataclass(slots=True)
 class MixedSearch:
-    """What several pools can do, best bound first, against the best plan so far."""
+    """What several pools can do, best bound first, against the best plan so far.
+
+    `loosest` is the candidate of the least bound, `least_priced_s`, of those that were priced: no
+    more splits raise it.
+    """
 
     shelf: MixedShelf
     budget: Budget
@@ -176,6 +180,7 @@ class MixedSearch:
     priced: list[MixedPriced] = field(default_factory=list)
     best_s: float = math.inf
     least_priced_s: float = math.inf
+    loosest: MixedCandidate | None = None
     searched: int = 0
     undecided: int = 0
     considered: int = 0
@@ -187,6 +192,20 @@ class MixedSearch:
     def bound_s(self) -> float:
         """No plan on several pools is faster."""
         return min(self.best_s, self.least_priced_s, self.waiting.least)
+
+    @property
+    def held_by(self) -> Candidate | None:
+        """What holds the bound down where more splits do not raise it."""
+        if self.loosest is None or self.least_priced_s > self.bound_s:
+            return None
+        degrees, point = self.loosest.degrees, self.loosest.point
+        return Candidate(
+            microbatch_size=point.microbatch_size,
+            tensor=point.tensor,
+            pipeline=degrees.pipeline,
+            data=degrees.data,
+            schedule=self.loosest.schedule,
+        )
 
     def open(self) -> bool:
         """Bound all points by devices × rate; false where the budget ended before."""
@@ -231,8 +250,8 @@ class MixedSearch:
 
     @property
     def _enough(self) -> float:
-        effort = (self.searched - _EXACT) / _EXACT
-        return _TIE - _GAP * min(1.0, max(0.0, effort))
+        exact = _EXACT * self.shelf.question.effort
+        return _TIE - _GAP * min(1.0, max(0.0, self.searched / exact - 1))
 
     @property
     def _progress(self) -> Progress:
@@ -289,7 +308,8 @@ class MixedSearch:
             self.waiting.add(sharper.bound_s, found)
 
     def _price(self, bound_s: float, node: _Split) -> None:
-        self.least_priced_s = min(self.least_priced_s, bound_s)
+        if bound_s < self.least_priced_s:
+            self.least_priced_s, self.loosest = bound_s, node.candidate
         fitting = [found for found in self._plans(node) if fits(self.shelf, found)]
         if not fitting:
             self.undecided += 1
@@ -358,8 +378,12 @@ def plan_mixed(
     for search in searches:
         search.best_s = best_s
     open_parts = [each for each in alone.values() if each.is_open]
-    bounds_s = (each.lower_bound_s for each in open_parts)
-    bound_s = min((best_s, *(search.bound_s for search in searches), *bounds_s))
+    known = [(each.lower_bound_s, each.loosest) for each in open_parts]
+    known += [(search.bound_s, search.held_by) for search in searches]
+    held_s, loosest = min(
+        known, key=lambda part: (part[0], part[1] is None), default=(best_s, None)
+    )
+    bound_s = min(best_s, held_s)
     left = sum(search.count_left() for search in searches)
     considered = sum(search.considered for search in searches)
     reached = sum(search.searched for search in searches)
@@ -372,6 +396,7 @@ def plan_mixed(
         exhausted=all(each.exhausted for each in alone.values())
         and not (budget.stopped or any(search.undecided for search in searches)),
         interrupted=budget.interrupted,
+        loosest=loosest,
     )
 
 
