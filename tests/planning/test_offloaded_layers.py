@@ -78,6 +78,32 @@ def test_the_planner_finds_what_exhaustion_finds(question):
     assert OFFLOAD in modes_of(found)
 
 
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1"])
+def test_blocks_that_all_wait_for_the_host_are_planned_as_exhaustion_plans_them(share, family):
+    """What keeps more waits longer; with such waits in the forward, bounds were too high."""
+    a100 = catalog.cluster("dgx-a100").with_nodes(1)
+    question = asked(
+        replace(LLAMA, num_layers=2, vocabulary_size=32000),
+        devices=2,
+        batch=4,
+        memory_gib=6,
+        sequence=8192,
+        cluster=a100,
+        settings=RunSettings(recipe=replace(PLAIN, offload=Offload(activations=share))),
+        schedules=(family,),
+        pipeline=Span.only(2),
+        recompute=(NONE, FULL),
+        zero_stages=(1,),
+        context=ONE,
+        tensor=ONE,
+        microbatch_size=ONE,
+    )
+    outcome, least_s = plan_model(question, Budget()), least_step_s(question)
+    assert outcome.lower_bound_s <= least_s * (1 + 1e-12)
+    assert outcome.priced[0].step.step_time_s == pytest.approx(least_s, rel=1e-9)
+
+
 @pytest.mark.parametrize("link", [0.1, 55, 450])
 def test_modes_share_their_forward_and_split_what_is_kept(link):
     """Bounds on chains rest on the former; a link that is slow moves little, a fast one all."""

@@ -310,9 +310,10 @@ def price_layer(
             share = len(operator_s[Phase.RECOMPUTE]) / max(1, len(layer.operators))
             kind_s[TimeKind.COMPUTE] += _wait_for_host(phase_s, host_pass_s, share)
         activations = _kept_bytes(saved, layer.transient_bytes, rule)
+        # What copies to the host and back add counts in the backward, all of it: bounds rest on
+        # modes that share their forward.
         if rule.uses_host and activations.kept:
-            # Copies there and back take memory bandwidth from the passes. All of it counts in the
-            # backward: bounds rest on modes that share their forward.
+            # Copies take memory bandwidth from the passes.
             hidden = platform.hidden_share(activations.kept, operator_s)
             beside_s = 2 * memory_time_s(hidden * activations.kept, platform.accelerator)
             phase_s[Phase.INPUT_GRAD] += beside_s
@@ -322,13 +323,9 @@ def price_layer(
             moved_bytes = host_share * activations.kept
             backward = (Phase.RECOMPUTE, Phase.INPUT_GRAD, Phase.WEIGHT_GRAD)
             under_s = sum(sum(operator_s[phase].values()) for phase in backward)
-            exposed = (
-                (Phase.FORWARD, sum(operator_s[Phase.FORWARD].values())),
-                (Phase.INPUT_GRAD, under_s),
-            )
-            for phase, compute_s in exposed:
+            for compute_s in (sum(operator_s[Phase.FORWARD].values()), under_s):
                 waits_s = platform.to_host_s(moved_bytes, compute_s)
-                phase_s[phase] += waits_s
+                phase_s[Phase.INPUT_GRAD] += waits_s
                 kind_s[TimeKind.COMPUTE] += waits_s
             activations = activations.on_host(host_share)
         yield LayerPrice(
