@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache, partial
-from itertools import combinations, pairwise, product
+from itertools import combinations, combinations_with_replacement, pairwise, product
 
-from mixed_clusters import A100, ETHERNET, with_memory
+from mixed_clusters import A100, ETHERNET, H100, with_memory
 from trainwright.cluster import Cluster
 from trainwright.formats import catalog
-from trainwright.model import Optimizer, Recipe
+from trainwright.model import Offload, Optimizer, Recipe
 from trainwright.planning.bounds.pools import (
     Across,
     Beside,
@@ -76,7 +76,7 @@ def every_step_s(
         cuts = list(pairwise((0, *inner, len(layers))))
         for groups in every_group(candidate, total):
             used = sorted({group.pool for group in groups[0] + groups[-1]})
-            ways = [every_way(layers, cuts) for _ in used]
+            ways = [every_way(layers, cuts, question.allowed.recompute) for _ in used]
             for chosen in product(*ways):
                 options = dict(zip(used, chosen, strict=True))
                 stages = [
@@ -125,18 +125,17 @@ def every_group(candidate, total: int):
         yield [groups] * candidate.depth
 
 
-def every_way(layers, cuts):
-    """Options of all layers; of a stage's blocks only how many recompute matters."""
+def every_way(layers, cuts, modes=MODES):
+    """Options of all layers; of a stage's blocks only how many run in each mode matters."""
     per_stage = []
     for a, b in cuts:
         names = [layer.name for layer in layers[a:b]]
         blocks = [i for i, name in enumerate(names) if name == "block"]
-        per_stage.append(
-            [
-                tuple("full" if i in blocks[:count] else "none" for i in range(b - a))
-                for count in range(len(blocks) + 1)
-            ]
-        )
+        own = []
+        for chosen in combinations_with_replacement(map(str, modes), len(blocks)):
+            mode_of = dict(zip(blocks, chosen, strict=True))
+            own.append(tuple(mode_of.get(i, "none") for i in range(b - a)))
+        per_stage.append(own)
     return [tuple(x for stage in chosen for x in stage) for chosen in product(*per_stage)]
 
 
@@ -203,6 +202,18 @@ def every_candidate(question: ModelQuestion):
 
 _NARROW = {"moment_dtypes": ("bf16",), "gradient_dtype": "bf16", "main_weight_dtype": "bf16"}
 SLOW_JOINT = replace(ETHERNET, bandwidth_bytes_per_s=1e9)
+_PLAIN = {"optimizer": Optimizer.SGD, "gradient_dtype": "bf16", "main_weight_dtype": "none"}
+_LAYERS = (Recompute.NONE, Recompute.OFFLOAD, Recompute.FULL)
+
+
+def on_hosts(memory_gib: float, recipe: Recipe, *modes: Recompute) -> ModelQuestion:
+    """Long sequences on little memory, which hosts may hold for both kinds."""
+    cluster = with_memory(with_memory(pair(), A100, memory_gib), H100, memory_gib)
+    space = {"zero_stages": (1,), "tensor": Span.only(1), "microbatch_size": Span.only(1)}
+    question = asked(cluster, sequence=8192, recompute=modes or MODES, **space)
+    return replace(question, settings=RunSettings(recipe=recipe))
+
+
 CASES = {
     "small": asked(pair(), batch=3, zero_stages=(1,), tensor=Span.only(1)),
     "tied": asked(
@@ -237,6 +248,13 @@ CASES = {
             overlap=Overlap(gradients=1.0, parameters=1.0),
         ),
     ),
+    "states on hosts": replace(
+        asked(with_memory(pair(), A100, 4.5), batch=3, zero_stages=(0, 1), tensor=Span.only(1)),
+        settings=RunSettings(recipe=Recipe(offload=Offload(optimizer=0.75, gradients=1.0))),
+    ),
+    "activations on hosts": on_hosts(6.0, Recipe(**_PLAIN, offload=Offload(activations=0.7))),
+    "layers on hosts": on_hosts(6.0, Recipe(**_PLAIN), *_LAYERS),
+    "layers on hosts, more room": on_hosts(7.0, Recipe(**_PLAIN), *_LAYERS),
 }
 
 

@@ -399,7 +399,7 @@ def stated(found: MixedPlanResult) -> dict[str, object]:
         "zero": degrees.zero_stage,
         "micro_batch": found.micro_batch,
         "schedule": found.schedule,
-        "recompute": "full" if "full" in modes else "none",
+        "recompute": next((mode for mode in ("full", "offload") if mode in modes), "none"),
         "blocks": [sum(0 < layer <= 32 for layer in stage.layers) for stage in found.stages],
         "pool": [
             f"{own[0].count}x{own[0].num_microbatches}:{','.join(str(rank.pool) for rank in own)}"
@@ -417,13 +417,18 @@ def stated(found: MixedPlanResult) -> dict[str, object]:
         {"pp": 4, "dp": 2, "recompute": "full", "zero": "3"},
         {"pp": 2, "dp": 8, "tp": 1, "zero": "0,1"},
         {"pp": 2, "dp": 2, "schedule": "v-half", "virtual_stages": 2},
+        {"pp": 2, "dp": 4, "offload": {"optimizer": 1.0, "gradients": 1.0}},
+        {"pp": 2, "dp": 8, "tp": 1, "offload": {"activations": 0.6}, "sequence": 8192},
+        {"pp": 2, "dp": 4, "recompute": "offload", "memory": "40GiB"},
     ],
 )
 def test_an_estimate_of_a_plans_layout_has_the_figures_of_the_plan(
     options: dict[str, object],
 ) -> None:
-    found = document(**options)
-    priced = estimate("llama3-8b", cluster=two_kinds(), **stated(found)).document  # type: ignore[arg-type]
+    found = plan("llama3-8b", cluster=two_kinds(), **(NARROW | options)).document  # type: ignore[arg-type]
+    assert isinstance(found, MixedPlanResult)
+    same = {name: own for name, own in options.items() if name in ("offload", "memory", "sequence")}
+    priced = estimate("llama3-8b", cluster=two_kinds(), **(stated(found) | same)).document  # type: ignore[arg-type]
     assert isinstance(priced, MixedPlanResult)
     assert [stage.layers for stage in priced.stages] == [stage.layers for stage in found.stages]
     assert priced.layout == found.layout
@@ -436,6 +441,9 @@ def test_an_estimate_of_a_plans_layout_has_the_figures_of_the_plan(
         assert (own.pool, own.count, own.num_microbatches) == (
             *(rank.pool, rank.count, rank.num_microbatches),
         )
+    assert priced.host_bytes_per_rank == pytest.approx(found.host_bytes_per_rank, rel=1e-12)
+    on_host = "offload" in (*options, options.get("recompute"))
+    assert (max(found.host_bytes_per_rank, default=0.0) > 0) == on_host
     assert priced.fits
     assert (priced.lower_bound_s, priced.gap) == (0.0, 1.0)
 
@@ -538,11 +546,9 @@ def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> No
         ({"pp": 2, "pool": "0,1", "blocks": "20,11"}, "^blocks: must add up to the 32 blocks"),
         ({"pp": 2, "pool": "0,1", "flash_attention": False}, "^flash-attention: .* several pools"),
         ({"pp": 2, "pool": "0,1", "precision": "fp8"}, "^precision: A100-80GB-SXM multiplies in"),
-        ({"pp": 2, "pool": "0,1", "offload": {"optimizer": 1.0}}, "^offload: .* several pools"),
         ({"pool": "0", "sequence_parallel": False}, "^sequence-parallel: .* several pools"),
         ({"pp": 2, "pool": "0,1", "nodes": 3}, "^nodes: must be dealt out to the pools as 1:1"),
         ({"pp": 2, "pool": "0,1", "calibration": "x"}, "^calibration: must be a file of"),
-        ({"pp": 2, "pool": "0,1", "recompute": "offload"}, "^recompute: .* several pools"),
         ({"pp": 2, "pool": "0,1", "mapping": "tp-cp-ep-pp-dp"}, "^mapping, state-copies: "),
         ({"pp": 2, "pool": "0,1", "schedule": "seq1f1b"}, "^schedule: seq1f1b is not priced"),
     ],

@@ -22,13 +22,14 @@ from mixed_clusters import ETHERNET
 from trainwright.errors import TrainwrightError
 from trainwright.execution import Budget
 from trainwright.planning.bounds.pools import Across, MixedLayouts, MixedShelf, beside_grid
-from trainwright.planning.question.question import Point, Span
-from trainwright.planning.search.pools import plan_mixed, plan_on_pools
+from trainwright.planning.question.question import ModelQuestion, Point, Span
+from trainwright.planning.search.pools import host_bytes_by_rank, plan_mixed, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 
 MARKS = {
     **dict.fromkeys(("small", "tied", "nothing hidden"), ()),
     **dict.fromkeys(("tight A100", "slow joint", "all hidden"), pytest.mark.slow),
+    **{name: pytest.mark.slow for name in CASES if "hosts" in name},
 }
 IN_TURN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.papers)) for name in CASES]
 
@@ -89,6 +90,33 @@ def test_a_tied_tensor_may_lie_in_the_first_pool_before_few_layers_of_others(
     )
     least_s = min(every_step_s(CASES["tied"], shelf, candidate))
     assert 0.9 * least_s < best_mixed_split(shelf, candidate).bound_s <= least_s * (1 + 1e-12)
+
+
+def test_layers_wait_on_hosts_that_have_room() -> None:
+    case = CASES["layers on hosts, more room"]
+
+    def most_held(question: ModelQuestion) -> float:
+        found = plan_mixed(question, Budget())
+        assert found.lower_bound_s == pytest.approx(roomy.lower_bound_s, rel=1e-12)
+        shelf = MixedShelf.of(question)
+        return max(max(host_bytes_by_rank(shelf, own), default=0.0) for own in found.priced)
+
+    roomy = plan_mixed(case, Budget())
+    held = most_held(case)
+    assert 0 < most_held(with_hosts(case, 1.001 * held)) == held
+    assert most_held(with_hosts(case, 0.999 * held)) <= 0.999 * held
+    assert most_held(with_hosts(case, 1.0)) == 0.0
+
+
+def with_hosts(question: ModelQuestion, memory_bytes: float) -> ModelQuestion:
+    """The question with so much memory on the hosts of all devices."""
+    pools = []
+    for pool in question.cluster.pools:
+        device = pool.accelerator
+        assert device.host is not None
+        host = replace(device.host, memory_bytes=memory_bytes)
+        pools.append(replace(pool, accelerator=replace(device, host=host)))
+    return replace(question, cluster=replace(question.cluster, pools=tuple(pools)))
 
 
 def test_one_pool_is_the_case_of_one() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from trainwright.documents.model_plan import (
@@ -38,7 +38,7 @@ from trainwright.planning.question.question import Point
 from trainwright.planning.reasons.why import enough_freedom, priced_on_pools
 from trainwright.planning.search.framework import cannot
 from trainwright.planning.search.plans import splits_itself
-from trainwright.planning.search.pools import plan_mixed
+from trainwright.planning.search.pools import host_bytes_by_rank, plan_mixed
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.plans.capability import capability_of
 from trainwright.plans.capability_table import Feature
@@ -47,6 +47,7 @@ from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism, m
 from trainwright.plans.prediction import RankRecord
 from trainwright.plans.status import BoundKind, Status
 from trainwright.profile import Recompute
+from trainwright.provenance import RARE
 from trainwright.step.account import chains_by_part_s
 from trainwright.step.pipeline import placement_of
 from trainwright.step.pools import MixedPlacement, as_run_by
@@ -84,6 +85,7 @@ class MixedReplicaRecord:
     num_microbatches: int
     options: dict[str, str]
     num_recomputed: int
+    num_offloaded: int = field(default=0, metadata={RARE: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +128,8 @@ class MixedStageRecord:
         return self._of(rank).options
 
     def offloaded_by(self, rank: RankRecord) -> int:
-        """None: on several pools nothing is kept on a host."""
-        return 0
+        """Layers that leave on the host what hides, in a rank's chain."""
+        return self._of(rank).num_offloaded
 
     @property
     def options(self) -> dict[str, str]:
@@ -202,7 +204,6 @@ class MixedPlanResult(PlannedStep):
     lower_bound_one_stage_s: ClassVar[None] = None
     lower_bound_one_order_s: ClassVar[None] = None
     bubble_of_makespan: ClassVar[None] = None
-    host_bytes_per_rank: ClassVar[tuple[float, ...]] = ()
 
     kind: str = "mixed-plan"
     fits: bool = False
@@ -211,6 +212,7 @@ class MixedPlanResult(PlannedStep):
     groups: tuple[MixedGroupRecord, ...] = ()
     stages: tuple[MixedStageRecord, ...] = ()
     binding: MixedBinding | None = None
+    host_bytes_per_rank: tuple[float, ...] = field(default=(), metadata={RARE: True})
     alternatives: tuple[MixedAlternative, ...] = ()
 
 
@@ -241,6 +243,7 @@ def with_mixed_plan(
         stages=tuple(_stages(question.cluster, plan, profiles, ranks)),
         ranks=ranks,
         binding=binding,
+        host_bytes_per_rank=host_bytes_by_rank(MixedShelf.of(question), found),
         time_by_part_s=parts_s[binding.chain][binding.rank],
         assumptions={
             **estimate_words(question, profiles, spread),
@@ -383,6 +386,7 @@ def _replicas(
                 str(layer): option for layer, option in zip(stage.layers, options, strict=True)
             },
             num_recomputed=sum(modes[option].repeats for option in options),
+            num_offloaded=sum(modes[option] is Recompute.OFFLOAD for option in options),
         )
 
 

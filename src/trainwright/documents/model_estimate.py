@@ -584,7 +584,7 @@ def host_bytes(
     beside, by_layer = family_named(run.schedule).host_of, tuple[float, ...]()
     if run.recompute is Recompute.OFFLOAD:
         moved = on_the_host(profile_of_run(model, cluster, run))
-        by_layer = host_activations(price_profiled(model, cluster, run, moved))
+        by_layer = host_activations(price_profiled(model, cluster, run, moved).stages)
     if run.recipe.offload is None and beside is None:
         return by_layer
     alone = replace(

@@ -449,9 +449,9 @@ def rank_rows(document: Planned) -> tuple[RankRow, ...]:
             busy=rank.busy if several else None,
             marks=marks.get((rank.chain, rank.rank), ()),
             num_offloaded=sum(stage.offloaded_by(rank) for stage in own),
-            host_bytes=next(iter(document.host_bytes_per_rank[rank.rank :]), None),
+            host_bytes=next(iter(document.host_bytes_per_rank[at:]), None),
         )
-        for rank in document.ranks
+        for at, rank in enumerate(document.ranks)
         for own in [[stage for stage in document.stages if stage.rank == rank.rank]]
     )
 

@@ -284,8 +284,6 @@ def model_call(given: ModelInput | ProfileInput, options: Options) -> ModelCall:
     if settings.recipe.cuda_graph.is_per_block and options.get("recompute") in (None, True):
         modes |= {"full"}  # which would run again what a graph holds
     allowed = allowed_by(options, excluded=modes)
-    if Recompute.OFFLOAD in allowed.recompute:
-        refuse_several_pools(cluster, "recompute", alternative="leave offload out")
     allowed = of_what_is_told_apart(trained, allowed, options.get("zero"))
     allowed = _of_precision(allowed, settings.recipe.precision)
     effort, named = options.get("effort"), allowed.framework
@@ -574,10 +572,7 @@ def of_what_is_told_apart(model: Trained, allowed: Allowed, stated: Any = None) 
 
 
 def _settings(options: Options, cluster: Cluster) -> RunSettings:
-    """How the model trains; raises `InvalidInput` naming options.
-
-    Raises `UnsupportedFeature` for what lies on the hosts of several pools.
-    """
+    """How the model trains; raises `InvalidInput` naming options."""
     from trainwright.planning.bounds.pools import common_precision
     from trainwright.planning.question.question import RunSettings
 
@@ -590,8 +585,6 @@ def _settings(options: Options, cluster: Cluster) -> RunSettings:
             refuse_formats(settings.recipe, pool.accelerator)
     if len(cluster.pools) > 1 and settings.recipe.precision == common_precision(cluster, None):
         settings = replace(settings, recipe=replace(settings.recipe, precision=None))
-    if settings.recipe.offload is not None:
-        refuse_several_pools(cluster, "offload", alternative="plan on each pool alone")
     return settings
 
 

@@ -34,7 +34,7 @@ from trainwright.step.predict import (
 from trainwright.step.stages import Placement, chosen_rows, replica_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -362,9 +362,9 @@ def on_the_host(profile: Profile) -> Profile:
     return replace(profile, costs=replace(costs, transient_bytes=nothing, **moved))
 
 
-def host_activations(step: StepPrediction) -> tuple[float, ...]:
-    """Of a step priced `on_the_host`, the most that each rank has there at once."""
-    return tuple(stage.memory.activation_bytes + stage.memory.logits_bytes for stage in step.stages)
+def host_activations(stages: Iterable[StagePrediction]) -> tuple[float, ...]:
+    """Of the ranks of a step priced `on_the_host`, the most that each has there at once."""
+    return tuple(stage.memory.activation_bytes + stage.memory.logits_bytes for stage in stages)
 
 
 def _without_recompute(costs: CostTable, row: int) -> int | None:

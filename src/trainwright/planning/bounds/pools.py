@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats, Ints
     from trainwright.cluster import Cluster
+    from trainwright.planning.bounds.layers import Trade
     from trainwright.planning.question.question import Allowed, ModelQuestion
     from trainwright.plans.configuration import Overlap
     from trainwright.profile import Profile
@@ -441,6 +442,7 @@ class MixedWork:
     `speeds` [G, G] is how many times faster than pool i pool j may run a layer; `class_s` [G, C]
     the least seconds of a layer of each class, of which there are `counts` [C], and `way_s` those
     of a microbatch that passes all layers and comes back, each in the pool that is fastest at it;
+    `trades` [G] are those of the works for stages that may lie in any pool;
     `forward_share` is that of the layer and way with the least. `exchanged` has all layers as one
     stage, with the longest windows of any pool to hide exchanges in, of which `overlap` has the
     shares; `usable_bytes` [G] is of a device.
@@ -449,6 +451,7 @@ class MixedWork:
     cluster: Cluster
     pools: tuple[int, ...]
     works: tuple[PointWork, ...]
+    trades: tuple[Trade, ...]
     speeds: Floats
     class_s: Floats
     counts: tuple[int, ...]
@@ -469,6 +472,7 @@ class MixedWork:
             cluster=shelf.cluster,
             pools=pools,
             works=works,
+            trades=_trades(profiles, works),
             speeds=np.array([[_speed(own, other) for other in durations] for own in durations]),
             class_s=np.array([np.minimum.reduceat(each, starts) for each in durations]),
             counts=tuple(like.num_layers for like in works[0].classes),
@@ -559,7 +563,7 @@ def across_bounds_s(
     bounds_s = np.zeros(grid.size)
     for own, speeds in enumerate(work.speeds):
         least = float(speeds.min())
-        work_s = work.works[own].trade.least_s(np.minimum(room_bytes, total_room))
+        work_s = work.trades[own].least_s(np.minimum(room_bytes, total_room))
         work_s = work_s + least * added_s
         rate = depths @ speeds
         bounds_s = np.maximum(bounds_s, (m * work_s + least * after_s) / rate)
@@ -664,35 +668,41 @@ def _forward_share(profile: Profile) -> float:
 
 
 def _exchanged(profiles: list[Profile]) -> StageWork:
-    """All layers as one stage, in the longest windows that any pool and way offer."""
-    found: list[StageWork] = []
-    for profile in profiles:
-        structure, costs = profile.structure, profile.costs
-        for slowest in (True, False):
-            options = tuple(
-                costs.option_ids[_row(profile, layer.layer_class, slowest)]
-                for layer in structure.layers
-            )
-            stage = Stage.uniform(
-                structure.ids,
-                options,
-                data_parallel=1,
-                tensor_parallel=int(costs.tensor_parallel[0]),
-            )
-            plan = Plan(stages=(stage,), num_microbatches=1)
-            found.extend(stage_works(plan, profile, {}))
-    return replace(
-        found[0],
-        forward_s=max(work.forward_s for work in found),
-        input_grad_s=max(work.backward_s for work in found),
-        weight_grad_s=0.0,
+    """All layers as one stage, each in the longest windows that any pool and way offer."""
+    structure, costs = profiles[0].structure, profiles[0].costs
+    starts = costs.class_offsets[:-1]
+    classes = [layer.layer_class for layer in structure.layers]
+    stage = Stage.uniform(
+        structure.ids,
+        tuple(costs.option_ids[starts[number]] for number in classes),
+        data_parallel=1,
+        tensor_parallel=int(costs.tensor_parallel[0]),
     )
+    (work,) = stage_works(Plan(stages=(stage,), num_microbatches=1), profiles[0], {})
+    windows = []
+    for profile in profiles:
+        phases = profile.costs.phases
+        assert phases is not None, "an estimate has phases"
+        own = phases.forward_s, phases.total_s - phases.forward_s
+        windows.append([np.maximum.reduceat(each, starts) for each in own])
+    forward_s, backward_s = np.max(windows, axis=0)[:, classes].sum(axis=1).tolist()
+    return replace(work, forward_s=forward_s, input_grad_s=backward_s, weight_grad_s=0.0)
 
 
-def _row(profile: Profile, layer_class: int, slowest: bool) -> int:
-    rows = list(profile.costs.rows_of(layer_class))
-    durations = profile.costs.duration_s[rows]
-    return rows[int(durations.argmax() if slowest else durations.argmin())]
+def _trades(profiles: list[Profile], works: tuple[PointWork, ...]) -> tuple[Trade, ...]:
+    """By pool the seconds of all layers where each way keeps what it keeps in any pool at least.
+
+    What hides a copy to the host is a pool's own, and so is what a layer leaves on the device.
+    """
+    names = ("saved_until_input_grad_bytes", "saved_until_weight_grad_bytes")
+    tables = [profile.costs for profile in profiles]
+    least = {name: np.min([getattr(each, name) for each in tables], axis=0) for name in names}
+    return tuple(
+        work.trade
+        if all(np.array_equal(getattr(costs, name), own) for name, own in least.items())
+        else PointWork.of(replace(profile, costs=replace(costs, **least))).trade
+        for work, profile, costs in zip(works, profiles, tables, strict=True)
+    )
 
 
 def _cheapest(groups: list[Replicas]) -> Replicas:

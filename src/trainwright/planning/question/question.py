@@ -454,7 +454,8 @@ class ModelQuestion:
         waits = any(family is not None and family.host_of is not None for family in named)
         recipe, by_layer = self.settings.recipe, Recompute.OFFLOAD in self.allowed.recompute
         if waits or self.uses_host:
-            yield from offload_faults(self.cluster.accelerator)
+            for pool in self.cluster.pools:
+                yield from offload_faults(pool.accelerator)
         if by_layer and recipe.offload is not None and recipe.offload.activations:
             problem = "must not list offload where all blocks leave a share on the host"
             yield Fault("recompute", f"{problem}, got {recipe.offload.in_words}")

@@ -50,10 +50,10 @@ from trainwright.step.account import host_activations, on_the_host
 from trainwright.step.figures import start_bytes
 from trainwright.step.pipeline import PipelineShape, slices_of
 from trainwright.step.predict import predict_step
-from trainwright.step.stages import chosen_rows, group_replicas
+from trainwright.step.stages import group_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,9 +64,12 @@ if TYPE_CHECKING:
     from trainwright.planning.question.question import Aim, Allowed, Candidate, ModelQuestion
     from trainwright.planning.splits.chain import CutsAndRows, Split
     from trainwright.planning.splits.types import SplitQuestion
-    from trainwright.plans import StepPrediction
+    from trainwright.plans import StagePrediction, StepPrediction
     from trainwright.plans.plan import Parallelism
     from trainwright.profile import Profile, Setting
+
+    Profiles = Mapping[int, Profile]  # by pool
+    Price = Callable[[ModelQuestion, Plan, Profiles], Sequence[StagePrediction]]
 
     Problem = tuple[Profile, Setting]
 
@@ -397,10 +400,9 @@ def _host_holds(
 ) -> bool:
     """Whether the host has room, and its link one user: layers, or orders that copy."""
     host = question.cluster.accelerator.host
-    if plan.order is None and family_named(plan.schedule).host_of is not None:
-        costs, rows = profile.costs, chosen_rows(plan, profile)
-        if any(costs.recompute[row] is Recompute.OFFLOAD for own in rows for row in own):
-            return False
+    copies = plan.order is None and family_named(plan.schedule).host_of is not None
+    if copies and _moves_layers(plan, profile):
+        return False
     return host is None or bytes_on_host(question, plan, profile, step) <= host.memory_bytes
 
 
@@ -414,39 +416,83 @@ def bytes_on_host(
 def host_bytes_of_ranks(
     question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
 ) -> tuple[float, ...]:
+    """What a device of each rank keeps on its host; see `host_bytes_of`."""
+    return host_bytes_of(
+        question,
+        plan,
+        {0: profile},
+        step.stages,
+        lambda asked, ordered, found: predicted(asked, ordered, found[0]).stages,
+    )
+
+
+def host_bytes_of(
+    question: ModelQuestion,
+    plan: Plan,
+    profiles: Profiles,
+    stages: Sequence[StagePrediction],
+    price: Price,
+) -> tuple[float, ...]:
     """What a device of each rank keeps on its host, empty where none does: more it would hold
     itself of shares of the whole run, and what its layers leave there.
+
+    `profiles` are those of the pools in use, `stages` what the ranks of all chains do, which
+    `price` says of other questions, plans and profiles.
     """
-    by_layer = bytes_by_layer(question, plan, profile)
+    by_layer = _bytes_by_layer(question, plan, profiles, price)
     settings, beside = question.settings, None
     if plan.order is None:
         beside = family_named(plan.schedule).host_of
+    alone = question
     if settings.recipe.offload is not None and not isinstance(question.model, MeasuredModel):
         settings = replace(settings, recipe=replace(settings.recipe, offload=None))
         alone = replace(question, settings=settings)
-        profile = alone.estimator().profile(profile.point)
+        profiles = {
+            pool: alone.estimator(alone.cluster.alone(pool)).profile(profile.point)
+            for pool, profile in profiles.items()
+        }
     elif beside is None:
         return by_layer
-    else:
-        alone = question
-    whole = predicted(alone, replace(plan, schedule=beside or plan.schedule), profile)
+    whole = price(alone, replace(plan, schedule=beside or plan.schedule), profiles)
     held = tuple(
         without.memory.movable_bytes - own.memory.movable_bytes
-        for without, own in zip(whole.stages, step.stages, strict=True)
+        for without, own in zip(whole, stages, strict=True)
     )
     return tuple(map(sum, zip(held, by_layer, strict=True))) if by_layer else held
 
 
-def bytes_by_layer(question: ModelQuestion, plan: Plan, profile: Profile) -> tuple[float, ...]:
+def _bytes_by_layer(
+    question: ModelQuestion, plan: Plan, profiles: Profiles, price: Price
+) -> tuple[float, ...]:
     """What layers of each rank leave on the host, as their options say; empty where none does."""
-    costs = profile.costs
-    rows = [costs.recompute[row] for own in chosen_rows(plan, profile) for row in own]
-    if Recompute.OFFLOAD not in rows:
+    if not any(_moves_layers(plan, profile) for profile in profiles.values()):
         return ()
-    if str(Recompute.NONE) not in profile.point.recompute:  # beside which it is told
-        modes = (str(Recompute.NONE), *profile.point.recompute)
-        profile = question.estimator().profile(replace(profile.point, recompute=modes))
-    return host_activations(predicted(question, plan, on_the_host(profile)))
+    moved = {}
+    for pool, profile in profiles.items():
+        if str(Recompute.NONE) not in profile.point.recompute:  # beside which it is told
+            modes = (str(Recompute.NONE), *profile.point.recompute)
+            estimator = question.estimator(question.cluster.alone(pool))
+            profile = estimator.profile(replace(profile.point, recompute=modes))
+        moved[pool] = on_the_host(profile)
+    return host_activations(price(question, plan, moved))
+
+
+def _moves_layers(plan: Plan, profile: Profile) -> bool:
+    """Whether some layer leaves on the host what hides, by its option in some group."""
+    costs = profile.costs
+    class_of = {layer.id: layer.layer_class for layer in profile.structure.layers}
+    moving = {
+        (number, costs.option_ids[row])
+        for number in range(costs.num_classes)
+        for row in costs.rows_of(number)
+        if costs.recompute[row] is Recompute.OFFLOAD
+    }
+    return any(
+        (class_of[layer], option) in moving
+        for stage in plan.stages
+        for options in (stage.options, *(group.options for group in stage.replicas))
+        for layer, option in zip(stage.layers, options, strict=False)
+    )
 
 
 def least_step_s(step: StepPrediction, device: Accelerator) -> float:

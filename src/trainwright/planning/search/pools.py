@@ -22,7 +22,7 @@ from trainwright.planning.bounds.pools import (
 )
 from trainwright.planning.question.question import Candidate, Span, left_bytes
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces, sketch_runnable
-from trainwright.planning.search.plans import splits_itself
+from trainwright.planning.search.plans import host_bytes_of, splits_itself
 from trainwright.planning.search.search import Outcome
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans.capability import capability_of
@@ -30,7 +30,7 @@ from trainwright.plans.capability_table import Feature
 from trainwright.step.pools import predict_mixed_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from trainwright.execution import Budget
     from trainwright.execution.executor import Crew
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from trainwright.planning.splits.pools import MixedSplit
     from trainwright.planning.splits.types import Priced
     from trainwright.plans import Plan
-    from trainwright.plans.prediction import MixedPrediction
+    from trainwright.plans.prediction import MixedPrediction, StagePrediction
     from trainwright.profile import Profile
 
 
@@ -76,21 +76,47 @@ def priced_mixed(
 
 
 def fits(shelf: MixedShelf, found: MixedPriced) -> bool:
-    """Whether every rank has room in the devices of its own pool."""
+    """Whether every rank has room in the devices of its own pool, and on their hosts."""
     return all(
         left_bytes(shelf.alone(pool), found.plan, stage.memory.total_bytes) >= 0
-        for chain in found.step.chains
-        for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
+        for pool, stage in _ranks(found.step)
+    ) and hosts_hold(shelf, found)
+
+
+def hosts_hold(shelf: MixedShelf, found: MixedPriced) -> bool:
+    """Whether the hosts of every pool have room for what its ranks keep there."""
+    held = host_bytes_by_rank(shelf, found)
+    hosts = [shelf.cluster.pools[pool].accelerator.host for pool, _ in _ranks(found.step)]
+    return all(
+        host is not None and own <= host.memory_bytes
+        for own, host in zip(held, hosts, strict=False)
     )
+
+
+def host_bytes_by_rank(shelf: MixedShelf, found: MixedPriced) -> tuple[float, ...]:
+    """What a device of each rank of each chain keeps on its host; empty where none does."""
+
+    def price(
+        question: ModelQuestion, plan: Plan, profiles: Mapping[int, Profile]
+    ) -> list[StagePrediction]:
+        asked = MixedShelf.of(question)
+        step = priced_mixed(asked, found.shape, plan, dict(profiles)).step
+        return [stage for _, stage in _ranks(step)]
+
+    stages = [stage for _, stage in _ranks(found.step)]
+    return host_bytes_of(shelf.question, found.plan, found.profiles, stages, price)
+
+
+def _ranks(step: MixedPrediction) -> list[tuple[int, StagePrediction]]:
+    """The ranks of all chains, each with its pool."""
+    return [
+        rank for chain in step.chains for rank in zip(chain.pools, chain.step.stages, strict=True)
+    ]
 
 
 def tightest(shelf: MixedShelf, found: MixedPriced) -> tuple[float, float]:
     """Peak and usable bytes of the rank that leaves the least of its device free, in proportion."""
-    ranks = [
-        (stage.memory.total_bytes, shelf.alone(pool))
-        for chain in found.step.chains
-        for pool, stage in zip(chain.pools, chain.step.stages, strict=True)
-    ]
+    ranks = [(stage.memory.total_bytes, shelf.alone(pool)) for pool, stage in _ranks(found.step)]
 
     def left(rank: tuple[float, ModelQuestion]) -> float:
         usable_bytes = rank[1].cluster.accelerator.usable_bytes
