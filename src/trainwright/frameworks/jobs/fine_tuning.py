@@ -1,11 +1,14 @@
 """torchtune's recipes, NeMo Automodel's, and verl's scripts: trainers of a named model.
 
+And what trains in another way than on given answers, by the words of all trainers.
+
 Sources: `torchtune/recipes`, `nemo_automodel/recipes`, `verl/trainer/config`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
@@ -44,7 +47,7 @@ _TUNE_UNMODELLED: Final = (
     "teacher_model", "ref_checkpointer", "kd_loss", "apply_lora_to_output", "use_dora",
     "encoder_trainable", "decoder_trainable", "fusion_trainable", "quantizer",
 )  # fmt: skip
-_PAIRED: Final = ("dpo", "ppo", "grpo", "rso")
+_IN_LOSSES: Final = ("dpo", "ppo", "grpo", "rso")
 # Where nothing says that they are fused, they work on lists of all parameters (torch/optim).
 _COPYING: Final = ("torch.optim.AdamW", "torch.optim.Adam")
 
@@ -120,7 +123,7 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
             "lora_dropout": dropout or None,
         }
     loss = found.table("loss").text("_component_") or ""
-    if any(kind in loss.lower() for kind in _PAIRED):
+    if any(kind in loss.lower() for kind in _IN_LOSSES):
         notes.append(f"loss {loss}: priced as supervised training: pairs and a reference are not")
     notes += odd_optimizer(optimizer)
     compiled = _compiles(found)
@@ -486,3 +489,79 @@ def _named(model: Settings, key: str = "path") -> str | None:
         if name and "/" in str(last):
             return name
     return model.text(key)
+
+
+# Trainers of preferences, of rewards, by reinforcement
+# -----------------------------------------------------
+
+_SUPERVISED: Final = ("pt", "sft")
+# What only trainers of preferences, of rewards, or by reinforcement have.
+_PREFERENCES: Final = (
+    "rl", "rlhf_type", "reward_model", "process_reward_model", "beta", "max_prompt_length",
+    "max_completion_length", "num_generations", "reward_funcs", "ref_model", "teacher_model",
+    "pref_loss", "pref_beta", "relora", "qat", "trl", "num_padding_at_beginning",
+)  # fmt: skip
+
+
+# Trainers by the words of axolotl's `rl`, LLaMA-Factory's `stage`, programs and classes of TRL. A
+# pair is a chosen and a rejected answer, concatenated into one microbatch; the reference is the
+# model before the training, of which adapters need no copy (trl/trainer/dpo_trainer.py).
+PAIRED: Final = frozenset({"dpo", "ipo", "orpo", "cpo", "simpo", "reward", "rm"})
+REFERS: Final = frozenset({"dpo", "ipo", "kto"})
+_GENERATES: Final = frozenset({"grpo", "ppo", "rloo", "gkd", "nash_md", "xpo", "online_dpo"})
+_TRAINERS: Final = re.compile(
+    r"(?:^|[_/-])(online_dpo|dpo|ipo|orpo|cpo|simpo|kto|reward|grpo|ppo|rloo|gkd)(?=[_.-]|$)"
+)
+_CLASSES: Final = re.compile(
+    r"(OnlineDPO|DPO|ORPO|CPO|KTO|Reward|GRPO|PPO|RLOO|GKD)(?:Trainer|Config)$"
+)
+
+
+def trainer_named(name: str) -> str | None:
+    """What a program or class trains by, where that is no supervised training."""
+    if (known := _CLASSES.search(name)) is not None:
+        return "online_dpo" if known[1] == "OnlineDPO" else known[1].lower()
+    found = _TRAINERS.search(name.lower())
+    return None if found is None else found[1]
+
+
+def kind_of(found: Settings) -> str | None:
+    """How preferences, rewards or reinforcement train, None where nothing names it."""
+    said = (found.text(each) for each in ("rl", "rlhf_type", "stage"))
+    kind = next((each.lower() for each in said if each and each not in _SUPERVISED), None)
+    loss = found.text("pref_loss")
+    return loss if kind == "dpo" and loss in ("orpo", "simpo") else kind
+
+
+def beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Iterator[str]:
+    """A note where a step is more than one pass over sequences with their answers."""
+    stage = found.value("stage")
+    said = [] if stage is None or stage in _SUPERVISED else [f"stage {stage}"]
+    said += [name for name in _PREFERENCES if found.value(name) not in (None, False)]
+    if kind in PAIRED | REFERS | _GENERATES:
+        yield from _unpriced(str(kind), found, adapts=adapts)
+        said = [name for name in said if name in ("relora", "qat")]
+    if said:
+        yield (
+            f"{', '.join(said)}: priced as supervised training: other passes, pairs of answers and "
+            "further models are not modelled"
+        )
+
+
+def _unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
+    """What of such a step is priced, and what is not."""
+    precomputed = found.switch("precompute_ref_log_probs")
+    if kind in _GENERATES:
+        yield (
+            f"{kind}: the policy's update alone is priced; not priced: generation, rewards, and "
+            "the weights and passes of a reference, a critic or a teacher"
+        )
+        return
+    if kind in PAIRED:
+        yield f"{kind}: a pair of answers is priced as two sequences of one microbatch"
+    if kind in ("reward", "rm"):
+        yield f"{kind}: priced with the head of a language model, larger than that of a reward"
+    if kind == "kto":
+        yield "kto: not priced: the pass over answers to other questions"
+    if kind in REFERS and not precomputed and not adapts:
+        yield f"{kind}: the reference is priced as a frozen copy that is sharded as the model is"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,13 @@ from trainwright.frameworks.jobs.deepspeed import (
     sharding_beside,
     sharding_of,
     sharding_told,
+)
+from trainwright.frameworks.jobs.fine_tuning import (
+    PAIRED,
+    REFERS,
+    beyond_supervised,
+    kind_of,
+    trainer_named,
 )
 from trainwright.frameworks.jobs.script import (
     Devices,
@@ -182,7 +189,7 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if own:
         flags, chat_notes = _of_chat(flags)
         notes += chat_notes
-    if (trainer := _trainer_named(launch.program)) is not None:
+    if (trainer := trainer_named(launch.program)) is not None:
         flags = {"rl": trainer, **flags}
     found = Settings(flags, spelled=lambda path: "--" + path, from_words=True)
     changes, kind = _overrides(found), found.text("model_type")
@@ -255,7 +262,7 @@ def _program(text: str, beside: Beside) -> StatedRun:
             loads |= "Model" in ast.unparse(call.func)
         elif not name.endswith(("Arguments", "Config")):
             continue
-        if (kind := _trainer_named(name)) is not None:
+        if (kind := trainer_named(name)) is not None:
             given.setdefault("rl", kind)
         for word, own in taken.items():
             if word not in words:
@@ -769,9 +776,9 @@ def _trainer(
         notes.append(f"the longest sequence is not said: priced as {usual_sequence}, the default")
     if not packing:
         notes.append("sequences are priced at their longest: shorter ones take less")
-    kind = _kind_of(found)
-    answers = 2 if kind in _PAIRED else 1
-    notes += _beyond_supervised(found, kind, adapts=bool(adapters))
+    kind = kind_of(found)
+    answers = 2 if kind in PAIRED else 1
+    notes += beyond_supervised(found, kind, adapts=bool(adapters))
     degrees = dict(degrees or {})
     stage = 0 if sharding is None else sharding.zero
     wrapped, moved = _fsdp(found)
@@ -806,7 +813,7 @@ def _trainer(
         micro_batch=answers * size,
         batch_per_replica=answers * size * steps,
         per_example=answers,
-        reference=(kind in _REFERS and not found.switch("precompute_ref_log_probs")) or None,
+        reference=(kind in REFERS and not found.switch("precompute_ref_log_probs")) or None,
         sequence=sequence or usual_sequence,
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
@@ -835,77 +842,6 @@ def _reduced_in(precision: str | None, sharding: Sharding | None, *, wraps: bool
 
 # What turns fused attention off, where transformers chooses one by itself.
 _UNFUSED: Final = frozenset({"eager", "disabled", "off"})
-_SUPERVISED: Final = ("pt", "sft")
-# What only trainers of preferences, of rewards, or by reinforcement have.
-_PREFERENCES: Final = (
-    "rl", "rlhf_type", "reward_model", "process_reward_model", "beta", "max_prompt_length",
-    "max_completion_length", "num_generations", "reward_funcs", "ref_model", "teacher_model",
-    "pref_loss", "pref_beta", "relora", "qat", "trl", "num_padding_at_beginning",
-)  # fmt: skip
-
-
-# Trainers by the words of axolotl's `rl`, LLaMA-Factory's `stage`, programs and classes of TRL. A
-# pair is a chosen and a rejected answer, concatenated into one microbatch; the reference is the
-# model before the training, of which adapters need no copy (trl/trainer/dpo_trainer.py).
-_PAIRED: Final = frozenset({"dpo", "ipo", "orpo", "cpo", "simpo", "reward", "rm"})
-_REFERS: Final = frozenset({"dpo", "ipo", "kto"})
-_GENERATES: Final = frozenset({"grpo", "ppo", "rloo", "gkd", "nash_md", "xpo", "online_dpo"})
-_NAMED: Final = re.compile(
-    r"(?:^|[_/-])(online_dpo|dpo|ipo|orpo|cpo|simpo|kto|reward|grpo|ppo|rloo|gkd)(?=[_.-]|$)"
-)
-_CLASSES: Final = re.compile(
-    r"(OnlineDPO|DPO|ORPO|CPO|KTO|Reward|GRPO|PPO|RLOO|GKD)(?:Trainer|Config)$"
-)
-
-
-def _trainer_named(name: str) -> str | None:
-    """What a program or class trains by, where that is no supervised training."""
-    if (known := _CLASSES.search(name)) is not None:
-        return "online_dpo" if known[1] == "OnlineDPO" else known[1].lower()
-    found = _NAMED.search(name.lower())
-    return None if found is None else found[1]
-
-
-def _kind_of(found: Settings) -> str | None:
-    """How preferences, rewards or reinforcement train, None where nothing names it."""
-    said = (found.text(each) for each in ("rl", "rlhf_type", "stage"))
-    kind = next((each.lower() for each in said if each and each not in _SUPERVISED), None)
-    loss = found.text("pref_loss")
-    return loss if kind == "dpo" and loss in ("orpo", "simpo") else kind
-
-
-def _beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Iterator[str]:
-    """A note where a step is more than one pass over sequences with their answers."""
-    stage = found.value("stage")
-    said = [] if stage is None or stage in _SUPERVISED else [f"stage {stage}"]
-    said += [name for name in _PREFERENCES if found.value(name) not in (None, False)]
-    if kind in _PAIRED | _REFERS | _GENERATES:
-        yield from _unpriced(str(kind), found, adapts=adapts)
-        said = [name for name in said if name in ("relora", "qat")]
-    if said:
-        yield (
-            f"{', '.join(said)}: priced as supervised training: other passes, pairs of answers and "
-            "further models are not modelled"
-        )
-
-
-def _unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
-    """What of such a step is priced, and what is not."""
-    precomputed = found.switch("precompute_ref_log_probs")
-    if kind in _GENERATES:
-        yield (
-            f"{kind}: the policy's update alone is priced; not priced: generation, rewards, and "
-            "the weights and passes of a reference, a critic or a teacher"
-        )
-        return
-    if kind in _PAIRED:
-        yield f"{kind}: a pair of answers is priced as two sequences of one microbatch"
-    if kind in ("reward", "rm"):
-        yield f"{kind}: priced with the head of a language model, larger than that of a reward"
-    if kind == "kto":
-        yield "kto: not priced: the pass over answers to other questions"
-    if kind in _REFERS and not precomputed and not adapts:
-        yield f"{kind}: the reference is priced as a frozen copy that is sharded as the model is"
 
 
 def _precision(found: Settings) -> str:
