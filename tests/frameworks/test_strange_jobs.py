@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from trainwright.formats.catalog import open_model
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.jobs.settings import StatedRun
+from trainwright.frameworks.read_job import job_of_model, open_stated
 
 TRAINER = """\
 #!/bin/bash
@@ -146,3 +148,130 @@ def test_the_vocabulary_of_another_file_of_pieces_is_asked_for(
 def test_layers_that_attend_to_what_was_retrieved_are_named() -> None:
     text = f"torchrun pretrain_retro.py --retro-add-retriever {MEGATRON} tokenizer.model"
     assert "retro-add-retriever: changes the answer" in said(read("megatron", text))
+
+
+IMAGES = """\
+#!/bin/bash
+deepspeed --num_gpus 8 train.py --model_name_or_path liuhaotian/llava-v1.5-13b {more} \\
+  --per_device_train_batch_size 4 --model_max_length 2048 --bf16 True
+"""
+ENCODER = ("patch_embedding", "encoder_block")
+DECODER = ("embedding", "block", "final_norm", "lm_head")
+
+
+@pytest.mark.parametrize(
+    ("more", "frozen"),
+    [
+        ("", None),
+        ("--vision_tower openai/clip", ENCODER),
+        ("--vision_tower openai/clip --unfreeze_mm_vision_tower True", None),
+        ("--vision_tower openai/clip --tune_mm_mlp_adapter True", (*ENCODER, *DECODER)),
+        ("--vision_tower openai/clip --freeze_backbone True", (*ENCODER, *DECODER)),
+        ("--vision_tower v --mm_tunable_parts=mm_mlp_adapter", (*ENCODER, *DECODER)),
+        ("--force_image_size 448 --freeze_backbone True", ENCODER),
+        ("--freeze_llm True --freeze_merger True", ("projector", *DECODER)),
+        ("--tune_mm_llm True --tune_mm_mlp True --tune_mm_vision False", ENCODER),
+        ("--tune_mm_llm True", (*ENCODER, "projector")),
+    ],
+)
+def test_trainers_of_text_behind_images_say_which_parts_train(
+    more: str, frozen: tuple[str, ...] | None
+) -> None:
+    assert read(None, IMAGES.format(more=more), Beside(name="run.sh")).freeze == frozen
+
+
+@pytest.mark.parametrize(
+    ("more", "rank", "targets"),
+    [
+        ("--lora_enable False --lora_r 128", None, None),
+        ("--lora_enable True --lora_r 128", 128, ("all",)),
+        ("--lora_enable True", 64, ("all",)),
+        (
+            "--lora_enable True --tune_mm_llm True",
+            64,
+            ("query", "key", "value", "attention_output"),
+        ),
+        ("--use_llm_lora 16", 16, ("all",)),
+        ("--use_llm_lora 0", None, None),
+    ],
+)
+def test_adapters_of_trainers_of_images_are_read(
+    more: str, rank: int | None, targets: tuple[str, ...] | None
+) -> None:
+    run = read(None, IMAGES.format(more=more), Beside(name="run.sh"))
+    assert (run.lora_rank, run.lora_targets) == (rank, targets)
+
+
+def test_a_file_that_freezes_the_text_does_not_train_a_model_of_text_alone(tmp_path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(IMAGES.format(more="--vision_tower v --tune_mm_mlp_adapter True"))
+    job = open_stated(None, path)
+    assert job_of_model(job, open_model("llama2-13b").config).run.freeze == DECODER
+    assert "vision_tower" in said(job.run)
+
+
+OF_OLD = """\
+#!/bin/bash
+read -r -d '' words <<EOF
+openrlhf.cli.train_{kind} --pretrain meta-llama/Meta-Llama-3-8B --micro_train_batch_size 2 \\
+ --train_batch_size 64 --max_len 4096 --zero_stage 3 --bf16 --gradient_checkpointing \\
+ --adam_offload --lora_rank 16
+EOF
+deepspeed --num_gpus 8 --module $words
+"""
+OF_TODAY = """\
+#!/bin/bash
+deepspeed --num_gpus 8 --module openrlhf.cli.train_{kind} \\
+ --model.model_name_or_path meta-llama/Meta-Llama-3-8B --train.micro_batch_size 2 \\
+ --train.batch_size 64 --data.max_len 4096 --ds.zero_stage 3 --ds.param_dtype bf16 \\
+ --model.gradient_checkpointing_enable --ds.adam_offload --ds.lora.rank 16
+"""
+
+
+@pytest.mark.parametrize("text", [OF_OLD, OF_TODAY])
+@pytest.mark.parametrize(
+    ("kind", "answers", "reference"), [("sft", 1, None), ("dpo", 2, True), ("rm", 2, None)]
+)
+def test_openrlhf_says_the_same_in_both_of_its_spellings(
+    text: str, kind: str, answers: int, reference: bool | None
+) -> None:
+    text = text.format(kind=kind)
+    assert format_of(text, "run.sh") == "openrlhf"
+    run = read(None, text, Beside(name="run.sh"))
+    assert run.model_name == "meta-llama/Meta-Llama-3-8B"
+    assert (run.micro_batch, run.global_batch, run.per_example) == (
+        2 * answers,
+        64 * answers,
+        answers,
+    )
+    assert (run.sequence, run.zero, run.precision, run.recompute) == (4096, 3, "bf16", "full")
+    assert (run.offload, run.lora_rank, run.num_devices) == (("optimizer to cpu",), 16, 8)
+    assert (run.reference, run.engine, run.unknown) == (reference, "deepspeed", ())
+
+
+@pytest.mark.parametrize(
+    ("more", "sequence", "microbatch", "context"),
+    [
+        ("", 2048, 4, 1),
+        ("--data.max_len 8192", 8192, 4, 1),
+        ("--train.dynamic_batch_enable --train.max_tokens_per_gpu 16384", 2048, 8, 1),
+        (
+            "--train.dynamic_batch_enable --train.max_tokens_per_gpu 16384 --ds.ring_attn_size 2",
+            2048,
+            16,
+            2,
+        ),
+    ],
+)
+def test_an_actor_of_openrlhf_trains_on_devices_of_its_own(
+    more: str, sequence: int, microbatch: int, context: int
+) -> None:
+    text = f"""#!/bin/bash
+ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 2 \\
+ --actor.num_gpus_per_node 4 --ref.num_nodes 1 --actor.model_name_or_path Qwen/Qwen3-8B \\
+ --train.micro_batch_size 4 --train.batch_size 512 {more}
+"""
+    run = read(None, text, Beside(name="run.sh"))
+    assert (run.num_devices, run.devices_per_node, run.global_batch) == (8, 4, 512)
+    assert (run.sequence, run.micro_batch, run.cp) == (sequence, microbatch, context)
+    assert "the policy's update alone" in said(run)

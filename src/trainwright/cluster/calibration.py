@@ -371,6 +371,7 @@ _CLASSES: Final = (
     ("axolotl", SoftwareClass.EAGER_FSDP),
     ("llamafactory", SoftwareClass.EAGER_FSDP),
     ("verl", SoftwareClass.EAGER_FSDP),
+    ("openrlhf", SoftwareClass.DEEPSPEED),
     ("olmo", SoftwareClass.EAGER_FSDP),
     ("litgpt", SoftwareClass.EAGER_FSDP),
     ("lightning", SoftwareClass.EAGER_FSDP),

@@ -357,11 +357,13 @@ def job_of_model(job: StatedJob, model: TransformerConfig) -> StatedJob:
     and of names that nobody knows adapters lie beside every product. Parts before its text are
     frozen only where it has some.
     """
+    from trainwright.frameworks.jobs.settings import TEXT
     from trainwright.model.transformer import adapter_targets
     from trainwright.plans.capability_table import PRODUCTS
 
     if job.run.freeze is not None and not model.towers:
-        job = replace(job, run=replace(job.run, freeze=None))
+        text = tuple(part for part in job.run.freeze if part in TEXT)
+        job = replace(job, run=replace(job.run, freeze=text or None))
     wanted, offered = job.run.lora_targets or (), adapter_targets(model)
     kept = tuple(each for each in wanted if each in offered)
     if kept == wanted or wanted == (ALL_TARGETS,):

@@ -550,7 +550,8 @@ _ADAPTS: Final = frozenset({"trl", "axolotl", "llamafactory", "automodel"})
 _QUANTIZES: Final = _ADAPTS - {"automodel"}
 # Programs with adapters of their own, or around a script of the user's that can have some.
 _TRAIN_ADAPTERS: Final = _ADAPTS | {
-    *("deepspeed", "accelerate", "pytorch", "transformers", "torchtune", "verl", "llm-foundry")
+    *("deepspeed", "accelerate", "pytorch", "transformers", "torchtune", "verl", "llm-foundry"),
+    "openrlhf",
 }
 
 

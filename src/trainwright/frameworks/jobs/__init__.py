@@ -28,6 +28,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "torchtune": ("fine_tuning", "read_torchtune"),
         "automodel": ("fine_tuning", "read_automodel"),
         "verl": ("fine_tuning", "read_verl"),
+        "openrlhf": ("fine_tuning", "read_openrlhf"),
         "neox": ("pretraining", "read_neox"),
         "nanotron": ("pretraining", "read_nanotron"),
         "llm-foundry": ("pretraining", "read_llm_foundry"),
@@ -38,7 +39,14 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     }
 )
 # Formats that are read by themselves where a script starts their trainer.
-_STARTED: Final = frozenset(FORMATS) - {"megatron", "log", "megatron-bridge", "trl", "verl"}
+_STARTED: Final = frozenset(FORMATS) - {
+    "megatron",
+    "log",
+    "megatron-bridge",
+    "trl",
+    "verl",
+    "openrlhf",
+}
 
 
 def read(name: str | None, text: str, beside: Beside = NOTHING) -> StatedRun:

@@ -52,6 +52,7 @@ _SCRIPT: Final = re.compile(
 _VERL: Final = re.compile(
     r"\bmain_ppo\b|\bverl\.trainer\.\w*sft_trainer\b|(?<![\w.])actor_rollout_ref\.\w+\.\w"
 )
+_OPENRLHF: Final = re.compile(r"\bopenrlhf\.cli\.train_\w+")
 _REGISTRY: Final = re.compile(r"\b(?:Trainer\.Config\b|config_registry import )")
 # Keys that tell a mapping, all of one line in it; the first line that matches counts.
 _KEYS: Final = (
@@ -120,6 +121,8 @@ def format_of(text: str, name: str = "", folder: Path | None = None) -> str | No
     parts = texts_of(text[:_FIRST], folder)
     if any(map(_VERL.search, parts)):
         return "verl"
+    if any(map(_OPENRLHF.search, parts)):
+        return "openrlhf"
     if any(map(is_maxtext_script, parts)):
         return "maxtext"
     if _SCRIPT.search(parts[0]) or (is_script_name(name) and len(parts) > 1):

@@ -1,4 +1,4 @@
-"""torchtune's recipes, NeMo Automodel's, and verl's scripts: trainers of a named model.
+"""torchtune's recipes, NeMo Automodel's, scripts of verl and OpenRLHF: trainers of a named model.
 
 And what trains in another way than on given answers, by the words of all trainers.
 
@@ -11,8 +11,15 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
-from trainwright.frameworks.jobs.script import CHOSEN, Launch, overrides_of, read_launch
+from trainwright.frameworks.jobs.deepspeed import ENGINE, odd_optimizer, optimizer_of, reduced_in
+from trainwright.frameworks.jobs.script import (
+    CHOSEN,
+    Devices,
+    Launch,
+    flags_of,
+    overrides_of,
+    read_launch,
+)
 from trainwright.frameworks.jobs.settings import (
     NOTHING,
     Beside,
@@ -491,6 +498,128 @@ def _named(model: Settings, key: str = "path") -> str | None:
     return model.text(key)
 
 
+# OpenRLHF
+# --------
+# Its programs take one list of arguments; those of today (`--train.batch_size`) are those of old
+# (`--train_batch_size`) in tables. All train with DeepSpeed (openrlhf/cli, utils/deepspeed).
+
+_OF_OPENRLHF: Final = {
+    "micro_train_batch_size": "train.micro_batch_size", "train_batch_size": "train.batch_size",
+    "pretrain": "model.model_name_or_path", "actor.model_name_or_path": "model.model_name_or_path",
+    "max_len": "data.max_len", "zero_stage": "ds.zero_stage", "adam_offload": "ds.adam_offload",
+    "gradient_checkpointing": "model.gradient_checkpointing_enable",
+    "actor.gradient_checkpointing_enable": "model.gradient_checkpointing_enable",
+    "load_in_4bit": "ds.load_in_4bit", "lora_rank": "ds.lora.rank",
+    "target_modules": "ds.lora.target_modules", "lora_dropout": "ds.lora.dropout",
+    "packing_samples": "ds.packing_samples", "ring_attn_size": "ds.ring_attn_size",
+    "ds_tensor_parallel_size": "ds.tensor_parallel_size", "param_dtype": "ds.param_dtype",
+    "actor_num_nodes": "actor.num_nodes", "actor_num_gpus_per_node": "actor.num_gpus_per_node",
+    "ref_offload": "ref.offload", "deepcompile": "ds.deepcompile", "enable_ema": "train.enable_ema",
+    "zpg": "ds.zpg", "use_liger_kernel": "ds.use_liger_kernel",
+    "use_dynamic_batch": "train.dynamic_batch_enable",
+    "train_max_tokens_per_gpu": "train.max_tokens_per_gpu",
+}  # fmt: skip
+_RLHF_HARMLESS: Final = re.compile(
+    r"(?:logger|ckpt|eval|rollout|vllm|reward|ref|critic|algo|data)\..*|"
+    r"(?:save|load|eval|logging|wandb|use_wandb|use_tensorboard|max_epochs|max_samples|num_episodes|"
+    r"rollout|micro_rollout|n_samples|vllm|colocate|ref|critic|reward|remote_rm|agent|advantage|"
+    r"dataset|prompt|input|output|apply_chat|label|chosen|rejected|learning_rate|actor_learning|"
+    r"critic_learning|l2|lr|adam_betas|init_kl|kl|use_kl|gamma|lambd|eps_clip|value_clip|normalize|"
+    r"ckpt|disable_fast|seed|flash_attn|attn_implementation|generate|temperature|top_p|async|"
+    r"enforce|enable_prefix|deepspeed_enable_sleep|overlap_comm|bf16|beta|loss|multiturn|tokenizer|"
+    r"ring_head|full_determinism|local_rank|aux_loss|freezing|dynamic_filtering|lora_alpha|"
+    r"ptx|policy_loss|entropy|no_shuffle|num_processes|train_split|push).*|"
+    r"(?:train\.(?:max_epochs|num_episodes|seed|colocate\w*|async\w*|agent\w*|ema\w*|full_\w+)|"
+    r"actor\.(?:adam|muon|lr|eps_clip\w*|dual_clip|aux_\w+|policy_\w+|entropy\w*|max_norm\w*)|"
+    r"ds\.(?:attn_\w+|overlap_comm|enable_sleep|lora\.alpha|grad_accum_dtype|value_\w+|ring_attn_h\w+|"
+    r"experts_\w+|max_norm\w*)|model\.(?:beta|gradient_checkpointing_reentrant|ipo\w*|label_\w+|"
+    r"nll_\w+|pretrain_mode\w*|aux_\w+|max_norm\w*)|\w+\.adam|adam)(?:\..*)?"
+)
+_RLHF_UNMODELLED: Final = (
+    "ds.zpg", "ds.deepcompile", "ds.use_liger_kernel", "train.enable_ema", "ds.grad_accum_dtype",
+    "actor.freeze_visual_encoder", "freeze_visual_encoder", "model.freeze_visual_encoder",
+)  # fmt: skip
+
+
+def read_openrlhf(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A script of OpenRLHF: supervised training, preferences, or an actor's updates."""
+    launch = read_launch(text, beside)
+    flags = flags_of(launch.words)
+    found = Settings(
+        {_OF_OPENRLHF.get(name, name): value for name, value in flags.items()},
+        spelled=lambda path: "--" + path,
+        from_words=True,
+    )
+    program = launch.program.rpartition(".")[2]
+    kind = "rm" if program == "train_rm" else trainer_named(program)
+    acts = kind in ("ppo", "grpo")
+    answers = 2 if kind in PAIRED else 1
+    lengths = (found.count("prompt_max_len") or 1024, found.count("generate_max_len") or 1024)
+    stated = found.count("data.max_len")
+    usual = sum(lengths) if acts and "prompt_max_len" in found else 512 if kind in PAIRED else 2048
+    sequence = stated or usual
+    size = found.count("train.micro_batch_size") or (1 if acts or kind == "rm" else 8)
+    batch = found.count("train.batch_size") or 128
+    ring, tensor = found.count("ds.ring_attn_size") or 1, found.count("ds.tensor_parallel_size")
+    tokens = found.count("train.max_tokens_per_gpu") or 16_192
+    notes = list[str]()
+    if found.switch("train.dynamic_batch_enable"):
+        size = max(1, tokens * ring // sequence)
+        notes.append(f"dynamic batches: a microbatch is priced as {size} longest sequences")
+    if not found.switch("ds.packing_samples"):
+        notes.append("sequences are priced at their longest: shorter ones take less")
+    dtype = found.text("ds.param_dtype") or "bf16"
+    stage = found.count("ds.zero_stage", least=0, most=3)
+    stage = 2 if stage is None else stage
+    rank = found.count("ds.lora.rank", least=0)
+    targets = found.texts("ds.lora.target_modules") or ("all-linear",)
+    dropout = found.number("ds.lora.dropout")
+    adapters: dict[str, Any] = {}
+    if rank:
+        adapters = {
+            "lora_rank": rank,
+            "lora_targets": products_of(targets),
+            "lora_dropout": dropout or None,
+            "weight_bits": 4 if found.switch("ds.load_in_4bit") else None,
+        }
+    offload = ("optimizer to cpu",) if found.switch("ds.adam_offload") else ()
+    again = found.switch("model.gradient_checkpointing_enable")
+    nodes, each = found.count("actor.num_nodes"), found.count("actor.num_gpus_per_node")
+    devices = launch.devices
+    if acts:
+        each = each or 8
+        devices = Devices(total=(nodes or 1) * each, per_node=each)
+    name = _named(found, "model.model_name_or_path")
+    if kind is not None:
+        notes += unpriced(kind, found, adapts=bool(adapters))
+    unknown, changing = found.remarks(harmless=_RLHF_HARMLESS, unmodelled=_RLHF_UNMODELLED)
+    found.check()
+    return StatedRun(
+        tp=tensor or 1,
+        pp=1,
+        cp=ring,
+        zero=stage,
+        micro_batch=answers * size,
+        global_batch=answers * batch,
+        per_example=answers,
+        reference=kind in REFERS or None,
+        sequence=sequence,
+        recompute="full" if again else "none",
+        precision=dtype if dtype in ("bf16", "fp16") else "bf16",
+        gradient_dtype=reduced_in(dtype),
+        reduce_dtype=reduced_in(dtype),
+        engine=ENGINE if stage else None,
+        optimizer="adam",
+        offload=offload,
+        num_devices=devices.total,
+        devices_per_node=devices.per_node,
+        model_name=name,
+        **adapters,
+        unknown=unknown,
+        notes=(*launch.notes, *devices.notes, *notes, *changing),
+    )
+
+
 # Trainers of preferences, of rewards, by reinforcement
 # -----------------------------------------------------
 
@@ -539,7 +668,7 @@ def beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Ite
     said = [] if stage is None or stage in _SUPERVISED else [f"stage {stage}"]
     said += [name for name in _PREFERENCES if found.value(name) not in (None, False)]
     if kind in PAIRED | REFERS | _GENERATES:
-        yield from _unpriced(str(kind), found, adapts=adapts)
+        yield from unpriced(str(kind), found, adapts=adapts)
         said = [name for name in said if name in ("relora", "qat")]
     if said:
         yield (
@@ -548,7 +677,7 @@ def beyond_supervised(found: Settings, kind: str | None, *, adapts: bool) -> Ite
         )
 
 
-def _unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
+def unpriced(kind: str, found: Settings, *, adapts: bool) -> Iterator[str]:
     """What of such a step is priced, and what is not."""
     precomputed = found.switch("precompute_ref_log_probs")
     if kind in _GENERATES:

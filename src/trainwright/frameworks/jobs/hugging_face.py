@@ -50,6 +50,9 @@ from trainwright.frameworks.jobs.script import (
 )
 from trainwright.frameworks.jobs.settings import (
     NOTHING,
+    PROJECTOR,
+    TEXT,
+    VISION,
     Beside,
     Settings,
     StatedRun,
@@ -97,13 +100,14 @@ _HARMLESS: Final = re.compile(
     r"max_new|packing_strategy|eval_packing|padding_free|neat|weights|columns?|split|id|config|"
     r"num_warmup|lora_module_name|enable_tensorboard|analyzing|actor_lora_module|asft_|eaft_|oft_|"
     r"galore_|apollo_|kt_|ebft\.|num_labels|eta_min|jagged|use_ray|use_otel|otel_|low_cpu|device_map|"
+    r"mm_(?!tunable)|lazy_|version|group_by|conv_style|meta_path|ps_version|vision_select|"
     r"revision|base_model_ignore|sp_(?:backend|seq|attn)|parallelism_config_sp_(?:b|s\w*_len|attn)|"
     r"seq_parallel_comm|resolution|val|wb|hub|compile_mode|torch_compile_|env|qat|dp_)"
     r".*"
 )
 _UNMODELLED: Final = (
-    "use_liger_kernel", "enable_liger_kernel", "liger_fused_linear_cross_entropy", "use_galore",
-    "use_apollo", "use_badam", "use_unsloth",
+    "use_liger_kernel", "use_liger", "enable_liger_kernel", "liger_fused_linear_cross_entropy",
+    "use_galore", "use_apollo", "use_badam", "use_unsloth",
     "liger_rope", "liger_rms_norm", "liger_glu_activation", "cut_cross_entropy", "use_dora",
     "tiled_mlp", "use_scattermoe", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel",
     "fp8_enable_fsdp_float8_all_gather", "shift_attn", "freeze_trainable_layers",
@@ -425,16 +429,18 @@ def _trl(
 ) -> StatedRun:
     found.value("deepspeed")
     kind = found.text(found.first("tuner_type", "train_type", "sft_type"))
-    peft, qlora = found.switch(found.first("use_peft", "use_lora", "lora")), found.switch("q_lora")
+    peft = found.switch(found.first("use_peft", "use_lora", "lora_enable", "lora"))
+    inside, qlora = found.count("use_llm_lora", least=0), found.switch("q_lora")
     wide, alone = found.count("lora_dim", least=0), found.switch("only_optimize_lora")
     adapters = _adapters(
         found,
-        on=peft or qlora or kind in ("lora", "qlora") or bool(wide and alone),
-        rank=found.first("lora_rank", "lora_r", "lora_dim"),
-        usual_rank=8 if kind else 16,
+        on=peft or qlora or kind in ("lora", "qlora") or bool(wide and alone) or bool(inside),
+        rank=found.first("lora_rank", "lora_r", "lora_dim", *("use_llm_lora",) * bool(inside)),
+        usual_rank=64 if "lora_enable" in found else 8 if kind else 16,
         targets=found.texts(found.first("target_modules", "lora_target_modules"))
-        or (("all-linear",) if kind or wide else ("q_proj", "v_proj")),
+        or _usual_targets(found, everywhere=bool(kind or wide or inside)),
     )
+    frozen = _frozen_parts(found)
     beside_weights = bool(wide) and not alone
     bits = _bits(found)
     packing = found.switch("packing")
@@ -447,19 +453,65 @@ def _trl(
         beside,
         sequence=found.count(found.first(*_LENGTHS)),
         usual_sequence=1024,
-        recompute=found.switch("gradient_checkpointing") or _wraps_checkpoints(found),
+        recompute=found.switch("gradient_checkpointing")
+        or found.switch("grad_checkpoint", default="force_image_size" in found)  # of InternVL
+        or _wraps_checkpoints(found),
         adapters=adapters,
         bits=bits,
         sharding=named_sharding(found, beside) if sharding is None else sharding,
         packing=packing,
-        model_key=found.first("model", "model_id_or_path", "model_name_or_path"),
+        model_key=found.first("model", "model_id_or_path", "model_id", "model_name_or_path"),
         loaded_in=loaded_in,
-        more_notes=("lora_dim: adapters beside weights that train are left out",)
-        if beside_weights
-        else (),
+        more_notes=[
+            *(("lora_dim: adapters beside weights that train are left out",) * beside_weights),
+            *((_OF_TOWER,) * ("vision_tower" in found)),
+        ],
     )
-    run = replace(run, loss_chunk=LOSS_CHUNKS["trl"] if chunked else None)
+    run = replace(
+        run,
+        loss_chunk=LOSS_CHUNKS["trl"] if chunked else None,
+        freeze=None if adapters else frozen or None,
+    )
     return _with_offloaded(run, offload) if offload else replace(run, offload=(*run.offload, *own))
+
+
+# Trainers of text behind images: LLaVA's, Qwen's (qwenvl/train), InternVL's.
+_TUNED: Final = {"tune_mm_vision": VISION, "tune_mm_mlp": PROJECTOR, "tune_mm_llm": TEXT}
+_TUNABLE: Final = {
+    "mm_vision_tower": VISION, "mm_mlp_adapter": PROJECTOR, "mm_language_model": TEXT,
+}  # fmt: skip
+_FREEZING: Final = {
+    "freeze_vision_tower": VISION, "freeze_merger": PROJECTOR, "freeze_mlp": PROJECTOR,
+    "freeze_mm_mlp_adapter": PROJECTOR, "freeze_llm": TEXT,
+}  # fmt: skip
+
+
+_OF_TOWER: Final = "vision_tower: priced where the model given takes images, not of its text alone"
+
+
+def _frozen_parts(found: Settings) -> tuple[str, ...]:
+    """Parts of a model that takes images which do not train, by each trainer's own switches."""
+    frozen = [parts for key, parts in _FREEZING.items() if found.switch(key)]
+    if any(key in found for key in _TUNED):
+        frozen += [parts for key, parts in _TUNED.items() if not found.switch(key)]
+    is_llava, names = "vision_tower" in found, found.text("mm_tunable_parts")
+    if names is not None:
+        frozen += [parts for name, parts in _TUNABLE.items() if name not in names.split(",")]
+    elif is_llava and not found.switch("unfreeze_mm_vision_tower"):
+        frozen.append(VISION)
+    if found.switch("freeze_backbone"):
+        frozen.append(TEXT if is_llava else VISION)
+    if names is None and found.switch("tune_mm_mlp_adapter"):
+        frozen.append(TEXT)
+    return tuple(dict.fromkeys(chain(*frozen)))
+
+
+def _usual_targets(found: Settings, *, everywhere: bool) -> tuple[str, ...]:
+    """Products that adapters lie beside where a script does not name them."""
+    if everywhere or ("lora_enable" in found and "tune_mm_llm" not in found):
+        return ("all-linear",)
+    attention = ("q_proj", "k_proj", "v_proj", "o_proj")
+    return attention if "lora_enable" in found else ("q_proj", "v_proj")
 
 
 def _offloaded(found: Settings) -> tuple[str, ...]:
@@ -486,8 +538,8 @@ def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
 
 # What of a model that takes images does not train where it trains in full, unless it is said.
 _FROZEN: Final = {
-    "freeze_vision_tower": ("patch_embedding", "encoder_block"),
-    "freeze_multi_modal_projector": ("projector",),
+    "freeze_vision_tower": VISION,
+    "freeze_multi_modal_projector": PROJECTOR,
 }
 _OF_LLAMAFACTORY: Final = ("cutoff_len", "finetuning_type", "quantization_bit")
 

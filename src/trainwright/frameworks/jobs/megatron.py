@@ -28,7 +28,10 @@ from trainwright.frameworks.jobs.script import (
 )
 from trainwright.frameworks.jobs.settings import (
     NOTHING,
+    PROJECTOR,
+    TEXT,
     UNDESCRIBED,
+    VISION,
     Beside,
     Settings,
     StatedRun,
@@ -276,11 +279,8 @@ _SWIFT_HARMLESS: Final = re.compile(
     r"attn_impl|cached_.*|packing|padding_free|add_non_thinking_prefix|enable_thinking|response_.*"
 )
 # What does not train of a model that takes images, unless it is said; its text does.
-_TEXT: Final = "freeze_llm"
-_OF_PARTS: Final = {
-    "freeze_vit": ("patch_embedding", "encoder_block"), "freeze_aligner": ("projector",),
-    _TEXT: ("embedding", "block", "final_norm", "lm_head"),
-}  # fmt: skip
+_OF_TEXT: Final = "freeze_llm"
+_OF_PARTS: Final = {"freeze_vit": VISION, "freeze_aligner": PROJECTOR, _OF_TEXT: TEXT}
 _FULL_PRECISION: Final = {"float16": "fp16", "float32": None}
 
 
@@ -301,7 +301,7 @@ def _read_swift(launch: Launch, flags: Mapping[str, Any], beside: Beside) -> Sta
         del values["recompute_granularity"]
     if values.get("use_megatron_fsdp"):
         values.setdefault("data_parallel_sharding_strategy", "optim_grads_params")
-    frozen = [part for key, part in _OF_PARTS.items() if said.switch(key, default=key != _TEXT)]
+    frozen = [part for key, part in _OF_PARTS.items() if said.switch(key, default=key != _OF_TEXT)]
     adapters: dict[str, Any] = {"freeze": tuple(chain(*frozen)) or None}
     if str(tuned).startswith("lora"):
         adapters = {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}

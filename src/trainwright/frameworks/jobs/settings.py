@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
 
 UNDESCRIBED: Final = "the model is not described"  # how a note begins that asks for one
+# Parts of a model that takes images, as --freeze calls them.
+VISION: Final = ("patch_embedding", "encoder_block")
+PROJECTOR: Final = ("projector",)
+TEXT: Final = ("embedding", "block", "final_norm", "lm_head")
 _AUTO: Final = "auto"
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0", "none", "null", ""})
