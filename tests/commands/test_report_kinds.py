@@ -209,6 +209,14 @@ def test_the_command_of_a_plan_on_two_kinds_reads_its_cluster_from_the_document(
     assert "mixed-plan.json is this document" in command.note
 
 
+@pytest.mark.parametrize("software", ["trl", "trl with deepspeed"])
+def test_the_command_of_a_run_names_what_shards_the_model_of_its_program(software):
+    where = {"cluster": "dgx-h100", "nodes": 1, "zero": 3, "global_batch": 8, "sequence": 1024}
+    run = trainwright.estimate("qwen3-0.6b", **where, software=software).document
+    words = command_of(run).words
+    assert words[words.index("--software") + 1] == software
+
+
 def test_a_difference_names_what_differs_inside_clusters_of_one_name():
     before, after = reported.small_plan("40GiB"), reported.small_plan("60GiB")
     changes = trainwright.diff(before, after).document.request_changes

@@ -292,7 +292,7 @@ def _priced(cluster: Embedded, software: str | None) -> tuple[str, ...]:
 
     One that the document carries is as it was priced, whatever software is named.
     """
-    if (known := _in_the_catalog(cluster)) is not None:
+    if (known := _in_the_catalog(cluster, software)) is not None:
         return known.priced
     if software is None or line_of(_sources(cluster)) is None:
         return ("--calibration", NO_CALIBRATION)
@@ -432,7 +432,7 @@ class _Known(NamedTuple):
     priced: tuple[str, ...]  # the option that gives its devices the efficiencies they have
 
 
-def _in_the_catalog(cluster: Embedded) -> _Known | None:
+def _in_the_catalog(cluster: Embedded, software: str | None = None) -> _Known | None:
     if len(cluster.content["pools"]) > 1:
         return None
     from trainwright.formats.document_json import encode
@@ -446,14 +446,19 @@ def _in_the_catalog(cluster: Embedded) -> _Known | None:
         except InvalidInput:
             return None
         for sized in (without_host(found), found):
-            for priced, each in _pricings(sized, cluster):
+            for priced, each in _pricings(sized, cluster, software):
                 if content_hash(encode(each)) == cluster.sha256:
                     return _Known(memory_bytes, priced)
     return None
 
 
-def _pricings(found: Cluster, cluster: Embedded) -> Iterator[tuple[tuple[str, ...], Cluster]]:
-    """The cluster as its description says, and with what the line it names knows of it."""
+def _pricings(
+    found: Cluster, cluster: Embedded, software: str | None
+) -> Iterator[tuple[tuple[str, ...], Cluster]]:
+    """The cluster as its description says, and with what the line it names knows of it.
+
+    What shards a program's model ("trl with deepspeed") is of the software that is named alone.
+    """
     from trainwright.options.clusters import calibrated, expected
 
     yield ("--calibration", NO_CALIBRATION), found
@@ -461,6 +466,8 @@ def _pricings(found: Cluster, cluster: Embedded) -> Iterator[tuple[tuple[str, ..
     if line is not None:
         if line == TYPICAL.name:  # what is expected where nobody names a program
             yield (), expected(found, None)
+        if software not in (None, TYPICAL.name):
+            yield ("--software", software), expected(found, software)
         yield ("--software", line), expected(found, line)
         with suppress(InvalidInput):  # a file that is not built in
             yield ("--calibration", line), calibrated(found, line)
