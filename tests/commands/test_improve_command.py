@@ -148,24 +148,27 @@ def test_a_deepspeed_microbatch_alone_is_priced(run: Callable[..., Any], tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("moved", "said"),
+    ("stage", "moved", "said"),
     [
-        (("offload_optimizer",), None),
-        (("offload_optimizer", "offload_param"), "offload of weights is priced as if these stayed"),
+        (3, ("offload_optimizer",), None),
+        (3, ("offload_optimizer", "offload_param"), None),
+        (2, ("offload_optimizer", "offload_param"), "weights are priced on the device: ZeRO-3"),
     ],
 )
 def test_a_run_that_offloads_is_improved_as_it_is_estimated(
-    run: Callable[..., Any], tmp_path: Path, moved: tuple[str, ...], said: str | None
+    run: Callable[..., Any], tmp_path: Path, stage: int, moved: tuple[str, ...], said: str | None
 ) -> None:
     path = tmp_path / "ds.json"
-    sharded = {"stage": 3, **{each: {"device": "cpu"} for each in moved}}
+    sharded = {"stage": stage, **{each: {"device": "cpu"} for each in moved}}
     batch = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4}
     path.write_text(json.dumps({**batch, "bf16": {"enabled": True}, "zero_optimization": sharded}))
     beside = ("--from", "deepspeed", str(path), "--sequence", "2048", *WHERE, "--json")
     better = run("improve", "--model", "llama3-8b", *beside).document
     priced = run("estimate", "llama3-8b", *beside).document
     assert better["request"]["configuration"] == priced["request"]["configuration"]
-    assert better["request"]["configuration"]["recipe"]["offload"]["optimizer"] == 1
+    held = better["request"]["configuration"]["recipe"]["offload"]
+    assert (held["optimizer"], held["gradients"]) == (1, 1)
+    assert held.get("weights", 0) == ("offload_param" in moved and stage == 3)
     assert better["run"]["step_time_s"] == priced["step_time_s"]
     assert said is None or said in " ".join(better["warnings"])
 

@@ -138,7 +138,10 @@ python submit.py --pool big --num_nodes 2 -- source env.sh \\&\\& accelerate lau
 
 @pytest.mark.parametrize(
     ("file", "moved"),
-    [("zero3_no_offload.json", ()), ("stage3_offload.json", ("optimizer to cpu",))],
+    [
+        ("zero3_no_offload.json", ()),
+        ("stage3_offload.json", ("optimizer to cpu", "gradients to cpu")),
+    ],
 )
 def test_what_is_submitted_is_what_stands_behind_the_dashes(file, moved) -> None:
     run = read(None, SUBMITTED.format(file=file))

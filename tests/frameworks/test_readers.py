@@ -303,7 +303,7 @@ deepspeed main.py --model_name_or_path facebook/opt-6.7b --per_device_train_batc
 def test_a_switch_for_deepspeed_takes_the_stage_of_the_programs_own_arguments():
     run = read(None, CHAT.format(more="--offload"))
     assert (run.zero, run.micro_batch, run.batch_per_replica, run.sequence) == (3, 3, 6, 640)
-    assert run.offload == ("params to cpu", "optimizer to cpu")
+    assert run.on_host == {"weights": 1.0, "optimizer": 1.0, "gradients": 1.0}
     assert (run.precision, run.recompute, run.lora_rank) == ("fp16", "full", None)
     assert any("priced in fp16" in note for note in run.notes)
     assert read(None, CHAT.format(more="--dtype bf16")).precision == "bf16"

@@ -120,7 +120,7 @@ def test_words_of_primus_are_read_as_it_means_them() -> None:
 def test_a_part_of_the_optimizer_may_lie_on_the_host() -> None:
     text = """{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2,
       "offload_optimizer": {"device": "cpu", "ratio": 0.3}}}"""
-    assert read("deepspeed", text).on_host == {"optimizer": 0.3}
+    assert read("deepspeed", text).on_host == {"optimizer": 0.3, "gradients": 1.0}
 
 
 def test_widths_of_neox_are_rounded_up() -> None:
@@ -161,7 +161,7 @@ def test_a_script_with_arguments_of_the_hugging_face_trainer_is_read(tmp_path) -
     run = read(None, text, Beside(name="finetune.sh"))
     assert (run.zero, run.micro_batch, run.batch_per_replica, run.sequence) == (3, 2, 16, 4096)
     assert (run.recompute, run.precision, run.num_devices) == ("full", "bf16", 4)
-    assert run.on_host == {"optimizer": 1.0}
+    assert run.on_host == {"optimizer": 1.0, "gradients": 1.0}
 
 
 def test_the_file_that_accelerate_is_started_with_says_what_is_sharded(tmp_path) -> None:
@@ -190,7 +190,7 @@ def test_options_of_accelerate_launch_say_what_is_sharded() -> None:
     assert started("--use_fsdp --fsdp_sharding_strategy FULL_SHARD").zero == 3
     assert started("--use_fsdp --fsdp_sharding_strategy 2").zero == 2
     offloaded = started("--use_deepspeed --zero_stage 2 --offload_optimizer_device cpu")
-    assert (offloaded.zero, offloaded.on_host) == (2, {"optimizer": 1.0})
+    assert (offloaded.zero, offloaded.on_host) == (2, {"optimizer": 1.0, "gradients": 1.0})
 
 
 def test_a_test_of_nemo_has_its_settings_in_sections() -> None:

@@ -15,7 +15,7 @@ from trainwright.formats import catalog
 from trainwright.frameworks.megatron import megatron_fields
 from trainwright.model import LowRank, Offload, Optimizer, Recipe, TransformerConfig, Tuning
 from trainwright.planning.reasons.improve import changes_that_fit
-from trainwright.plans.configuration import Configuration
+from trainwright.plans.configuration import Configuration, Overlap
 from trainwright.plans.job import unsaid_training
 from trainwright.plans.plan import Parallelism
 from trainwright.plans.prediction import StepPrediction
@@ -99,6 +99,35 @@ def test_the_host_updates_what_it_holds() -> None:
 
 
 MODEL_PARAMETERS = 596_049_920
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_shards_on_the_host_come_over_the_link_with_every_gathering(devices: int) -> None:
+    degrees = Parallelism(data=devices, zero_stage=3)
+    run = replace(RUN, parallelism=degrees, overlap=Overlap(parameters=0.0, gradients=0.0))
+    here, there = price(Recipe(), run), price(Recipe(offload=Offload(weights=1.0)), run)
+    kept, held = here.stages[0].memory, there.stages[0].memory
+    host = CLUSTER.accelerator.host
+    assert host is not None
+    shard = kept.weight_bytes
+    assert shard == pytest.approx(2 * MODEL_PARAMETERS / devices, rel=1e-3)
+    assert held.weight_bytes == 0
+    moved = replace(run, recipe=Recipe(offload=Offload(weights=1.0)))
+    assert host_bytes(MODEL, CLUSTER, moved, there) == pytest.approx((shard,))
+    embedding = 2 * 151936 * 1024  # the heaviest layer, of which its own shard is to come, too
+    assert held.transient_bytes - kept.transient_bytes == pytest.approx(2 * embedding / devices)
+    passes, written = 2 * run.num_microbatches, 1  # forward and backward, and the update's result
+    expected_s = (passes + written) * shard / host.link_bytes_per_s
+    assert there.step_time_s - here.step_time_s == pytest.approx(expected_s, rel=1e-3)
+
+
+def test_weights_that_nothing_shards_stay_on_the_device() -> None:
+    run = replace(RUN, parallelism=Parallelism(data=8, zero_stage=2))
+    with pytest.raises(InvalidInput, match="offload: weights: only ZeRO-3 brings them"):
+        price(Recipe(offload=Offload(weights=1.0)), run)
+    asked = {"cluster": "dgx-h100", "nodes": 1, "global_batch": 8, "sequence": 1024}
+    with pytest.raises(InvalidInput, match="offload: weights: plans keep them on devices"):
+        tw.plan("qwen3-0.6b", **asked, offload={"weights": 1.0})
 
 
 def test_four_bit_weights_hold_their_scaling_constants_and_nothing_else_changes() -> None:

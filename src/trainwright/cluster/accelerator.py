@@ -442,6 +442,7 @@ class Accelerator:
     exponential; 0 where that is not known, and small heads then cost attention nothing.
     `host` is absent where nothing is known of it. Where states lie there, each byte that an update
     touches on the device takes `update_delay_s_per_byte` longer (`step.zero.with_host_updates`).
+    Of weights that ZeRO-3 shards it holds `held_weights`, its host the rest.
     Where software `adds_gradients_apart`, kernels of their own add those of a microbatch to what
     the step has, instead of the products that make them.
     """
@@ -465,6 +466,7 @@ class Accelerator:
     host: Host | None = None
     flops_per_exponential: float = field(default=0.0, metadata={RARE: True})
     update_delay_s_per_byte: float = field(default=0.0, metadata={RARE: True})
+    held_weights: float = field(default=1.0, metadata={RARE: True})
     adds_gradients_apart: bool = field(default=False, metadata={RARE: True})
 
     def __post_init__(self) -> None:

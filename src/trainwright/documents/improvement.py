@@ -209,7 +209,14 @@ class PricedPlan:
 def question_of(
     model: Trained, cluster: Cluster, run: Configuration, allowed: Allowed
 ) -> ModelQuestion:
-    """What the planner is asked: all that the run is, but for what a plan decides."""
+    """What the planner is asked: all that the run is, but for what a plan decides.
+
+    Its plans keep weights on the devices, wherever those of the run lie.
+    """
+    settings, moved = RunSettings.of(run), run.recipe.offload
+    if moved is not None and moved.weights:
+        recipe = replace(settings.recipe, offload=replace(moved, weights=0.0))
+        settings = replace(settings, recipe=recipe)
     with naming_options(QUESTION_OPTION_OF):
         return ModelQuestion(
             model=model,
@@ -222,7 +229,7 @@ def question_of(
             num_devices=run.parallelism.num_devices,
             allowed=of_what_is_told_apart(model, allowed),
             overheads=run.overheads,
-            settings=RunSettings.of(run),
+            settings=settings,
             account=deciding_memory(allowed.framework, run.overheads),
         )
 

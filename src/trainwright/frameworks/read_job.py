@@ -271,7 +271,7 @@ def _as_started(text: str) -> str:
 
 
 def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
-    from trainwright.frameworks.jobs.settings import UNDESCRIBED
+    from trainwright.frameworks.jobs.settings import BETWEEN, UNDESCRIBED
 
     if run.unknown:
         yield f"{name}: not known here and not used: {', '.join(run.unknown)}"
@@ -282,8 +282,11 @@ def _warnings(run: StatedRun, name: str, *, names_model: bool) -> Iterator[str]:
         first = _first_of_stage(run, run.recomputed_blocks)
         listed = format_count(len(run.recomputed_blocks), "block")
         yield f"{name}: {listed} one by one recompute: priced as the first {first} of each stage"
-    if any("param" in each for each in run.offload):
-        yield f"{name}: offload of weights is priced as if these stayed on the device"
+    said = [each for each in run.offload if "param" in each and BETWEEN not in each]
+    if said and run.zero != 3:
+        yield f"{name}: weights are priced on the device: ZeRO-3 alone brings them layer by layer"
+    if any(BETWEEN in each for each in run.offload):
+        yield f"{name}: what is offloaded {BETWEEN} is priced on the device, where a step needs it"
     if any("nvme" in each for each in run.offload):
         yield f"{name}: offload to NVMe is priced as that to the host's memory"
     if run.weight_bits is not None and run.lora_rank is None:

@@ -32,7 +32,7 @@ from trainwright.frameworks.megatron import (
     unsaid,
 )
 from trainwright.frameworks.torchtitan import ROTATES
-from trainwright.model import LayerKind
+from trainwright.model import NO_OFFLOAD, LayerKind
 from trainwright.plans.capability import RecomputeForm, capability_of
 from trainwright.plans.capability_table import LOSS_CHUNKS, PRODUCTS, own_reduction
 from trainwright.plans.job import ExportBundle
@@ -114,8 +114,11 @@ def settings(job: Job) -> dict[str, Any]:
     }
     if job.demands.zero_stage:  # which overlaps by itself at its third stage alone
         found["zero_optimization"]["overlap_comm"] = job.overlap.gradients > 0
-    if job.demands.offload:
+    moved = job.recipe.offload or NO_OFFLOAD
+    if moved.optimizer or moved.gradients:
         found["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if moved.weights:
+        found["zero_optimization"]["offload_param"] = {"device": "cpu", "pin_memory": True}
     if job.precision == "bf16":
         found["bf16"] = {"enabled": True}
     elif job.precision == "fp16":

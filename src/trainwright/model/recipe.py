@@ -143,12 +143,13 @@ class Offload:
 
     `activations` of what blocks keep for their backward pass; `optimizer` of the optimizer's
     states, which the host then updates; `gradients` of those that a device would hold for the
-    update.
+    update; `weights` of the shards of ZeRO-3, which come to the device with each layer that runs.
     """
 
     activations: float = 0.0
     optimizer: float = 0.0
     gradients: float = 0.0
+    weights: float = field(default=0.0, metadata={RARE: True})
 
     def __post_init__(self) -> None:
         refuse(tuple(self._faults()))
@@ -389,6 +390,7 @@ class Recipe:
             end_state_bytes=ends,
             held_gradients=1 - offload.gradients,
             held_states=1 - offload.optimizer,
+            held_weights=1 - offload.weights,
         )
 
     def applied(self, model: TransformerConfig) -> TransformerConfig:

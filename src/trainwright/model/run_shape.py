@@ -32,9 +32,9 @@ class Precision:
     `dispatch_bytes` that of a number on its way to experts, scaling factors included.
     `end_state_bytes` are what the optimizer keeps of a parameter of embedding or head besides. A
     gradient is summed over replicas in `reduced_bytes`, those in which it is kept where absent. Of
-    gradients and states a device holds the shares `held_gradients` and `held_states`, its host the
-    rest. What `casts` keeps float32 weights, whose 16-bit copies PyTorch's autocast makes in each
-    forward pass.
+    gradients, states and sharded weights a device holds the shares `held_gradients`, `held_states`
+    and `held_weights`, its host the rest. What `casts` keeps float32 weights, whose 16-bit copies
+    PyTorch's autocast makes in each forward pass.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Precision:
     reduced_bytes: int | None = None
     held_gradients: float = 1.0
     held_states: float = 1.0
+    held_weights: float = 1.0
     casts: bool = False
 
     @property

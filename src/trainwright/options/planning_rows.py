@@ -634,7 +634,7 @@ ROWS += section(
         "offload",
         SHARES,
         "KIND=SHARE (repeatable) on the host: of activations of blocks, optimizer (states, "
-        "updated there) or gradients.",
+        "updated there), gradients, or weights (ZeRO-3 shards).",
         at="recipe.offload",
     ),
     row(

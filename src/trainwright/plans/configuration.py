@@ -300,6 +300,9 @@ def _offload(configuration: Configuration, model: Trained, pool: Pool) -> Iterat
     offload, by_block = configuration.recipe.offload, configuration.recompute is Recompute.OFFLOAD
     if offload is not None or by_block:
         yield from offload_faults(pool.accelerator)
+    zero = configuration.parallelism.zero_stage
+    if offload is not None and offload.weights and zero != 3:
+        yield Fault("offload", f"weights: only ZeRO-3 brings them layer by layer, got {zero}")
     if by_block and offload is not None and offload.activations:
         problem = "must not be offload where all blocks leave a share on the host"
         yield Fault("recompute", f"{problem}, got {offload.in_words}")

@@ -382,7 +382,7 @@ def training_demands(model: TransformerConfig, recipe: Recipe, precision: str) -
         has_capacity=recipe.capacity_factor is not None,
         precision=precision,
         optimizer=str(recipe.optimizer),
-        offload=on_host.optimizer + on_host.gradients > 0,
+        offload=on_host.optimizer + on_host.gradients + on_host.weights > 0,
         offload_activations=on_host.activations > 0,
         context_exchange=str(recipe.context_exchange),
         loss_chunk=recipe.loss_chunk,
@@ -596,8 +596,10 @@ _CORE_MOMENTS: Final = frozenset({"fp32", "fp16", "bf16", "fp8"})  # of its prec
 def _unsaid_formats(recipe: Recipe, target: str) -> Iterator[Fault]:
     if target in OF_CORE and (left := {*recipe.moment_dtypes} - _CORE_MOMENTS):
         yield Fault("moment_dtypes", f"{', '.join(sorted(left))}: {target} has none of these")
-    if target in OF_CORE and recipe.offload is not None and recipe.offload.gradients:
-        yield Fault("offload", f"gradients: {target} keeps them on the device")
+    keeps = ("gradients", "weights") if target in OF_CORE else ("weights",) * (target == "maxtext")
+    for kept in keeps:
+        if getattr(recipe.offload or NO_OFFLOAD, kept):
+            yield Fault("offload", f"{kept}: {target} keeps them on the device")
     if target in OF_CORE or target in OWN_CODE - {"deepspeed", "accelerate"}:
         return
     narrow = all(getattr(recipe, name) == value for name, value in ALL_IN_16_BIT.items())

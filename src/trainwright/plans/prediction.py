@@ -100,7 +100,8 @@ class StageMemory:
     @property
     def movable_bytes(self) -> float:
         """What may lie on the host instead."""
-        return self.gradient_bytes + self.optimizer_bytes + self.activation_bytes
+        states = self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+        return states + self.activation_bytes
 
     @property
     def by_class(self) -> dict[str, float]:

@@ -849,7 +849,8 @@ def _gathered_bytes(graph: LayerGraph, run: Configuration, ends: _Ends) -> float
         for layer in graph.classes
         if ends.hold(layer.kind)
     ]
-    return float(gathered_layers(degrees.zero_stage, ranks)) * max(weights)
+    layers = gathered_layers(degrees.zero_stage, ranks, held=graph.run.precision.held_weights)
+    return float(layers) * max(weights)
 
 
 def _of_a_block(graph: LayerGraph) -> dict[str, float]:

@@ -591,11 +591,16 @@ class Placement:
 
 def group_replicas(pool: Pool, degrees: Parallelism) -> Replicas:
     """How dense and expert replicas of one pipeline rank spread over the network."""
-    return _replicas_over(pool.levels, degrees)
+    device = pool.accelerator
+    on_host = 1.0 - device.held_weights if device.host is not None else 0.0
+    link_s = 1.0 / device.host.link_bytes_per_s if device.host is not None else 0.0
+    return _replicas_over(pool.levels, degrees, (on_host, link_s) if on_host else (0.0, 0.0))
 
 
 @lru_cache(maxsize=1024)
-def _replicas_over(levels: tuple[NetworkLevel, ...], degrees: Parallelism) -> Replicas:
+def _replicas_over(
+    levels: tuple[NetworkLevel, ...], degrees: Parallelism, hosted: tuple[float, float]
+) -> Replicas:
     copies, apart = degrees.state_copies, copy_distance(degrees)
     rows = replica_rows(replace(degrees, data=degrees.data // copies))
     dense, expert = (nested_hops(levels, each) for each in rows)
@@ -605,6 +610,7 @@ def _replicas_over(levels: tuple[NetworkLevel, ...], degrees: Parallelism) -> Re
         (dense, expert),
         zero_stage=degrees.zero_stage,
         copies=group_hops(levels, ranks=copies, stride=apart) if copies > 1 else (),
+        hosted=hosted,
     )
 
 

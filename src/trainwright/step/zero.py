@@ -30,7 +30,9 @@ that one runs backward (`param_sync_func`, `grad_sync_func` of its `schedules.py
 1, U is then of its own microbatch and of g - 1 of the stage before it on the rank.
 
 State of a stage on one device is its bytes over the parts they are cut into. ZeRO-3 gathers the
-weights of a layer in use and of the next one, at most all of the rank: min(2·w·(1 - 1/d), all).
+weights of a layer in use and of the next one, at most all of the rank: min(2·w·(1 - e/d), all),
+where a device holds the share e of its shards. The rest lies on its host: with each gathering every
+device fetches (1 - e)·w/d over its own link, before the network passes it on.
 
 All rules are functions of arrays that broadcast, the ZeRO stage among them; one stage is one row.
 `exposed` and `state_bytes` are the two that everything priced goes through: whoever adds a term to
@@ -98,7 +100,8 @@ class Replicas:
 
     `reduce` and `gather` hold start and seconds per byte of each way to all-reduce, and to gather
     or scatter; groups are those that share one copy of the state. `between` are the ways to reduce
-    its parts over the copies, per byte of the whole.
+    its parts over the copies, per byte of the whole. Of shards of weights a device holds the share
+    `held_weights`; `fetch_byte_s` is what the others take from its host, per byte of the whole.
     """
 
     sizes: tuple[int, int]
@@ -106,6 +109,8 @@ class Replicas:
     gather: tuple[Lines, Lines]
     zero_stage: int
     between: tuple[Lines, Lines] = ((), ())
+    held_weights: float = 1.0
+    fetch_byte_s: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
     def over(
@@ -115,8 +120,12 @@ class Replicas:
         *,
         zero_stage: int,
         copies: Hops = (),
+        hosted: tuple[float, float] = (0.0, 0.0),
     ) -> Replicas:
-        """Groups of these sizes that cross the network at `hops`; like parts meet at `copies`."""
+        """Groups of these sizes that cross the network at `hops`; like parts meet at `copies`.
+
+        `hosted` are the share of weights on the host, and the seconds in which a byte comes.
+        """
         dense, expert = hops
         between = all_reduce_lines(copies)
         return cls(
@@ -125,6 +134,8 @@ class Replicas:
             gather=(all_gather_lines(dense), all_gather_lines(expert)),
             zero_stage=zero_stage,
             between=(_of_parts(between, sizes[0]), _of_parts(between, sizes[1])),
+            held_weights=1.0 - hosted[0],
+            fetch_byte_s=(hosted[0] * hosted[1] / sizes[0], hosted[0] * hosted[1] / sizes[1]),
         )
 
     def shards(self, group: int, kind: StaticKind) -> int:
@@ -160,10 +171,11 @@ class Traffic(NamedTuple):
         Bytes are (dense, expert) on the last axis, [..., 2]: gradients, all weights and those that
         the optimizer changes. The times have the shape [...].
         """
+        moved = gathered(replicas.zero_stage, weights, trained)
         return cls(
             reduce_s=lines_s(replicas.reduce, sync),
             scatter_s=lines_s(replicas.gather, sync),
-            gather_s=lines_s(replicas.gather, gathered(replicas.zero_stage, weights, trained)),
+            gather_s=lines_s(replicas.gather, moved) + _fetch_s(replicas, moved),
             between_s=lines_s(replicas.between, sync),
         )
 
@@ -173,6 +185,13 @@ class Traffic(NamedTuple):
             scatter_s=self.scatter_s * (1 - _at(_SCATTERS_EVERY, zero_stage)),
             gather_s=self.gather_s * (1 - _at(_GATHERS_EVERY, zero_stage)),
         )
+
+
+def _fetch_s(replicas: Replicas, weights: Floats) -> Seconds:
+    """Seconds in which shards of weights [..., 2] come from the hosts."""
+    dense_s, expert_s = replicas.fetch_byte_s
+    every = _at(_GATHERS_EVERY, replicas.zero_stage)
+    return every * (weights[..., 0] * dense_s + weights[..., 1] * expert_s)
 
 
 class Windows(NamedTuple):
@@ -375,7 +394,7 @@ def _traffic_of(work: StageWork, replicas: Replicas) -> Traffic:
     return Traffic(
         reduce_s=_time_s(replicas.reduce, sync),
         scatter_s=_time_s(replicas.gather, sync),
-        gather_s=_time_s(replicas.gather, weights.tolist()),
+        gather_s=_time_s(replicas.gather, weights.tolist()) + _fetch_s(replicas, weights),
         between_s=_time_s(replicas.between, sync),
     )
 
@@ -465,9 +484,12 @@ def beside_layers_bytes(zero_stage: Stage, sizes: ArrayLike) -> Floats:
     return found
 
 
-def gathered_layers(zero_stage: Stage, num_replicas: int | Ints) -> Seconds:
-    """How many layers' weights a device gathers at most beside its own shards, in layers."""
-    return _at(_GATHERS_EVERY, zero_stage) * (2 * (1 - 1 / num_replicas))
+def gathered_layers(zero_stage: Stage, num_replicas: int | Ints, *, held: float = 1.0) -> Seconds:
+    """How many layers' weights a device gathers at most beside its own shards, in layers.
+
+    It has the share `held` of these.
+    """
+    return _at(_GATHERS_EVERY, zero_stage) * (2 * (1 - held / num_replicas))
 
 
 def gathered_bytes(layers: ArrayLike, largest: ArrayLike, whole: ArrayLike) -> Floats:
@@ -533,19 +555,20 @@ def with_host_updates(accelerator: Accelerator, numbers: Precision) -> Accelerat
     """The device as an update finds it whose states lie on the host in part.
 
     The host updates its share of the parameters: their gradients come over the link, their weights
-    go back. With g, o and w the bytes of gradient, states and weight of a parameter, of which a
-    device holds the shares e of gradients and 1 - s of states, an update touches
-    e·g + 2(1 - s)·o + w on the device: the delay of each such byte adds up to what the host takes.
+    go back, unless they lie on the host; those that the device updates then go there. With g, o and
+    w the bytes of gradient, states and weight of a parameter, of which a device holds the shares e
+    of gradients and 1 - s of states, an update touches e·g + 2(1 - s)·o + w on the device: the
+    delay of each such byte adds up to what the host takes.
     """
     host, states = accelerator.host, 1 - numbers.held_states
-    if host is None or states <= 0:
+    gradient, weight, held = numbers.gradient_bytes, numbers.weight_bytes, numbers.held_weights
+    if host is None or (states <= 0 and held == 1):
         return accelerator
-    gradient, weight = numbers.gradient_bytes, numbers.weight_bytes
     touched = numbers.held_gradients * gradient + weight
     touched += 2 * numbers.held_states * numbers.optimizer_bytes
-    moved_s = (gradient + weight) / host.link_bytes_per_s
-    delay_s = states * (1 / host.updates_per_s + moved_s) / touched
-    return replace(accelerator, update_delay_s_per_byte=delay_s)
+    moved = states * (gradient + held * weight) + (1 - states) * (1 - held) * weight
+    spent_s = states / host.updates_per_s + moved / host.link_bytes_per_s
+    return replace(accelerator, update_delay_s_per_byte=spent_s / touched, held_weights=held)
 
 
 def with_offload(cluster: Cluster, recipe: Recipe, *, precision: str | None = None) -> Cluster:
@@ -571,7 +594,9 @@ def static_shards(state: RankState, replicas: Replicas) -> StaticShards:
     """What a device holds of its rank's state."""
     stage, sizes = replicas.zero_stage, replicas.sizes
     kept = state_bytes(stage, sizes, state.static_bytes).sum(axis=0).tolist()
-    layers = gathered_layers(stage, sizes[0])
+    if stage == NUM_STAGES - 1:
+        kept[StaticKind.WEIGHT] *= replicas.held_weights
+    layers = gathered_layers(stage, sizes[0], held=replicas.held_weights)
     whole = state.static_bytes[:, :, StaticKind.WEIGHT].sum()
     gathers = float(gathered_bytes(layers, state.largest_weight_bytes, whole)) if layers else 0.0
     return StaticShards(kept=tuple(kept), gathered=gathers)

@@ -102,7 +102,7 @@ def sharding_of(found: Settings) -> Sharding:
         batch=batch,
         micro_batch=found.count_or_auto("train_micro_batch_size_per_gpu"),
         steps=steps,
-        offload=tuple(_offload(zero)),
+        offload=_offload(zero, stage),
         optimizer=optimizer.text("type"),
         tensor=found.table("tensor_parallel").count("autotp_size"),
         sequence_parallel=found.count("sequence_parallel_size"),
@@ -143,7 +143,7 @@ def sharding_beside(path: str, beside: Beside, notes: list[str]) -> Sharding | N
     notes.append(f"{name} is not beside this file: its ZeRO stage is read from its name")
     if said is None:
         raise InvalidInput.of("deepspeed", f"{path} is not beside this file: put it there")
-    offload = ("optimizer to cpu",) if _MOVES.search(name) else ()
+    offload = moved_by_zero(int(said[1]), {"optimizer": "cpu"}) if _MOVES.search(name) else ()
     return Sharding(
         zero=int(said[1]), precision=None, batch=None, micro_batch=None, steps=None,
         offload=offload, optimizer=None, tensor=None, sequence_parallel=None, overlap={},
@@ -152,9 +152,11 @@ def sharding_beside(path: str, beside: Beside, notes: list[str]) -> Sharding | N
 
 def sharding_told(found: Settings) -> Sharding:
     """What a program's own arguments say of DeepSpeed's settings, as those of DeepSpeed-Chat."""
-    offload = ("params to cpu", "optimizer to cpu") if found.switch("offload") else ()
+    stage = found.count("zero_stage", least=0, most=3) or 0
+    moved = {"optimizer": "cpu", "param": "cpu"} if found.switch("offload") else {}
+    offload = moved_by_zero(stage, moved)
     return Sharding(
-        zero=found.count("zero_stage", least=0, most=3) or 0, precision=None, batch=None,
+        zero=stage, precision=None, batch=None,
         micro_batch=None, steps=None, offload=offload, optimizer=None, tensor=None,
         sequence_parallel=None, overlap={},
     )  # fmt: skip
@@ -173,15 +175,30 @@ def reduced_in(precision: str | None, said: str | None = None) -> str | None:
     return said or (precision if precision in ("bf16", "fp16") else None)
 
 
-def _offload(zero: Settings) -> Iterator[str]:
-    for name in ("optimizer", "param"):
-        table = zero.table(f"offload_{name}")
-        device, share = table.one_of("device", _DEVICES, "none"), table.number("ratio")
-        if device != "none":
-            part = f"{share:g} of " if name == "optimizer" and share is not None else ""
-            yield f"{part}{name} to {device}"
+def _offload(zero: Settings, stage: int) -> tuple[str, ...]:
+    tables = {name: zero.table(f"offload_{name}") for name in ("optimizer", "param")}
+    moved = {name: table.one_of("device", _DEVICES, "none") for name, table in tables.items()}
     if zero.value("cpu_offload") is True:
-        yield "optimizer to cpu"
+        moved["optimizer"] = "cpu"
+    return moved_by_zero(stage, moved, share=tables["optimizer"].number("ratio"))
+
+
+def moved_by_zero(
+    stage: int, moved: Mapping[str, str | None], *, share: float | None = None
+) -> tuple[str, ...]:
+    """What lies on which device, of "optimizer" (a share of it) and "param".
+
+    From stage 2 on gradients go where the optimizer is, all of them; weights move under stage 3
+    alone. Source: deepspeed/runtime/zero/stage3.py, grad_partitions_flat_buffer on self.device, and
+    stage_1_and_2.py, copy_grads_in_partition.
+    """
+    places = {name: place for name, place in moved.items() if place not in (None, "none")}
+    found = [f"param to {places['param']}"] if "param" in places else []
+    if (place := places.get("optimizer")) is not None:
+        part = "" if share is None else f"{share:g} of "
+        found.append(f"{part}optimizer to {place}")
+        found += [f"gradients to {place}"] if stage > 1 else []
+    return tuple(found)
 
 
 def optimizer_of(name: str | None) -> dict[str, Any]:

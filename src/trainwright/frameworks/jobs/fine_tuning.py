@@ -21,6 +21,8 @@ from trainwright.frameworks.jobs.script import (
     read_launch,
 )
 from trainwright.frameworks.jobs.settings import (
+    BETWEEN,
+    BY_FSDP,
     NOTHING,
     Beside,
     Settings,
@@ -99,7 +101,7 @@ def read_torchtune(text: str, beside: Beside = NOTHING) -> StatedRun:
     if found.switch("enable_activation_offloading"):
         offload.append("activations to cpu")
     if found.switch("fsdp_cpu_offload"):
-        offload += ["params to cpu", "optimizer to cpu"]
+        offload += BY_FSDP
     started = re.search(r"^#\s*tune run (?:-\S+(?: \S+)? )*(\w+)", text, re.MULTILINE)
     alone = "single_device" in (beside.name if started is None else started[1] + beside.name)
     alone = "SingleDevice" in recipe if recipe else alone
@@ -268,7 +270,7 @@ def read_automodel(text: str, beside: Beside = NOTHING) -> StatedRun:
     optimizer = table.text("_target_")
     is_plain = optimizer in _COPYING and not table.switch("fused")
     notes += odd_optimizer(optimizer)
-    offload = ("params to cpu", "optimizer to cpu") if "offload_policy" in mesh else ()
+    offload = BY_FSDP if "offload_policy" in mesh else ()
     reduced = mesh.table("mp_policy").text("reduce_dtype")
     unknown, changing = found.remarks(harmless=_AUTO_HARMLESS, unmodelled=_AUTO_UNMODELLED)
     found.check()
@@ -429,7 +431,7 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     fsdp = model.table("fsdp_config")
     offload = _verl_offload(engine, engine)
     if fsdp.switch("cpu_offload") or fsdp.switch("offload_params"):
-        offload = ("params to cpu", "optimizer to cpu")
+        offload = BY_FSDP
     found.table("optim").text(CHOSEN)
     name = _named(model, "partial_pretrain") or _named(model)
     adapters = _verl_adapters(model)
@@ -474,10 +476,14 @@ def _verl_degrees(megatron: Settings, *, heads: int, is_on: bool = True) -> dict
 
 
 def _verl_offload(fsdp: Settings, megatron: Settings) -> tuple[str, ...]:
+    """What leaves the device while answers are made, and comes back for the update.
+
+    Source: verl/workers/fsdp_workers.py, update_actor (load_fsdp_model_to_gpu).
+    """
     keys = {"params": "param_offload", "optimizer": "optimizer_offload"}
     said = [what for what, key in keys.items() if fsdp.switch(key) or megatron.switch(key)]
     said += ["gradients"] if megatron.switch("grad_offload") else []
-    return tuple(f"{what} to cpu" for what in said)
+    return tuple(f"{what} to cpu {BETWEEN}" for what in said)
 
 
 def _verl_adapters(model: Settings) -> dict[str, Any]:

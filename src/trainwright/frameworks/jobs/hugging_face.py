@@ -24,6 +24,7 @@ from trainwright.frameworks.jobs.deepspeed import (
     ENGINE,
     STAGE_IN_NAME,
     Sharding,
+    moved_by_zero,
     named_sharding,
     odd_optimizer,
     optimizer_of,
@@ -49,6 +50,7 @@ from trainwright.frameworks.jobs.script import (
     text_beside,
 )
 from trainwright.frameworks.jobs.settings import (
+    BY_FSDP,
     NOTHING,
     PROJECTOR,
     TEXT,
@@ -711,8 +713,7 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
         zero = _fsdp_stage(fsdp)
         if re.search(r"^[45]$|HYBRID", str(fsdp.value("fsdp_sharding_strategy"))):
             notes.append("HYBRID_SHARD: priced as sharded over all replicas; give --state-copies")
-        if fsdp.switch("fsdp_offload_params"):
-            offload = ("params to cpu", "optimizer to cpu")
+        offload = BY_FSDP if fsdp.switch("fsdp_offload_params") else ()
         if fsdp.switch("fsdp_activation_checkpointing"):
             recompute = "full"
     given = found.table("deepspeed_config")
@@ -724,9 +725,8 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
         else:
             stage = given.count("zero_stage", least=0, most=3)
             zero = 2 if stage is None else stage
-        for name in ("optimizer", "param"):
-            if given.text(f"offload_{name}_device") not in (None, "none"):
-                offload = (*offload, f"{name} to {given.text(f'offload_{name}_device')}")
+        moved = {name: given.text(f"offload_{name}_device") for name in ("optimizer", "param")}
+        offload = moved_by_zero(zero, moved)
         steps = given.value("gradient_accumulation_steps")
         if steps not in (None, 1, "auto"):
             notes.append(f"gradient_accumulation_steps {steps}: the script's batch decides")
@@ -972,7 +972,7 @@ def _fsdp(found: Settings) -> tuple[int | None, tuple[str, ...]]:
     stage = _fsdp_stage(table)
     for word, sharded in (("shard_grad_op", 2), ("hybrid_shard_zero2", 2), ("no_shard", 0)):
         stage = sharded if word in words else stage
-    return stage, (("params to cpu", "optimizer to cpu") if offload else ())
+    return stage, BY_FSDP if offload else ()
 
 
 def _fsdp_stage(config: Settings) -> int:

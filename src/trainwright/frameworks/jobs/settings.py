@@ -771,16 +771,20 @@ class StatedRun:
     def on_host(self) -> dict[str, float]:
         """Shares of what lies in the host's memory, as the option `offload` takes them.
 
-        Whoever moves weights there moves gradients, too.
+        What comes back for the step does not count. Weights come layer by layer under ZeRO-3 alone.
         """
-        said = " ".join(self.offload)
-        found = dict.fromkeys((kind for kind in ("activations", "optimizer") if kind in said), 1.0)
+        said = " ".join(each for each in self.offload if BETWEEN not in each)
+        words = ("activations", "optimizer", "gradients", *(("param",) if self.zero == 3 else ()))
+        found = dict.fromkeys((kind for kind in words if kind in said), 1.0)
         for kind in found:
             if part := re.search(rf"([0-9.e-]+) of {kind}", said):
                 found[kind] = float(part[1])
-        if "param" in said or "gradients" in said:
-            found["gradients"] = 1.0
-        return found
+        return {"weights" if kind == "param" else kind: share for kind, share in found.items()}
+
+
+BETWEEN: Final = "between steps"
+# What FSDP moves where it offloads: its shards, and with them all that is made of them.
+BY_FSDP: Final = ("params to cpu", "gradients to cpu", "optimizer to cpu")
 
 
 # Adapters

@@ -19,6 +19,7 @@ from trainwright.errors import InvalidInput
 from trainwright.formats import catalog
 from trainwright.frameworks.jobs.deepspeed import odd_optimizer, optimizer_of
 from trainwright.frameworks.jobs.settings import (
+    BY_FSDP,
     NOTHING,
     Beside,
     Settings,
@@ -164,7 +165,6 @@ def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
     expert_tensor = _degree(places, "expert_tensor")
     precision, converted = _converters(found, half)
     optimizer = _optimizer(found.table("optimizer"))
-    offload = ("params, gradients and optimizer to cpu",)
     run = {
         "tp": tensor,
         "pp": ranks,
@@ -187,7 +187,7 @@ def read_tables(found: Settings, *, names_unknown: bool = True) -> StatedRun:
         "recompute": mode if mode in ("none", "selective", "full") else None,
         "recompute_modules": _recomputed(named[0]) if (mode, every) == ("selective", "") else None,
         "precision": precision,
-        "offload": offload if training.switch("enable_cpu_offload") else (),
+        "offload": BY_FSDP if training.switch("enable_cpu_offload") else (),
         **optimizer_of(optimizer),
         **(_PURE if whole == "bfloat16" else {}),
         "reduce_dtype": None if reduced == whole else format_named(reduced),

@@ -456,6 +456,8 @@ class ModelQuestion:
         if waits or self.uses_host:
             for pool in self.cluster.pools:
                 yield from offload_faults(pool.accelerator)
+        if recipe.offload is not None and recipe.offload.weights:
+            yield Fault("offload", "weights: plans keep them on devices; estimate prices a run")
         if by_layer and recipe.offload is not None and recipe.offload.activations:
             problem = "must not list offload where all blocks leave a share on the host"
             yield Fault("recompute", f"{problem}, got {recipe.offload.in_words}")
