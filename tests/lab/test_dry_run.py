@@ -13,8 +13,8 @@ from trainwright.model.recipe import DEFAULT_RECIPE
 from trainwright.plans import Parallelism
 from trainwright.plans.configuration import Configuration
 from trainwright.plans.job import Job
-from trainwright.step.figures import accounts_for
 from trainwright.step.fsdp2 import fsdp2_peaks
+from trainwright.step.memory import accounts_for
 
 pytestmark = pytest.mark.torch
 

@@ -14,9 +14,8 @@ from trainwright.model import Offload, Recipe
 from trainwright.plans import Parallelism
 from trainwright.plans.configuration import Configuration
 from trainwright.profile import Recompute
-from trainwright.step.figures import accounts_for
 from trainwright.step.fsdp2 import TensorPeak, fsdp2_peaks
-from trainwright.step.memory import Pool
+from trainwright.step.memory import Pool, accounts_for
 
 ROWS = list(csv.DictReader(dry_runs.TABLE.read_text(encoding="utf-8").splitlines()))
 CASES = {case.name: case for case in dry_runs.cases()}

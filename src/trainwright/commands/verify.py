@@ -193,8 +193,8 @@ def _dry_run(document: Verifiable, found: _Findings) -> None:
     from trainwright.frameworks.dry_run import case_of, has_own_order
     from trainwright.lab.verify_orders import check_document
     from trainwright.lab.verify_runs import dry_run_check
-    from trainwright.step.figures import accounts_for
     from trainwright.step.fsdp2 import fsdp2_peaks, peaks_under
+    from trainwright.step.memory import accounts_for
 
     if not isinstance(document, (PlannedStep, ModelEstimateResult)):
         problem = f'must be a plan or an estimate of a model, got "{document.kind}"'

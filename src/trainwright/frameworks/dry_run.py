@@ -20,8 +20,8 @@ from trainwright.model.run_shape import heaviest_share
 from trainwright.plans.capability import DRY_RUN, RecomputeForm
 from trainwright.plans.job import ExportBundle
 from trainwright.scheduling.lower import as_pytorch_runs
-from trainwright.step.figures import odd_parts, odd_together
 from trainwright.step.fsdp2 import even_schedule, frees_weights, sharing_replicas
+from trainwright.step.memory import odd_parts, odd_together
 
 if TYPE_CHECKING:
     from trainwright.plans.job import Job, Stamp

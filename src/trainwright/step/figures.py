@@ -24,28 +24,26 @@ other (`most_allocated_bytes`): so planner, bounds and estimate share the rule.
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from trainwright.model import CudaGraph, LayerKind, layer_graph
-from trainwright.model.config import Activation, Norm
+from trainwright.model.config import Norm
 from trainwright.model.feed_forward import FeedForward
 from trainwright.model.operator import NORM
-from trainwright.model.recipe import ADAPTER_MARK, is_recorded, unusual
+from trainwright.model.recipe import ADAPTER_MARK, is_recorded
 from trainwright.model.run_shape import AUTOCAST
 from trainwright.plans.configuration import even_blocks, run_shape
 from trainwright.profile import Recompute
-from trainwright.scheduling.families import family_named
 from trainwright.step.fsdp2 import fsdp2_peaks
+from trainwright.step.memory import SHARDS_STATES, SHARDS_WEIGHTS, accounts_for
 from trainwright.step.pipeline import placement_of
 from trainwright.step.predict import shape_of
 from trainwright.step.zero import gathered_layers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trainwright.cluster import Accelerator
     from trainwright.cluster.framework_memory import Figure, FrameworkMemory, Share
     from trainwright.model import LayerClass, LayerGraph, Precision, Recipe, TransformerConfig
@@ -57,8 +55,6 @@ _NORMAL: Final = NormalDist()
 _Z90: Final = _NORMAL.inv_cdf(0.95)
 _PUT_BACK: Final = 3  # copies of routed tokens, where they are put back by index
 _GATHERED: Final = 2  # inputs of a block that its tensor group gathers
-_SHARDS_STATES: Final = 1  # the ZeRO stage from which on the optimizer's states are sharded
-_SHARDS_WEIGHTS: Final = 3
 _BUCKETS: Final = 2  # then: one that fills while the other is reduced
 
 
@@ -334,7 +330,7 @@ def _cast_bytes(
     run: Configuration, held: StageMemory, account: FrameworkMemory, numbers: Precision
 ) -> float:
     """Shards of weights in 16 bit that the step's account has and the framework has not."""
-    is_cast = account.casts_shards and run.parallelism.zero_stage == _SHARDS_WEIGHTS
+    is_cast = account.casts_shards and run.parallelism.zero_stage == SHARDS_WEIGHTS
     has_copy = numbers.weight_bytes < _WORKED and run.recipe.main_weight_dtype in (None, "fp32")
     if not (is_cast and has_copy):
         return 0.0
@@ -493,11 +489,11 @@ def start_bytes(
     """
     degrees = run.parallelism
     numbers = run.recipe.numbers(run.recipe.precision or device.default_precision)
-    if account.copies_weights and degrees.zero_stage == _SHARDS_STATES:
+    if account.copies_weights and degrees.zero_stage == SHARDS_STATES:
         trained = held.gradient_bytes / numbers.gradient_bytes
         copied = trained * numbers.weight_bytes / degrees.virtual_stages
         return held.weight_bytes + held.gradient_bytes + copied
-    if account.builds_whole and degrees.zero_stage == _SHARDS_WEIGHTS:
+    if account.builds_whole and degrees.zero_stage == SHARDS_WEIGHTS:
         ranks = degrees.data * degrees.context // degrees.state_copies
         whole = held.weight_bytes * ranks
         return whole if whole <= device.usable_bytes else 0.0
@@ -530,7 +526,7 @@ def phase_memories(
     memory.
     """
     start = max(start_bytes(run, stage.memory, device, account) for stage in step.stages)
-    saves = account.saves_bytes if run.parallelism.zero_stage == _SHARDS_WEIGHTS else 0.0
+    saves = account.saves_bytes if run.parallelism.zero_stage == SHARDS_WEIGHTS else 0.0
     if not start and not saves:
         return ()
     alone = replace(account, copies_weights=False, builds_whole=False)
@@ -581,7 +577,7 @@ def _update_bytes(
     if degrees.data * degrees.context == 1 or degrees.zero_stage >= account.buckets_from:
         bucket = 0.0
     update = account.update_bytes if degrees.zero_stage else account.plain_update_bytes
-    if degrees.zero_stage == _SHARDS_WEIGHTS:
+    if degrees.zero_stage == SHARDS_WEIGHTS:
         own = min(own, account.update_parameters or own)
     copied = run.recipe.update_copy_bytes * own
     return bucket + update * own * (numbers.gradient_bytes <= 2) + copied
@@ -713,7 +709,7 @@ def _upcast_share(
     graph: LayerGraph, model: TransformerConfig, run: Configuration, account: FrameworkMemory
 ) -> float:
     """By how much of themselves 16-bit numbers grow beside weights that are quantized and whole."""
-    low_rank, whole = model.tuning.low_rank, run.parallelism.zero_stage < _SHARDS_WEIGHTS
+    low_rank, whole = model.tuning.low_rank, run.parallelism.zero_stage < SHARDS_WEIGHTS
     is_quantized = low_rank is not None and low_rank.bits is not None and whole
     is_narrow = graph.run.precision.activation_bytes == _HALF and not graph.run.precision.casts
     return float(account.upcasts_quantized and is_quantized and is_narrow)
@@ -880,109 +876,3 @@ def _reused_bytes(graph: LayerGraph, held: StageMemory, ends: _Ends, gathered: f
     with_loss = logits + max(c.transient_bytes for c in at_loss) + gathered
     both = logits + held.transient_bytes
     return max(0.0, both - max(with_loss, held.transient_bytes - in_place))
-
-
-# Which runs are counted tensor by tensor (`step.fsdp2`)
-# ------------------------------------------------------
-
-
-# What a recipe may say besides; whatever else it says moves or narrows tensors.
-_FOLLOWED: Final = frozenset(
-    {
-        "precision", "reduce_dtype", "dropout", "context_exchange", "ulysses", "context_balanced",
-        "expert_imbalance", "expert_loads", "dispatch_dtype", "token_dispatcher", "loss_chunk",
-    }
-)  # fmt: skip
-
-
-# What of a model is followed, or has no tensors of its own.
-_OF_MODELS: Final = frozenset(
-    {
-        "family", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size",
-        "vocabulary_size", "norm", "activation", "gated", "causal", "pre_norm", "final_norm",
-        "query_key_norm", "query_key_value_bias", "attention_output_bias", "mlp_bias", "rotary",
-        "tied_embeddings", "max_positions", "sliding_window", "full_attention_layers",
-        "hidden_dropout", "attention_dropout", "experts",
-    }
-)  # fmt: skip
-_IN_WORDS: Final = {
-    "latent": "latent attention",
-    "num_mtp_layers": "layers that predict further tokens",
-    "towers": "an encoder",
-    "tuning": "a part that is frozen, or a reference",
-    "shared_gate": "a gate of shared experts",
-}
-_OF_EXPERTS: Final = frozenset(
-    {
-        "num_experts", "experts_per_token", "ffn_size", "shared_ffn_size", "num_dense_layers",
-        "dense_layers", "routed_bias",
-    }
-)  # fmt: skip
-
-
-def odd_parts(model: TransformerConfig) -> Iterator[str]:
-    """What a model has that this account does not know, in words."""
-    words = {Norm.RMS: "RMS norms", Norm.LAYER: "layer norms"}
-    known = model.norm in words and model.activation in (Activation.SILU, Activation.GELU)
-    plain = model.causal and model.pre_norm and model.final_norm
-    if not (known and plain and (model.rotary or model.max_positions)):
-        yield f"blocks of the family {model.family}"
-    experts = model.experts
-    if experts is not None and (model.mlp_bias or model.activation is not Activation.SILU):
-        yield "experts with a bias, or another activation than SiLU"
-    for followed, part in ((_OF_MODELS, model), (_OF_EXPERTS, experts)):
-        for each in () if part is None else fields(part):
-            default = each.default if each.default is not MISSING else None
-            if each.name not in followed and getattr(part, each.name) != default:
-                yield _IN_WORDS.get(each.name, each.name.replace("_", " "))
-
-
-def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
-    """Whether this account knows every tensor of the run: decoders of the usual kind.
-
-    States are Adam's in float32, and nothing else is cut, moved or narrowed to save memory.
-    """
-    degrees, recipe = run.parallelism, run.recipe
-    family = family_named(run.schedule).shape(degrees.virtual_stages)
-    again = run.recompute is not Recompute.NONE
-    cut = degrees.tensor == 1 or degrees.sequence_parallel
-    if model.experts is not None and degrees.tensor > 1:
-        cut &= degrees.expert_shards == (1 if degrees.expert > 1 else degrees.tensor)
-    return (
-        cut
-        and not any(odd_parts(model))
-        and _FOLLOWED.issuperset(unusual(recipe))
-        and recipe.reduce_dtype in (None, "fp32", "bf16")
-        and recipe.precision != "fp32"
-        and run.fused_attention
-        and run.recompute is not Recompute.OFFLOAD
-        and (degrees.pipeline == 1 or family.is_plain)
-        and not (run.fused_cross_entropy and recipe.loss_chunk is not None)
-        and not any(odd_together(degrees, recipe, again=again, splits=family.split_backward))
-    )
-
-
-def odd_together(
-    degrees: Parallelism, recipe: Recipe, *, again: bool, splits: bool
-) -> Iterator[str]:
-    """What PyTorch's own parts cannot do together, or what nobody counted, in words.
-
-    Where the backward is split in gradients of inputs and of weights, a block that runs `again`
-    does so for each of them, and keeps both; selective recomputation allows one pass only. Weights
-    that were sharded again then have no gradients.
-    """
-    narrow = (recipe.reduce_dtype or "fp32") != "fp32"
-    split = splits and degrees.pipeline > 1
-    parts = {
-        "recomputation beside a split backward": split and again,
-        "ZeRO 3 beside a split backward": split and degrees.zero_stage == _SHARDS_WEIGHTS,
-        "ZeRO 0 beside context or expert parallelism": degrees.zero_stage == 0
-        and degrees.context * degrees.expert > 1,
-        "copies of sharded state beside ZeRO 1": degrees.zero_stage == _SHARDS_STATES
-        and degrees.state_copies > 1,
-        "gradients reduced in 16 bit beside ZeRO 1": degrees.zero_stage == _SHARDS_STATES
-        and narrow,
-        "a loss in pieces beside tensor or pipeline parallelism": recipe.loss_chunk is not None
-        and degrees.tensor * degrees.pipeline > 1,
-    }
-    yield from (name for name, is_there in parts.items() if is_there)

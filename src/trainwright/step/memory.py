@@ -10,21 +10,28 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from trainwright._native import _core
+from trainwright.model.config import Activation, Norm
+from trainwright.model.recipe import unusual
 from trainwright.plans.schedule import ActionKind
+from trainwright.profile import Recompute
+from trainwright.scheduling.families import family_named
 from trainwright.units import MIB
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from numpy.typing import NDArray
 
     from trainwright.arrays import Floats
+    from trainwright.model import Recipe, TransformerConfig
+    from trainwright.plans.configuration import Configuration
+    from trainwright.plans.plan import Parallelism
     from trainwright.plans.schedule import Schedule
 
     Ints = NDArray[np.int32]
@@ -352,3 +359,112 @@ class InputPass:
 
 
 AnyTape = Tape | InputPass
+
+
+# Which runs are counted tensor by tensor (`step.fsdp2`)
+# ------------------------------------------------------
+
+
+# The ZeRO stages from which on the optimizer's states are sharded, and weights.
+SHARDS_STATES: Final = 1
+SHARDS_WEIGHTS: Final = 3
+
+# What a recipe may say besides; whatever else it says moves or narrows tensors.
+_FOLLOWED: Final = frozenset(
+    {
+        "precision", "reduce_dtype", "dropout", "context_exchange", "ulysses", "context_balanced",
+        "expert_imbalance", "expert_loads", "dispatch_dtype", "token_dispatcher", "loss_chunk",
+    }
+)  # fmt: skip
+
+
+# What of a model is followed, or has no tensors of its own.
+_OF_MODELS: Final = frozenset(
+    {
+        "family", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size",
+        "vocabulary_size", "norm", "activation", "gated", "causal", "pre_norm", "final_norm",
+        "query_key_norm", "query_key_value_bias", "attention_output_bias", "mlp_bias", "rotary",
+        "tied_embeddings", "max_positions", "sliding_window", "full_attention_layers",
+        "hidden_dropout", "attention_dropout", "experts",
+    }
+)  # fmt: skip
+_IN_WORDS: Final = {
+    "latent": "latent attention",
+    "num_mtp_layers": "layers that predict further tokens",
+    "towers": "an encoder",
+    "tuning": "a part that is frozen, or a reference",
+    "shared_gate": "a gate of shared experts",
+}
+_OF_EXPERTS: Final = frozenset(
+    {
+        "num_experts", "experts_per_token", "ffn_size", "shared_ffn_size", "num_dense_layers",
+        "dense_layers", "routed_bias",
+    }
+)  # fmt: skip
+
+
+def odd_parts(model: TransformerConfig) -> Iterator[str]:
+    """What a model has that this account does not know, in words."""
+    words = {Norm.RMS: "RMS norms", Norm.LAYER: "layer norms"}
+    known = model.norm in words and model.activation in (Activation.SILU, Activation.GELU)
+    plain = model.causal and model.pre_norm and model.final_norm
+    if not (known and plain and (model.rotary or model.max_positions)):
+        yield f"blocks of the family {model.family}"
+    experts = model.experts
+    if experts is not None and (model.mlp_bias or model.activation is not Activation.SILU):
+        yield "experts with a bias, or another activation than SiLU"
+    for followed, part in ((_OF_MODELS, model), (_OF_EXPERTS, experts)):
+        for each in () if part is None else fields(part):
+            default = each.default if each.default is not MISSING else None
+            if each.name not in followed and getattr(part, each.name) != default:
+                yield _IN_WORDS.get(each.name, each.name.replace("_", " "))
+
+
+def accounts_for(model: TransformerConfig, run: Configuration) -> bool:
+    """Whether this account knows every tensor of the run: decoders of the usual kind.
+
+    States are Adam's in float32, and nothing else is cut, moved or narrowed to save memory.
+    """
+    degrees, recipe = run.parallelism, run.recipe
+    family = family_named(run.schedule).shape(degrees.virtual_stages)
+    again = run.recompute is not Recompute.NONE
+    cut = degrees.tensor == 1 or degrees.sequence_parallel
+    if model.experts is not None and degrees.tensor > 1:
+        cut &= degrees.expert_shards == (1 if degrees.expert > 1 else degrees.tensor)
+    return (
+        cut
+        and not any(odd_parts(model))
+        and _FOLLOWED.issuperset(unusual(recipe))
+        and recipe.reduce_dtype in (None, "fp32", "bf16")
+        and recipe.precision != "fp32"
+        and run.fused_attention
+        and run.recompute is not Recompute.OFFLOAD
+        and (degrees.pipeline == 1 or family.is_plain)
+        and not (run.fused_cross_entropy and recipe.loss_chunk is not None)
+        and not any(odd_together(degrees, recipe, again=again, splits=family.split_backward))
+    )
+
+
+def odd_together(
+    degrees: Parallelism, recipe: Recipe, *, again: bool, splits: bool
+) -> Iterator[str]:
+    """What PyTorch's own parts cannot do together, or what nobody counted, in words.
+
+    Where the backward is split in gradients of inputs and of weights, a block that runs `again`
+    does so for each of them, and keeps both; selective recomputation allows one pass only. Weights
+    that were sharded again then have no gradients.
+    """
+    narrow = (recipe.reduce_dtype or "fp32") != "fp32"
+    split = splits and degrees.pipeline > 1
+    parts = {
+        "recomputation beside a split backward": split and again,
+        "ZeRO 3 beside a split backward": split and degrees.zero_stage == SHARDS_WEIGHTS,
+        "ZeRO 0 beside context or expert parallelism": degrees.zero_stage == 0
+        and degrees.context * degrees.expert > 1,
+        "copies of sharded state beside ZeRO 1": degrees.zero_stage == SHARDS_STATES
+        and degrees.state_copies > 1,
+        "gradients reduced in 16 bit beside ZeRO 1": degrees.zero_stage == SHARDS_STATES and narrow,
+        "a loss in pieces beside tensor or pipeline parallelism": recipe.loss_chunk is not None
+        and degrees.tensor * degrees.pipeline > 1,
+    }
+    yield from (name for name, is_there in parts.items() if is_there)
