@@ -328,3 +328,91 @@ def test_beside_quantized_weights_blocks_pass_on_float32(again: bool) -> None:
     )
     more = of_adapters(blocks, again, upcast=True) - of_adapters(blocks, again, upcast=False)
     assert more == pytest.approx(wide - narrow, rel=0.05)
+
+
+def alive_at_most(blocks: int, *, frozen: bool, reentrant: bool) -> int:
+    """Hidden states that live at once in a step of the first FSDP, one of two ranks."""
+    import weakref
+
+    import torch
+    from torch import distributed, nn
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.checkpoint import checkpoint
+
+    rows, width = 64, 96
+
+    class Adapter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(width))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.product, self.adapter = nn.Linear(width, width, bias=False), Adapter()
+            self.product.weight.requires_grad_(not frozen)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.tanh(self.product(x) + self.adapter(x))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block() for _ in range(blocks))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=reentrant)
+            return x
+
+    class Alive(TorchDispatchMode):
+        now = most = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), more: Any = None):
+            found = function(*args, **(more or {}))
+            if isinstance(found, torch.Tensor) and found.shape == (rows, width):
+                held = found.untyped_storage()
+                if held._cdata not in own:
+                    own.add(held._cdata)
+                    self.now += 1
+                    self.most = max(self.most, self.now)
+                    weakref.finalize(held, self.gone, held._cdata)
+            return found
+
+        def gone(self, storage: int) -> None:
+            own.discard(storage)
+            self.now -= 1
+
+    own: set[int] = set()
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        units = ModuleWrapPolicy({Block, Adapter})
+        model = FullyShardedDataParallel(
+            Model(), auto_wrap_policy=units, device_id=torch.device("cpu")
+        )
+        alive = Alive()
+        with alive:
+            model(torch.randn(rows, width, requires_grad=True)).sum().backward()
+    finally:
+        distributed.destroy_process_group()
+    return alive.most
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("frozen", "reentrant"), [(True, True), (True, False), (False, True)])
+def test_the_first_fsdp_keeps_what_frozen_blocks_read_and_its_gradient(
+    frozen: bool, reentrant: bool
+) -> None:
+    """Reentrant checkpoints alone: of others, and where weights train, blocks free what they read.
+
+    So `keeps_frozen` of the account `hugging-face-fsdp1`.
+    """
+    blocks, kept = 24, 1 + (frozen and reentrant)
+    alive = alive_at_most(blocks, frozen=frozen, reentrant=reentrant)
+    assert kept * blocks <= alive <= kept * blocks + 8

@@ -60,6 +60,8 @@ def test_every_field_that_an_account_sets_has_a_source(account: FrameworkMemory)
         ("trl", "hugging-face"),
         ("trl with deepspeed", "hugging-face-deepspeed"),
         ("llamafactory", "hugging-face-deepspeed"),
+        ("llamafactory with fsdp1", "hugging-face-fsdp1"),
+        ("transformers with fsdp1", "hugging-face-fsdp1"),
         ("nanotron", "nanotron"),
         ("maxtext", "xla"),
         ("something else", "typical"),
@@ -416,6 +418,30 @@ def test_an_update_that_is_not_fused_needs_a_copy_of_a_moment_of_a_rank(
         tw.estimate("mistral-7b", **in_8_bit, fused_update=False).document.device_bytes
         == tw.estimate("mistral-7b", **in_8_bit).document.device_bytes
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "keeps"),
+    [
+        ({}, True),
+        ({"zero": 2}, False),
+        ({"recompute": "none"}, False),
+        ({"lora_rank": None}, False),
+    ],
+)
+def test_the_first_fsdp_keeps_what_frozen_blocks_read_and_its_gradient(
+    more: dict[str, object], keeps: bool
+) -> None:
+    run = {"cluster": "dgx-h100", "devices": 8, "zero": 3, "recompute": "full", "lora_rank": 8}
+    run |= {"global_batch": 8, "sequence": 16384, "loss_chunk": 256, "changes": False} | more
+    run = {name: value for name, value in run.items() if value is not None}
+    first, second = (
+        tw.estimate("llama3-70b", software=name, **run).document
+        for name in ("trl with fsdp1", "trl")
+    )
+    gradients = 80 * 16384 * 8192 * 2.0
+    added = (first.allocated_bytes or 0.0) - (second.allocated_bytes or 0.0)
+    assert added == (pytest.approx(gradients, rel=0.1) if keeps else 0.0)
 
 
 @pytest.mark.parametrize(("zero", "is_cut"), [(2, False), (3, True)])

@@ -82,7 +82,8 @@ class FrameworkMemory:
     With `reuses_buffers` a compiler places every tensor by its lifetime: logits lie where the
     tensors of blocks lie later, and the gradient of an activation's input where that input was.
     With `casts_shards` ZeRO-3 keeps shards of weights that train in float32 alone, and casts what
-    it gathers.
+    it gathers; with `keeps_frozen` what recomputed blocks of frozen weights read, and its gradient,
+    stays until the backward pass ends.
     Without `gathers_ahead` ZeRO-3 gathers the weights of the layer at hand only; without
     `keeps_attended` selective recomputation runs attention again, from its inputs.
 
@@ -127,6 +128,7 @@ class FrameworkMemory:
     gathers_ahead: bool = True
     keeps_attended: bool = True
     casts_shards: bool = False
+    keeps_frozen: bool = False
     copies_weights: bool = False
     builds_whole: bool = False
     saves_bytes: float = 0.0
@@ -183,6 +185,7 @@ class FrameworkMemory:
             self.keeps_tiles,
             self.softmax_bytes,
             self.upcasts_quantized,
+            self.keeps_frozen,
             self.may_hold_less,
         )
         return not any(kept)
@@ -221,10 +224,12 @@ def program_of(software: str) -> str:
 def memory_of_software(known: tuple[FrameworkMemory, ...], name: str | None) -> FrameworkMemory:
     """The account whose `software` is part of a program's name; else the typical one.
 
-    The longest part decides, so that `megatron-deepspeed` is DeepSpeed's.
+    What shards a program's model decides first, then the longest part, so that `megatron-deepspeed`
+    is DeepSpeed's.
     """
     text = (name or "").strip().lower()
-    found = [(len(part), each) for each in known for part in each.software if part in text]
-    if found:
-        return max(found, key=lambda pair: pair[0])[1]
+    for words in (text[len(without_engine(text)) :], text):
+        found = [(len(part), each) for each in known for part in each.software if part in words]
+        if found:
+            return max(found, key=lambda pair: pair[0])[1]
     return next(each for each in known if each.name == TYPICAL_MEMORY)

@@ -314,6 +314,8 @@ def memory_figures(
         peak = held.total_bytes - cast + beside + pool.beside_bytes
         if makes_gradients_anew(account, run):
             peak -= _unmade_bytes(graph, model, run, held, account)
+        if account.keeps_frozen:
+            peak = max(peak, _last_block_bytes(graph, model, run, held, account) - cast)
         peak = max(peak, start - kept)
         found.append(
             figures_of(
@@ -335,7 +337,28 @@ def _cast_bytes(
     if not (is_cast and has_copy):
         return 0.0
     own = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
-    return numbers.weight_bytes * own
+    return min(numbers.weight_bytes * own, held.weight_bytes)
+
+
+def _last_block_bytes(
+    graph: LayerGraph,
+    model: TransformerConfig,
+    run: Configuration,
+    held: StageMemory,
+    account: FrameworkMemory,
+) -> float:
+    """What tensors hold as the first block runs backward, where `keeps_frozen` of the account."""
+    frozen = model.tuning.low_rank is not None and run.recompute is Recompute.FULL
+    if not frozen or run.parallelism.zero_stage != SHARDS_WEIGHTS or run.num_stages > 1:
+        return 0.0
+    ends, blocks = _Ends(first=True, last=True), []
+    for layer in (each for each in graph.classes if each.kind is LayerKind.BLOCK):
+        own = sum(tensor.bytes_per_device(graph.run) for tensor in layer.saved)
+        eager = _eager_layer_bytes(layer, graph, model, account, wide=0.0)
+        blocks.append(layer.transient_bytes + own + eager)
+    inputs = 2 * held.activation_bytes  # and their gradients
+    gathered = _gathered_bytes(graph, run, ends)
+    return held.static_bytes + held.workspace_bytes + inputs + gathered + max(blocks)
 
 
 def makes_gradients_anew(account: FrameworkMemory, run: Configuration) -> bool:
