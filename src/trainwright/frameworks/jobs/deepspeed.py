@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON: what replicas shard, number formats, batches; alone or beside a trainer.
+"""DeepSpeed's JSON and FSDP's words: what replicas shard, formats, batches; alone or beside a trainer.
 
 Source: the configuration page of DeepSpeed's documentation, with its defaults. "auto" stands for
 what the Hugging Face trainer fills in, and counts as not stated.
@@ -16,6 +16,7 @@ from trainwright.errors import InvalidInput
 from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.json_text import parse_json
 from trainwright.frameworks.jobs.settings import (
+    BY_FSDP,
     NOTHING,
     Beside,
     Settings,
@@ -228,6 +229,36 @@ def odd_optimizer(name: str | None) -> Iterator[str]:
     ):  # fmt: skip
         if odd in word:
             yield f"optimizer {name} is priced as {near}"
+
+
+def fsdp_of(found: Settings) -> tuple[int | None, tuple[str, ...]]:
+    """The stage that FSDP stands for, None without it, and what it moves to the host."""
+    given, config = found.value("fsdp"), found.value("fsdp_config")
+    found.value("fsdp_version")
+    if (not given and not config) or str(given).lower() == "false":
+        return None, ()
+    table = found.table("fsdp_config") if isinstance(config, dict) else Settings({})
+    words = given if isinstance(given, list) else re.split(r"[\s,]+", str(given or "").lower())
+    offload = "offload" in words or any(
+        table.switch(name) for name in ("fsdp_offload_params", "offload_params")
+    )
+    stage = fsdp_stage(table)
+    for word, sharded in (("shard_grad_op", 2), ("hybrid_shard_zero2", 2), ("no_shard", 0)):
+        stage = sharded if word in words else stage
+    return stage, BY_FSDP if offload else ()
+
+
+def fsdp_stage(config: Settings) -> int:
+    """What the strategy of FSDP shards, in stages of ZeRO."""
+    for name in ("fsdp_reshard_after_forward", "reshard_after_forward"):
+        value = config.value(name)
+        if isinstance(value, bool):
+            return 3 if value else 2
+        if isinstance(value, str):
+            return {"SHARD_GRAD_OP": 2, "NO_SHARD": 0, "FALSE": 2}.get(value.upper(), 3)
+    words = {"1": 3, "2": 2, "3": 0, "4": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
+    strategy = config.value(config.first("sharding_strategy", "fsdp_sharding_strategy"))
+    return words.get(str(strategy).upper(), 3)
 
 
 def read_deepspeed(text: str, beside: Beside = NOTHING) -> StatedRun:

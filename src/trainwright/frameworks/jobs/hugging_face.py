@@ -24,6 +24,8 @@ from trainwright.frameworks.jobs.deepspeed import (
     ENGINE,
     STAGE_IN_NAME,
     Sharding,
+    fsdp_of,
+    fsdp_stage,
     moved_by_zero,
     named_sharding,
     odd_optimizer,
@@ -650,7 +652,7 @@ def read_axolotl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if shards and not found.is_absent("dp_replicate_size"):
         degrees["dp"] = replicas * shards
     sharding = named_sharding(found, beside)
-    zero, _ = _fsdp(found)
+    zero, _ = fsdp_of(found)
     if sharding is None and (zero is not None or (shards or 1) > 1):
         degrees["zero"] = 3 if zero is None else zero
     offload = _offloaded(found)
@@ -710,7 +712,7 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
     fsdp = found.table("fsdp_config")
     recompute = None
     if kind == "FSDP":
-        zero = _fsdp_stage(fsdp)
+        zero = fsdp_stage(fsdp)
         if re.search(r"^[45]$|HYBRID", str(fsdp.value("fsdp_sharding_strategy"))):
             notes.append("HYBRID_SHARD: priced as sharded over all replicas; give --state-copies")
         offload = BY_FSDP if fsdp.switch("fsdp_offload_params") else ()
@@ -833,7 +835,7 @@ def _trainer(
     notes += beyond_supervised(found, kind, adapts=bool(adapters))
     degrees = dict(degrees or {})
     stage = 0 if sharding is None else sharding.zero
-    wrapped, moved = _fsdp(found)
+    wrapped, moved = fsdp_of(found)
     if sharding is None and wrapped is not None:
         stage, offload = degrees.get("zero", wrapped), (*offload, *moved)
     degrees.setdefault("zero", stage)
@@ -956,33 +958,3 @@ def _adapters(
 def _bits(found: Settings) -> int | None:
     four, eight = found.switch("load_in_4bit"), found.switch("load_in_8bit")
     return 4 if four else 8 if eight else None
-
-
-def _fsdp(found: Settings) -> tuple[int | None, tuple[str, ...]]:
-    """The stage that FSDP stands for, None without it, and what it moves to the host."""
-    given, config = found.value("fsdp"), found.value("fsdp_config")
-    found.value("fsdp_version")
-    if (not given and not config) or str(given).lower() == "false":
-        return None, ()
-    table = found.table("fsdp_config") if isinstance(config, dict) else Settings({})
-    words = given if isinstance(given, list) else re.split(r"[\s,]+", str(given or "").lower())
-    offload = "offload" in words or any(
-        table.switch(name) for name in ("fsdp_offload_params", "offload_params")
-    )
-    stage = _fsdp_stage(table)
-    for word, sharded in (("shard_grad_op", 2), ("hybrid_shard_zero2", 2), ("no_shard", 0)):
-        stage = sharded if word in words else stage
-    return stage, BY_FSDP if offload else ()
-
-
-def _fsdp_stage(config: Settings) -> int:
-    """What the strategy of FSDP shards, in stages of ZeRO."""
-    for name in ("fsdp_reshard_after_forward", "reshard_after_forward"):
-        value = config.value(name)
-        if isinstance(value, bool):
-            return 3 if value else 2
-        if isinstance(value, str):
-            return {"SHARD_GRAD_OP": 2, "NO_SHARD": 0, "FALSE": 2}.get(value.upper(), 3)
-    words = {"1": 3, "2": 2, "3": 0, "4": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0}
-    strategy = config.value(config.first("sharding_strategy", "fsdp_sharding_strategy"))
-    return words.get(str(strategy).upper(), 3)
