@@ -11,6 +11,7 @@ from trainwright.errors import InvalidInput
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
 from trainwright.frameworks.jobs.settings import StatedRun
+from trainwright.frameworks.read_job import open_stated
 from trainwright.model import Norm
 
 GPT = "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --vocab-size 1024"
@@ -418,3 +419,55 @@ def test_settings_of_deepspeed_that_a_program_writes_are_asked_for() -> None:
 
 def test_how_far_neox_pads_its_vocabulary_is_read() -> None:
     assert read("neox", f"{NEOX}\nmake_vocab_size_divisible_by: 64").vocabulary_multiple == 64
+
+
+ON_FSDP = """\
+base_model: NousResearch/Llama-2-70b-hf
+adapter: qlora
+sequence_len: 512
+micro_batch_size: 1
+gradient_checkpointing: true
+gradient_checkpointing_kwargs: {{use_reentrant: {reentrant}}}
+fsdp: [full_shard, auto_wrap]
+fsdp_config: {{fsdp_offload_params: true, fsdp_version: {version}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "reentrant", "engine"),
+    [(1, "true", "fsdp1"), (2, "true", None), (1, "false", None)],
+)
+def test_the_first_fsdp_is_an_engine_of_its_own_beside_reentrant_checkpoints(
+    version: int, reentrant: str, engine: str | None
+) -> None:
+    run = read("axolotl", ON_FSDP.format(version=version, reentrant=reentrant))
+    assert (run.sharded_by, run.zero) == (engine, 3)
+    assert run.on_host == {"weights": 1.0, "optimizer": 1.0, "gradients": 1.0}
+
+
+def test_llamafactory_checkpoints_are_reentrant_under_the_first_fsdp(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.yaml").write_text(
+        "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n"
+        "  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_offload_params: true\n"
+    )
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "accelerate launch --config_file fsdp.yaml src/train.py --stage sft --do_train \\\n"
+        "  --model_name_or_path meta-llama/Llama-2-70b-hf --finetuning_type lora \\\n"
+        "  --quantization_bit 4 --cutoff_len 512 --per_device_train_batch_size 1 --bf16\n"
+    )
+    job = open_stated(None, script)
+    assert (job.software or "").endswith(" with fsdp1")
+    assert job.run.on_host["weights"] == 1.0
+
+
+def test_what_verl_moves_between_steps_is_on_the_device_in_one(tmp_path: Path) -> None:
+    script = tmp_path / "grpo.sh"
+    script.write_text(
+        "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen2.5-7B \\\n"
+        "  actor_rollout_ref.actor.fsdp_config.param_offload=True \\\n"
+        "  actor_rollout_ref.actor.fsdp_config.optimizer_offload=True trainer.n_gpus_per_node=8\n"
+    )
+    job = open_stated(None, script)
+    assert job.run.offload and not job.run.on_host
+    assert "priced on the device, where a step needs it" in " ".join(job.warnings)

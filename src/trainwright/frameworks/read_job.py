@@ -183,7 +183,7 @@ def open_stated(
         warnings=warnings,
         nodes=nodes,
         software=predicted_for(text)
-        or on_engine(as_compiled(run.program or named, run.compiled), run.engine),
+        or on_engine(as_compiled(run.program or named, run.compiled), run.sharded_by),
     )
 
 

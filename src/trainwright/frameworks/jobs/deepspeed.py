@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON and FSDP's words: what replicas shard, formats, batches; alone or beside a trainer.
+"""DeepSpeed's JSON and FSDP's words: what replicas shard, formats, batches; also of trainers.
 
 Source: the configuration page of DeepSpeed's documentation, with its defaults. "auto" stands for
 what the Hugging Face trainer fills in, and counts as not stated.
@@ -164,6 +164,16 @@ def sharding_told(found: Settings) -> Sharding:
 
 
 ENGINE: Final = "deepspeed"
+FIRST_FSDP: Final = "fsdp1"
+
+
+def first_fsdp(config: Settings, version: object = None) -> str | None:
+    """The engine of what FSDP shards, where that is its first version, as accelerate has it.
+
+    Its settings, or what a file says beside them, name another.
+    """
+    said = (version, *(config.value(name) for name in ("fsdp_version", "version")))
+    return FIRST_FSDP if all(str(each) in ("None", "1") for each in said) else None
 
 
 def reduced_in(precision: str | None, said: str | None = None) -> str | None:

@@ -22,8 +22,10 @@ from trainwright.formats.atomic_file import read_bytes
 from trainwright.formats.hf_config import EXPERT_PRODUCTS
 from trainwright.frameworks.jobs.deepspeed import (
     ENGINE,
+    FIRST_FSDP,
     STAGE_IN_NAME,
     Sharding,
+    first_fsdp,
     fsdp_of,
     fsdp_stage,
     moved_by_zero,
@@ -394,6 +396,7 @@ def _started_so(
             reduced = reduced_in(run.precision) if stage else run.reduce_dtype
             engine = ENGINE if stage and "fsdp" not in name.lower() else None
             kept = reduced if engine else run.gradient_dtype
+            engine = FIRST_FSDP if stage and not engine and "fsdp2" not in name.lower() else engine
             return replace(
                 run, zero=stage, gradient_dtype=kept, reduce_dtype=reduced, engine=engine
             )
@@ -416,7 +419,7 @@ def _started_so(
         offload=offload,
         recompute=again,
         gradient_dtype=reduced_in(run.precision, own_run.gradient_dtype)
-        if own_run.engine
+        if own_run.engine == ENGINE
         else run.gradient_dtype,
         reduce_dtype=own_run.reduce_dtype or (reduced_in(run.precision) if own_run.zero else None),
         engine=own_run.engine,
@@ -584,6 +587,7 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
         sharding=named_sharding(found, beside) if sharding is None else sharding,
         packing=found.switch("packing"),
         degrees=_megatron_degrees(found),
+        reentrant=found.switch("use_reentrant_gc", default=True),
         loaded_in="bf16" if adapters or found.switch("pure_bf16") else "fp32",
         more_notes=notes,
     )
@@ -772,7 +776,7 @@ def _accelerate(found: Settings, beside: Beside) -> StatedRun:
         offload=offload or (() if sharding is None else sharding.offload),
         gradient_dtype=None if sharding is None else sharding.kept_in(words.get(precision or "")),
         reduce_dtype=_reduced_in(precision, sharding, wraps=kind in ("FSDP", "DEEPSPEED")),
-        engine=ENGINE if kind == "DEEPSPEED" and zero else None,
+        engine=ENGINE if kind == "DEEPSPEED" and zero else first_fsdp(fsdp) if zero else None,
         program="megatron" if kind == "MEGATRON_LM" else None,
         compiled=compiled or None,
         num_devices=None if kind == "NO" and processes is None else processes,
@@ -813,6 +817,7 @@ def _trainer(
     degrees: dict[str, Any] | None = None,
     offload: tuple[str, ...] = (),
     model_key: str = "model_name_or_path",
+    reentrant: bool = False,
     loaded_in: str | None = None,
     more_notes: Iterable[str] = (),
 ) -> StatedRun:
@@ -836,6 +841,9 @@ def _trainer(
     degrees = dict(degrees or {})
     stage = 0 if sharding is None else sharding.zero
     wrapped, moved = fsdp_of(found)
+    config = found.table("fsdp_config") if isinstance(found.value("fsdp_config"), dict) else None
+    engine = first_fsdp(config or Settings({}), found.value("fsdp_version")) if wrapped else None
+    checkpoints = found.table("gradient_checkpointing_kwargs")
     if sharding is None and wrapped is not None:
         stage, offload = degrees.get("zero", wrapped), (*offload, *moved)
     degrees.setdefault("zero", stage)
@@ -872,7 +880,8 @@ def _trainer(
         precision=precision,
         offload=offload or (() if sharding is None else sharding.offload),
         reduce_dtype=_reduced_in(precision, sharding, wraps=wrapped is not None),
-        engine=ENGINE if sharding is not None and sharding.zero else None,
+        engine=ENGINE if sharding is not None and sharding.zero else engine,
+        reentrant=checkpoints.switch("use_reentrant", default=reentrant),
         compiled=compiled or None,
         loaded_in=loaded if sharding is None and bits is None else None,
         model_name=name,

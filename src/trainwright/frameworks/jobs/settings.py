@@ -646,7 +646,7 @@ _OF_LLAMA: Final = re.compile(r"^tokenizer\.model$|llama|mistral")
 _ABOUT_THE_FILE = frozenset(
     {"model", "model_name", "model_changes", "num_devices", "devices_per_node"}
     | {"batch_per_replica", "offload", "per_example", "engine", "program", "compiled"}
-    | {"loaded_in", "unknown", "notes"}
+    | {"loaded_in", "reentrant", "unknown", "notes"}
 )
 
 
@@ -666,7 +666,8 @@ class StatedRun:
     beside adapters has, `per_example` how many sequences the file's batch counts as one, as a pair
     of answers. `engine` shards the model for the program, where that is a library of its own;
     `program` runs it, where the file is another's; blocks are `compiled` where that is stated.
-    `loaded_in` is the format of weights that are updated as they are where nothing shards them.
+    `loaded_in` is the format of weights that are updated as they are where nothing shards them;
+    checkpoints of what is recomputed may be `reentrant`.
     `unknown` are settings that this reader does not know, `notes` what it left out knowingly.
     """
 
@@ -727,6 +728,7 @@ class StatedRun:
     program: str | None = None
     compiled: bool | None = None
     loaded_in: str | None = None
+    reentrant: bool | None = None
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -766,6 +768,15 @@ class StatedRun:
             **ALL_IN_16_BIT,
             **({"moment_dtypes": kept} if (kept := self.moment_dtypes) else {}),
         }
+
+    @property
+    def sharded_by(self) -> str | None:
+        """The engine; the first FSDP is one of its own only where frozen blocks keep their inputs.
+
+        Source: see `keeps_frozen` of `cluster.framework_memory`.
+        """
+        keeps = self.reentrant and self.lora_rank is not None and self.zero == 3
+        return None if self.engine == "fsdp1" and not keeps else self.engine
 
     @property
     def on_host(self) -> dict[str, float]:
