@@ -203,7 +203,7 @@ _ROOMY: dict[str, tuple[str, str, set[str]]] = {
         '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, '
         '"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}, '
         '"data_types": {"grad_accum_dtype": "fp32"}}',
-        {"host optimizer", "gradients bf16"},
+        {"host optimizer gradients", "gradients bf16"},
     ),
     "trl": (
         "sft.yaml",
@@ -236,8 +236,8 @@ _ROOMY: dict[str, tuple[str, str, set[str]]] = {
         "model:\n  _component_: torchtune.models.llama3_1.llama3_1_8b\nbatch_size: 2\n"
         "tokenizer:\n  max_seq_len: 4096\noptimizer:\n  _component_: torch.optim.AdamW\n"
         "enable_activation_checkpointing: true\ndtype: bf16\n",
-        {"host activations", "host optimizer gradients", "host activations optimizer gradients"}
-        | {"moments int8"},
+        {"host activations", "host optimizer gradients weights", "moments int8"}
+        | {"host activations optimizer gradients weights"},
     ),
     "llm-foundry": (
         "mpt.yaml",

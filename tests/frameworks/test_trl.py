@@ -159,7 +159,9 @@ def test_a_script_says_by_words_what_fsdp_shards(words: str, zero: int) -> None:
 def test_fsdp_of_a_script_may_move_states_to_the_host() -> None:
     start = "torchrun --nproc_per_node=8 train.py --model_name_or_path gpt2"
     run = read_trl(f'{start} --per_device_train_batch_size 4 --fsdp "full_shard offload"\n')
-    assert run.on_host == {"optimizer": 1.0, "gradients": 1.0}
+    assert run.on_host == {"weights": 1.0, "optimizer": 1.0, "gradients": 1.0}
+    part = read_trl(f'{start} --per_device_train_batch_size 4 --fsdp "shard_grad_op offload"\n')
+    assert part.on_host == {"optimizer": 1.0, "gradients": 1.0}
 
 
 PROGRAM = """

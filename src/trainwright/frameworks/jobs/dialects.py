@@ -37,11 +37,15 @@ _MODES: Final = {Recompute.NONE: False, Recompute.FULL: True}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saving:
-    """What makes room, decided at once by `words`; `again` beside recomputed blocks alone."""
+    """What makes room, decided at once by `words` under these ZeRO stages.
+
+    `again` beside recomputed blocks alone.
+    """
 
     decided: Mapping[str, Any]
     words: Words
     again: bool = False
+    stages: tuple[int, ...] = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,8 @@ def _saving_words(dialect: Dialect, left: dict[str, Any], after: Configuration) 
     words: Words = {}
     for each in sorted(dialect.savings, key=lambda saving: -len(saving.decided)):
         again = after.recompute is Recompute.FULL and after.recompute_blocks is None
-        if each.decided.items() <= left.items() and (again or not each.again):
+        holds = (again or not each.again) and after.parallelism.zero_stage in each.stages
+        if holds and each.decided.items() <= left.items():
             words |= each.words
             left = {key: value for key, value in left.items() if key not in each.decided}
     return None if left else words
@@ -179,6 +184,7 @@ def _room_of(run: Configuration) -> dict[str, Any]:
         "host activations": held.activations,
         "host optimizer": held.optimizer,
         "host gradients": held.gradients,
+        "host weights": held.weights,
         "exchange": (str(recipe.context_exchange), recipe.ulysses),
         "graphs": (str(recipe.cuda_graph), recipe.cuda_graph_modules),
         "optimizer": str(recipe.optimizer),
@@ -190,8 +196,17 @@ def _room_of(run: Configuration) -> dict[str, Any]:
 
 
 _ROOM: Final = frozenset(
-    {"loss", "feed-forward", "host activations", "host optimizer", "host gradients", "exchange"}
-    | {"graphs", "optimizer", "moments", "gradients", "reduction", "update"}
+    {"loss", "feed-forward", "host activations", "host optimizer", "host gradients"}
+    | {
+        "host weights",
+        "exchange",
+        "graphs",
+        "optimizer",
+        "moments",
+        "gradients",
+        "reduction",
+        "update",
+    }
 )
 
 
@@ -561,15 +576,32 @@ _OF_TRL: Final = (
     Saving(decided={"loss": LOSS_CHUNKS["trl"]}, words={"loss_type": "chunked_nll"}),
     *_optim("optim"),
 )
-_OF_DEEPSPEED: Final = (
+_STATES_BY_ZERO: Final = {
+    "zero_optimization.offload_optimizer.device": "cpu",
+    "zero_optimization.offload_optimizer.pin_memory": True,
+}
+_OF_DEEPSPEED: Final = (  # whose gradients follow from stage 2 on (`deepspeed.moved_by_zero`)
+    Saving(decided=_STATES_TO_HOST, words=_STATES_BY_ZERO, stages=(2, 3)),
+    Saving(decided={"host optimizer": 1.0}, words=_STATES_BY_ZERO, stages=(0, 1)),
     Saving(
-        decided={"host optimizer": 1.0},
+        decided={"host weights": 1.0},
         words={
-            "zero_optimization.offload_optimizer.device": "cpu",
-            "zero_optimization.offload_optimizer.pin_memory": True,
+            "zero_optimization.offload_param.device": "cpu",
+            "zero_optimization.offload_param.pin_memory": True,
         },
+        stages=(3,),
     ),
 )
+
+
+def _by_fsdp(word: str) -> tuple[Saving, ...]:
+    """FSDP moves all that it shards."""
+    return (
+        Saving(decided={**_STATES_TO_HOST, "host weights": 1.0}, words={word: True}, stages=(3,)),
+        Saving(decided=_STATES_TO_HOST, words={word: True}, stages=(1, 2)),
+    )
+
+
 _OF_CORE: Final = (
     Saving(
         decided={"host optimizer": 1.0},
@@ -646,7 +678,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
     "accelerate": Dialect(
         decisions=frozenset({"recompute", "zero"}),
         spell=_accelerate,
-        savings=(Saving(decided=_STATES_TO_HOST, words={"fsdp_config.fsdp_offload_params": True}),),
+        savings=_by_fsdp("fsdp_config.fsdp_offload_params"),
         target="accelerate",
     ),
     "verl": Dialect(decisions=_TRAINER, spell=_verl),
@@ -706,7 +738,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
         spell=_trainer("batch_size", "enable_activation_checkpointing"),
         savings=(
             Saving(decided=_TO_HOST, words={"enable_activation_offloading": True}, again=True),
-            Saving(decided=_STATES_TO_HOST, words={"fsdp_cpu_offload": True}),
+            *_by_fsdp("fsdp_cpu_offload"),
             Saving(
                 decided=_ADAM_8BIT,
                 words={"optimizer._component_": "bitsandbytes.optim.AdamW8bit"},

@@ -327,6 +327,10 @@ def _kernels(run: Configuration) -> Iterator[Move]:
 
 
 _MLP_TILE: Final = 8192
+_WITH_WEIGHTS: Final = (
+    ("optimizer", "gradients", "weights"),
+    ("activations", "optimizer", "gradients", "weights"),
+)
 
 
 def _room(run: Configuration, pool: Pool) -> Iterator[Move]:
@@ -345,6 +349,7 @@ def _room(run: Configuration, pool: Pool) -> Iterator[Move]:
             ("optimizer",),
             ("optimizer", "gradients"),
             ("activations", "optimizer", "gradients"),
+            *(_WITH_WEIGHTS if run.parallelism.zero_stage == 3 else ()),
         ):
             there = replace(now, **dict.fromkeys(names, 1.0))
             if there != now:
@@ -902,6 +907,13 @@ def _to_the_host(run: Configuration) -> Iterator[tuple[str, str, Configuration]]
         moved = replace(run.recipe, offload=states)
         said = f"optimizer states and gradients on the host, {words}"
         yield f"{flags} {flag}", said, replace(lean, recipe=moved)
+    leaner = (each for each in _leanest(run) if each[2] != run)
+    for flag, words, lean in (("", "", run), *leaner):
+        if lean.parallelism.zero_stage == 3 and now.weights != 1:
+            moved = replace(run.recipe, offload=replace(states, weights=1.0))
+            said = f"weights, optimizer states and gradients on the host{words and f', {words}'}"
+            more = f"{flags} --offload weights=1 {flag}".rstrip()
+            yield more, said, replace(lean, recipe=moved)
 
 
 def _without_graphs(run: Configuration) -> Iterator[tuple[str, str, Configuration]]:
