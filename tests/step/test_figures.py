@@ -58,6 +58,7 @@ def test_every_field_that_an_account_sets_has_a_source(account: FrameworkMemory)
         ("torchtitan@0.3", "fsdp2"),
         ("fms-fsdp", "fsdp2"),
         ("trl", "hugging-face"),
+        ("transformers", "hugging-face-peft"),
         ("trl with deepspeed", "hugging-face-deepspeed"),
         ("llamafactory", "hugging-face-deepspeed"),
         ("llamafactory with fsdp1", "hugging-face-fsdp1"),
