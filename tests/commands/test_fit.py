@@ -87,6 +87,25 @@ def test_nothing_fits_on_too_little_and_the_exit_code_says_so(run):
     assert {row["longest_sequence"] for row in done.document["rows"] if not row["fits"]} == {0}
 
 
+def test_what_does_not_fit_is_offered_with_its_shards_on_the_hosts(run):
+    found = run("fit", "llama3-70b", "--gpu", "2xRTX3090", "--json").document
+    rows = {row["way"]: row for row in found["rows"]}
+    plain, hosted = rows["QLoRA-16"], rows["QLoRA-16, on hosts"]
+    assert (plain["fits"], hosted["fits"]) == (False, True)
+    assert hosted["longest_sequence"] > 10 * plain["longest_sequence"]
+    assert "host_bytes" not in plain and hosted["host_bytes"] > 70e9 * 0.5 / 2
+    words = hosted["options"].split()
+    where = ("--cluster", "rtx-3090", "--devices", "2", "--software", "trl")
+    priced = run("estimate", "llama3-70b", *where, *words, "--micro-batch", "1", "--json").document
+    assert priced["device_bytes"] == hosted["device_bytes"]
+    assert priced["step_time_s"] == hosted["step_time_s"]
+
+
+def test_nothing_is_left_on_hosts_where_nothing_is_sharded(run):
+    rows = run("fit", "llama3-70b", "--gpu", "RTX3090", "--json").document["rows"]
+    assert not [row for row in rows if "hosts" in row["way"]]
+
+
 def test_the_table_names_model_devices_and_probability(run):
     done = run("fit", MODEL, "--gpu", GPU)
     assert done.code == 0

@@ -8,7 +8,7 @@ import pytest
 
 import trainwright as tw
 from trainwright.cluster import Cluster
-from trainwright.documents.model_estimate import host_bytes
+from trainwright.documents.fit import host_bytes
 from trainwright.documents.runs import job_of_configuration
 from trainwright.errors import InvalidInput
 from trainwright.formats import catalog

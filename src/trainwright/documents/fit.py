@@ -10,11 +10,15 @@ the device's figure stays within its memory with the probability asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from trainwright._version import __version__
-from trainwright.cluster.framework_memory import TYPICAL_MEMORY, Figure
+from trainwright.cluster.framework_memory import (
+    TYPICAL_MEMORY,
+    Figure,
+    is_sharded_by_deepspeed,
+)
 from trainwright.documents.runs import model_and_cluster
 from trainwright.documents.view import (
     Cell,
@@ -28,14 +32,14 @@ from trainwright.documents.view import (
 )
 from trainwright.formats.calibration_toml import deciding_memory, framework_memory
 from trainwright.formats.document_json import encode
-from trainwright.model import Recipe, RunShape, layer_graph
+from trainwright.model import NO_OFFLOAD, Offload, Recipe, RunShape, layer_graph
 from trainwright.model.recipe import ALL_IN_16_BIT
 from trainwright.options.inputs import ModelInput, embed
 from trainwright.options.run import tuned
 from trainwright.options.table import keywords_of
 from trainwright.plans import Parallelism
-from trainwright.plans.capability import known_target
-from trainwright.plans.capability_table import own_choices
+from trainwright.plans.capability import capability_of, known_target
+from trainwright.plans.capability_table import Feature, own_choices
 from trainwright.plans.configuration import (
     FORMAT_VERSION,
     CommandLine,
@@ -47,6 +51,8 @@ from trainwright.plans.configuration import (
 from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
+from trainwright.scheduling.families import family_named
+from trainwright.step.account import host_activations, on_the_host
 from trainwright.step.figures import (
     STEP,
     PhaseMemory,
@@ -55,7 +61,8 @@ from trainwright.step.figures import (
     missing_bytes,
     phase_memories,
 )
-from trainwright.step.predict import price_configuration
+from trainwright.step.memory import SHARDS_WEIGHTS
+from trainwright.step.predict import price_configuration, price_profiled, profile_of_run
 from trainwright.units import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -67,6 +74,7 @@ if TYPE_CHECKING:
     from trainwright.model import TransformerConfig
     from trainwright.plans import StepPrediction
     from trainwright.plans.configuration import Configuration
+    from trainwright.profile.measured_model import Trained
     from trainwright.step.figures import MemoryFigures
 
 # Allocated, reserved and device memory of the fullest rank, as documents and screens have them
@@ -156,6 +164,45 @@ def run_fits(
     known = None if isinstance(model, MeasuredModel) else model
     account = deciding_memory(framework, run.overheads)
     return missing_bytes(known, run, step, cluster.accelerator, account) <= 0
+
+
+def host_bytes(
+    model: TransformerConfig, cluster: Cluster, run: Configuration, step: StepPrediction
+) -> tuple[float, ...]:
+    """What a device of each pipeline rank keeps on its host; empty where nothing lies there.
+
+    It is what the device would hold besides if nothing did; what comes back for a moment is there
+    all the same.
+    """
+    beside, by_layer = family_named(run.schedule).host_of, tuple[float, ...]()
+    if run.recompute is Recompute.OFFLOAD:
+        moved = on_the_host(profile_of_run(model, cluster, run))
+        by_layer = host_activations(price_profiled(model, cluster, run, moved).stages)
+    if run.recipe.offload is None and beside is None:
+        return by_layer
+    alone = replace(
+        run, recipe=without_offload(run.recipe), schedule=run.schedule if beside is None else beside
+    )
+    whole = price_configuration(model, cluster, alone)
+    held = tuple(
+        max(0.0, without.memory.movable_bytes - own.memory.movable_bytes)
+        for without, own in zip(whole.stages, step.stages, strict=True)
+    )
+    return tuple(map(sum, zip(held, by_layer, strict=True))) if by_layer else held
+
+
+def host_holds(model: Trained, cluster: Cluster, run: Configuration, step: StepPrediction) -> bool:
+    """Whether what a run keeps on the hosts has room there."""
+    host = cluster.accelerator.host
+    moves = run.recipe.offload is not None or run.recompute is Recompute.OFFLOAD
+    if host is None or isinstance(model, MeasuredModel) or not moves:
+        return True
+    return max(host_bytes(model, cluster, run, step), default=0.0) <= host.memory_bytes
+
+
+def without_offload(recipe: Recipe) -> Recipe:
+    """The recipe with everything on the device."""
+    return replace(recipe, offload=None)
 
 
 def _fields(
@@ -248,7 +295,7 @@ class TrainingWay:
     microbatch and `largest_microbatch` of the sequence asked for are under `lean_zero_stage` and
     full recomputation; 0 where nothing fits. `options` are those of `estimate` for the row.
     `fullest_phase` is the part of the job that the figures are of, `first_host_bytes` what rank 0
-    gathers on its host for a checkpoint.
+    gathers on its host for a checkpoint, `host_bytes` what each device keeps on its host.
     """
 
     way: str
@@ -270,6 +317,7 @@ class TrainingWay:
     options: str
     fullest_phase: str = field(default=STEP, metadata={RARE: True})
     first_host_bytes: float = field(default=0.0, metadata={RARE: True})
+    host_bytes: float = field(default=0.0, metadata={RARE: True})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,8 +399,9 @@ def remake_fit(document: FitResult) -> FitResult:
 
 def _document(given: ModelInput, cluster: Cluster, request: FitRequest) -> FitResult:
     rows = tuple(
-        _row(name, _Way(tuned(given, options).config, cluster, request, state), options)
+        row
         for name, options, state in _ways(given.config, request.lora_rank, cluster)
+        for row in _rows(name, tuned(given, options).config, cluster, request, options, state)
     )
     return FitResult(
         fits=any(row.fits for row in rows),
@@ -383,6 +432,28 @@ def _ways(
         yield f"QLoRA-{rank}", {"lora_rank": rank, _WEIGHT_BITS: 4}, {}
 
 
+_ON_HOST: Final = Offload(optimizer=1.0, gradients=1.0, weights=1.0)
+
+
+def _rows(
+    name: str,
+    model: TransformerConfig,
+    cluster: Cluster,
+    request: FitRequest,
+    options: Mapping[str, Any],
+    state: Mapping[str, Any],
+) -> Iterator[TrainingWay]:
+    """A way with everything on the devices; where that does not fit, with states on the hosts."""
+    plain = _row(name, _Way(model, cluster, request, state), options)
+    yield plain
+    moved = _Way(model, cluster, request, {**state, "offload": _ON_HOST})
+    if plain.fits or not moved.moves:
+        return
+    hosted = _row(f"{name}, on hosts", moved, options)
+    if hosted.fits or hosted.longest_sequence:
+        yield hosted
+
+
 class _Way:
     """A model to train on the devices, priced setting by setting."""
 
@@ -402,6 +473,28 @@ class _Way:
             known_target(program) or program, precision, program=program, zero=self.stages[0]
         )
         self.recipe = Recipe(**{**usual, **state})
+        if self.recipe.offload is not None:
+            self.stages = (SHARDS_WEIGHTS,)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the program can leave on the hosts what it shards."""
+        target = known_target(self.request.software)
+        can = target is not None and capability_of(target).can(Feature.OFFLOAD)
+        sharded = self.request.num_devices > 1 or is_sharded_by_deepspeed(self.request.software)
+        return can and sharded and self.cluster.accelerator.host is not None
+
+    @property
+    def on_hosts_by_name(self) -> tuple[str, ...]:
+        """What lies there."""
+        moved = self.recipe.offload or NO_OFFLOAD
+        return tuple(each.name for each in fields(moved) if getattr(moved, each.name))
+
+    def on_hosts(self, run: Configuration, step: StepPrediction) -> float:
+        """What a device keeps on its host."""
+        if self.recipe.offload is None:
+            return 0.0
+        return max(host_bytes(self.model, self.cluster, run, step), default=0.0)
 
     def run(
         self, zero_stage: int, recompute: Recompute, sequence: int, microbatch: int = 1
@@ -431,7 +524,9 @@ class _Way:
         if broken_rules(run, self.model, self.cluster.pool_of()):
             return False
         step, device = price_configuration(self.model, self.cluster, run), self.cluster.accelerator
-        return missing_bytes(self.model, run, step, device, self.account) <= 0
+        if missing_bytes(self.model, run, step, device, self.account) > 0:
+            return False
+        return device.host is None or self.on_hosts(run, step) <= device.host.memory_bytes
 
     def phases(self, run: Configuration, step: StepPrediction) -> tuple[PhaseMemory, ...]:
         """What a device holds before the first step, in one, and while a checkpoint is saved."""
@@ -469,6 +564,7 @@ def _row(name: str, way: _Way, options: Mapping[str, Any]) -> TrainingWay:
     )
     said = (
         *(f"--{option.replace('_', '-')} {value}" for option, value in options.items()),
+        *(f"--offload {name}=1" for name in way.on_hosts_by_name),
         *(f"--images {request.images}" for _ in range(request.images > 0)),
         *(f"--image-size {request.image_size}" for _ in range(request.image_size is not None)),
         *(f"--mtp-layers {request.mtp_layers}" for _ in range(request.mtp_layers is not None)),
@@ -496,6 +592,7 @@ def _row(name: str, way: _Way, options: Mapping[str, Any]) -> TrainingWay:
         options=" ".join(said),
         fullest_phase=max(phases, key=lambda each: each.device_bytes).phase if phases else STEP,
         first_host_bytes=max((each.host_bytes for each in phases), default=0.0),
+        host_bytes=way.on_hosts(chosen, step),
     )
 
 
@@ -549,6 +646,7 @@ def fit_table(document: FitResult) -> Table:
             column("to, 90%", "device_high_bytes", on="page"),
             words("fullest in", "fullest_phase", on="page"),
             column("first host", "first_host_bytes", on="page"),
+            column("on each host", "host_bytes", on="page"),
             words("fits", on="terminal"),
             column("probability", "fit_probability", "chance"),
             column("tokens/s", "tokens_per_s"),
@@ -566,7 +664,10 @@ def fit_table(document: FitResult) -> Table:
                 size(row.device_low_bytes),
                 size(row.device_high_bytes),
                 row.fullest_phase,
-                size(row.first_host_bytes) if row.first_host_bytes else Cell(text="", value=0.0),
+                *(
+                    size(held) if held else Cell(text="", value=0.0)
+                    for held in (row.first_host_bytes, row.host_bytes)
+                ),
                 "yes" if row.fits else "no",
                 percent(row.fit_probability, digits=0),
                 number(row.tokens_per_s),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from trainwright.cluster import NetworkLevel
-from trainwright.documents.fit import run_fits
+from trainwright.documents.fit import host_holds, run_fits
 from trainwright.documents.jobs import PricedLayout
 from trainwright.documents.mixed_plan import MixedPlanResult
 from trainwright.documents.model_estimate import (
@@ -18,7 +18,6 @@ from trainwright.documents.model_estimate import (
     assumptions_of_measured,
     changes_enough,
     enough_table,
-    host_holds,
     price_request,
 )
 from trainwright.documents.model_plan import profile_of

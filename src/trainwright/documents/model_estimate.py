@@ -15,6 +15,8 @@ from trainwright.documents.fit import (
     figure_fields,
     figure_table,
     fit_line,
+    host_bytes,
+    host_holds,
     run_fits,
 )
 from trainwright.documents.plan_view import (
@@ -54,13 +56,10 @@ from trainwright.plans.configuration import CommandLine, Configuration, Embedded
 from trainwright.plans.job import trains_adapters, unsaid_training
 from trainwright.plans.prediction import MEMORY_CLASSES
 from trainwright.plans.status import MemorySnapshot, OutOfMemory, Phase
-from trainwright.profile import Recompute
 from trainwright.profile.measured_model import MeasuredModel
 from trainwright.provenance import RARE
-from trainwright.scheduling.families import family_named
-from trainwright.step.account import host_activations, on_the_host
 from trainwright.step.figures import PhaseMemory, phase_memories
-from trainwright.step.predict import price_configuration, price_profiled, profile_of_run
+from trainwright.step.predict import price_configuration, profile_of_run
 from trainwright.units import (
     GIB,
     format_bytes,
@@ -74,7 +73,6 @@ if TYPE_CHECKING:
 
     from trainwright.cluster import Cluster
     from trainwright.documents.view import Line, Table
-    from trainwright.model import Recipe, TransformerConfig
     from trainwright.options.inputs import ModelInput
     from trainwright.options.option import Options
     from trainwright.plans.configuration import Configuration
@@ -571,45 +569,6 @@ def changes_enough(
 
 def _margin_bytes(peak_bytes: float, run: Configuration, limit_bytes: float) -> float:
     return limit_bytes - run.overheads.needed_bytes(peak_bytes)
-
-
-def host_bytes(
-    model: TransformerConfig, cluster: Cluster, run: Configuration, step: StepPrediction
-) -> tuple[float, ...]:
-    """What a device of each pipeline rank keeps on its host; empty where nothing lies there.
-
-    It is what the device would hold besides if nothing did; what comes back for a moment is there
-    all the same.
-    """
-    beside, by_layer = family_named(run.schedule).host_of, tuple[float, ...]()
-    if run.recompute is Recompute.OFFLOAD:
-        moved = on_the_host(profile_of_run(model, cluster, run))
-        by_layer = host_activations(price_profiled(model, cluster, run, moved).stages)
-    if run.recipe.offload is None and beside is None:
-        return by_layer
-    alone = replace(
-        run, recipe=without_offload(run.recipe), schedule=run.schedule if beside is None else beside
-    )
-    whole = price_configuration(model, cluster, alone)
-    held = tuple(
-        max(0.0, without.memory.movable_bytes - own.memory.movable_bytes)
-        for without, own in zip(whole.stages, step.stages, strict=True)
-    )
-    return tuple(map(sum, zip(held, by_layer, strict=True))) if by_layer else held
-
-
-def host_holds(model: Trained, cluster: Cluster, run: Configuration, step: StepPrediction) -> bool:
-    """Whether what a run keeps on the hosts has room there."""
-    host = cluster.accelerator.host
-    moves = run.recipe.offload is not None or run.recompute is Recompute.OFFLOAD
-    if host is None or isinstance(model, MeasuredModel) or not moves:
-        return True
-    return max(host_bytes(model, cluster, run, step), default=0.0) <= host.memory_bytes
-
-
-def without_offload(recipe: Recipe) -> Recipe:
-    """The recipe with everything on the device."""
-    return replace(recipe, offload=None)
 
 
 def _full_first_host(phases: Sequence[PhaseMemory], cluster: Cluster) -> Iterator[str]:
