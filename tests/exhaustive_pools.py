@@ -22,6 +22,7 @@ from trainwright.planning.bounds.pools import (
     beside_bounds_s,
     beside_grid,
     runs_alike,
+    slices_in,
 )
 from trainwright.planning.question.question import (
     Allowed,
@@ -177,13 +178,16 @@ def every_candidate(question: ModelQuestion):
     """All degrees by brute force."""
     batch, model = question.workload.global_batch, question.model
     rooms = [pool.num_devices for pool in question.cluster.pools]
-    for size, tensor, zero in product((1, 2, 4), (1, 2), question.allowed.zero_stages):
+    families = question.allowed.schedules
+    for size, tensor, zero, family in product(
+        (1, 2, 4), (1, 2), question.allowed.zero_stages, families
+    ):
         if batch % size or any(room < tensor for room in rooms):
             continue
         if size not in question.allowed.microbatch_size or tensor not in question.allowed.tensor:
             continue
         point = Point(microbatch_size=size, tensor=tensor)
-        shared = {"point": point, "zero_stage": zero, "schedule": "1f1b"}
+        shared = {"point": point, "zero_stage": zero, "schedule": family}
         for order in ((0, 1), (1, 0)):
             most = [rooms[pool] // tensor for pool in order]
             for a, b, data in product(*(range(1, m + 1) for m in most), range(1, 5)):
@@ -206,11 +210,14 @@ _PLAIN = {"optimizer": Optimizer.SGD, "gradient_dtype": "bf16", "main_weight_dty
 _LAYERS = (Recompute.NONE, Recompute.OFFLOAD, Recompute.FULL)
 
 
-def on_hosts(memory_gib: float, recipe: Recipe, *modes: Recompute) -> ModelQuestion:
+def on_hosts(
+    memory_gib: float, recipe: Recipe, *modes: Recompute, batch: int = 4, **allowed
+) -> ModelQuestion:
     """Long sequences on little memory, which hosts may hold for both kinds."""
     cluster = with_memory(with_memory(pair(), A100, memory_gib), H100, memory_gib)
     space = {"zero_stages": (1,), "tensor": Span.only(1), "microbatch_size": Span.only(1)}
-    question = asked(cluster, sequence=8192, recompute=modes or MODES, **space)
+    space |= {"recompute": modes or MODES} | allowed
+    question = asked(cluster, batch=batch, sequence=8192, **space)
     return replace(question, settings=RunSettings(recipe=recipe))
 
 
@@ -253,6 +260,12 @@ CASES = {
         settings=RunSettings(recipe=Recipe(offload=Offload(optimizer=0.75, gradients=1.0))),
     ),
     "activations on hosts": on_hosts(6.0, Recipe(**_PLAIN, offload=Offload(activations=0.7))),
+    "schedule that copies": on_hosts(5.0, Recipe(**_PLAIN), schedules=("po-f",), batch=3),
+    "slices": on_hosts(6.0, Recipe(**_PLAIN), schedules=("seq1f1b",), batch=3),
+    "slices, all ZeRO stages": on_hosts(
+        6.0, Recipe(**_PLAIN), schedules=("seq1f1b",), zero_stages=(0, 1, 2, 3), batch=4
+    ),
+    "many held": on_hosts(7.0, Recipe(**_PLAIN), schedules=("gpipe", "eager-1f1b"), batch=4),
     "layers on hosts": on_hosts(6.0, Recipe(**_PLAIN), *_LAYERS),
     "layers on hosts, more room": on_hosts(7.0, Recipe(**_PLAIN), *_LAYERS),
 }
@@ -278,6 +291,7 @@ def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> flo
     rows = [(tuple(c), s) for c, s in zip(made.counts.tolist(), made.shared.tolist(), strict=True)]
     at = rows.index((counts, shared))  # every candidate is in the grid
     grid = Grid(counts=made.counts[at : at + 1], shared=made.shared[at : at + 1])
+    slices = slices_in(candidate)
     degrees = Parallelism(
         tensor=candidate.point.tensor,
         sequence_parallel=candidate.point.tensor > 1,
@@ -285,10 +299,10 @@ def coarse_bound_s(question: ModelQuestion, shelf: MixedShelf, candidate) -> flo
     )
     bounded = across_bounds_s if across else partial(beside_bounds_s, alike=runs_alike(allowed))
     found = bounded(
-        MixedWork.of(shelf, candidate.point, candidate.pools),
+        MixedWork.of(shelf, candidate.point, candidate.pools, slices),
         candidate.point,
         grid,
-        microbatches=question.workload.global_batch // candidate.point.microbatch_size,
+        microbatches=slices * question.workload.global_batch // candidate.point.microbatch_size,
         zero_stage=candidate.zero_stage,
         schedule=candidate.schedule,
         degrees=degrees,

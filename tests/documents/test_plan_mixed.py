@@ -420,6 +420,8 @@ def stated(found: MixedPlanResult) -> dict[str, object]:
         {"pp": 2, "dp": 4, "offload": {"optimizer": 1.0, "gradients": 1.0}},
         {"pp": 2, "dp": 8, "tp": 1, "offload": {"activations": 0.6}, "sequence": 8192},
         {"pp": 2, "dp": 4, "recompute": "offload", "memory": "40GiB"},
+        {"pp": 2, "dp": 4, "schedule": "seq1f1b"},
+        {"pp": 2, "dp": 4, "schedule": "po-f"},
     ],
 )
 def test_an_estimate_of_a_plans_layout_has_the_figures_of_the_plan(
@@ -550,7 +552,7 @@ def test_what_does_not_fit_is_priced_in_full_and_says_what_finds_changes() -> No
         ({"pp": 2, "pool": "0,1", "nodes": 3}, "^nodes: must be dealt out to the pools as 1:1"),
         ({"pp": 2, "pool": "0,1", "calibration": "x"}, "^calibration: must be a file of"),
         ({"pp": 2, "pool": "0,1", "mapping": "tp-cp-ep-pp-dp"}, "^mapping, state-copies: "),
-        ({"pp": 2, "pool": "0,1", "schedule": "seq1f1b"}, "^schedule: seq1f1b is not priced"),
+        ({"pp": 2, "pool": "0,1", "schedule": "vocab-1"}, "^schedule: vocab-1 is not priced"),
     ],
 )
 def test_a_layout_that_cannot_be_is_refused_by_its_option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -26,10 +27,11 @@ from trainwright.planning.question.question import ModelQuestion, Point, Span
 from trainwright.planning.search.pools import host_bytes_by_rank, plan_mixed, plan_on_pools
 from trainwright.planning.splits.pools import best_mixed_split
 
+NAMED = re.compile("hosts|copies|slices|many held")
 MARKS = {
     **dict.fromkeys(("small", "tied", "nothing hidden"), ()),
     **dict.fromkeys(("tight A100", "slow joint", "all hidden"), pytest.mark.slow),
-    **{name: pytest.mark.slow for name in CASES if "hosts" in name},
+    **{name: pytest.mark.slow for name in CASES if NAMED.search(name)},
 }
 IN_TURN = [pytest.param(name, marks=MARKS.get(name, pytest.mark.papers)) for name in CASES]
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 from tests.mixed_clusters import A100, ETHERNET, H100, group, profiles_of, staged, two_kinds
 
+from trainwright.cluster import Cluster
 from trainwright.errors import InvalidInput, UnsupportedFeature
-from trainwright.plans import Stage
+from trainwright.formats import catalog
+from trainwright.plans import Plan, Stage
 from trainwright.step.pools import MixedPlacement, chains_of, mixed_replicas, predict_mixed_step
 from trainwright.step.predict import predict_step
 
@@ -152,8 +154,36 @@ def test_stages_with_different_replicas_are_refused_by_their_field() -> None:
         predict_mixed_step(plan, PROFILES, CLUSTER)
 
 
-@pytest.mark.parametrize("schedule", ["slimpipe", "vocab-2", "po-f"])
-def test_a_schedule_that_cuts_what_one_pool_has_whole_is_refused_on_several(schedule: str) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "chunks"),
+    [("1f1b", 1), ("gpipe", 1), ("seq1f1b", 1), ("slimpipe", 2), ("po-f", 1), ("zb-v", 2)],
+)
+def test_nodes_that_are_pools_cost_what_nodes_of_one_pool_cost(schedule: str, chunks: int) -> None:
+    whole = catalog.cluster("dgx-h100").with_nodes(2)
+    (pool,), node = whole.pools, whole.with_nodes(1).pools[0]
+    apart = Cluster(name="apart", pools=(node, node), joint=replace(pool.levels[-1], size=2))
+    profile = profiles_of(whole)[0]
+    rank_of = [0, 1] if chunks == 1 else [0, 1, 1, 0] if schedule == "zb-v" else [0, 1, 0, 1]
+
+    def plan_in(pools: list[int]) -> Plan:
+        plan = staged(profile, [(group(own, 4),) for own in pools], microbatches=16)
+        degrees = replace(plan.parallelism, pipeline=2, virtual_stages=chunks, zero_stage=1)
+        return replace(plan, schedule=schedule, parallelism=degrees)
+
+    expected = predict_step(plan_in([0] * len(rank_of)), profile, whole)
+    found = predict_mixed_step(plan_in(rank_of), {0: profile, 1: profile}, apart)
+    (chain,) = found.chains
+    assert chain.pools == (0, 1)
+    assert found.step_time_s == pytest.approx(expected.step_time_s, rel=1e-12)
+    assert chain.step.communication == expected.communication
+    for own, like in zip(chain.step.stages, expected.stages, strict=True):
+        assert own.memory.by_class == pytest.approx(like.memory.by_class, rel=1e-12)
+        assert own.memory.microbatches_in_flight == like.memory.microbatches_in_flight
+        assert own.forward_s == pytest.approx(like.forward_s, rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["vocab-1", "vocab-2"])
+def test_a_schedule_that_cuts_the_head_is_refused_on_several_pools(schedule: str) -> None:
     plan = staged(PROFILES[0], [(group(A100, 2),), (group(H100, 2),)], schedule=schedule)
     with pytest.raises(UnsupportedFeature, match=rf"^schedule: {schedule} is not priced"):
         predict_mixed_step(plan, PROFILES, CLUSTER)

@@ -29,7 +29,7 @@ from trainwright.options.run import OPTION_OF, configuration_of
 from trainwright.options.space import SPANS
 from trainwright.options.table import keywords_of
 from trainwright.planning.bounds.pools import (
-    FAMILIES,
+    ON_POOLS,
     MixedShelf,
     is_mixable,
     mixed_families,
@@ -633,7 +633,7 @@ def _warnings(question: ModelQuestion) -> Iterator[str]:
     if why is None and not is_mixable(question.allowed):
         why = _ONE_WAY
     if why is None and not mixed_families(question):
-        why = f"schedule: several pools are used under {', '.join(FAMILIES)} only"
+        why = f"schedule: several pools are used under {', '.join(ON_POOLS)} only"
     if why is not None:
         yield f"{why}; each pool was planned alone"
 

@@ -35,8 +35,6 @@ from trainwright.step.pipeline import (
     PipelineShape,
     has_cut_head,
     placement_of,
-    slices_of,
-    uses_host,
 )
 from trainwright.step.predict import (
     Layout,
@@ -44,7 +42,9 @@ from trainwright.step.predict import (
     StepWork,
     assemble_step,
     gathered_input_bytes,
+    of_whole_microbatches,
     predict_step,
+    slices_of_plan,
     with_throughput,
     work_of_plan,
 )
@@ -53,6 +53,7 @@ from trainwright.step.stages import (
     cut_bytes,
     group_axis_hops,
     group_replicas,
+    in_slices,
     stage_works,
 )
 from trainwright.step.zero import Replicas, tied_times_s
@@ -161,12 +162,12 @@ class MixedPlacement:
         return placement_of(self.shape(self.chains[0])).rank_of_stage
 
     def shape(self, chain: Chain) -> PipelineShape:
-        """The pipeline of one chain."""
+        """The pipeline of one chain, slices of sequences being its microbatches."""
         p = self.degrees.pipeline
         return PipelineShape(
             family=self.plan.schedule,
             num_ranks=p,
-            num_microbatches=chain.num_microbatches,
+            num_microbatches=slices_of_plan(self.plan) * chain.num_microbatches,
             virtual_stages=max(1, len(self.plan.stages) // p),
         )
 
@@ -246,12 +247,10 @@ class MixedPlacement:
     def refuse_coupled(self) -> None:
         """Raise `UnsupportedFeature` for what only a single pool of like replicas runs.
 
-        Schedules that cut sequences or the head, or that use the host, and exchanges inside
-        microbatches between unequal chains.
+        Schedules that cut the head, and exchanges inside microbatches between unequal chains.
         """
         degrees, shape = self.degrees, self.shape(self.chains[0])
-        cuts = slices_of(shape.family, shape.num_ranks) > 1 or has_cut_head(shape)
-        if cuts or uses_host(shape):
+        if has_cut_head(shape):
             raise UnsupportedFeature(
                 f"schedule: {shape.family} is not priced on several pools",
                 alternative="use 1f1b, or one pool",
@@ -418,8 +417,9 @@ def _steps(
         step = predict_step(*alone, overlap=overlap, overheads=overheads)
         yield placement.chains[0], step
         return
+    slices = slices_of_plan(placement.plan)
     for chain, work, layout in _works(placement, profiles, overlap, overheads):
-        yield chain, assemble_step(work, layout)
+        yield chain, of_whole_microbatches(assemble_step(work, layout), slices)
 
 
 def _alone(
@@ -441,6 +441,8 @@ def _works(
 ) -> Iterator[tuple[Chain, StepWork, Layout]]:
     pools = placement.cluster.pools
     placement.refuse_coupled()
+    slices = slices_of_plan(placement.plan)
+    profiles = {pool: in_slices(profile, slices) for pool, profile in profiles.items()}
     replicas = [placement.replicas(rank) for rank in range(placement.degrees.pipeline)]
     for chain in placement.chains:
         places = (

@@ -433,7 +433,7 @@ def predict_step(
     compare `peak_memory_bytes` with the device.
     """
     _require_legal(plan, profile, cluster)
-    whole, slices = plan, _slices(plan)
+    whole, slices = plan, slices_of_plan(plan)
     point = profile.point
     plan, profile = _cut_in_slices(plan, profile)
     placement = Placement(plan=plan, pool=cluster.pool_of())
@@ -447,8 +447,7 @@ def predict_step(
     else:
         step = _longest_path(placement, works, feeds, profile, overlap, overheads)
     if slices > 1:
-        stages = tuple(_of_whole_microbatch(stage, slices) for stage in step.stages)
-        step = replace(step, stages=stages)
+        step = of_whole_microbatches(step, slices)
     return with_throughput(
         step,
         point,
@@ -503,7 +502,7 @@ def _is_chain(feeds: list[Feeds]) -> bool:
     return all(target == index + 1 for index, sent in enumerate(feeds) for target, *_ in sent)
 
 
-def _slices(plan: Plan) -> int:
+def slices_of_plan(plan: Plan) -> int:
     """Of each sequence, under the plan's schedule."""
     if plan.order is not None:
         return 1
@@ -513,15 +512,20 @@ def _slices(plan: Plan) -> int:
 
 def _cut_in_slices(plan: Plan, profile: Profile) -> tuple[Plan, Profile]:
     """As if each slice of a sequence were a microbatch, where the schedule cuts sequences."""
-    slices = _slices(plan)
+    slices = slices_of_plan(plan)
     if slices == 1:
         return plan, profile
     cut = replace(plan, num_microbatches=slices * plan.num_microbatches)
     return cut, in_slices(profile, slices)
 
 
+def of_whole_microbatches(step: StepPrediction, slices: int) -> StepPrediction:
+    """What ranks do with a microbatch, from what they do with one of its slices."""
+    stages = tuple(_of_whole_microbatch(stage, slices) for stage in step.stages)
+    return replace(step, stages=stages)
+
+
 def _of_whole_microbatch(stage: StagePrediction, slices: int) -> StagePrediction:
-    """What a rank does with a microbatch, from what it does with one of its slices."""
     held = -(-stage.memory.microbatches_in_flight // slices)
     return replace(
         stage,

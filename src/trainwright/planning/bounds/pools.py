@@ -37,7 +37,15 @@ from trainwright.costing.communication import point_to_point_time_s
 from trainwright.errors import InvalidInput, UnsupportedFeature
 from trainwright.planning.bounds.layers import PointWork
 from trainwright.planning.bounds.stages import StageKinds
-from trainwright.planning.question.layouts import CHAIN, CUTS_HEAD, SLICED, SPLIT_BACKWARD, WARM_UP
+from trainwright.planning.question.layouts import (
+    CHAIN,
+    CUTS_HEAD,
+    ON_HOST,
+    SLICED,
+    SPLIT_BACKWARD,
+    WARM_UP,
+    slices_at,
+)
 from trainwright.planning.question.question import (
     Candidate,
     Point,
@@ -52,8 +60,9 @@ from trainwright.plans.plan import DATA_INSIDE, DEFAULT_SCHEDULE, Parallelism
 from trainwright.profile.profile import divisors
 from trainwright.step import zero
 from trainwright.step.figures import num_groups
+from trainwright.step.pipeline import slices_of
 from trainwright.step.pools import mixed_replicas, processes_per_node
-from trainwright.step.stages import stage_works
+from trainwright.step.stages import in_slices, stage_works, waiting_for_host
 from trainwright.step.zero import Replicas, data_parallel_times
 
 if TYPE_CHECKING:
@@ -87,9 +96,9 @@ class Shape:
 # fast. Plans on one pool are those of `search.search`.
 
 # Orders of one stage per rank that do not look at times; see `splits.chain`.
-FAMILIES: Final = tuple(
-    family for family in WARM_UP if family in CHAIN and family not in CUTS_HEAD | SLICED
-)
+ON_POOLS: Final = tuple(family for family in CHAIN if family not in CUTS_HEAD)
+# Those that are searched where none is named. On one rank they are all one.
+FAMILIES: Final = tuple(family for family in WARM_UP if family in ON_POOLS and family not in SLICED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +145,11 @@ class Beside(_OnPools):
 MixedCandidate: TypeAlias = Across | Beside
 
 
+def slices_in(candidate: MixedCandidate) -> int:
+    """Of each sequence, under the schedule of a candidate."""
+    return slices_of(candidate.schedule, candidate.degrees.pipeline)
+
+
 def _degrees(point: Point, zero_stage: int, *, pipeline: int, data: int) -> Parallelism:
     return Parallelism(
         tensor=point.tensor,
@@ -156,8 +170,10 @@ class MixedShelf:
     question: ModelQuestion
     source: Source
     made: dict[tuple[int, Point], Profile] = field(default_factory=dict)
-    cut: dict[tuple[int, Point], StageKinds] = field(default_factory=dict)
-    summed: dict[tuple[int, Point], PointWork] = field(default_factory=dict)
+    parts: dict[tuple[int, Point, int], Profile] = field(default_factory=dict)
+    cut: dict[tuple[int, Point, int], StageKinds] = field(default_factory=dict)
+    summed: dict[tuple[int, Point, int], PointWork] = field(default_factory=dict)
+    waiting: dict[tuple[int, Point], StageKinds] = field(default_factory=dict)
     rooms: dict[tuple[object, ...], Cluster] = field(default_factory=dict)
 
     @classmethod
@@ -220,18 +236,37 @@ class MixedShelf:
         pools = sorted({group.pool for stage in plan.stages for group in stage.replicas})
         return {pool: self.profile(pool, point) for pool in pools}
 
-    def kinds(self, pool: int, point: Point) -> StageKinds:
-        """The kinds of stages there."""
-        if (pool, point) not in self.cut:
-            overlap = self.question.settings.overlap
-            self.cut[pool, point] = StageKinds.of(self.profile(pool, point), overlap)
-        return self.cut[pool, point]
+    def sliced(self, pool: int, point: Point, slices: int) -> Profile:
+        """What layers cost there for one of so many slices of a microbatch."""
+        key = (pool, point, slices)
+        if key not in self.parts:
+            self.parts[key] = in_slices(self.profile(pool, point), slices)
+        return self.parts[key]
 
-    def work(self, pool: int, point: Point) -> PointWork:
+    def kinds(self, pool: int, point: Point, slices: int = 1) -> StageKinds:
+        """The kinds of stages there."""
+        key = (pool, point, slices)
+        if key not in self.cut:
+            profile = self.sliced(pool, point, slices)
+            self.cut[key] = StageKinds.of(profile, self.question.settings.overlap)
+        return self.cut[key]
+
+    def hosted(self, pool: int, point: Point) -> StageKinds:
+        """The kinds of stages whose layers wait for copies that no pass hides."""
+        if (pool, point) not in self.waiting:
+            host = self.cluster.pools[pool].accelerator.host
+            assert host is not None, "a schedule that copies names devices with hosts"
+            profile = waiting_for_host(self.profile(pool, point), host.link_bytes_per_s)
+            found = StageKinds.of(profile, self.question.settings.overlap)
+            self.waiting[pool, point] = found
+        return self.waiting[pool, point]
+
+    def work(self, pool: int, point: Point, slices: int = 1) -> PointWork:
         """The least that all layers take there."""
-        if (pool, point) not in self.summed:
-            self.summed[pool, point] = PointWork.of(self.profile(pool, point))
-        return self.summed[pool, point]
+        key = (pool, point, slices)
+        if key not in self.summed:
+            self.summed[key] = PointWork.of(self.sliced(pool, point, slices))
+        return self.summed[key]
 
 
 def common_precision(cluster: Cluster, stated: str | None) -> str:
@@ -266,7 +301,7 @@ def mixed_families(question: ModelQuestion) -> tuple[str, ...]:
         return ()
     named = question.allowed.schedules or FAMILIES
     spans = question.allowed.virtual_stages
-    found = [family for family in dict.fromkeys(named) if family in FAMILIES and 1 in spans]
+    found = [family for family in dict.fromkeys(named) if family in ON_POOLS and 1 in spans]
     return tuple(sorted(found, key=lambda family: family != DEFAULT_SCHEDULE))
 
 
@@ -322,6 +357,15 @@ class Grid:
         """N."""
         return len(self.shared)
 
+    def depths(self, shape: Shape) -> Ints:
+        """Ranks of the pipelines, [N]."""
+        found: Ints = self.counts.sum(axis=1) if shape.name == "across" else self.shared
+        return found
+
+    def of(self, kept: NDArray[np.bool_]) -> Grid:
+        """Some of the layouts."""
+        return self if kept.all() else Grid(counts=self.counts[kept], shared=self.shared[kept])
+
 
 def across_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -> Grid:
     """Depths in each pool, and replicas; at least a rank in each and a block for every rank."""
@@ -341,7 +385,7 @@ def across_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -
         spans = grid.counts * grid.shared[:, np.newaxis] * point.devices
         whole = _in_nodes(question.cluster, pools, spans, times=np.ones(grid.size, np.int64))
         kept = kept & whole
-    return Grid(counts=grid.counts[kept], shared=grid.shared[kept])
+    return grid.of(kept)
 
 
 def beside_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -> Grid:
@@ -361,7 +405,7 @@ def beside_grid(question: ModelQuestion, point: Point, pools: tuple[int, ...]) -
     if runs_alike(allowed):
         whole = _in_nodes(question.cluster, pools, grid.counts * point.devices, times=grid.shared)
         kept &= whole & (microbatches % data == 0)
-    return Grid(counts=grid.counts[kept], shared=grid.shared[kept])
+    return grid.of(kept)
 
 
 def _in_nodes(
@@ -462,12 +506,14 @@ class MixedWork:
     usable_bytes: tuple[float, ...]
 
     @classmethod
-    def of(cls, shelf: MixedShelf, point: Point, pools: tuple[int, ...]) -> MixedWork:
-        """The sums of the pools' profiles at a point."""
-        profiles = [shelf.profile(pool, point) for pool in pools]
+    def of(
+        cls, shelf: MixedShelf, point: Point, pools: tuple[int, ...], slices: int = 1
+    ) -> MixedWork:
+        """The sums of the pools' profiles at a point, of a slice of a microbatch."""
+        profiles = [shelf.sliced(pool, point, slices) for pool in pools]
         durations = [profile.costs.duration_s for profile in profiles]
         starts = profiles[0].costs.class_offsets[:-1]
-        works = tuple(shelf.work(pool, point) for pool in pools)
+        works = tuple(shelf.work(pool, point, slices) for pool in pools)
         return cls(
             cluster=shelf.cluster,
             pools=pools,
@@ -555,15 +601,16 @@ def across_bounds_s(
     room_bytes = _room_bytes(work, depths, m, schedule)
     held = work.held_bytes(point, grid.shared, zero_stage)
     p = depths.sum(axis=1)
-    in_flight = np.minimum(WARM_UP[schedule](p), m)
+    in_flight = np.minimum(_in_flight(schedule, p), m)
     room_bytes = room_bytes - held / in_flight
     total_room = (depths * np.array(work.usable_bytes)).sum(axis=1) - held
+    kept_room = _unless_on_host(schedule, np.minimum(room_bytes, total_room), total_room)
     added_s, after_s = _by_replicas(work, degrees, grid.shared)
     share = work.forward_share if schedule in SPLIT_BACKWARD else 1.0
     bounds_s = np.zeros(grid.size)
     for own, speeds in enumerate(work.speeds):
         least = float(speeds.min())
-        work_s = work.trades[own].least_s(np.minimum(room_bytes, total_room))
+        work_s = work.trades[own].least_s(kept_room)
         work_s = work_s + least * added_s
         rate = depths @ speeds
         bounds_s = np.maximum(bounds_s, (m * work_s + least * after_s) / rate)
@@ -596,7 +643,10 @@ def beside_bounds_s(
     start_s = _after_beside_s(work, degrees, replicas) / p
     whole, most = [], []
     for own, usable in enumerate(work.usable_bytes):
-        whole.append(work.works[own].trade.least_s(p * usable - held))
+        room_bytes = p * usable - held
+        whole.append(
+            work.works[own].trade.least_s(_unless_on_host(schedule, room_bytes, room_bytes))
+        )
         longest_s = np.zeros(grid.size)
         for layer_class, count in enumerate(work.counts):
             longest_s = np.maximum(longest_s, -(-count // p) * work.class_s[own, layer_class])
@@ -731,13 +781,24 @@ def _room_bytes(work: MixedWork, depths: Ints, m: Ints, schedule: str) -> Floats
     ends = np.cumsum(depths[:, ::-1], axis=1)[:, ::-1]  # ranks from the first of a pool on
     most = int(ends.max(initial=0))
     counts, index = np.unique(m, return_inverse=True)
-    shares = 1 / np.minimum(WARM_UP[schedule](np.arange(1, most + 1)), counts[:, np.newaxis])
+    shares = 1 / np.minimum(_in_flight(schedule, np.arange(1, most + 1)), counts[:, np.newaxis])
     sums = np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
     room: Floats = np.zeros(len(m))
     for own, usable in enumerate(work.usable_bytes):
         behind = ends[:, own] - depths[:, own]
         room = room + usable * (sums[index, ends[:, own]] - sums[index, behind])
     return room
+
+
+def _in_flight(schedule: str, ranks: Ints) -> Ints:
+    """Microbatches that a rank holds for sure with so many ranks from it on, [N]."""
+    warm_up = WARM_UP.get(schedule)
+    return np.ones_like(ranks) if warm_up is None else warm_up(ranks)
+
+
+def _unless_on_host(schedule: str, kept_room: Floats, room_bytes: Floats) -> Floats:
+    """The room for what one microbatch keeps, [N]: no limit where it need not lie there at once."""
+    return np.where(room_bytes < 0, room_bytes, np.inf) if schedule in ON_HOST else kept_room
 
 
 def _reached(depths: Ints, speeds: Floats, m: Ints, share: float) -> Floats:
@@ -841,12 +902,26 @@ class MixedLayouts:
         grid = self._grid(shape, point)
         if not grid.size:
             return
-        work = MixedWork.of(self.shelf, point, shape.pools)
+        parts = list(self._in_slices(grid, shape))
+        works = {
+            slices: MixedWork.of(self.shelf, point, shape.pools, slices)
+            for slices in {slices for _, slices, _ in parts}
+        }
         for zero_stage in self._zero_stages(shape):
-            for schedule in mixed_families(self.shelf.question):
-                found = self._bounded(work, shape, point, grid, zero_stage, schedule)
+            for schedule, slices, own in parts:
+                work = works[slices]
+                found = self._bounded(work, shape, point, own, zero_stage, schedule, slices)
                 if found.grid.size:
                     yield found
+
+    def _in_slices(self, grid: Grid, shape: Shape) -> Iterator[tuple[str, int, Grid]]:
+        """By family, the layouts under which it cuts sequences into so many slices."""
+        length = self.shelf.question.workload.sequence_length
+        for schedule in mixed_families(self.shelf.question):
+            slices = slices_at(schedule, grid.depths(shape))
+            for count in np.unique(slices).tolist():
+                if length % count == 0:
+                    yield schedule, count, grid.of(slices == count)
 
     def _bounded(
         self,
@@ -856,15 +931,29 @@ class MixedLayouts:
         grid: Grid,
         zero_stage: int,
         schedule: str,
+        slices: int,
     ) -> BoundedLayouts:
-        is_first = schedule == mixed_families(self.shelf.question)[0]
+        alike = [own for own in mixed_families(self.shelf.question) if own in FAMILIES]
+        is_first = schedule not in alike[1:]
         stages = self._zero_stages(shape)
         grid = _worth_asking(
             grid, shape, point, zero_stage == min(stages, default=0), is_first_family=is_first
         )
         bounds_s = np.zeros(0)
         if grid.size:
-            bounds_s = self._bounds_s(work, shape, point, grid, zero_stage, schedule)
+            bounded: Callable[..., Floats] = across_bounds_s
+            if shape.name == "beside":
+                bounded = partial(beside_bounds_s, alike=runs_alike(self.shelf.question.allowed))
+            batch = self.shelf.question.workload.global_batch
+            bounds_s = bounded(
+                work,
+                point,
+                grid,
+                microbatches=slices * (batch // point.microbatch_size),
+                zero_stage=zero_stage,
+                schedule=schedule,
+                degrees=_degrees(point, zero_stage, pipeline=1, data=1),
+            )
         order = np.argsort(bounds_s, kind="stable")
         order = order[: int(np.isfinite(bounds_s).sum())]
         return BoundedLayouts(
@@ -874,29 +963,6 @@ class MixedLayouts:
             schedule=schedule,
             grid=Grid(counts=grid.counts[order], shared=grid.shared[order]),
             bounds_s=bounds_s[order],
-        )
-
-    def _bounds_s(
-        self,
-        work: MixedWork,
-        shape: Shape,
-        point: Point,
-        grid: Grid,
-        zero_stage: int,
-        schedule: str,
-    ) -> Floats:
-        bounded: Callable[..., Floats] = across_bounds_s
-        if shape.name == "beside":
-            bounded = partial(beside_bounds_s, alike=runs_alike(self.shelf.question.allowed))
-        degrees = _degrees(point, zero_stage, pipeline=1, data=1)
-        return bounded(
-            work,
-            point,
-            grid,
-            microbatches=self.shelf.question.workload.global_batch // point.microbatch_size,
-            zero_stage=zero_stage,
-            schedule=schedule,
-            degrees=degrees,
         )
 
     def _zero_stages(self, shape: Shape) -> tuple[int, ...]:
@@ -928,4 +994,4 @@ def _worth_asking(
         kept &= data * point.context > 1
     if shape.name == "beside" and not is_first_family:
         kept &= grid.shared > 1
-    return Grid(counts=grid.counts[kept], shared=grid.shared[kept])
+    return grid.of(kept)

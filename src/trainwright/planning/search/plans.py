@@ -399,10 +399,9 @@ def _host_holds(
     question: ModelQuestion, plan: Plan, profile: Profile, step: StepPrediction
 ) -> bool:
     """Whether the host has room, and its link one user: layers, or orders that copy."""
-    host = question.cluster.accelerator.host
-    copies = plan.order is None and family_named(plan.schedule).host_of is not None
-    if copies and _moves_layers(plan, profile):
+    if both_copy(plan, profile):
         return False
+    host = question.cluster.accelerator.host
     return host is None or bytes_on_host(question, plan, profile, step) <= host.memory_bytes
 
 
@@ -475,6 +474,12 @@ def _bytes_by_layer(
             profile = estimator.profile(replace(profile.point, recompute=modes))
         moved[pool] = on_the_host(profile)
     return host_activations(price(question, plan, moved))
+
+
+def both_copy(plan: Plan, profile: Profile) -> bool:
+    """Whether layers and the order would copy to the host, whose link has one user."""
+    copies = plan.order is None and family_named(plan.schedule).host_of is not None
+    return copies and _moves_layers(plan, profile)
 
 
 def _moves_layers(plan: Plan, profile: Profile) -> bool:

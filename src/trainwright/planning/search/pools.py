@@ -22,7 +22,7 @@ from trainwright.planning.bounds.pools import (
 )
 from trainwright.planning.question.question import Candidate, Span, left_bytes
 from trainwright.planning.search.framework import plan_runnable, runnable_spaces, sketch_runnable
-from trainwright.planning.search.plans import host_bytes_of, splits_itself
+from trainwright.planning.search.plans import both_copy, host_bytes_of, splits_itself
 from trainwright.planning.search.search import Outcome
 from trainwright.planning.splits.pools import best_mixed_split
 from trainwright.plans.capability import capability_of
@@ -84,7 +84,9 @@ def fits(shelf: MixedShelf, found: MixedPriced) -> bool:
 
 
 def hosts_hold(shelf: MixedShelf, found: MixedPriced) -> bool:
-    """Whether the hosts of every pool have room for what its ranks keep there."""
+    """Whether the hosts of every pool have room for what its ranks keep there, and one user."""
+    if any(both_copy(found.plan, profile) for profile in found.profiles.values()):
+        return False
     held = host_bytes_by_rank(shelf, found)
     hosts = [shelf.cluster.pools[pool].accelerator.host for pool, _ in _ranks(found.step)]
     return all(

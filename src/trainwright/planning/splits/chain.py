@@ -277,7 +277,8 @@ def best_chain_split(question: SplitQuestion, *, limit_s: float = math.inf) -> S
     if question.head is not None:
         return _beside_head(site, transfers, question.head, shape=shape, limit_s=limit_s)
     if question.hosted is not None:
-        return _beside_link(site, transfers, question.hosted, shape=shape, limit_s=limit_s)
+        waiting = (replace(site, kinds=question.hosted),) * p
+        return best_copying_split((site,) * p, waiting, transfers, shape=shape, limit_s=limit_s)
     return best_split_at((site,) * p, transfers, shape=shape, limit_s=limit_s)
 
 
@@ -313,18 +314,24 @@ def _beside_head(
     return _with_first(((found[1].cuts, found[1].chosen),), replace(found[0], bound_s=bound_s))
 
 
-def _beside_link(
-    site: Site, transfers: Floats, hosted: StageKinds, *, shape: PipelineShape, limit_s: float
+def best_copying_split(
+    sites: Sequence[Site],
+    hosted: Sequence[Site],
+    transfers: Floats,
+    *,
+    shape: PipelineShape,
+    limit_s: float = math.inf,
 ) -> Split:
     """Of stages whose activations are copied to the host, which may take longer than they run.
 
     The bound takes copies for free. Beside its split stand those of layers that wait for their own
-    copies, but for the last stages, whose activations hardly wait for their backward.
+    copies, as the sites `hosted` price them, but for the last stages, whose activations hardly wait
+    for their backward.
     """
     p = shape.num_ranks
-    bound = best_split_at((site,) * p, transfers, shape=shape, limit_s=limit_s)
-    waiting = best_split_at((replace(site, kinds=hosted),) * p, transfers, shape=shape)
-    free = fastest_ways((site,) * p, waiting.cuts, shape) if waiting.cuts else None
+    bound = best_split_at(sites, transfers, shape=shape, limit_s=limit_s)
+    waiting = best_split_at(hosted, transfers, shape=shape)
+    free = fastest_ways(sites, waiting.cuts, shape) if waiting.cuts else None
     if free is None:
         return bound
     mixed = ((waiting.cuts, waiting.chosen[:k] + free[k:]) for k in range(p, -1, -1))

@@ -21,8 +21,14 @@ import numpy as np
 from trainwright.cluster import Hop
 from trainwright.costing.communication import all_reduce_time_s, point_to_point_time_s
 from trainwright.planning.bounds.exchanges import ChainEnds
-from trainwright.planning.bounds.pools import Across, Beside, runs_alike
-from trainwright.planning.splits.chain import Site, best_split_at, fastest_ways
+from trainwright.planning.bounds.pools import Across, Beside, runs_alike, slices_in
+from trainwright.planning.question.layouts import ON_HOST
+from trainwright.planning.splits.chain import (
+    Site,
+    best_copying_split,
+    best_split_at,
+    fastest_ways,
+)
 from trainwright.planning.splits.types import options_of
 from trainwright.plans import Plan, ReplicaGroup, Stage
 from trainwright.step.pipeline import PipelineShape
@@ -62,7 +68,7 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
     degrees, pools = candidate.degrees, candidate.pool_of_rank
     site_of = {
         pool: Site(
-            kinds=shelf.kinds(pool, candidate.point),
+            kinds=shelf.kinds(pool, candidate.point, slices_in(candidate)),
             cluster=shelf.room(pool, candidate),
             replicas=mixed_replicas(shelf.cluster, degrees, {pool: candidate.data}),
         )
@@ -72,24 +78,52 @@ def _across(shelf: MixedShelf, candidate: Across, limit_s: float) -> MixedSplit:
     shape = PipelineShape(
         family=candidate.schedule,
         num_ranks=len(pools),
-        num_microbatches=_microbatches(shelf, candidate) // candidate.data,
+        num_microbatches=slices_in(candidate) * (_microbatches(shelf, candidate) // candidate.data),
     )
-    profile = shelf.profile(pools[0], candidate.point)
+    profile = shelf.sliced(pools[0], candidate.point, slices_in(candidate))
     sites, plans, bound_s = [site_of[pool] for pool in pools], [], math.inf
     for asked in _with_tied(shelf, candidate, profile, sites):
-        split = best_split_at(
-            asked, _transfers_s(profile, levels), shape=shape, limit_s=min(limit_s, bound_s)
-        )
+        hosted = _waiting(shelf, candidate, pools, asked)
+        transfers = _transfers_s(profile, levels)
+        split = _best_split(asked, hosted, transfers, shape=shape, limit_s=min(limit_s, bound_s))
         bound_s = min(bound_s, split.bound_s)
-        if split.cuts:
-            plans.append(_plan_across(shelf, candidate, profile, split))
+        for cuts, chosen in ((split.cuts, split.chosen), *split.others):
+            if cuts:
+                plans.append(_plan_across(shelf, candidate, profile, cuts, chosen))
     return MixedSplit(bound_s=bound_s, plans=tuple(plans))
 
 
-def _plan_across(shelf: MixedShelf, candidate: Across, profile: Profile, split: Split) -> Plan:
+def _waiting(
+    shelf: MixedShelf, candidate: MixedCandidate, pools: Iterable[int], sites: Sequence[Site]
+) -> list[Site]:
+    """The sites with layers that wait for their copies to hosts, if the schedule makes any."""
+    if candidate.schedule not in ON_HOST:
+        return []
+    return [
+        replace(site, kinds=shelf.hosted(pool, candidate.point))
+        for pool, site in zip(pools, sites, strict=True)
+    ]
+
+
+def _best_split(
+    sites: Sequence[Site],
+    hosted: Sequence[Site],
+    transfers: Floats,
+    *,
+    shape: PipelineShape,
+    limit_s: float,
+) -> Split:
+    if not hosted:
+        return best_split_at(sites, transfers, shape=shape, limit_s=limit_s)
+    return best_copying_split(sites, hosted, transfers, shape=shape, limit_s=limit_s)
+
+
+def _plan_across(
+    shelf: MixedShelf, candidate: Across, profile: Profile, cuts: tuple[int, ...], ways: Ways
+) -> Plan:
     stages = []
-    cuts = zip(candidate.pool_of_rank, pairwise(split.cuts), split.chosen, strict=True)
-    for pool, (first, after), chosen in cuts:
+    ranks = zip(candidate.pool_of_rank, pairwise(cuts), ways, strict=True)
+    for pool, (first, after), chosen in ranks:
         layers = profile.structure.layers[first:after]
         own = _group(shelf, candidate, pool, count=candidate.data)
         options = options_of(layers, chosen, shelf.profile(pool, candidate.point))
@@ -158,6 +192,7 @@ class _Pool:
     """The pipelines of one pool: their best split by the number of microbatches of each."""
 
     site: Site
+    hosted: list[Site]
     transfers: Floats
     candidate: Beside
     count: int
@@ -167,8 +202,9 @@ class _Pool:
     def split(self, microbatches: int) -> Split:
         """The split of least bound."""
         if microbatches not in self.made:
-            self.made[microbatches] = best_split_at(
+            self.made[microbatches] = _best_split(
                 self.sites,
+                self.hosted * self.candidate.depth,
                 self.transfers,
                 shape=self.shape(microbatches),
                 limit_s=self.limit_s,
@@ -185,7 +221,7 @@ class _Pool:
         return PipelineShape(
             family=self.candidate.schedule,
             num_ranks=self.candidate.depth,
-            num_microbatches=microbatches,
+            num_microbatches=slices_in(self.candidate) * microbatches,
         )
 
 
@@ -202,7 +238,8 @@ def _beside(shelf: MixedShelf, candidate: Beside, limit_s: float) -> MixedSplit:
     bound_s = max(pools[pool].split(m).bound_s for pool, m in dealt.items())
     if not bound_s < limit_s:
         return MixedSplit(bound_s=bound_s)
-    offered = {pools[pool].split(m).cuts: None for pool, m in dealt.items()}
+    splits = [pools[pool].split(m) for pool, m in dealt.items()]
+    offered = dict.fromkeys(c for s in splits for c in (s.cuts, *(cuts for cuts, _ in s.others)))
     plans = (
         plan for cuts in offered if cuts for plan in _cut(shelf, candidate, pools, dealt, cuts)
     )
@@ -213,15 +250,16 @@ def _pool(shelf: MixedShelf, candidate: Beside, pool: int, count: int, limit_s: 
     members = dict(zip(candidate.pools, candidate.replicas, strict=True))
     levels, size = shelf.cluster.pools[pool].levels, candidate.point.devices * count
     between = [rank_level(levels, r, r + 1, size) for r in range(candidate.depth - 1)]
+    site = Site(
+        kinds=shelf.kinds(pool, candidate.point, slices_in(candidate)),
+        cluster=shelf.room(pool, candidate),
+        replicas=mixed_replicas(shelf.cluster, candidate.degrees, members),
+    )
+    profile = shelf.sliced(pool, candidate.point, slices_in(candidate))
     return _Pool(
-        site=Site(
-            kinds=shelf.kinds(pool, candidate.point),
-            cluster=shelf.room(pool, candidate),
-            replicas=mixed_replicas(shelf.cluster, candidate.degrees, members),
-        ),
-        transfers=_transfers_s(
-            shelf.profile(pool, candidate.point), [level for level in between if level]
-        ),
+        site=site,
+        hosted=_waiting(shelf, candidate, [pool], [site]),
+        transfers=_transfers_s(profile, [level for level in between if level]),
         candidate=candidate,
         count=count,
         limit_s=limit_s,
@@ -260,7 +298,8 @@ def _affine_start(pools: Mapping[int, _Pool], total: int) -> dict[int, int]:
     lines = {}
     for g, pool in pools.items():
         kinds, depth = pool.site.kinds, pool.candidate.depth
-        slope_s = float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]]) / depth
+        whole_s = float(kinds.least_time_s[kinds.kind_of[0, kinds.num_layers]])
+        slope_s = whole_s * slices_in(pool.candidate) / depth
         lines[g] = (0.0, slope_s)
     for _ in range(2):
         # Σ count · (T − a) / b = total
