@@ -335,6 +335,37 @@ REMOTE: dict[str, tuple[dict[str, Any], int]] = {
         },
         16_375_728_128,
     ),
+    "bailing_moe": (  # Ling-lite
+        {
+            "hidden_size": 2048,
+            "moe_intermediate_size": 1408,
+            "num_hidden_layers": 28,
+            "num_key_value_heads": 4,
+            "num_experts": 64,
+            "num_experts_per_tok": 6,
+            "num_shared_experts": 2,
+            "use_bias": False,
+            "vocab_size": 126464,
+        },
+        16_801_974_272,
+    ),
+    "bailing_moe_v2": ({}, 16_255_643_392 - 19 * 256),  # Ling-mini-2.0 without routing biases
+    "hunyuan": (  # Hunyuan-A13B
+        {
+            "num_key_value_heads": 8,
+            "attention_head_dim": 128,
+            "intermediate_size": 3072,
+            "moe_intermediate_size": [3072] * 32,
+            "num_experts": 64,
+            "moe_topk": [8] * 32,
+            "num_shared_expert": [1] * 32,
+            "use_mixed_mlp_moe": True,
+            "use_qk_norm": True,
+            "tie_word_embeddings": True,
+            "vocab_size": 128167,
+        },
+        80_393_183_232,
+    ),
 }
 
 
@@ -343,6 +374,21 @@ def test_families_that_the_library_lacks_have_the_published_parameters(kind: str
     stated, published = REMOTE[kind]
     found = read_config({"model_type": kind, **stated}, name="x").config
     assert count_parameters(found) == published
+
+
+@pytest.mark.parametrize(
+    ("stated", "problem"),
+    [
+        ({"moe_topk": [8] * 31 + [4]}, "the same for every block"),
+        ({"use_cla": True}, "use_cla"),
+        ({"vit_type": "NaVit"}, "vit_type"),
+        ({"moe_layer_num_skipped": 1}, "moe_layer_num_skipped"),
+    ],
+)
+def test_what_hunyuans_blocks_do_not_share_is_refused(stated: dict, problem: str) -> None:
+    document = {"model_type": "hunyuan", **REMOTE["hunyuan"][0], **stated}
+    with pytest.raises((trainwright.InvalidInput, UnsupportedFeature), match=problem):
+        read_config(document, name="x")
 
 
 def test_blocks_of_phi_3_small_are_dense_and_block_sparse_in_turn() -> None:

@@ -801,6 +801,29 @@ DECODERS: Final[dict[str, Decoder]] = {
 # Families whose files carry code of their own, which the library does not have
 # ------------------------------------------------------------------------------
 
+_BAILING_MIXTURE = MixtureRule(
+    num_experts=("num_experts", 16),
+    visited=("num_experts_per_tok", 2),
+    width=("moe_intermediate_size", 1408),
+    shared=("num_shared_experts", 0),
+    first_dense=("first_k_dense_replace", 0),
+)
+_BAILING = Decoder(  # Ling and Ring
+    layers=24,
+    hidden=1024,
+    ffn=5632,
+    heads=16,
+    head_size=0,
+    vocabulary=30592,
+    query_key_value_bias=("use_qkv_bias", False),
+    attention_output_bias=("use_bias", True),
+    mixture=_BAILING_MIXTURE,
+    ignored=(
+        *("norm_head", "norm_softmax", "embedding_dropout", "output_dropout", "max_window_layers"),
+        *("moe_router_enable_expert_bias", "score_function", "router_dtype", "use_rmsnorm"),
+        *("mtp_loss_scaling_factor", "moe_shared_expert_intermediate_size", "router_type"),
+    ),
+)
 _OLDER: Final = Decoder(layers=32, hidden=4096, ffn=11008, heads=32, vocabulary=103168)
 REMOTE: Final[dict[str, Decoder]] = {
     "internlm2": replace(
@@ -906,6 +929,28 @@ REMOTE: Final[dict[str, Decoder]] = {
         query_key_value_bias=True,
         spelled={"head_size": "kv_channels"},
         ignored=("no_bias", "use_logn_attn", "use_dynamic_ntk", "rotary_emb_base", "rotary_pct"),
+    ),
+    "bailing_moe": _BAILING,
+    "bailing_moe_v2": replace(
+        _BAILING,
+        layers=20,
+        hidden=2048,
+        ffn=5120,
+        kv_heads=4,
+        head_size=128,
+        vocabulary=157184,
+        attention_output_bias=("use_bias", False),
+        query_key_norm=("use_qk_norm", True),
+        mixture=replace(
+            _BAILING_MIXTURE,
+            num_experts=("num_experts", 256),
+            visited=("num_experts_per_tok", 8),
+            width=("moe_intermediate_size", 512),
+            shared=("num_shared_experts", 1),
+            first_dense=("first_k_dense_replace", 1),
+            grouped=True,
+        ),
+        further=("num_nextn_predict_layers", False),
     ),
 }
 

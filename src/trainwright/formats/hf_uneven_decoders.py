@@ -331,6 +331,59 @@ def read_hunyuan_moe(keys: KeyReader) -> Fields:
     return fields | {"experts": experts}
 
 
+def read_hunyuan(keys: KeyReader) -> Fields:
+    """Fields of Tencent's own `hunyuan` config: sizes of experts may be one count or one per block.
+
+    With one expert every block is dense.
+    """
+    refuse_flags(keys, "use_cla", "use_mla", "mlp_bias", "add_classification_head")
+    if keys.value("vit_type", None) is not None:
+        raise UnsupportedFeature("vit_type: images before Hunyuan's text are not modelled")
+    if keys.optional_natural("moe_layer_num_skipped"):
+        raise UnsupportedFeature("moe_layer_num_skipped: first blocks without experts, not modelled")
+    keys.pass_over(*_HUNYUAN_UNUSED)
+    names = ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size")
+    counts = {name: _one_count(keys, name) for name in names}
+    keys.pass_over(*names, "norm_type", "use_rotary_pos_emb", "use_qk_norm", "cla_share_factor")
+    keys.pass_over("num_experts_per_tok", "org_vocab_size", "use_mixed_mlp_moe", "dense_list")
+    has_norms = keys.value("use_qk_norm", False) is True
+    fields = read_decoder(replace(HUNYUAN, query_key_norm=has_norms), keys)
+    num_experts = counts["num_experts"] or 1
+    if num_experts == 1:
+        return fields
+    width = counts["moe_intermediate_size"] or fields["ffn_size"]
+    mixed = keys.value("use_mixed_mlp_moe", False) is True
+    experts = Experts(
+        num_experts=num_experts,
+        experts_per_token=counts["moe_topk"] or 1,
+        ffn_size=width,
+        shared_ffn_size=width * (counts["num_shared_expert"] or 1) if mixed else 0,
+    )
+    return fields | {"experts": experts}
+
+
+# Parts before the text that a file without `vit_type` has not, tokens, and how tokens are routed.
+_HUNYUAN_UNUSED: Final = (
+    *("anyres_pooling_size", "anyres_vit_max_image_size", "anyres_vit_two_views", "vit_path"),
+    *("vit_add_patchemb_bias", "vit_input_resolution", "vit_mapping_type", "vit_norm_type"),
+    *("vit_patch", "vit_remove_prenorm", "vit_token", "vit_used_rms_norm", "num_media_embeds"),
+    *("im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "pad_id", "eod_token_id"),
+    *("text_end_id", "text_start_id", "video_end_id", "video_start_id", "class_num", "pool_type"),
+    *("skip_cls_token", "position_embedding_xdrope", "xdrope_section", "group_limited_greedy"),
+    *("moe_drop_tokens", "moe_random_routing_dropped_token"),
+)
+
+
+def _one_count(keys: KeyReader, name: str) -> int | None:
+    """A count, or a list of the same for every block."""
+    stated = keys.value(name, None)
+    each = set(stated) if isinstance(stated, list) else {stated}
+    if len(each) == 1 and (type(found := each.pop()) is int or found is None):
+        return found
+    keys.refuse(name, "must be one count, the same for every block")
+    return None
+
+
 _MINIMAX_M2: Final = Decoder(
     layers=62,
     hidden=3072,
@@ -571,5 +624,6 @@ OTHER_DECODERS: Final[dict[str, Callable[[KeyReader], Fields]]] = {
     "cohere2_moe": read_cohere2_moe,
     "laguna": read_laguna,
     "hunyuan_v1_moe": read_hunyuan_moe,
+    "hunyuan": read_hunyuan,
     "nemotron-nas": read_nemotron_nas,
 }
