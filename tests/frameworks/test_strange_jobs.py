@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from trainwright.errors import InvalidInput
 from trainwright.formats.catalog import open_model
 from trainwright.frameworks.jobs import Beside, read
 from trainwright.frameworks.jobs.detect import format_of
-from trainwright.frameworks.jobs.settings import StatedRun
+from trainwright.frameworks.jobs.settings import StatedRun, catalog_name
 from trainwright.frameworks.read_job import job_of_model, open_stated
 
 TRAINER = """\
@@ -275,3 +276,140 @@ ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 2 \\
     assert (run.num_devices, run.devices_per_node, run.global_batch) == (8, 4, 512)
     assert (run.sequence, run.micro_batch, run.cp) == (sequence, microbatch, context)
     assert "the policy's update alone" in said(run)
+
+
+LIT = """\
+checkpoint_dir: checkpoints/meta-llama/Llama-3.1-8B
+precision: {precision}
+devices: {devices}
+num_nodes: 1
+train: {{global_batch_size: 32, micro_batch_size: 2, max_seq_length: 512, lr_warmup_steps: 10}}
+optimizer: {{class_path: torch.optim.AdamW, init_args: {{lr: 0.0002}}}}
+"""
+LIT_PURE = ("bf16", "none", ("bf16",))
+
+
+@pytest.mark.parametrize(
+    ("precision", "devices", "more", "expected"),
+    [
+        ("bf16-true", 4, "", ("bf16", 3, "full", *LIT_PURE, None)),
+        ("bf16-true", 1, "", ("bf16", 0, "none", *LIT_PURE, None)),
+        ("bf16-mixed", 1, "", ("bf16", 0, "none", None, None, None, "fp32")),
+        ("32-true", 4, "", ("fp32", 3, "full", None, None, None, None)),
+        ("bf16-true", 1, "lora_r: 16", ("bf16", 0, "none", None, None, None, None)),
+        (
+            "bf16-mixed",
+            "auto",
+            "model_name: Llama-3.1-8B",
+            ("bf16", 3, "none", None, None, None, None),
+        ),
+    ],
+)
+def test_files_of_litgpt_say_formats_and_devices(
+    precision: str, devices: object, more: str, expected: tuple[object, ...]
+) -> None:
+    text = LIT.format(precision=precision, devices=devices) + more
+    assert format_of(text, "lora.yaml") == "litgpt"
+    run = read(None, text, Beside(name="lora.yaml"))
+    numbers = (run.gradient_dtype, run.main_weight_dtype, run.moment_dtypes or None, run.loaded_in)
+    assert (run.precision, run.zero or 0, run.recompute, *numbers) == expected
+    assert (run.global_batch, run.micro_batch, run.sequence, run.unknown) == (32, 2, 512, ())
+    assert run.num_devices == (None if devices == "auto" else devices)
+    assert run.model_name and run.model_name.rpartition("/")[2] == "Llama-3.1-8B"
+
+
+def test_adapters_of_litgpt_lie_beside_queries_and_values_unless_told_otherwise() -> None:
+    text = LIT.format(precision="bf16-true", devices=1) + "lora_r: 4\n"
+    assert read("litgpt", text).lora_targets == ("query", "value")
+    text += "lora_query: false\nlora_mlp: true\nquantize: bnb.nf4\n"
+    run = read("litgpt", text)
+    assert run.lora_targets == ("value", "gate", "up", "down")
+    assert (run.lora_rank, run.weight_bits) == (4, 4)
+
+
+RL = """\
+{kind}: {{max_num_steps: 5}}
+policy:
+  model_name: meta-llama/Llama-3.1-8B
+  train_global_batch_size: 128
+  train_micro_batch_size: 2
+  max_total_sequence_length: 4096
+  precision: bfloat16
+  dtensor_cfg:
+    enabled: true
+    tensor_parallel_size: 2
+    activation_checkpointing: true
+    sequence_parallel: true
+  megatron_cfg: {{enabled: false, pipeline_model_parallel_size: 2, activation_checkpointing: false}}
+  sequence_packing:
+    enabled: false
+    train_mb_tokens: ${{mul:4096, ${{policy.train_micro_batch_size}}}}
+cluster: {{gpus_per_node: 8, num_nodes: 2}}
+"""
+CHANGED = """\
+defaults: {name}
+policy:
+  train_micro_batch_size: 4
+  dtensor_cfg: {{enabled: false}}
+  megatron_cfg: {{enabled: true, tensor_model_parallel_size: 4}}
+  sequence_packing: {{enabled: true}}
+"""
+
+
+def test_a_policy_of_nemo_rl_is_read() -> None:
+    run = read(None, RL.format(kind="sft"), Beside(name="sft.yaml"))
+    assert (run.tp, run.pp, run.cp, run.zero, run.sequence_parallel) == (2, 1, 1, 3, True)
+    assert (run.micro_batch, run.global_batch, run.sequence) == (2, 128, 4096)
+    assert (run.recompute, run.reduce_dtype, run.program) == ("full", "fp32", None)
+    assert (run.num_devices, run.devices_per_node, run.unknown) == (16, 8, ())
+    pairs = read(None, RL.format(kind="dpo"), Beside(name="dpo.yaml"))
+    assert (pairs.micro_batch, pairs.global_batch, pairs.reference) == (4, 256, True)
+
+
+def test_a_file_of_nemo_rl_changes_the_one_that_it_is_based_on(tmp_path) -> None:
+    (tmp_path / "base.yaml").write_text(RL.format(kind="sft"))
+    text = CHANGED.format(name="../base.yaml")  # where it lies in its repository
+    run = read(None, text, Beside(folder=tmp_path, name="changed.yaml"))
+    assert (run.tp, run.pp, run.zero, run.program) == (4, 2, 1, "megatron")
+    assert (run.recompute, run.reduce_dtype) == ("none", None)
+    assert run.micro_batch == 4  # 4096 x 4 tokens, by the values of both
+    with pytest.raises(InvalidInput, match=r"other\.yaml, which this file changes"):
+        read(None, CHANGED.format(name="other.yaml"), Beside(folder=tmp_path, name="changed.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", {"zero": 0, "precision": "bf16", "loaded_in": "fp32", "recompute": "full"}),
+        ("dist_config: {name: fsdp2}", {"zero": 3, "reduce_dtype": "fp32", "loaded_in": None}),
+        ("dist_config: {name: fsdp2, reshard_after_forward: false}", {"zero": 2}),
+        (
+            "dist_config: {name: deepspeed, config_file: ds_z2_config.json}",
+            {"zero": 2, "engine": "deepspeed", "reduce_dtype": "bf16"},
+        ),
+        ("cp_size: 4", {"cp": 4, "context_exchange": "all_to_all"}),
+        ("enable_activation_checkpointing: false", {"recompute": "none"}),
+        ("global_batch_size: 64", {"global_batch": 64, "batch_per_replica": None}),
+        ("optim_config: {name: muon}", {"optimizer": "muon"}),
+        (
+            "peft_config: {name: lora, r: 16, target_modules: all}\n"
+            "quant_config: {name: bnb, quantization_bit: 4}",
+            {"lora_rank": 16, "lora_targets": ("all",), "weight_bits": 4},
+        ),
+    ],
+)
+def test_the_second_way_of_llamafactorys_files_is_read(
+    more: str, expected: dict[str, object]
+) -> None:
+    text = "model: Qwen/Qwen3-8B\ntrain_dataset: d.yaml\nmicro_batch_size: 2\n"
+    text += f"cutoff_len: 1024\n{more}"
+    assert format_of(text, "train.yaml") == "llamafactory"
+    run = read(None, text, Beside(name="train.yaml"))
+    assert {name: getattr(run, name) for name in expected} == expected
+    assert (run.model_name, run.micro_batch, run.sequence) == ("Qwen/Qwen3-8B", 2, 1024)
+    assert run.unknown == ()
+
+
+def test_a_model_that_is_called_alpha_is_not_its_successor() -> None:
+    assert catalog_name("stabilityai/stablelm-base-alpha-3b") is None
+    assert catalog_name("HuggingFaceH4/zephyr-7b-alpha") == "mistral-7b"

@@ -352,6 +352,7 @@ _CLASSES: Final = (
     ("levanter", SoftwareClass.XLA),
     ("deepspeed", SoftwareClass.DEEPSPEED),
     ("automodel", SoftwareClass.EAGER_FSDP),
+    ("nemo-rl", SoftwareClass.EAGER_FSDP),
     ("nemo", SoftwareClass.NEMO),
     ("bridge", SoftwareClass.NEMO),
     ("megatron", SoftwareClass.MEGATRON),

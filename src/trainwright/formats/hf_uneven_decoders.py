@@ -340,7 +340,9 @@ def read_hunyuan(keys: KeyReader) -> Fields:
     if keys.value("vit_type", None) is not None:
         raise UnsupportedFeature("vit_type: images before Hunyuan's text are not modelled")
     if keys.optional_natural("moe_layer_num_skipped"):
-        raise UnsupportedFeature("moe_layer_num_skipped: first blocks without experts, not modelled")
+        raise UnsupportedFeature(
+            "moe_layer_num_skipped: first blocks without experts, not modelled"
+        )
     keys.pass_over(*_HUNYUAN_UNUSED)
     names = ("num_experts", "moe_topk", "num_shared_expert", "moe_intermediate_size")
     counts = {name: _one_count(keys, name) for name in names}

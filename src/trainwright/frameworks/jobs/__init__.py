@@ -29,6 +29,8 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "automodel": ("fine_tuning", "read_automodel"),
         "verl": ("fine_tuning", "read_verl"),
         "openrlhf": ("fine_tuning", "read_openrlhf"),
+        "litgpt": ("fine_tuning", "read_litgpt"),
+        "nemo-rl": ("bridge", "read_nemo_rl"),
         "neox": ("pretraining", "read_neox"),
         "nanotron": ("pretraining", "read_nanotron"),
         "llm-foundry": ("pretraining", "read_llm_foundry"),

@@ -4,12 +4,13 @@ The same fields of Megatron-Core stand as YAML overrides, as `model.field=value`
 `--recipe`, as short options of the performance scripts, as assignments in a recipe's function, and
 flat in Primus. What none of them says is decided by the recipe: it is named, not guessed. Defaults
 are those that all recipes share (`megatron/bridge/recipes/common.py`): a distributed optimizer,
-bf16, gradients and parameters overlapped.
+bf16, gradients and parameters overlapped. Files of NeMo RL say all themselves.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -18,16 +19,28 @@ from itertools import pairwise
 from typing import Any, Final
 
 from trainwright.errors import InvalidInput
+from trainwright.frameworks.jobs.fine_tuning import engine_degrees
 from trainwright.frameworks.jobs.megatron import layers_named, read_arguments, settings_of
-from trainwright.frameworks.jobs.script import Devices, as_yaml, flags_of, overrides_of, read_launch
+from trainwright.frameworks.jobs.script import (
+    Devices,
+    Launch,
+    as_yaml,
+    flags_of,
+    overrides_of,
+    read_launch,
+    text_beside,
+)
 from trainwright.frameworks.jobs.settings import (
     DEEPEST,
     NOTHING,
     UNDESCRIBED,
     Beside,
+    Settings,
     StatedRun,
     catalog_name,
+    format_named,
     parse_settings,
+    parse_yaml,
     products_of,
 )
 from trainwright.frameworks.shell import Value
@@ -580,3 +593,127 @@ def _settings(function: ast.FunctionDef) -> Iterator[tuple[str, ast.expr]]:
             found += [(k.value.lineno, k.arg, k.value) for k in node.keywords if k.arg]
     found.sort(key=lambda each: each[0])
     yield from ((key, node) for _, key, node in found)
+
+
+# NeMo RL
+# -------
+# What its policy trains, by PyTorch's sharding (weights in float32, summed in float32) or by
+# Megatron-Core (nemo_rl/models/policy). A file changes another, which `defaults` names.
+
+_RL_HARMLESS: Final = re.compile(
+    r"(?:sft|dpo|grpo|rm|distillation|loss_fn|checkpointing|data|env|logger|cluster|defaults|teacher|"
+    r"policy\.(?:tokenizer|generation|optimizer|scheduler|max_grad_norm|make_sequence\w*|"
+    r"refit\w*|logprob\w*|hf_config\w*|reward_model_cfg|offload_\w+|dynamic_batching|"
+    r"sequence_packing|generation_batch_size|debug|router_replay))(?:\..*)?|"
+    r"policy\.dtensor_cfg\.(?:_v2|env_vars|custom_parallel_plan|automodel_kwargs|lora_cfg|"
+    r"clear_cache\w*|defer_\w+)(?:\..*)?|"
+    r"policy\.megatron_cfg\.(?:optimizer|scheduler|checkpoint|env_vars|"
+    r"distributed_data_parallel_config|converter_type|empty_unused\w*|pipeline_dtype|freeze_moe\w*|"
+    r"moe_(?!flex)\w+|apply_rope\w*|bias_\w+|defer_\w+|track_\w+|train_iters|force_\w+|"
+    r"use_gloo\w*|gradient_acc\w*|peft|fp8_cfg|fused_linear_logprobs_chunk\w*|layernorm\w*|cuda_graph_\w+|use_linear\w*|"
+    r"recompute_\w+|num_layers_in\w*)(?:\..*)?"
+)
+_RL_UNMODELLED: Final = ("fine_grained_activation_offloading", "use_fused_linear_logprobs")
+
+
+def read_nemo_rl(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file of NeMo RL over those that its `defaults` name, where they lie beside it."""
+    whole, notes = _with_defaults(text, beside), list[str]()
+    found = Settings(whole, from_words=True)
+    policy, cluster = found.table("policy"), found.table("cluster")
+    fsdp, megatron = policy.table("dtensor_cfg"), policy.table("megatron_cfg")
+    fsdp.switch("enabled")
+    is_megatron = megatron.switch("enabled")
+    (fsdp if is_megatron else megatron).whole()  # the engine that does not train
+    words = engine_degrees(megatron, heads=1, is_on=is_megatron)
+    if not is_megatron:
+        experts = fsdp.count("expert_parallel_size") or 1
+        words |= {
+            "tp": fsdp.count("tensor_parallel_size") or 1,
+            "cp": fsdp.count("context_parallel_size") or 1,
+            "ep": experts,
+            "etp": 1 if experts > 1 else None,
+        }
+    engine = megatron if is_megatron else fsdp
+    words["sequence_parallel"] = engine.switch("sequence_parallel") and words["tp"] > 1
+    sequence = policy.count("max_total_sequence_length")
+    size, batch = (policy.count(f"train_{part}_batch_size") for part in ("micro", "global"))
+    answers = 2 if "dpo" in whole or "rm" in whole else 1
+    if answers > 1:
+        notes.append("a pair of answers is priced as two sequences of one microbatch")
+    for way in ("sequence_packing", "dynamic_batching"):
+        table = policy.table(way)
+        tokens = table.count("train_mb_tokens") if table.switch("enabled") else None
+        if tokens and sequence:
+            size = max(1, tokens // sequence)
+            notes.append(f"{way}: a microbatch is priced as {size} longest sequences")
+    again = engine.switch("activation_checkpointing")
+    lora = megatron.table("peft") if is_megatron else fsdp.table("lora_cfg")
+    adapters: dict[str, Any] = {}
+    if lora.switch("enabled"):
+        targets = lora.texts("target_modules") or ("all-linear",)
+        adapters = {
+            "lora_rank": lora.count("dim") or 8,
+            "lora_targets": products_of(targets),
+            "lora_dropout": lora.number("dropout") or None,
+        }
+    each, nodes = cluster.count("gpus_per_node"), cluster.count("num_nodes") or 1
+    offload = ("params to cpu", "optimizer to cpu") if fsdp.switch("cpu_offload") else ()
+    if "grpo" in whole or "distillation" in whole:
+        notes.append("only what the policy trains is priced, of sequences at their longest")
+    dtype, name = policy.text("precision"), policy.text("model_name")
+    narrow = megatron.table("fp8_cfg")
+    scaled = "fp8_blockwise" if narrow.text("fp8_recipe") == "blockwise" else "fp8"
+    eight = is_megatron and narrow.switch("enabled")
+    copies = None if is_megatron else fsdp.count("dp_replicate_size")
+    unknown, changing = found.remarks(harmless=_RL_HARMLESS, unmodelled=_RL_UNMODELLED)
+    found.check()
+    return StatedRun(
+        **words,
+        zero=1 if is_megatron else 3,
+        program="megatron" if is_megatron else None,
+        state_copies=copies if (copies or 1) > 1 else None,
+        micro_batch=None if size is None else answers * size,
+        global_batch=None if batch is None else answers * batch,
+        per_example=answers,
+        reference=("dpo" in whole) or None,
+        sequence=sequence,
+        recompute="full" if again else "none",
+        precision=scaled if eight else format_named(dtype) or "bf16",
+        reduce_dtype=None if is_megatron else "fp32",
+        offload=() if is_megatron else offload,
+        num_devices=None if each is None else each * nodes,
+        devices_per_node=each,
+        model_name=name,
+        **adapters,
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+_MOST_DEFAULTS: Final = 5
+
+
+def _with_defaults(text: str, beside: Beside) -> dict[str, Any]:
+    """The tables of a file over those of the files that it is based on."""
+    layers = [parse_yaml(text, resolved=False)]
+    while (base := layers[-1].get("defaults")) is not None and len(layers) < _MOST_DEFAULTS:
+        name = base[0] if isinstance(base, list) and base else base
+        inner = text_beside(str(name), Launch(program="", words=()), beside)
+        if inner is None:
+            wanted = f"{name}, which this file changes, is not beside it: put it there"
+            raise InvalidInput.of("defaults", wanted)
+        layers.append(parse_yaml(inner, resolved=False))
+    whole: dict[str, Any] = {}
+    for each in reversed(layers):
+        _merge(whole, each)
+    return parse_yaml(json.dumps(whole, default=str), variables=beside.variables)
+
+
+def _merge(into: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        inside = into.get(name)
+        if isinstance(inside, dict) and isinstance(value, dict):
+            _merge(inside, value)
+        else:
+            into[name] = value

@@ -11,7 +11,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trainwright.frameworks.jobs.deepspeed import ENGINE, odd_optimizer, optimizer_of, reduced_in
+from trainwright.frameworks.jobs.deepspeed import (
+    ENGINE,
+    odd_optimizer,
+    optimizer_of,
+    reduced_in,
+    sharding_beside,
+)
 from trainwright.frameworks.jobs.script import (
     CHOSEN,
     Devices,
@@ -356,7 +362,7 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     strategy = (actor.text("strategy") or "").lower()
     config = " ".join(word.shown() for word in launch.words if "config-name" in word.shown())
     is_megatron = strategy == "megatron" or "megatron" in config or "megatron" in actor
-    degrees = _verl_degrees(megatron, heads=actor.count("ulysses_sequence_parallel_size") or 1)
+    degrees = engine_degrees(megatron, heads=actor.count("ulysses_sequence_parallel_size") or 1)
     recompute: str | None = None
     if model.switch("enable_gradient_checkpointing"):
         recompute = "full"
@@ -414,7 +420,7 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     found.table("trainer")
     is_megatron = "megatron" in (engine.text(CHOSEN) or engine.text("strategy") or "")
     heads = found.count("ulysses_sequence_parallel_size") or 1
-    degrees = _verl_degrees(
+    degrees = engine_degrees(
         engine, heads=engine.count("ulysses_sequence_parallel_size") or heads, is_on=is_megatron
     )
     sequence, size = data.count("max_length") or 1024, data.count("micro_batch_size_per_gpu")
@@ -456,7 +462,7 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     )
 
 
-def _verl_degrees(megatron: Settings, *, heads: int, is_on: bool = True) -> dict[str, Any]:
+def engine_degrees(megatron: Settings, *, heads: int, is_on: bool = True) -> dict[str, Any]:
     """Degrees of the Megatron engine, where that is on, and ways along the heads (Ulysses)."""
     names = (
         ("tp", "tensor_model_parallel_size"), ("pp", "pipeline_model_parallel_size"),
@@ -623,6 +629,178 @@ def read_openrlhf(text: str, beside: Beside = NOTHING) -> StatedRun:
         **adapters,
         unknown=unknown,
         notes=(*launch.notes, *devices.notes, *notes, *changing),
+    )
+
+
+# LitGPT
+# ------
+# Several devices have shards of the model; fine-tuning recomputes every block then, and adapters
+# lie beside the products that are switched on (litgpt/finetune, litgpt/pretrain.py).
+
+_LIT_TARGETS: Final = {
+    "lora_query": ("q_proj",), "lora_key": ("k_proj",), "lora_value": ("v_proj",),
+    "lora_projection": ("o_proj",), "lora_mlp": ("gate_proj", "up_proj", "down_proj"),
+}  # fmt: skip
+_LIT_DEFAULTS: Final = ("lora_query", "lora_value")
+_LIT_HARMLESS: Final = re.compile(
+    r"(?:out_dir|data|eval|logger_name|seed|resume|tokenizer_dir|access_token|ops|log|lora_alpha|"
+    r"initial_checkpoint_dir)(?:\..*)?|(?:optimizer\.init_args|optimizer)(?:\..*)?|"
+    r"train\.(?:save_interval|log_interval|lr_\w+|epochs|max_tokens|max_steps|max_norm|min_lr|"
+    r"tie_embeddings)"
+)
+
+
+def read_litgpt(text: str, beside: Beside = NOTHING) -> StatedRun:
+    """A file for `litgpt finetune_lora`, `finetune_full` or `pretrain`."""
+    found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    train = found.table("train")
+    each, nodes = found.value("devices"), found.count("num_nodes") or 1
+    each = None if each in (None, "auto") else found.count("devices", also=-1)
+    each = None if each == -1 else each
+    devices = None if each is None else each * nodes
+    precision = found.text("precision") or "bf16-true"
+    kind, _, mode = precision.partition("-")
+    number = {"16": "fp16", "32": "fp32"}.get(kind, "bf16")
+    adapts = found.switch("lora_mlp") or "lora_r" in found
+    pretrains = "model_name" in found or "model_config" in found
+    on = [name for name in _LIT_TARGETS if found.switch(name, default=name in _LIT_DEFAULTS)]
+    adapters: dict[str, Any] = {}
+    if adapts:
+        adapters = {
+            "lora_rank": found.count("lora_r") or 8,
+            "lora_targets": products_of([word for name in on for word in _LIT_TARGETS[name]]),
+            "lora_dropout": found.number("lora_dropout") or None,
+        }
+    quantized = found.text("quantize") or ""
+    sequence = train.count("max_seq_length")
+    size, batch = train.count("micro_batch_size") or 4, train.count("global_batch_size") or 64
+    notes = [] if pretrains else ["sequences are priced at their longest: shorter ones take less"]
+    if sequence is None:
+        notes.append(f"the longest sequence is not said: priced as {_SEQUENCE}; give --sequence")
+    is_sharded = devices != 1
+    if devices is None:
+        notes.append("devices auto: priced as sharded over all of them")
+    named = found.table("model_config").text("name") if pretrains else None
+    path = found.text("checkpoint_dir")
+    name = found.text("model_name") or named or (path and path.rstrip("/").rpartition("/")[2])
+    numbers: dict[str, Any] = {}
+    if mode == "true" and number != "fp32" and not adapts:  # weights and moments alike
+        numbers = {
+            "gradient_dtype": number, "main_weight_dtype": "none", "moment_dtypes": (number,),
+        }  # fmt: skip
+    optimizer = found.value("optimizer")
+    if isinstance(optimizer, dict):
+        optimizer = found.table("optimizer").text("class_path")
+    notes += odd_optimizer(optimizer)
+    unknown, changing = found.remarks(harmless=_LIT_HARMLESS, unmodelled=("lora_head",))
+    found.check()
+    return StatedRun(
+        tp=1,
+        pp=1,
+        cp=1,
+        zero=3 if is_sharded else 0,
+        state_copies=nodes if pretrains and nodes > 1 else None,
+        micro_batch=size,
+        global_batch=batch,
+        sequence=sequence or _SEQUENCE,
+        recompute="full" if is_sharded and not pretrains else "none",
+        precision=number,
+        loaded_in="fp32" if mode == "mixed" and not is_sharded else None,
+        weight_bits=(4 if "4" in quantized else 8) if quantized and adapts else None,
+        num_devices=devices,
+        devices_per_node=each,
+        model_name=name,
+        **{**numbers, **optimizer_of(optimizer or "AdamW"), **adapters},
+        unknown=unknown,
+        notes=(*notes, *changing),
+    )
+
+
+# LLaMA-Factory's second way of files
+# -----------------------------------
+# `model` and tables for adapters and sharding in place of the arguments of transformers; FSDP2 sums
+# gradients in float32 (llamafactory/v1/config, plugins/trainer_plugins/distributed).
+
+_FACTORY_HARMLESS: Final = re.compile(
+    r"(?:model_class|trust_remote_code|train_dataset|eval_dataset|output_dir|learning_rate|max_steps|"
+    r"num_train_epochs|max_grad_norm|sample_backend|max_new_tokens|template|init_config|dp_size|"
+    r"batching_workers|dist_timeout|lr_scheduler_config|seed|full_determinism|resume\w*|save\w*|"
+    r"log\w*|kernel_config|mp_\w+|optim_config|flash_attn|pref_\w+|simpo_\w+|dpo_\w+|ld_alpha|"
+    r"rpo_\w+|data_\w+|report_to)(?:\..*)?|(?:dist_config\.(?:dcp_path|name|ep_\w+)|"
+    r"peft_config\.(?:name|lora_alpha|use_rslora|export\w*|bias)|quant_config\.\w+)"
+)
+_FACTORY_UNMODELLED: Final = (
+    "peft_config.freeze_trainable_layers", "peft_config.modules_to_save", "peft_config.use_dora",
+)  # fmt: skip
+
+
+def is_second_way(found: Settings) -> bool:
+    """Whether a file of LLaMA-Factory is written for its second trainer (USE_V1)."""
+    return "model" in found and "model_name_or_path" not in found
+
+
+def read_second_way(found: Settings, beside: Beside) -> StatedRun:
+    """The run of such a file."""
+    notes = ["sequences are priced at their longest: shorter ones take less"]
+    mesh, peft, quant = (found.table(f"{name}_config") for name in ("dist", "peft", "quant"))
+    kind, way = mesh.text("name") or "", peft.text("name")
+    sharding = None
+    if kind == ENGINE:
+        sharding = sharding_beside(mesh.text("config_file") or "", beside, notes)
+    adapters: dict[str, Any] = {}
+    if way == "lora":
+        targets = peft.texts("target_modules") or ("all",)
+        adapters = {
+            "lora_rank": peft.count("r") or 8,
+            "lora_targets": products_of(targets),
+            "lora_dropout": peft.number("lora_dropout") or None,
+            "weight_bits": quant.count("quantization_bit"),
+        }
+    elif way is not None:
+        notes.append(f"peft_config {way}: changes the answer, not modelled; give --freeze")
+    size, batch = found.count("micro_batch_size") or 1, found.count("global_batch_size")
+    half = found.switch("bf16", default=True)
+    packs = "padding_free" in (found.text("batching_strategy") or "")
+    gathers = mesh.switch("reshard_after_forward", default=True)
+    moved = mesh.switch("offload_params")
+    zero = sharding.zero if sharding else (3 if gathers else 2) if "fsdp" in kind else 0
+    heads = found.count("cp_size") or 1
+    experts = mesh.count("ep_size") or 1
+    again = found.switch("enable_activation_checkpointing", default=True)
+    ring = (found.text("cp_mode") or "ulysses") != "ulysses"
+    name, sequence = found.text("model"), found.count("cutoff_len") or 2048
+    optimizer = found.table("optim_config").text("name")
+    notes += odd_optimizer(optimizer)
+    if "liger" in (found.table("kernel_config").text("name") or ""):
+        notes.append("kernel_config liger: changes the answer, not modelled")
+    unknown, changing = found.remarks(harmless=_FACTORY_HARMLESS, unmodelled=_FACTORY_UNMODELLED)
+    found.check()
+    numbers: dict[str, Any] = {}
+    if sharding is not None:
+        numbers = {"gradient_dtype": reduced_in("bf16"), "reduce_dtype": reduced_in("bf16")}
+    elif zero:
+        numbers = {"reduce_dtype": "fp32"}
+    return StatedRun(
+        tp=1,
+        pp=1,
+        cp=heads,
+        context_exchange=None if heads == 1 or ring else "all_to_all",
+        ep=experts,
+        etp=1 if experts > 1 else None,
+        zero=zero,
+        micro_batch=size,
+        global_batch=batch,
+        batch_per_replica=None if batch else size,
+        sequence=sequence,
+        recompute="full" if again else "none",
+        precision="bf16" if half else "fp32",
+        offload=("params to cpu", "optimizer to cpu") if moved else (),
+        engine=ENGINE if sharding is not None and zero else None,
+        loaded_in="fp32" if half and not zero else None,
+        model_name=name,
+        **{**numbers, **optimizer_of(optimizer), **adapters},
+        unknown=unknown,
+        notes=(*(notes[1:] if packs else notes), *changing),
     )
 
 

@@ -41,7 +41,9 @@ from trainwright.frameworks.jobs.fine_tuning import (
     PAIRED,
     REFERS,
     beyond_supervised,
+    is_second_way,
     kind_of,
+    read_second_way,
     trainer_named,
 )
 from trainwright.frameworks.jobs.script import (
@@ -540,6 +542,8 @@ def read_llamafactory(text: str, beside: Beside = NOTHING) -> StatedRun:
     if is_trainer_script(text):
         return read_trl(text, beside)
     found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+    if is_second_way(found):
+        return read_second_way(found, beside)
     return _llamafactory(found, beside, None)
 
 

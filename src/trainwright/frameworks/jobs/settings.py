@@ -362,8 +362,10 @@ def _untagged(loader: Any, suffix: str, node: yaml.Node) -> Any:
 _Loader.add_multi_constructor("", _untagged)
 
 
-def parse_yaml(text: str, *, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The mapping of a YAML or JSON text, `${…}` replaced by what it refers to.
+def parse_yaml(
+    text: str, *, variables: Mapping[str, str] | None = None, resolved: bool = True
+) -> dict[str, Any]:
+    """The mapping of a YAML or JSON text, `${…}` replaced by what it refers to (if `resolved`).
 
     `${a.b}` is a key of the file (OmegaConf), `${.a}` one beside it, `${..a}` one beside its table,
     `${multiply:a,b}` a product, `${NAME:default}` a variable of the environment.
@@ -380,10 +382,10 @@ def parse_yaml(text: str, *, variables: Mapping[str, str] | None = None) -> dict
         raise InvalidInput.of("file", f"is not YAML: {error}") from None
     if not isinstance(found, dict):
         raise InvalidInput.of("file", "must be a mapping of keys to values")
-    if "${" not in text:
+    if "${" not in text or not resolved:
         return found
-    resolved = _Resolver(found, variables or {}).whole(found, ())
-    return resolved if isinstance(resolved, dict) else {}
+    whole = _Resolver(found, variables or {}).whole(found, ())
+    return whole if isinstance(whole, dict) else {}
 
 
 class _Resolver:
@@ -423,7 +425,9 @@ class _Resolver:
             inside = within[-dots] if dots <= len(within) else None
             return _leaf_of(inside, beside, otherwise)
         plain, colon, default = name.partition(":")
-        if plain == "multiply" and re.fullmatch(r"[\d\s,]+", default):  # a resolver of NeMo's
+        if plain in ("multiply", "mul") and re.fullmatch(
+            r"[\d\s,]+", default
+        ):  # resolvers of NeMo's
             return math.prod(int(each) for each in default.split(",") if each.strip())
         if plain == "oc.env":
             plain, colon, default = default.partition(",")
@@ -483,7 +487,7 @@ def parse_settings(text: str, *, variables: Mapping[str, str] | None = None) -> 
 _ADDED: Final = re.compile(
     r"[-_ .](?:instruct|chat|base|it|hf|fp16|bf16|fp8|bnb|4bit|8bit|dequantized|preview|"
     r"nvfp4|nf4|linearized|deepspeed|reward|2of4|2506|checkpoints?|pretrain(?:ed)?|thinking|v0\.[1-9]|v1\.0|v1\.5|2507|2501|1106|0324|0528|tuned|"
-    r"intermediate|step|alignment|mid|training|sft|beta|alpha|original|unsloth|awq|gptq|full|qlora|dpo|orpo|constitutional|ai|deduped)"
+    r"intermediate|step|alignment|mid|training|sft|(?<=\db.)(?:beta|alpha)|original|unsloth|awq|gptq|full|qlora|dpo|orpo|constitutional|ai|deduped)"
     r"(?=$|[-_ .])"
 )
 # Releases with the sizes of another, and what publishers call the models of the catalog.
