@@ -421,6 +421,22 @@ def test_an_update_that_is_not_fused_needs_a_copy_of_a_moment_of_a_rank(
     )
 
 
+@pytest.mark.parametrize(("zero", "devices"), [(0, 1), (3, 4)])
+def test_experts_that_nothing_quantizes_stay_in_16_bit(zero: int, devices: int) -> None:
+    run = {"cluster": "dgx-h200", "devices": devices, "zero": zero, "recompute": "full"}
+    run |= {"global_batch": devices, "sequence": 2048, "lora_rank": 8, "weight_bits": 4}
+    whole, narrow = (
+        tw.estimate("qwen3-30b-a3b", software=name, loss_chunk=256, changes=False, **run).document
+        for name in ("trl", "axolotl")
+    )
+    experts = 48 * 128 * 3 * 2048 * 768
+    beyond = (2 - 4.127 / 8) * experts * (1 / devices + (devices > 1) * 2 * (1 - 1 / devices) / 48)
+    added = (whole.allocated_bytes or 0.0) - (narrow.allocated_bytes or 0.0)
+    assert added == pytest.approx(beyond, rel=0.01)
+    assert any("leaves experts in 16 bit" in each for each in whole.warnings)
+    assert not any("experts in 16 bit" in each for each in narrow.warnings)
+
+
 @pytest.mark.parametrize(
     ("more", "keeps"),
     [

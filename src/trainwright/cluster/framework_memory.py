@@ -84,6 +84,7 @@ class FrameworkMemory:
     With `casts_shards` ZeRO-3 keeps shards of weights that train in float32 alone, and casts what
     it gathers; with `keeps_frozen` what recomputed blocks of frozen weights read, and its gradient,
     stays until the backward pass ends.
+    With `whole_experts` those stay in 16 bit where other frozen weights are quantized.
     Without `gathers_ahead` ZeRO-3 gathers the weights of the layer at hand only; without
     `keeps_attended` selective recomputation runs attention again, from its inputs.
 
@@ -129,6 +130,7 @@ class FrameworkMemory:
     keeps_attended: bool = True
     casts_shards: bool = False
     keeps_frozen: bool = False
+    whole_experts: bool = False
     copies_weights: bool = False
     builds_whole: bool = False
     saves_bytes: float = 0.0
@@ -186,6 +188,7 @@ class FrameworkMemory:
             self.softmax_bytes,
             self.upcasts_quantized,
             self.keeps_frozen,
+            self.whole_experts,
             self.may_hold_less,
         )
         return not any(kept)

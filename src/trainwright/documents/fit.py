@@ -152,6 +152,17 @@ def figure_fields(
     return _fields(found, account, device, run.overheads.reserve_bytes)
 
 
+def whole_experts(model: Trained, software: str | None) -> Iterator[str]:
+    """A warning where adapters of few bits would leave experts as they are."""
+    if isinstance(model, MeasuredModel) or model.experts is None:
+        return
+    if framework_memory(software).whole_experts:
+        yield (
+            "weight bits: transformers 5 leaves experts in 16 bit, whatever bits other weights "
+            "have (bitsandbytes quantizes Linear modules alone)"
+        )
+
+
 def run_fits(
     model: TransformerConfig | MeasuredModel,
     run: Configuration,
@@ -386,7 +397,8 @@ def fit_model(
         image_size=image_size,
         mtp_layers=mtp_layers,
     )
-    return replace(_document(given, cluster, request), warnings=given.warnings)
+    left = tuple(whole_experts(given.config, software))
+    return replace(_document(given, cluster, request), warnings=(*given.warnings, *left))
 
 
 def remake_fit(document: FitResult) -> FitResult:

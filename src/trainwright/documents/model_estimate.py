@@ -18,6 +18,7 @@ from trainwright.documents.fit import (
     host_bytes,
     host_holds,
     run_fits,
+    whole_experts,
 )
 from trainwright.documents.plan_view import (
     evidence_line,
@@ -506,6 +507,7 @@ def price_request(
             *_warnings(request.model.name, model, cluster, run),
             *_full_host(on_host, cluster, room=room),
             *_full_first_host(phases, cluster),
+            *(whole_experts(model, request.framework) if _has_few_bits(model) else ()),
         ),
         assumptions=assumptions,
         request=request,
@@ -569,6 +571,11 @@ def changes_enough(
 
 def _margin_bytes(peak_bytes: float, run: Configuration, limit_bytes: float) -> float:
     return limit_bytes - run.overheads.needed_bytes(peak_bytes)
+
+
+def _has_few_bits(model: Trained) -> bool:
+    low_rank = None if isinstance(model, MeasuredModel) else model.tuning.low_rank
+    return low_rank is not None and low_rank.bits is not None
 
 
 def _full_first_host(phases: Sequence[PhaseMemory], cluster: Cluster) -> Iterator[str]:

@@ -304,6 +304,8 @@ def memory_figures(
         beside = _beside_bytes(graph, model, run, held, account, ends)
         gradients = held.gradient_bytes / numbers.gradient_bytes
         kept = account.kept_gradient_bytes * gradients * (numbers.gradient_bytes > 2)
+        if account.whole_experts:
+            kept += whole_expert_bytes(graph, run)
         if account.copies_gradients and degrees.zero_stage == 0:
             kept += held.gradient_bytes * (degrees.data * degrees.context > 1)
         update = _update_bytes(run, held, account, precision)
@@ -338,6 +340,26 @@ def _cast_bytes(
         return 0.0
     own = held.optimizer_bytes / numbers.optimizer_bytes if numbers.optimizer_bytes else 0.0
     return min(numbers.weight_bytes * own, held.weight_bytes)
+
+
+def whole_expert_bytes(graph: LayerGraph, run: Configuration) -> float:
+    """What experts in 16 bit hold beyond those in few bits on a device of all blocks."""
+    degrees, precision = run.parallelism, graph.run.precision
+    beyond = [
+        sum(
+            (precision.weight_bytes - each.kept_bytes) * each.count_per_device
+            for each in layer.parameters
+            if each.expert and each.kept_bytes is not None
+        )
+        for layer in graph.classes
+    ]
+    whole = sum(beyond[at] for at in graph.layers) / run.num_stages
+    if degrees.zero_stage != SHARDS_WEIGHTS:
+        return whole
+    ranks = degrees.data * degrees.context // degrees.state_copies
+    held = precision.held_weights
+    own = whole * held * degrees.expert / ranks
+    return own + float(gathered_layers(degrees.zero_stage, ranks, held=held)) * max(beyond)
 
 
 def _last_block_bytes(
