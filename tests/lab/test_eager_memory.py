@@ -263,7 +263,7 @@ def counted_with_adapters(blocks: int, again: bool, *, upcast: bool) -> float:
     """The same on modules of transformers whose products work as those of bitsandbytes do.
 
     They multiply in 16 bit by weights that stay as they are (here in 16 bit), and give out numbers
-    of the type that came in. With `upcast`, norms are float32, as trl leaves them in bf16.
+    of the type that came in. With `upcast`, all else is float32, as PEFT prepares it.
     """
     import torch
     from torch import nn
@@ -301,7 +301,7 @@ def counted_with_adapters(blocks: int, again: bool, *, upcast: bool) -> float:
         model = decoder(blocks, narrow=True, again=again)
         for name, weight in model.named_parameters():
             weight.requires_grad = False
-            if upcast and "norm" in name:
+            if upcast and any(part in name for part in ("norm", "embed", "lm_head")):
                 weight.data = weight.data.float()
         for layer in model.model.layers:
             for part, rank in ((layer.self_attn, 16), (layer.mlp, 0)):

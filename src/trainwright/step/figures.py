@@ -714,8 +714,8 @@ def _eager_bytes(
 
     Under autocast they keep 16-bit copies of weights from forward to backward, a norm works on a
     float32 hidden state, and each product copies what it reads, queries, keys and values apart.
-    Beside quantized weights (`upcasts_quantized`) blocks pass on float32 hidden states, and in fp16
-    embedding and head are float32, too.
+    Beside quantized weights (`upcasts_quantized`) embedding and head are float32, and blocks pass
+    on float32 hidden states.
     """
     casts, wide = graph.run.precision.casts, _upcast_share(graph, model, run, account)
     if not (account.norm_bytes or account.keeps_activated or account.keeps_tiles or casts):
@@ -740,9 +740,15 @@ def _eager_bytes(
         added += max(0.0, widened - kept - logits)
         blocks -= 1
     added += blocks * (widened - kept)
-    if wide and graph.run.precision.name == "fp16":
+    if wide:
         apart = [c for c in graph.classes if c.kind is not LayerKind.BLOCK and ends.hold(c.kind)]
-        added += wide * _HALF * sum(p.count_per_device for c in apart for p in c.parameters)
+        weights = {
+            each.shared or each: each.count_per_device for c in apart for each in c.parameters
+        }
+        added += wide * _HALF * sum(weights.values())
+        # Autocast copies the head's for as long as there are logits.
+        heads = [c for c in apart if c.kind is LayerKind.LM_HEAD]
+        added += wide * _HALF * sum(p.count_per_device for c in heads for p in c.parameters)
     if not casts:
         return added
     ended = [c for c in graph.classes if ends.last and c.kind is LayerKind.LM_HEAD]
