@@ -29,6 +29,7 @@ from trainwright.scheduling.block import (
     rewritten_order,
     timed_block,
     v_min_block,
+    whole_order,
 )
 from trainwright.scheduling.families.family import FamilyRequest
 from trainwright.scheduling.families.grouped_interleaved import block as gis_block
@@ -251,6 +252,30 @@ def test_a_timed_block_is_a_path_that_repeats_within_its_limits(drawn, exact):
             )
         )
         assert max(accumulate(change for _, change in steps)) <= limits[rank]
+
+
+def test_a_timed_block_is_run_in_turn_where_some_actions_take_no_time():
+    """Sums round: what takes no time seemed to end after what waits for it had begun."""
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        p = int(rng.integers(2, 6))
+        lengths = rng.uniform(0.1, 3, (3, 2 * p)).round(3)
+        lengths[rng.integers(0, 2, 3) == 0, 0] = 0.0
+        lengths[:2, rng.integers(2 * p)] *= rng.integers(0, 2)
+        placement = Placement.v(p)
+        costs = ScheduleCosts.of(
+            placement,
+            forward_s=lengths[0],
+            input_grad_s=lengths[1],
+            weight_grad_s=lengths[2],
+            transfer_s=float(rng.choice([0, 0.1])),
+        )
+        held = ScheduleMemory.of(placement, limit_bytes=float(rng.integers(p, 2 * p + 3)))
+        costs = replace(costs, memory=held)
+        for exact in (False, True):
+            block = timed_block(costs, longest_period_s=100.0, exact=exact)
+            if block is not None:
+                simulate(whole_order(block, 3 * p), costs)  # raises where a rank waits for itself
 
 
 def test_equal_times_lose_nothing_with_the_activations_of_v_half():

@@ -485,7 +485,18 @@ def timed_block(
     )
     if not period_s:
         return None
-    return TimedBlock(period_s=period_s, starts=start_s.reshape(-1, 6).T * PERIOD / period_s)
+    return TimedBlock(
+        period_s=period_s, starts=_in_turn(start_s.reshape(-1, 6).T) * PERIOD / period_s
+    )
+
+
+def _in_turn(starts: Slots) -> Slots:
+    """Starts [6, p], none before what it waits for: where some take no time, sums may round so."""
+    out, back, back_out, home, *weight_grads = starts
+    path = np.maximum.accumulate(np.concatenate((out, back[::-1], back_out, home[::-1])))
+    out, back, back_out, home = path.reshape(4, -1)
+    input_grads = np.stack((back_out, home[::-1]))
+    return np.concatenate(((out, back[::-1]), input_grads, np.maximum(weight_grads, input_grads)))
 
 
 def _letters(num_ranks: int) -> tuple[Ints, Ints]:
