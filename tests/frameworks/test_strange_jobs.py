@@ -413,3 +413,58 @@ def test_the_second_way_of_llamafactorys_files_is_read(
 def test_a_model_that_is_called_alpha_is_not_its_successor() -> None:
     assert catalog_name("stabilityai/stablelm-base-alpha-3b") is None
     assert catalog_name("HuggingFaceH4/zephyr-7b-alpha") == "mistral-7b"
+
+
+PLAIN = """\
+#!/bin/bash
+torchrun --nproc_per_node 2 {program} --model_name_or_path gpt2 {more} \\
+  --per_device_train_batch_size 4 --bf16 True
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "rank", "targets"),
+    [
+        ("run_with_peft.py", "--lora_rank 64 --trainable q_proj,o_proj", 64, None),
+        ("run_with_peft.py", "--lora_r 64 --use_lora False", None, None),
+        ("finetune.py", "--lora_r 8", 8, ("query", "value")),
+        ("examples/scripts/sft.py", "--lora_r 8", None, None),
+        ("examples/scripts/sft.py", "--lora_r 8 --use_peft", 8, ("query", "value")),
+    ],
+)
+def test_a_rank_without_a_switch_is_that_of_adapters_where_no_switch_is_known(
+    program: str, more: str, rank: int | None, targets: tuple[str, ...] | None
+) -> None:
+    run = read("trl", PLAIN.format(program=program, more=more), Beside(name="run.sh"))
+    assert run.lora_rank == rank
+    if "trainable" in more:
+        assert run.lora_targets == ("query", "attention_output")
+    else:
+        assert run.lora_targets == targets
+
+
+def test_parts_that_minicpm_does_not_tune_are_frozen() -> None:
+    text = PLAIN.format(program="finetune.py", more="--tune_vision true --tune_llm false")
+    assert read("trl", text).freeze == DECODER
+
+
+@pytest.mark.parametrize(
+    ("words", "blocks"),
+    [
+        ("--num-layers 4", 8),
+        ("--encoder-num-layers 4", 8),
+        ("--encoder-num-layers 4 --decoder-num-layers 2", 6),
+    ],
+)
+def test_a_decoder_of_t5_has_as_many_blocks_as_its_encoder(words: str, blocks: int) -> None:
+    text = f"torchrun pretrain_t5.py {MEGATRON} tokenizer.model".replace("--num-layers 4", words)
+    run = read("megatron", text)
+    assert run.model is not None
+    assert run.model.num_layers == blocks
+    assert f"one stack of {blocks} blocks" in said(run)
+
+
+@pytest.mark.parametrize("program", ["pretrain_ict.py", "pretrain_vision_classify.py"])
+def test_programs_whose_arguments_do_not_describe_their_model_are_refused(program: str) -> None:
+    with pytest.raises(InvalidInput, match="arguments do not describe"):
+        read("megatron", f"torchrun {program} {MEGATRON} tokenizer.model")

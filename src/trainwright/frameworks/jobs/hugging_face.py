@@ -198,6 +198,9 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         flags = {**flags, **turned_on}
     if launch.program == "swift":  # its own defaults; its processes stand in the environment
         flags, devices = {**_SWIFT, **flags}, Devices()
+    if not _OF_TRLS_OWN.fullmatch(launch.program) and _adapts_alone(flags):
+        flags["use_peft"] = "true"
+        notes.append("a rank without a switch: read as adapters beside frozen weights")
     if own:
         flags, chat_notes = _of_chat(flags)
         notes += chat_notes
@@ -227,6 +230,18 @@ def read_trl(text: str, beside: Beside = NOTHING) -> StatedRun:
         devices_per_node=devices.per_node or devices.visible,
         notes=(*notes, *devices.notes, *run.notes),
     )
+
+
+# TRL's program and scripts, which lay no adapters without `--use_peft`.
+_OF_TRLS_OWN: Final = re.compile(r"trl|(?:sft|dpo|orpo|kto|cpo|grpo|rloo|reward_modeling)\w*\.py")
+
+
+def _adapts_alone(flags: Mapping[str, Any]) -> bool:
+    """Whether a script states the rank of adapters, and no switch that turns them on or off."""
+    switches = {"use_peft", "use_lora", "lora_enable", "lora", "q_lora", "only_optimize_lora"}
+    switches |= {"tuner_type", "train_type", "sft_type", "finetuning_type"}
+    switches |= {*_OF_LLAMAFACTORY}
+    return not {"lora_rank", "lora_r"}.isdisjoint(flags) and switches.isdisjoint(flags)
 
 
 # What a Python program makes: configurations of trainers, those of adapters and of weights in few
@@ -446,7 +461,9 @@ def _trl(
         on=peft or qlora or kind in ("lora", "qlora") or bool(wide and alone) or bool(inside),
         rank=found.first("lora_rank", "lora_r", "lora_dim", *("use_llm_lora",) * bool(inside)),
         usual_rank=64 if "lora_enable" in found else 8 if kind else 16,
-        targets=found.texts(found.first("target_modules", "lora_target_modules"))
+        targets=_split(
+            found.texts(found.first("target_modules", "lora_target_modules", "trainable"))
+        )
         or _usual_targets(found, everywhere=bool(kind or wide or inside)),
     )
     frozen = _frozen_parts(found)
@@ -486,6 +503,7 @@ def _trl(
 
 # Trainers of text behind images: LLaVA's, Qwen's (qwenvl/train), InternVL's.
 _TUNED: Final = {"tune_mm_vision": VISION, "tune_mm_mlp": PROJECTOR, "tune_mm_llm": TEXT}
+_TRAINING: Final = {"tune_vision": VISION, "tune_llm": TEXT}  # of MiniCPM-V
 _TUNABLE: Final = {
     "mm_vision_tower": VISION, "mm_mlp_adapter": PROJECTOR, "mm_language_model": TEXT,
 }  # fmt: skip
@@ -501,6 +519,7 @@ _OF_TOWER: Final = "vision_tower: priced where the model given takes images, not
 def _frozen_parts(found: Settings) -> tuple[str, ...]:
     """Parts of a model that takes images which do not train, by each trainer's own switches."""
     frozen = [parts for key, parts in _FREEZING.items() if found.switch(key)]
+    frozen += [parts for key, parts in _TRAINING.items() if not found.switch(key, default=True)]
     if any(key in found for key in _TUNED):
         frozen += [parts for key, parts in _TUNED.items() if not found.switch(key)]
     is_llava, names = "vision_tower" in found, found.text("mm_tunable_parts")
@@ -513,6 +532,10 @@ def _frozen_parts(found: Settings) -> tuple[str, ...]:
     if names is None and found.switch("tune_mm_mlp_adapter"):
         frozen.append(TEXT)
     return tuple(dict.fromkeys(chain(*frozen)))
+
+
+def _split(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(word.strip() for name in names for word in name.split(","))
 
 
 def _usual_targets(found: Settings, *, everywhere: bool) -> tuple[str, ...]:
@@ -568,7 +591,7 @@ def _llamafactory(found: Settings, beside: Beside, sharding: Sharding | None) ->
         on=kind in ("lora", "oft"),
         rank="lora_rank",
         usual_rank=8,
-        targets=tuple(map(str.strip, ",".join(found.texts("lora_target") or ("all",)).split(","))),
+        targets=_split(found.texts("lora_target") or ("all",)),
     )
     frozen = [part for key, part in _FROZEN.items() if found.switch(key, default=True)]
     bits = found.count("quantization_bit")

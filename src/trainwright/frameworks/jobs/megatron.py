@@ -168,6 +168,8 @@ _TOLD: Final = (
 _TOLD_TO_MANY: Final = ("num_layers", "model_type", "deepspeed", "bf16", "fp16")
 # What programs of Megatron and of its forks are called; others may mean the same words otherwise.
 _PROGRAMS: Final = re.compile(r"(?:pretrain|posttrain|finetune|train_rl|megatron)\w*(?:\.py)?")
+# Programs that train two encoders, or images: what their arguments describe is not the model.
+_UNREAD: Final = re.compile(r"pretrain_(?:ict|realm|biencoder|vision|inpaint|dino)\w*(?:\.py)?")
 # Where nothing is started, a list of these alone is no job.
 _OF_LAUNCHERS: Final = frozenset(
     {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_endpoint"}
@@ -187,6 +189,9 @@ def read_megatron(text: str, beside: Beside = NOTHING) -> StatedRun:
     if launch.program == "megatron" and "model" in flags:
         return _read_swift(launch, flags, beside)
     found = settings_of(flags)
+    if _UNREAD.fullmatch(launch.program):
+        problem = f"starts {launch.program}, whose model its arguments do not describe: not read"
+        raise InvalidInput.of("script", problem)
     is_known = _PROGRAMS.fullmatch(launch.program) is not None
     told = (*_TOLD, *_TOLD_TO_MANY) if is_known else _TOLD
     is_told = not all(found.is_absent(name) for name in told)

@@ -46,7 +46,7 @@ def model_of(
     found: Settings, beside: Beside, kind: str, notes: list[str]
 ) -> TransformerConfig | None:
     """The model; None, with a note, where a size is missing that nothing else says."""
-    layers = _layers(found, notes)
+    layers = _layers(found, notes, kind)
     sizes = {name: found.count(name) for name in _NEEDED if name != "num_layers"}
     missing = [] if layers else ["num_layers"]
     missing += [name for name, value in sizes.items() if value is None]
@@ -70,9 +70,11 @@ def model_of(
         return None
 
 
-def _layers(found: Settings, notes: list[str]) -> int | None:
+def _layers(found: Settings, notes: list[str], kind: str) -> int | None:
     layers = found.count("num_layers")
     encoder, decoder = found.count("encoder_num_layers"), found.count("decoder_num_layers")
+    if kind == "t5" and decoder is None:
+        decoder = encoder or layers  # as many as the encoder has
     if decoder:
         layers = (encoder or layers or 0) + decoder
         notes.append(f"encoder and decoder are priced as one stack of {layers} blocks")
