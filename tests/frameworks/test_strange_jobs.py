@@ -468,3 +468,26 @@ def test_a_decoder_of_t5_has_as_many_blocks_as_its_encoder(words: str, blocks: i
 def test_programs_whose_arguments_do_not_describe_their_model_are_refused(program: str) -> None:
     with pytest.raises(InvalidInput, match="arguments do not describe"):
         read("megatron", f"torchrun {program} {MEGATRON} tokenizer.model")
+
+
+CHOICE = """\
+#!/bin/bash
+if [[ $KIND == small ]]; then
+  SIZE=2
+elif [[ $KIND == large ]]; then
+  SIZE=4
+else
+  echo unknown; exit 1
+fi
+torchrun f.py --model_name_or_path gpt2 --per_device_train_batch_size $SIZE
+"""
+
+
+def test_the_first_of_several_ways_that_a_variable_decides_is_named() -> None:
+    run = read(None, CHOICE, Beside(name="run.sh"))
+    assert run.micro_batch == 2
+    assert "$KIND == small ]]` is taken to hold" in said(run)
+    assert "--variable KIND=VALUE" in said(run)
+    told = read(None, CHOICE, Beside(name="run.sh", variables={"KIND": "large"}))
+    assert told.micro_batch == 4
+    assert "taken to hold" not in said(told)

@@ -152,6 +152,7 @@ def _notes(call: TrainerCall, run: ScriptRun) -> Iterator[str]:
         if unknown is not None and unknown.is_unset and _LISTS.fullmatch(unknown.name):
             yield f"{unknown.name} is not set here, and what it holds is not used"
     yield from (str(each) for each in run.not_sourced)
+    yield from (str(each) for each in run.assumptions if each.taken == "first")
 
 
 # Devices, from the innermost launcher that says something, else from Slurm

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from trainwright.frameworks.shell import launchers
 from trainwright.frameworks.shell.arithmetic import BadArithmetic
@@ -257,7 +257,7 @@ class Shell(Session):
             first = statement.branches[0]
             self._unless_it_ends(
                 lambda: self.block(statement.otherwise), lambda: self.block(first[1]), before,
-                statement.line, first[2],
+                statement.line, first[2], is_one_of_several=len(statement.branches) > 1,
             )  # fmt: skip
             if not statement.otherwise:
                 self.set_status(0)
@@ -293,6 +293,8 @@ class Shell(Session):
         used: tuple[Unknown, ...],
         line: int,
         source: str,
+        *,
+        is_one_of_several: bool = False,
     ) -> None:
         """Follow a way that is taken because something is not set; not if that ends the script."""
         kept, count = self.state.fork(), len(self.commands)
@@ -304,7 +306,8 @@ class Shell(Session):
                 raise
             self.state = kept
             del self.commands[count:]
-            self.assumptions.append(Assumption(line, source, "other", used))
+            taken: Literal["first", "other"] = "first" if is_one_of_several else "other"
+            self.assumptions.append(Assumption(line, source, taken, used))
             self.set_status(0)
             other()
 

@@ -213,16 +213,20 @@ class Assumption:
     """Something that was taken as it usually is, because only a run could tell.
 
     `taken` is `"both"` where both ways were followed and merged, `"other"` where the way that ends
-    the script was not taken. `unknowns` are what it depends on.
+    the script was not taken, `"first"` where the first of several was, as all others end it.
+    `unknowns` are what it depends on.
     """
 
     line: int
     condition: str
-    taken: Literal["both", "other"]
+    taken: Literal["both", "other", "first"]
     unknowns: tuple[Unknown, ...]
 
     def __str__(self) -> str:
         names = ", ".join(dict.fromkeys(each.name for each in self.unknowns))
+        if self.taken == "first":
+            fix = f"; give --variable {names}=VALUE" if names else ""
+            return f"line {self.line}: `{self.condition}` is taken to hold, of several ways{fix}"
         if self.taken == "other":
             about = f" ({names})" if names and names != self.condition else ""
             return f"line {self.line}: `{self.condition}`{about} would end the script; read on"
