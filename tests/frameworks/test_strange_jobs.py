@@ -491,3 +491,24 @@ def test_the_first_of_several_ways_that_a_variable_decides_is_named() -> None:
     told = read(None, CHOICE, Beside(name="run.sh", variables={"KIND": "large"}))
     assert told.micro_batch == 4
     assert "taken to hold" not in said(told)
+
+
+def test_settings_of_verl_may_stand_in_a_file() -> None:
+    text = """\
+data: {max_prompt_length: 512, max_response_length: 1536}
+actor_rollout_ref:
+  model: {path: Qwen/Qwen3-8B, enable_gradient_checkpointing: true}
+  actor: {ppo_mini_batch_size: 32, ppo_micro_batch_size_per_gpu: 2}
+  rollout: {n: 4}
+trainer: {nnodes: 2, n_gpus_per_node: 8}
+"""
+    assert format_of(text, "trainer.yaml") == "verl"
+    run = read(None, text, Beside(name="trainer.yaml"))
+    assert (run.micro_batch, run.global_batch, run.sequence) == (2, 128, 2048)
+    assert (run.num_devices, run.recompute, run.unknown) == (16, "full", ())
+    text = "data: {train_batch_size: 64, micro_batch_size_per_gpu: 2}\n"
+    text += "model: {partial_pretrain: google/gemma-2b, lora_rank: 8}\n"
+    assert format_of(text, "sft.yaml") == "verl"
+    run = read(None, text, Beside(name="sft.yaml"))
+    assert (run.model_name, run.micro_batch, run.global_batch) == ("google/gemma-2b", 2, 64)
+    assert (run.lora_rank, run.num_devices) == (8, None)

@@ -70,6 +70,8 @@ _KEYS: Final = (
     ("nanotron", ("parallelism", "tokens")),
     ("litgpt", ("checkpoint_dir", "train.micro_batch_size")),
     ("litgpt", ("model_name", "train.micro_batch_size")),
+    ("verl", ("actor_rollout_ref.model",)),
+    ("verl", ("model.partial_pretrain", "data")),
     ("nemo-rl", ("policy.dtensor_cfg",)),
     ("nemo-rl", ("policy.megatron_cfg",)),
     ("nemo-rl", ("policy.train_global_batch_size",)),

@@ -344,9 +344,18 @@ _VERL_UNMODELLED: Final = (
 
 
 def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
-    """What the actor of a script for verl trains; generating and scoring are not priced."""
-    launch = read_launch(text, beside)
-    found = Settings(overrides_of(launch.words), from_words=True)
+    """What the actor of a script for verl trains, or of a file of its settings.
+
+    Generating and scoring are not priced.
+    """
+    if beside.name.endswith((".yaml", ".yml")):
+        launch = Launch(program="", words=())
+        found = Settings(parse_yaml(text, variables=beside.variables), from_words=True)
+        if "actor_rollout_ref" not in found:
+            return _supervised(found, launch)
+    else:
+        launch = read_launch(text, beside)
+        found = Settings(overrides_of(launch.words), from_words=True)
     if "sft_trainer" in " ".join((launch.program, *(word.shown() for word in launch.words[:2]))):
         return _supervised(found, launch)
     data, trainer = found.table("data"), found.table("trainer")
