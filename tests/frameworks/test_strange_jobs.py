@@ -512,3 +512,11 @@ trainer: {nnodes: 2, n_gpus_per_node: 8}
     run = read(None, text, Beside(name="sft.yaml"))
     assert (run.model_name, run.micro_batch, run.global_batch) == ("google/gemma-2b", 2, 64)
     assert (run.lora_rank, run.num_devices) == (8, None)
+
+
+def test_a_model_that_verl_takes_from_elsewhere_is_asked_for_and_may_stand_beside() -> None:
+    text = ACTOR.format(program="verl.trainer.main_ppo", heads=1)
+    run = read("verl", text.replace("Qwen/Qwen3-8B", "$MODEL_PATH"))
+    assert (run.model_name, run.global_batch) == (None, 32)
+    assert "the model is not described" in said(run)
+    assert "--variable MODEL_PATH=VALUE" in said(run)

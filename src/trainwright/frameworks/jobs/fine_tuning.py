@@ -30,6 +30,7 @@ from trainwright.frameworks.jobs.settings import (
     BETWEEN,
     BY_FSDP,
     NOTHING,
+    UNDESCRIBED,
     Beside,
     Settings,
     StatedRun,
@@ -361,7 +362,8 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     data, trainer = found.table("data"), found.table("trainer")
     both = found.table("actor_rollout_ref")
     actor, model, rollout = (both.table(name) for name in ("actor", "model", "rollout"))
-    name = _named(model)
+    notes = list[str]()
+    name = _named(model, notes)
     answers = rollout.count("n") or 1
     mini = actor.count("ppo_mini_batch_size")
     size = actor.count(actor.first("ppo_micro_batch_size", "ppo_micro_batch_size_per_gpu"))
@@ -381,7 +383,6 @@ def read_verl(text: str, beside: Beside = NOTHING) -> StatedRun:
     if override.text("recompute_granularity") == "full":
         recompute = "full"
     sequence = None if prompt is None or response is None else prompt + response
-    notes = []
     if actor.switch("use_dynamic_bsz"):
         tokens = actor.count("ppo_max_token_len_per_gpu")
         tokens = None if tokens is None else tokens * degrees["cp"]  # each rank has a part
@@ -448,7 +449,8 @@ def _supervised(found: Settings, launch: Launch) -> StatedRun:
     if fsdp.switch("cpu_offload") or fsdp.switch("offload_params"):
         offload = BY_FSDP
     found.table("optim").text(CHOSEN)
-    name = _named(model, "partial_pretrain") or _named(model)
+    key = "path" if model.is_absent("partial_pretrain") else "partial_pretrain"
+    name = _named(model, notes, key)
     adapters = _verl_adapters(model)
     unknown, changing = found.remarks(harmless=_VERL_HARMLESS, unmodelled=_VERL_UNMODELLED)
     found.check()
@@ -508,14 +510,21 @@ def _verl_adapters(model: Settings) -> dict[str, Any]:
     return {"lora_rank": rank, "lora_targets": products_of(targets or ("all-linear",))}
 
 
-def _named(model: Settings, key: str = "path") -> str | None:
-    """The model's name: the last part of a path is enough, wherever it lies."""
+def _named(model: Settings, notes: list[str], key: str = "path") -> str | None:
+    """The model's name: the last part of a path is enough, wherever it lies.
+
+    A note asks for one that is not known, which a model beside the file replaces.
+    """
     value = model.value(key)
     if isinstance(value, Value) and value.parts:
         last = value.parts[-1]
         name = last.rpartition("/")[2] if isinstance(last, str) else ""
         if name and "/" in str(last):
             return name
+        if value.is_open:
+            unknown = value.unknowns[0]
+            notes.append(f"{UNDESCRIBED}: {unknown}; give --variable {unknown.name}=VALUE")
+            return None
     return model.text(key)
 
 
@@ -610,7 +619,7 @@ def read_openrlhf(text: str, beside: Beside = NOTHING) -> StatedRun:
     if acts:
         each = each or 8
         devices = Devices(total=(nodes or 1) * each, per_node=each)
-    name = _named(found, "model.model_name_or_path")
+    name = _named(found, notes, "model.model_name_or_path")
     if kind is not None:
         notes += unpriced(kind, found, adapts=bool(adapters))
     unknown, changing = found.remarks(harmless=_RLHF_HARMLESS, unmodelled=_RLHF_UNMODELLED)
