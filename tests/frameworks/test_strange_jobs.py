@@ -520,3 +520,17 @@ def test_a_model_that_verl_takes_from_elsewhere_is_asked_for_and_may_stand_besid
     assert (run.model_name, run.global_batch) == (None, 32)
     assert "the model is not described" in said(run)
     assert "--variable MODEL_PATH=VALUE" in said(run)
+
+
+def test_an_option_that_the_machine_decides_is_not_what_is_started() -> None:
+    text = """\
+#!/bin/bash
+#SBATCH --nodes=2
+if [ -d "/opt/somewhere" ]; then
+  RESUME="--auto-resume=1"
+fi
+srun ${RESUME} -l torchrun --nproc_per_node=8 --nnodes=2 f.py --model_name_or_path gpt2 \\
+  --per_device_train_batch_size 4
+"""
+    run = read(None, text, Beside(name="run.sbatch"))
+    assert (run.num_devices, run.micro_batch) == (16, 4)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trainwright.frameworks.shell.values import Unknown, Value
+from trainwright.frameworks.shell.values import Unknown, Value, has_holes
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +373,9 @@ def _end_of_options(words: Sequence[str], at: int, program: _Program) -> int:
     while at < len(words):
         word = words[at]
         found = _OPTION.match(word)
+        if found is None and _may_be_option(words, at, program):
+            at += 1
+            continue
         if word == "--" or found is None:
             return at
         name = found[2].replace("-", "_")
@@ -386,6 +389,15 @@ def _end_of_options(words: Sequence[str], at: int, program: _Program) -> int:
             continue
         at += 2
     return min(at, len(words))
+
+
+def _may_be_option(words: Sequence[str], at: int, program: _Program) -> bool:
+    """Whether a word that is not known is an option: one follows, and then what is started."""
+    word = words[at]
+    is_open = word == _OPEN or (len(word) == 1 and has_holes(word))
+    if not is_open or program.starts_python or not "".join(words[at + 1 : at + 2]).startswith("-"):
+        return False
+    return any(_launches(words, k) for k in range(at + 1, len(words)))
 
 
 def _takes_value(program: _Program, name: str, dashes: str) -> bool:
