@@ -141,6 +141,9 @@ def test_the_table_names_model_devices_and_probability(run):
         ("NVIDIA A100-PCIE-40GB", 1, "A100-40GB-PCIe"),
         ("RTX A6000 48GB", 1, "RTX-A6000"),
         ("T4 16GB", 1, "T4"),
+        ("NVIDIA GeForce RTX 4060 Laptop GPU", 1, "RTX-4060"),
+        ("RTX 4060 Ti", 1, "RTX-4060-Ti-16GB"),
+        ("3070", 1, "RTX-3070"),
     ],
 )
 def test_devices_are_a_number_and_a_name(text, count, name):

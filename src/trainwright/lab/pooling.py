@@ -89,6 +89,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "RTX-A4000",
         "RTX-3090-Ti",
         "RTX-3080-Ti",
+        "RTX-3070",
     ),
     "hopper": (
         "H100-80GB-SXM",
@@ -113,6 +114,7 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
         "RTX-4070-Ti",
         "RTX-4070-Ti-SUPER",
         "L20",
+        "RTX-4060",
     ),
     "blackwell": (
         "B200",
@@ -162,8 +164,9 @@ PRODUCTS: Final[Mapping[str, float]] = {
     "L40S": 252.0 / 362.05,
     "RTX-6000-Ada": 278.5 / 364.2,
     **dict.fromkeys(("RTX-3090", "RTX-3080", "RTX-3060", "RTX-3090-Ti", "RTX-3080-Ti"), 78.0 / 71),
+    "RTX-3070": 78.0 / 71,
     **dict.fromkeys(("RTX-4090", "RTX-4080", "RTX-4070", "RTX-4060-Ti-16GB"), 178.8 / 165.2),
-    **dict.fromkeys(("RTX-4070-Ti", "RTX-4070-Ti-SUPER"), 178.8 / 165.2),
+    **dict.fromkeys(("RTX-4070-Ti", "RTX-4070-Ti-SUPER", "RTX-4060"), 178.8 / 165.2),
     **dict.fromkeys(("RTX-5090", "RTX-5080", "RTX-5070-Ti", "RTX-5060-Ti-16GB"), 47.0 / 47.4),
 }
 # Whose runs speak for a family; of others the products are held against Hopper's.

@@ -231,7 +231,7 @@ def opened(cluster: GivenCluster) -> OpenedCluster:
 # that may be left out: a series, how much memory, how it is mounted or cooled.
 _MAKERS: Final = frozenset(
     {"nvidia", "geforce", "quadro", "tesla", "amd", "instinct", "intel", "google", "aws"}
-    | {"blackwell", "generation", "workstation", "edition", "gpu"}
+    | {"blackwell", "generation", "workstation", "edition", "gpu", "laptop"}
 )
 _LEFT_OUT: Final = re.compile(r"rtx|tpu|sxm|nvl|gcd|\d+(?:gb|w)")
 _SIZE: Final = re.compile(r"^(\d{1,3})(?:gi?b?)?$")
