@@ -161,6 +161,12 @@ DEALT_OUT = st.builds(
 )
 
 
+@cache  # what is known of some degrees is said of others
+def degrees_of(target):
+    model = catalog.model("qwen3-30b-a3b").config
+    return RunnableDegrees.of(replace(asked(target), model=model))
+
+
 @given(
     target=st.sampled_from(tuple(TARGETS)),
     point=DEALT_OUT,
@@ -172,8 +178,6 @@ def test_pairs_that_a_search_leaves_are_those_whose_degrees_a_framework_runs(
 ):
     pipeline, data, copies = pair
     assume(data % copies == 0 and point.devices * data % (point.expert_devices * copies) == 0)
-    model = catalog.model("qwen3-30b-a3b").config
-    question = replace(asked(target), model=model)
     layouts = Layouts(
         pipeline=np.array([pipeline]),
         data=np.array([data]),
@@ -182,7 +186,7 @@ def test_pairs_that_a_search_leaves_are_those_whose_degrees_a_framework_runs(
         inside=np.array([False]),
         copies=np.array([copies]),
     )
-    found = RunnableDegrees.of(question)
+    found = degrees_of(target)
     alone = Demands(has_experts=True, precision="bf16")
     whole = replace(
         alone,
