@@ -795,6 +795,19 @@ class PackedFronts:
             level_bytes=np.array(level_bytes, dtype=np.float64),
         )
 
+    @classmethod
+    def fastest(cls, kinds: StageKinds, longest: int) -> PackedFronts:
+        """One way for each kind of up to `longest` layers: its fastest, as if it kept nothing."""
+        runs = kinds.counts.sum(axis=1) <= longest
+        nothing = np.zeros(int(runs.sum()))
+        return cls(
+            levels=np.concatenate(([0], np.cumsum(runs))),
+            offset=np.arange(len(nothing) + 1),
+            kept_bytes=nothing,
+            time_s=kinds.least_time_s[runs],
+            level_bytes=nothing,
+        )
+
     def place(self, kind: int, point: int) -> tuple[int, int]:
         """Which of the levels of its kind a point is of, and where in that front."""
         level = int(np.searchsorted(self.offset, point, side="right")) - 1

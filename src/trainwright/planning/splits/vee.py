@@ -20,6 +20,7 @@ import numpy as np
 from trainwright._native import _core
 from trainwright.planning.bounds.stages import (
     LayerTimes,
+    PackedFronts,
     Sharing,
     StagePairs,
     busiest_work_s,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
     from trainwright.arrays import Floats
     from trainwright.cluster import Cluster
-    from trainwright.planning.bounds.stages import PackedFronts, StageKinds, StageLengths
+    from trainwright.planning.bounds.stages import StageKinds, StageLengths
     from trainwright.planning.splits.chain import CutsAndRows
     from trainwright.planning.splits.types import SplitQuestion
     from trainwright.step.predict import Layout, StepWork
@@ -92,10 +93,12 @@ class VProblem:
         limit_s: float,
         exchanging: bool = True,
         is_even: bool = False,
+        in_room: bool = True,
     ) -> VProblem:
         """Of steps within the limit, with what replicas add to every microbatch or without it.
 
-        Where only nearly even splits are asked for, longer stages than theirs are left out.
+        Where only nearly even splits are asked for, longer stages than theirs are left out. If not
+        in the room of devices, no rank holds activations.
         """
         kinds, degrees, cluster = question.kinds, question.degrees, question.cluster
         p, m = degrees.pipeline, question.num_microbatches
@@ -105,7 +108,8 @@ class VProblem:
         even, most = nearly_even(kinds.profile, 2 * p), kinds.num_layers - 2 * p + 1
         if is_even and even is not None:
             most = min(most, int(even.most.max()) + kinds.num_layers - even.num_blocks)
-        fronts = packed_fronts(kinds, longest_stage(kinds, most, limit_s / m))
+        longest = longest_stage(kinds, most, limit_s / m)
+        fronts = packed_fronts(kinds, longest) if in_room else PackedFronts.fastest(kinds, longest)
         return cls(
             kinds=kinds,
             fronts=_with_added(fronts, kinds, sharing) if exchanging else fronts,
@@ -432,9 +436,20 @@ def bound_every_v_split(question: SplitQuestion, *, limit_s: float = math.inf) -
     It also weighs what ranks still exchange once the last input gradients have passed them. Splits
     that are looked for are not chosen by that: what is good for it waits more in the middle.
     """
+    if is_beyond(question, limit_s):
+        return Split(bound_s=limit_s)
     problem = VProblem.of(question, limit_s=limit_s)
     shortest = shortest_split(problem, problem.in_any_order().replace(weighs_tails_before=True))
     return Split(bound_s=min(shortest.cost + problem.overhead_s, limit_s))
+
+
+def is_beyond(question: SplitQuestion, limit_s: float) -> bool:
+    """Whether no split is within a limit even with plenty of memory, which is sooner known."""
+    if math.isinf(limit_s):
+        return False
+    roomy = VProblem.of(question, limit_s=limit_s, in_room=False)
+    space = roomy.in_any_order().replace(weighs_tails_before=True)
+    return math.isinf(_core.peel(space).cost)
 
 
 def bound_v_lifetimes(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
