@@ -85,6 +85,7 @@ _T = TypeVar("_T")
 _MOST_ACTIONS: Final = 100_000  # of an order that is looked through
 _MOST_ROWS: Final = 200  # stages times ways to run a block
 _LITTLE_BELOW: Final = 0.991
+_RISING: Final = (0.9, 0.915, 0.93, 0.945, 0.96, 0.98, 1.0)  # of a limit
 _MOST_LOOKED_AT: Final = 250_000_000  # actions, of whole blocks that are dealt: about a second
 
 
@@ -425,14 +426,21 @@ def bound_dealt_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> 
 def bound_whole_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """Another bound on splits of any lengths, of whole blocks where the ways to deal them are few.
 
-    `cuts` are of a split near the one that reaches it, where that fits.
+    Limits rise: a lower one is sooner proved. `cuts` are of a split near the one that reaches the
+    bound, where that fits.
     """
-    return _bound_by(least_of_whole, question, limit_s)
+    best = Split(bound_s=0.0)
+    for share in _RISING:
+        found = _bound_by(least_of_whole, question, share * limit_s)
+        best = max(best, found, key=lambda each: each.bound_s)
+        if found.bound_s < share * limit_s:
+            break
+    return best
 
 
 def bound_near_whole_loops(question: SplitQuestion, *, limit_s: float = math.inf) -> Split:
     """The same, as far as a little below the limit, which is much sooner proved."""
-    return bound_whole_loops(question, limit_s=_LITTLE_BELOW * limit_s)
+    return _bound_by(least_of_whole, question, _LITTLE_BELOW * limit_s)
 
 
 def _bound_by(least_of: Callable[..., PathsStep], question: SplitQuestion, limit_s: float) -> Split:
@@ -558,10 +566,8 @@ class Loop:
         lengths = any_lengths(kinds.profile, degrees.pipeline * degrees.virtual_stages)
         if lengths is None or not is_legal(shape):
             return None
-        replicas, ranks = (
-            group_replicas(cluster.pool_of(), degrees),
-            placement_of(shape).rank_of_stage,
-        )
+        replicas = group_replicas(cluster.pool_of(), degrees)
+        ranks = placement_of(shape).rank_of_stage
         nothing = [np.zeros((1, shape.virtual_stages))] * shape.num_ranks
         roomy = cls(
             kinds=kinds,
@@ -606,10 +612,8 @@ class Loop:
 
         `alone` is its chain where replicas exchange nothing, if that is known.
         """
-        found, overhead_s = (
-            self.least_step(limit_s, alone),
-            self.cluster.accelerator.step_overhead_s,
-        )
+        found = self.least_step(limit_s, alone)
+        overhead_s = self.cluster.accelerator.step_overhead_s
         if math.isinf(found.step_s) and self.most_blocks(limit_s) < self.lengths.num_blocks:
             return limit_s  # ranks that could hold more would take longer
         return min(limit_s, max(found.step_s, self.mean_work_s) + overhead_s)
@@ -863,11 +867,8 @@ class Loop:
         if math.isfinite(step.step_s):
             arranged = likely._arrangements(step.blocks_of_rank)
             dealt = [*map(self._found, arranged), *dealt]
-        best = min(
-            (each for each in dealt if each is not None),
-            key=lambda each: each.step_s,
-            default=None,
-        )
+        fitting = [each for each in dealt if each is not None]
+        best = min(fitting, key=lambda each: each.step_s, default=None)
         if best is None or best.step_s > _WORTH_MOVING * limit_s:
             return best
         return self._improved(likely._improved(best))
