@@ -341,6 +341,7 @@ def test_layers_that_no_device_can_hold_have_no_step():
         held_at_once=np.ones_like,
         in_flight=np.ones_like,
         ramp=Ramp(0.0, 0.0, 1),
+        to_loss_s=0.0,
     )
     assert np.isinf(busiest_s[0])
 

@@ -176,6 +176,7 @@ class LikeLayers(NamedTuple):
         held_at_once: Callable[[Ints], Ints],
         in_flight: Callable[[Ints], Ints],
         ramp: Ramp,
+        to_loss_s: float,
     ) -> Floats:
         """Least step of each of N pairs; infinite where no rank can hold its layers.
 
@@ -184,7 +185,8 @@ class LikeLayers(NamedTuple):
         rank holds more than k, f = n - p·(k - 1) or more hold k: the first of them warms up with
         f - 1 ranks behind it, the last has f - 1 before it. What ranks before it pass back ends at
         one that holds a layer, which still synchronises it; other layers of that one
-        lengthen the way by no less than what they hide but for `beside_s`.
+        lengthen the way by no less than what they hide but for `beside_s`. No rank goes back before
+        the first loss, `to_loss_s` after the start.
         """
         n, p, m = self.num_layers, pipeline, num_microbatches
         if n == 1:
@@ -195,7 +197,10 @@ class LikeLayers(NamedTuple):
         first_s = self._least_s(most, np.minimum(held_at_once(full), m), rooms)
         passed_s = tail.passed_s(self.beside_s)
         last_s = self._last_s(most, full, own_s, p, m, ramp)
-        even_s = np.maximum(m * most * first_s + tail.after(most), last_s + passed_s)
+        tail_s = tail.after(most)
+        even_s = np.maximum(m * most * first_s + tail_s, last_s + passed_s)
+        back_s = np.maximum(0.0, first_s - self.longest.forward_s)
+        even_s = np.maximum(even_s, to_loss_s + m * most * back_s + tail_s)
         around_s = self._around_s(most, full, first_s, p, m, ramp, in_flight)
         even_s = np.maximum(even_s, around_s + passed_s)
         more_s = m * (most + 1) * self._least_s(most + 1, 1, rooms) + tail.after(most + 1)
@@ -405,6 +410,11 @@ class PointWork:
     trained_bytes: Floats
     edge_bytes: float
     ends: ChainEnds
+
+    @property
+    def longest_forward_s(self) -> float:
+        """The most that a microbatch takes forward, whatever the options."""
+        return math.fsum(like.num_layers * like.longest.forward_s for like in self.classes)
 
     @property
     def main_class(self) -> int:

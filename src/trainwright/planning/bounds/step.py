@@ -7,6 +7,7 @@ sync_r what rank r still exchanges after its last backward:
     any order   some rank holds ⌈n / p⌉ of n like layers
     any order   one microbatch passes all ranks forward, and its gradient comes back to the first
                 rank, which exchanges its own layers (`exchanges`)
+    any order   T ≥ F + m·(P_r − F_r) + sync_r: nothing goes back before a loss, F after the start
     1F1B        T ≥ m·P_r + Σ_{i<r} P_i, so T ≥ W / (1 − (1 − 1/m)^p)
 
 and the optimizer of the slowest rank follows, no faster than the mean or that of any layer. What is
@@ -46,6 +47,7 @@ from trainwright.planning.question.layouts import (
     IN_GROUPS,
     ON_HOST,
     PUBLISHED_WARM_UP,
+    SLICED,
     SPLIT_BACKWARD,
     WARM_UP,
     WHOLE_BACKWARD,
@@ -142,15 +144,16 @@ class ChainWork:
     """One microbatch through a chain of L layers, at its least.
 
     `ahead_s` [L + 1] is the mean over p ranks of the forward of r layers for rank r, `around_s` of
-    forward and backward, `busiest_s` the work of the busiest of p ranks. `forward_share` is that of
-    the layer with the least share. `blocks` are those of the most frequent class, `num_blocks` of
-    any.
+    forward and backward, `behind_s` of the input gradients of the last r layers, `busiest_s` the
+    work of the busiest of p ranks. `forward_share` is that of the layer with the least share.
+    `blocks` are those of the most frequent class, `num_blocks` of any.
     """
 
     total_s: float
     forward_share: float
     ahead_s: Floats
     around_s: Floats
+    behind_s: Floats
     busiest_s: Floats
     blocks: Blocks
     num_blocks: int
@@ -165,11 +168,13 @@ class ChainWork:
         shares = costs.phases.forward_s[works] / total_s[works]
         layers = kinds.profile.structure.layers
         own = [layer.layer_class for layer in layers if layer.name == LayerKind.BLOCK]
+        input_grad_s = times.input_grad_before_s
         return cls(
             total_s=float(times.total_before_s[-1]),
             forward_share=float(shares.min(initial=1.0)),
             ahead_s=_mean_over_ranks(times.forward_before_s),
             around_s=_mean_over_ranks(times.total_before_s),
+            behind_s=_mean_over_ranks(input_grad_s[-1] - input_grad_s[::-1]),
             busiest_s=busiest_work_s(kinds),
             blocks=_blocks_of(costs, max(own, key=own.count), own),
             num_blocks=len(own),
@@ -388,6 +393,7 @@ class CoarseBounds:
         total_s = work_s + added_s
         bounds_s = (m * total_s + sync_s) / p
         way_s = np.full(layouts.size, work.way_s)
+        behind_s = chain.behind_s[p]  # from the loss to the first backward of an average rank
         for family, own in batch.families:
             ramp_s = _ramp_s(work, chain, work_s[own], layouts.at(own), family)
             bounds_s[own] = np.maximum(bounds_s[own], ramp_s)
@@ -396,8 +402,13 @@ class CoarseBounds:
                 bounds_s[own] = np.maximum(bounds_s[own], full_s)
             if family in FUSED:
                 way_s[own] = work.forward_s + backward_s[own]
+            if family in CUTS_HEAD:  # which may fill it
+                behind_s[own] = 0.0
         sent_s = 2 * self._transfers_s(work, point, layouts)
         bounds_s = np.maximum(bounds_s, way_s + sent_s)
+        back_s = np.maximum(0.0, work_s - work.longest_forward_s)
+        back_s = work.forward_s + sent_s / 2 + behind_s + (m * back_s + sync_s) / p
+        bounds_s = np.maximum(bounds_s, back_s)
         busiest_s = self._busiest_s(work, batch, shared, gathered, {work.main_class})
         return RoughBounds(
             work, point, batch, shared, gathered, sent_s, np.maximum(bounds_s, busiest_s)
@@ -445,6 +456,7 @@ class CoarseBounds:
                 held_at_once=held_at_once,
                 in_flight=warm_up,
                 ramp=ramp,
+                to_loss_s=work.forward_s,
             )
             most_s = np.maximum(most_s, busiest_s)
         return most_s
@@ -801,7 +813,7 @@ class Batch:
         for family, own in self.families:
             if family in IN_GROUPS:
                 m, p = self.layouts.num_microbatches[own], self.layouts.pipeline[own]
-                group[own] = np.minimum(m, p)
+                group[own] = np.where(m % p == 0, np.minimum(m, p), 1)
         return np.asarray(zero.group_hiding(self.zero_stage, group))
 
     def counted(self, known: Mapping[str, Callable[[Ints], Ints]]) -> Callable[[Ints], Ints]:
@@ -894,12 +906,11 @@ class PointPairs:
     @property
     def cuts_head(self) -> bool:
         """Whether some schedule cuts the head over all ranks."""
-        return any(schedule.family in CUTS_HEAD for schedule in self.schedules)
+        return self.has(CUTS_HEAD)
 
-    @property
-    def braids(self) -> bool:
-        """Whether some schedule is braided."""
-        return any(schedule.family in BRAIDED for schedule in self.schedules)
+    def has(self, families: Collection[str]) -> bool:
+        """Whether some schedule is of these families."""
+        return any(schedule.family in families for schedule in self.schedules)
 
     def of(self, point: Point) -> Layouts:
         """All pairs of a point: of those for one sequence, whose replicas share its microbatches.
@@ -953,18 +964,31 @@ class PointPairs:
         return self._any[key]
 
     def least_keys(
-        self, point: Point, least: Sequence[LeastLayers], layouts: Layouts | None = None
+        self,
+        point: Point,
+        least: Sequence[LeastLayers],
+        layouts: Layouts | None = None,
+        *,
+        body: PointWork | None = None,
     ) -> Floats:
-        """Of every pair, or of some, if ranks worked all the time and had all memory, [N]."""
+        """Of every pair, or of some, if ranks worked all the time and had all memory, [N].
+
+        Where all layers that no rank shares are priced, in `body`, a microbatch takes its way.
+        """
         layouts = self.of(point) if layouts is None else layouts
         p, m = layouts.pipeline, layouts.num_microbatches
-        steps_s = m / p * sum(each.time_s * each.num_layers for each in least)
+        whole_s = sum(each.time_s * each.num_layers for each in least)
+        steps_s = m / p * whole_s
+        if body is not None and not self.has(SLICED):
+            back_s = max(0.0, whole_s - body.longest_forward_s)
+            steps_s = np.maximum(steps_s, body.forward_s + m / p * back_s)
+            steps_s = np.maximum(steps_s, body.way_s)
         alone_counts, most = not self.cuts_head, int(p.max(initial=1))
         for each in least:
             if each.num_layers > 1 or alone_counts:  # one that is alone may be a cut head
                 of_busiest = _busiest_of(each.num_layers, most)[p]
                 steps_s = np.maximum(steps_s, m * each.time_s * of_busiest)
-        if self.braids:
+        if self.has(BRAIDED):
             steps_s = steps_s * (1 - MOST_HIDDEN)
         steps_s = steps_s + self.question.cluster.accelerator.step_overhead_s
         return self.aim.keys(steps_s, point.devices * p * layouts.data)

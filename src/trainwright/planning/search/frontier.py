@@ -326,10 +326,17 @@ class Frontier:
     def set_aside(self, families: Collection[str]) -> None:
         """Look at no more candidates of these families."""
         self.aside, self.aside_s = frozenset(families), self.least_s
-        self._sharpen_below(math.inf)
         self._waiting.revise(self._unless_aside)
 
     def _unless_aside(self, bound_s: float, node: Node) -> float | None:
+        if isinstance(node, Rough):
+            keys = node.keys_of(self._coarse.at_least_s(node.bounds))
+            for part in node.bounds.batch.parts:
+                if part.schedule.family in self.aside:
+                    self.num_aside += int(np.isfinite(keys[part.own]).sum())
+                    keys[part.own] = math.inf
+            least = float(keys.min())
+            return least if math.isfinite(least) else None
         if isinstance(node, BoundedPairs | Single) and node.family in self.aside:
             self.num_aside += node.num_left
             return None
@@ -457,17 +464,21 @@ class Frontier:
             return True
         work, layouts = self.shelf.work(point), self._pairs.of(point)
         usable_bytes = self._coarse.cluster.accelerator.usable_bytes
-        whole = PointWork.of(self.shelf.body(point)) if self._pairs.cuts_head else work
-        if whole.largest_layer_bytes > usable_bytes:
+        body = self._body(point)
+        if body.largest_layer_bytes > usable_bytes:
             return False
-        bound_s = float(self._pairs.least_keys(point, _least_of(work)).min())
+        bound_s = float(self._pairs.least_keys(point, _least_of(work), body=body).min())
         self._add(bound_s, Unbounded(point=point, work=work, layouts=layouts))
         return True
+
+    def _body(self, point: Point) -> PointWork:
+        """What the layers of a point take, without a head that may be cut over all ranks."""
+        return self.shelf.body_work(point) if self._pairs.cuts_head else self.shelf.work(point)
 
     def _bound(self, bound_s: float, node: Unbounded) -> None:
         """Bound the pairs of least work under every ZeRO stage and schedule; others wait."""
         point, work, space = node.point, node.work, self._pairs.space
-        keys = self._pairs.least_keys(point, _least_of(work), node.layouts)
+        keys = self._pairs.least_keys(point, _least_of(work), node.layouts, body=self._body(point))
         least_s = max(bound_s, float(keys.min()))
         is_near = keys <= max(least_s, _NEAR * least_s)
         is_far = ~is_near & np.isfinite(keys)
@@ -489,7 +500,7 @@ class Frontier:
                 continue
             chain = self.shelf.chain(point, without=cuts_head)
             if cuts_head:
-                body = PointWork.of(self.shelf.body(point))
+                body = self.shelf.body_work(point)
                 with_head = partial(np.add, head_bounds_s(self.shelf.profile(point), batch))
                 self._push_rough(self._coarse.rough(body, point, batch, chain=chain), with_head)
             else:
@@ -544,7 +555,7 @@ class Frontier:
         for tie, part in enumerate(batch.parts, rough.tie):
             bounds_s = keys[part.own]
             bounds_s = bounds_s[: int(np.isfinite(bounds_s).sum())]
-            if len(bounds_s):
+            if len(bounds_s) and part.schedule.family not in self.aside:
                 pairs = BoundedPairs(
                     point=rough.bounds.point,
                     zero_stage=part.zero_stage,

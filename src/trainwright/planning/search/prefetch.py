@@ -93,6 +93,7 @@ class Shelf:
     least: dict[Point, tuple[LeastLayers, ...]] = field(default_factory=dict)
     chains: dict[tuple[Point, bool], ChainWork] = field(default_factory=dict)
     bodies: dict[Point, Profile] = field(default_factory=dict)
+    body_summed: dict[Point, PointWork] = field(default_factory=dict)
     hosted: dict[Point, StageKinds] = field(default_factory=dict)
     cut: dict[tuple[Point, bool], StageKinds] = field(default_factory=dict)
     braided: dict[Point, Hidden] = field(default_factory=dict)
@@ -132,6 +133,12 @@ class Shelf:
         if point not in self.bodies:
             self.bodies[point] = without_head(self.profile(point))
         return self.bodies[point]
+
+    def body_work(self, point: Point) -> PointWork:
+        """What its layers take together."""
+        if point not in self.body_summed:
+            self.body_summed[point] = PointWork.of(self.body(point))
+        return self.body_summed[point]
 
     def kinds(self, point: Point, *, without: bool = False) -> StageKinds:
         """The kinds of stages of a point's profile, the same where layers cost the same.
