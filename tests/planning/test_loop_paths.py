@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from trainwright.planning.splits.loop import (
     Loop,
     bound_dealt_loops,
     bound_whole_loops,
+    least_of_whole,
     program_of,
 )
 from trainwright.planning.splits.types import Effort, best_family_split, bound_every_split
@@ -157,6 +159,10 @@ def test_whole_blocks_say_more_than_parts_where_stages_have_few():
     nearer, fits = step_of(asked, "interleaved", whole.cuts, rows_of_split(asked, whole))
     assert fits
     assert whole.bound_s * (1 - 1e-9) <= nearer.step_time_s < step.step_time_s
+    # With a hundredth of the work only a bound further below is proved.
+    hurried = replace(question, effort=0.01)
+    assert not least_of_whole(Loop.of(question), limit_s=step.step_time_s, effort=0.01).step_s
+    assert 0.95 * step.step_time_s < bound_whole_loops(hurried, limit_s=step.step_time_s).bound_s
 
 
 def test_orders_with_too_many_rows_are_bounded_as_if_all_blocks_ran_fastest():

@@ -18,7 +18,12 @@ from trainwright._native import _core
 from trainwright.model import LowRank, Tuning
 from trainwright.planning.question.layouts import IN_V
 from trainwright.planning.splits.types import best_family_split
-from trainwright.planning.splits.vee import bound_v_lifetimes, bound_v_splits
+from trainwright.planning.splits.vee import (
+    bound_every_v_split,
+    bound_v_lifetimes,
+    bound_v_splits,
+    is_beyond,
+)
 
 WEIGHTS = ("forwards", "input_grads", "weight_grads", "ranks", "ends")
 
@@ -90,6 +95,28 @@ def test_no_order_that_a_family_finds_is_shorter(data):
     if fits and searched:
         bound = bound_v_lifetimes(asked.question(family))
         assert bound.bound_s <= step.step_time_s * (1 + 1e-9)
+
+
+@cases(25)
+@given(data=st.data())
+def test_plenty_of_memory_excludes_no_split_that_all_memory_allows(data):
+    asked = case(
+        blocks=data.draw(st.integers(8, 14)),
+        pipeline=data.draw(st.integers(3, 5)),
+        virtual_stages=2,
+        data=data.draw(st.sampled_from((1, 2))),
+        num_microbatches=data.draw(st.integers(1, 20)),
+        memory_gib=data.draw(st.sampled_from((12, 18, 80))),
+        zero_stage=data.draw(st.integers(0, 3)),
+    )
+    question = asked.question(data.draw(st.sampled_from(IN_V)))
+    bound_s = bound_every_v_split(question).bound_s
+    if math.isinf(bound_s):
+        return
+    assert not is_beyond(question, bound_s * (1 + 1e-9))
+    for share in (0.5, 0.9, 0.999, 1.001):
+        cut = bound_every_v_split(question, limit_s=share * bound_s)
+        assert cut.bound_s == pytest.approx(min(1.0, share) * bound_s, rel=1e-12)
 
 
 def test_gradients_of_adapters_leave_v_min_waiting_for_places():

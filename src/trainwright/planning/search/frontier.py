@@ -467,7 +467,7 @@ class Frontier:
         body = self._body(point)
         if body.largest_layer_bytes > usable_bytes:
             return False
-        bound_s = float(self._pairs.least_keys(point, _least_of(work), body=body).min())
+        bound_s = float(self._pairs.least_keys(point, least_of(work), body=body).min())
         self._add(bound_s, Unbounded(point=point, work=work, layouts=layouts))
         return True
 
@@ -478,7 +478,7 @@ class Frontier:
     def _bound(self, bound_s: float, node: Unbounded) -> None:
         """Bound the pairs of least work under every ZeRO stage and schedule; others wait."""
         point, work, space = node.point, node.work, self._pairs.space
-        keys = self._pairs.least_keys(point, _least_of(work), node.layouts, body=self._body(point))
+        keys = self._pairs.least_keys(point, least_of(work), node.layouts, body=self._body(point))
         least_s = max(bound_s, float(keys.min()))
         is_near = keys <= max(least_s, _NEAR * least_s)
         is_far = ~is_near & np.isfinite(keys)
@@ -575,8 +575,8 @@ class Frontier:
         return found
 
 
-def _least_of(work: PointWork) -> tuple[LeastLayers, ...]:
-    """The layers of a priced point where memory is plenty."""
+def least_of(work: PointWork) -> tuple[LeastLayers, ...]:
+    """The layers of a point that is priced, where memory is plenty."""
     return tuple(
         LeastLayers(like.fastest_s, like.num_layers, has_experts=False) for like in work.classes
     )
